@@ -7,41 +7,41 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 import xloader
 from benchmarks import job_runs, ours
 from benchmarks.job_runs import COUNT, JobRun
-from benchmarks.layouts import DIMS, NUM_STEPS, QUICK_STEPS, Layout, Sizes, StoreSpec
+from benchmarks.layouts import DIMS, NUM_STEPS, Layout, Sizes, StoreSpec
 from benchmarks.measure import MIB
 from benchmarks.ours import Epoch
 from benchmarks.stores import ensure_grown
 from benchmarks.turns import Competitor
 from xloader.errors import MemoryBudgetError
 
-JOB_NBYTES: Final = 128 * MIB
+JOB_NBYTES: Final = 512 * MIB
 TIMES: Final = 16
 QUICK_TIMES: Final = 2
 
 
 def make_cases(*, is_quick: bool) -> tuple[Layout, ...]:
     """Return the samples that are tried on stores with one chunk over all time."""
-    num_steps = QUICK_STEPS if is_quick else NUM_STEPS // 4
+    num_steps = NUM_STEPS // 4
     maps = StoreSpec("all-time", (num_steps, 30, 30), num_steps=num_steps, variables=("t2m", "u10"))
     parts = dataclasses.replace(maps, name="all-time-parts", chunks=(num_steps, 45, 45))
-    return (
-        Layout("maps", "whole maps of one step", maps, {"time": 1}),
-        Layout(
-            "patches",
-            "patches 60 x 60 of 4 steps",
-            parts,
-            {"time": 4, "lat": 60, "lon": 60},
-            stride={"time": 1, "lat": 30, "lon": 30},
-        ),
+    stride = {"time": 1, "lat": 30, "lon": 30}
+    patches = {"time": 1, "lat": 60, "lon": 60}
+    layouts = (
+        Layout("maps", "whole maps of one step", maps, {"time": 1}, batch_size=8),
+        Layout("patches", "patches 60 x 60", parts, patches, stride, memory_share=1 / 6),
     )
+    return tuple(layout.shrink() for layout in layouts) if is_quick else layouts
 
 
 @dataclass(frozen=True)
@@ -55,26 +55,30 @@ class EpochFigures:
         The loader's memory: the samples' budget, or the least memory that suffices.
     predicted : dict
         The figures of the proposal.
-    epoch : Epoch
-        The fastest epoch.
+    first, fastest : Epoch
+        The first epoch, and the fastest that read as much.
+    mixing_share : float
+        Parts of the data that a batch draws from, as a share of a full shuffle's. The parts are
+        the same for all chunks.
     """
 
     chunks: Sizes
     memory_nbytes: int
     predicted: dict[str, Any]
-    epoch: Epoch
+    first: Epoch
+    fastest: Epoch
+    mixing_share: float
 
     def to_dict(self) -> dict[str, Any]:
         """The figures by name."""
-        used = self.epoch.used.seconds
+        used = self.fastest.used.seconds
         return {
             "chunks": list(self.chunks),
             "memory_nbytes": self.memory_nbytes,
             "predicted": self.predicted,
-            "amplification": self.epoch.amplification,
-            "mixing": self.epoch.mixing,
-            "full_mixing": self.epoch.full_mixing,
-            "gb_per_second": self.epoch.delivered_nbytes / used / 1e9,
+            "amplification": self.first.amplification,
+            "mixing_share": self.mixing_share,
+            "gb_per_second": self.fastest.delivered_nbytes / used / 1e9,
             "seconds": used,
         }
 
@@ -150,6 +154,9 @@ class CaseFigures:
         }
 
 
+Trained = tuple[Layout, Path, dict[str, Any]]
+"""Samples, the store that they are read from, and what was predicted."""
+
 XLOADER: Final = "materialize"
 DASK: Final = "dask, ds.chunk().to_zarr()"
 
@@ -180,7 +187,10 @@ def measure(
     copies = [_copy(layout.store, path, target, layout.window, options, num_turns, num_cores)]
     sizes = (chunks["time"], chunks["lat"], chunks["lon"])
     spec = dataclasses.replace(layout.store, chunks=sizes, name=target.stem)
-    before, after = _train(layout, path, dataclasses.replace(layout, store=spec), target, num_turns)
+    share = _least_memory(layout, path) / layout.store.nbytes
+    before = dataclasses.replace(layout, memory_share=share), path, _figures(advice.current)
+    after = dataclasses.replace(layout, store=spec), target, _figures(best)
+    epochs = _train(before, after, num_turns)
     if times > 1:
         grown, wide = ensure_grown(folder, layout.store, times, axis=1)
         # Only the base's chunks: a whole map would be a chunk of many times the size.
@@ -189,15 +199,14 @@ def measure(
     return CaseFigures(
         layout,
         str(advice),
-        EpochFigures(layout.store.chunks, before[0], _figures(advice.current), before[1]),
-        EpochFigures(sizes, after[0], _figures(best), after[1]),
+        *epochs,
         tuple(copies),
     )
 
 
 def _figures(proposal: Any) -> dict[str, Any]:
     """The predicted figures of a proposal."""
-    names = ("read_amplification", "mixing", "full_mixing", "gb_per_s", "nbytes", "num_objects")
+    names = ("read_amplification", "mixing_share", "gb_per_s", "nbytes", "num_objects")
     told: dict[str, Any] = proposal.to_dict()
     return {name: told.get(name) for name in names}
 
@@ -239,26 +248,51 @@ def _copy(
     )
 
 
-def _train(
-    layout: Layout, path: Path, better: Layout, target: Path, num_turns: int
-) -> tuple[tuple[int, Epoch], tuple[int, Epoch]]:
-    """Run epochs over both stores in turns; return the memory and the fastest epoch of each."""
-    least = _least_memory(layout, path)
-    before = dataclasses.replace(layout, memory_share=least / layout.store.nbytes)
-    with (
-        Competitor("before", ours.play, before, str(path)) as first,
-        Competitor("after", ours.play, better, str(target)) as second,
-    ):
-        for loader in (first, second):
+def _train(before: Trained, after: Trained, num_turns: int) -> tuple[EpochFigures, EpochFigures]:
+    """Run epochs over both stores in turns."""
+    shares = [_mixing_share(layout, path) for layout, path, _ in (before, after)]
+    with ExitStack() as stack:
+        loaders = [
+            stack.enter_context(Competitor(str(path), ours.play, layout, str(path)))
+            for layout, path, _ in (before, after)
+        ]
+        for loader in loaders:
             loader.require(loader.ready())
         turns = [
-            [loader.require(loader.turn()) for loader in (first, second)]
-            for _ in range(1 + num_turns)
+            [loader.require(loader.turn()) for loader in loaders] for _ in range(1 + num_turns)
         ]
-    fastest = [
-        min(epochs, key=lambda epoch: epoch.used.seconds) for epochs in zip(*turns[1:], strict=True)
-    ]
-    return (least, fastest[0]), (better.memory_nbytes, fastest[1])
+    found = []
+    for (layout, _, told), share, (first, *later) in zip(
+        (before, after), shares, zip(*turns, strict=True), strict=True
+    ):
+        # Where the memory holds all data, later epochs read nothing.
+        alike = [epoch for epoch in later if epoch.num_reads == first.num_reads]
+        fastest = min(alike or [first], key=lambda epoch: epoch.used.seconds)
+        memory = layout.memory_nbytes
+        found.append(EpochFigures(layout.store.chunks, memory, told, first, fastest, share))
+    return found[0], found[1]
+
+
+def _mixing_share(layout: Layout, path: Path) -> float:
+    """Parts of the data that a batch draws from, as a share of a full shuffle's."""
+    samples = xloader.open(path).window(layout.window, stride=layout.stride)
+    options: Any = {"batch_size": layout.batch_size, "output": "numpy", "drop_last": True}
+    with samples.loader(memory=layout.memory_nbytes, **options) as loader:
+        batches = [batch.ids for batch in loader]
+    shuffled = np.random.default_rng(0).permutation(len(samples))
+    full = shuffled[: len(batches) * layout.batch_size].reshape(len(batches), -1)
+    return _num_parts(samples, batches, layout) / _num_parts(samples, list(full), layout)
+
+
+def _num_parts(samples: xloader.Samples, batches: Sequence[Any], layout: Layout) -> float:
+    """The mean number of parts that batches draw from, of 64 in time and 3 by 3 in space."""
+    parts = np.zeros(len(batches) * layout.batch_size, np.int64)
+    begins = samples.positions(np.concatenate(batches))
+    sizes = dict(zip(DIMS, layout.store.shape, strict=True))
+    for dim in layout.window:
+        count = 64 if dim == "time" else 3
+        parts = parts * count + begins[dim].values * count // sizes[dim]
+    return float(np.mean([len(set(own)) for own in parts.reshape(len(batches), -1).tolist()]))
 
 
 def _least_memory(layout: Layout, path: Path) -> int:

@@ -39,28 +39,22 @@ def _stats_rows(figures: StatsFigures) -> Sequence[Sequence[str]]:
 
 def show_epochs(cases: Sequence[CaseFigures]) -> str:
     """Return the epochs before and after as a table; predicted figures are in brackets."""
-    heads = [
-        "samples",
-        "chunks",
-        "memory, MiB",
-        "reads a chunk",
-        "mixing",
-        "full shuffle",
-        "GB/s",
-    ]
+    heads = ["samples", "chunks", "memory, MiB", "reads a chunk", "mixing, of a full one", "GB/s"]
     rows = []
     for case in cases:
         for figures in (case.before, case.after):
             held, said = figures.to_dict(), figures.predicted
+            pairs = [
+                (held["amplification"], said["read_amplification"], ".2f"),
+                (held["mixing_share"], said["mixing_share"], ".0%"),
+                (held["gb_per_second"], said["gb_per_s"], ".2f"),
+            ]
             rows.append(
                 [
                     case.layout.title,
                     " x ".join(map(str, figures.chunks)),
                     f"{figures.memory_nbytes / MIB:.0f}",
-                    f"{held['amplification']:.2f} ({_show(said['read_amplification'], '.2f')})",
-                    f"{held['mixing']:.1f} ({_show(said['mixing'], '.1f')})",
-                    f"{held['full_mixing']:.1f}",
-                    f"{held['gb_per_second']:.2f} ({_show(said['gb_per_s'], '.2f')})",
+                    *(f"{found:{form}} ({_show(told, form)})" for found, told, form in pairs),
                 ]
             )
     return make_table(heads, rows)

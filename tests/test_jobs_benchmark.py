@@ -149,8 +149,9 @@ def test_ratios_are_to_the_loader_and_to_dask():
 def test_before_and_after_stand_one_below_the_other():
     used = Usage(seconds=2.0, cpu_seconds=3.0, num_faults=0)
     epoch = Epoch(used, 0.1, 1000, 4 * 10**9, 32, 1.5, 2.0, 8.0, 1 << 20)
-    told = {"read_amplification": None, "mixing": None, "gb_per_s": None}
-    better = {"read_amplification": 1.0, "mixing": 7.5, "gb_per_s": 1.8}
+    told = {"read_amplification": None, "mixing_share": None, "gb_per_s": None}
+    better = {"read_amplification": 1.0, "mixing_share": 0.9, "gb_per_s": 1.8}
+    after = dataclasses.replace(epoch, amplification=1.0)
     copy = CopyFigures(
         ALL_TIME, 1 << 27, {chunking.XLOADER: [JobRun(2.0, 1 << 26)]}, {chunking.XLOADER: 16}, {}
     )
@@ -158,13 +159,13 @@ def test_before_and_after_stand_one_below_the_other():
     case = CaseFigures(
         layout,
         "advice",
-        EpochFigures((12, 90, 90), 1 << 28, told, epoch),
-        EpochFigures((4, 180, 360), 1 << 26, better, dataclasses.replace(epoch, amplification=1.0)),
+        EpochFigures((12, 90, 90), 1 << 28, told, epoch, epoch, 0.5),
+        EpochFigures((4, 180, 360), 1 << 26, better, after, after, 0.95),
         (copy,),
     )
     before, after = job_tables.show_epochs([case]).splitlines()[2:]
-    assert "12 x 90 x 90 | 256 | 1.50 (does not fit) | 2.0 (does not fit) | 8.0 | 2.00" in before
-    assert "4 x 180 x 360 | 64 | 1.00 (1.00) | 2.0 (7.5) | 8.0 | 2.00 (1.80)" in after
+    assert "12 x 90 x 90 | 256 | 1.50 (does not fit) | 50% (does not fit) | 2.00" in before
+    assert "4 x 180 x 360 | 64 | 1.00 (1.00) | 95% (90%) | 2.00 (1.80)" in after
     (row,) = job_tables.show_copies([case]).splitlines()[2:]
     assert "| materialize | 2.0 | 0.00 | - | 64 (128) | 1.00 |" in row
 
@@ -181,11 +182,17 @@ def test_a_digest_sees_each_file_and_each_value(tmp_path):
     found.append(kills.digest(folder))
     (folder / "c" / "0").rename(folder / "c" / "1")
     found.append(kills.digest(folder))
+    for written in ("today", "tomorrow"):
+        held = {"attributes": {"history": written, "title": "a"}}
+        (folder / "zarr.json").write_text(json.dumps(held))
+        found.append(kills.digest(folder))
+    # The time of writing does not count.
+    assert found.pop() == found[-1]
     for value in (1.0, 2.0):
         pytest.importorskip("h5netcdf")
         xr.Dataset({"t": ("x", [value])}).to_netcdf(tmp_path / f"{value}.nc", engine="h5netcdf")
         found.append(kills.digest(tmp_path / f"{value}.nc"))
-    assert len(set(found)) == 5
+    assert len(set(found)) == 6
 
 
 @pytest.mark.parametrize("job", list(kills.JOBS))
@@ -202,7 +209,7 @@ def test_a_difference_is_counted(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(kills, "digest", lambda _: next(digests))
     monkeypatch.setattr(kills, "start", lambda *_: None)
     monkeypatch.setattr(kills, "finish", lambda _: 5)
-    monkeypatch.setattr(kills, "_kill_after", lambda *_: None)
+    monkeypatch.setattr(kills, "finish_or_kill", lambda *_: None)
     monkeypatch.setattr(kills, "write", lambda _: None)
     assert kills.try_job("stats", 1, 0, tmp_path) == 1
     assert "DIFFERS" in capsys.readouterr().out

@@ -133,9 +133,6 @@ def _open_stats(path: Path) -> xr.Dataset:
             given=f"--stats {path}",
             remedy=f"write them first: xloader stats STORE --out {path}",
         )
-    if path.is_dir():
-        stats = xr.open_zarr(path, consolidated=False).load()
-    else:
-        with xr.open_dataset(path) as opened:
-            stats = opened.load()
-    return stats
+    engine = "zarr" if path.is_dir() else None
+    with xr.open_dataset(path, engine=engine) as stats:
+        return stats.load()
