@@ -13,7 +13,7 @@ from xloader.cli.json_output import print_json
 from xloader.core.text_table import align_columns
 
 _STAT: Final = "stat"
-_MOST_NUMBERS: Final = 10_000
+_MOST_NUMBERS: Final = 1_000
 """Most numbers that are printed if they are in a file as well."""
 
 
