@@ -27,6 +27,9 @@ from xloader.errors import MemoryBudgetError
 
 JOB_NBYTES: Final = 512 * MIB
 TIMES: Final = 16
+SCATTERED_TIMES: Final = 4
+SCATTERED_SHARE: Final = 4
+"""Data of which a copy may hold one in so many bytes."""
 QUICK_TIMES: Final = 2
 
 
@@ -90,6 +93,8 @@ class CopyFigures:
     Parameters
     ----------
     store : StoreSpec
+    chunks : dict of str to int
+        Chunks of the copy.
     memory_nbytes : int
         The memory that xloader's job was given.
     runs : dict of str to list of JobRun
@@ -99,6 +104,7 @@ class CopyFigures:
     """
 
     store: StoreSpec
+    chunks: dict[str, int]
     memory_nbytes: int
     runs: dict[str, list[JobRun]]
     num_reads: dict[str, int]
@@ -109,6 +115,7 @@ class CopyFigures:
         best = {name: min(run.seconds for run in runs) for name, runs in self.runs.items()}
         return {
             "nbytes": self.store.nbytes,
+            "chunks": self.chunks,
             "memory_mib": self.memory_nbytes / MIB,
             "left_out": self.left_out,
             "ways": {
@@ -193,8 +200,13 @@ def measure(
     epochs = _train(before, after, num_turns)
     if times > 1:
         grown, wide = ensure_grown(folder, layout.store, times, axis=1)
-        # Only the base's chunks: a whole map would be a chunk of many times the size.
+        # Chunks of the same size: those of whole maps would be that much larger.
         copies.append(_copy(grown, wide, target, layout.window, options, 1, num_cores))
+        # Every chunk of whole maps needs all chunks of the source, and memory holds a part of them.
+        grown, wide = ensure_grown(folder, layout.store, SCATTERED_TIMES, axis=1)
+        scattered: dict[str, Any] = {"chunks": {**chunks, "lat": grown.lats}, "shards": None}
+        scattered["memory"] = grown.nbytes // SCATTERED_SHARE
+        copies.append(_copy(grown, wide, target, layout.window, scattered, 1, num_cores))
     shutil.rmtree(target, ignore_errors=True)
     return CaseFigures(
         layout,
@@ -241,6 +253,7 @@ def _copy(
     shutil.rmtree(theirs, ignore_errors=True)
     return CopyFigures(
         spec,
+        options["chunks"],
         options["memory"],
         {name: [turn[name] for turn in turns] for name, way in ways.items() if way.absence is None},
         {name: run.num_reads for name, run in counted.items() if run is not None},

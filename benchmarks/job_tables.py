@@ -69,6 +69,7 @@ def show_copies(cases: Sequence[CaseFigures]) -> str:
     heads = [
         "samples",
         "data",
+        "chunks",
         "way",
         "s",
         "GB/s",
@@ -87,6 +88,7 @@ def show_copies(cases: Sequence[CaseFigures]) -> str:
                     [
                         case.layout.title,
                         f"{copy.store.nbytes / 1e9:.2f} GB",
+                        " x ".join(map(str, copy.chunks.values())),
                         name,
                         f"{held['seconds']:.1f}",
                         f"{held['gb_per_second']:.2f}",
@@ -96,5 +98,5 @@ def show_copies(cases: Sequence[CaseFigures]) -> str:
                     ]
                 )
             for name, why in copy.left_out.items():
-                rows.append([case.layout.title, "", name, why, *[NOTHING] * 4])
+                rows.append([case.layout.title, "", "", name, why, *[NOTHING] * 4])
     return make_table(heads, rows)

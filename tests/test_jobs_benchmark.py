@@ -119,7 +119,7 @@ def test_a_quick_run_prints_its_tables(tmp_path):
         assert after["chunks"] != before["chunks"]
         assert after["memory_nbytes"] <= before["memory_nbytes"]
         assert not told[name]["copies"][0]["left_out"]
-    assert len(told["maps"]["copies"]) == 2
+    assert len(told["maps"]["copies"]) == 3
     assert "whole maps of one step" in done.stdout
 
 
@@ -152,9 +152,8 @@ def test_before_and_after_stand_one_below_the_other():
     told = {"read_amplification": None, "mixing_share": None, "gb_per_s": None}
     better = {"read_amplification": 1.0, "mixing_share": 0.9, "gb_per_s": 1.8}
     after = dataclasses.replace(epoch, amplification=1.0)
-    copy = CopyFigures(
-        ALL_TIME, 1 << 27, {chunking.XLOADER: [JobRun(2.0, 1 << 26)]}, {chunking.XLOADER: 16}, {}
-    )
+    runs, num_reads = {chunking.XLOADER: [JobRun(2.0, 1 << 26)]}, {chunking.XLOADER: 16}
+    copy = CopyFigures(ALL_TIME, {"time": 4, "lat": 180}, 1 << 27, runs, num_reads, {})
     layout = chunking.make_cases(is_quick=True)[0]
     case = CaseFigures(
         layout,
@@ -167,7 +166,7 @@ def test_before_and_after_stand_one_below_the_other():
     assert "12 x 90 x 90 | 256 | 1.50 (does not fit) | 50% (does not fit) | 2.00" in before
     assert "4 x 180 x 360 | 64 | 1.00 (1.00) | 95% (90%) | 2.00 (1.80)" in after
     (row,) = job_tables.show_copies([case]).splitlines()[2:]
-    assert "| materialize | 2.0 | 0.00 | - | 64 (128) | 1.00 |" in row
+    assert "| 4 x 180 | materialize | 2.0 | 0.00 | - | 64 (128) | 1.00 |" in row
 
 
 # --- kills
