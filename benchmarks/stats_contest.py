@@ -91,16 +91,16 @@ def measure(spec: StoreSpec, path: Path, num_turns: int, num_cores: int) -> Stat
         for job in jobs.values():
             job.ready()
         runs: dict[str, list[JobRun]] = {LOADER: [], **{name: [] for name in jobs}}
-        for turn in range(1 + num_turns):
-            epoch = loader.require(loader.turn())
-            said = {name: job.turn() for name, job in jobs.items()}
-            # The first turn warms up.
-            if turn:
-                runs[LOADER].append(JobRun(epoch.used.seconds, epoch.peak_nbytes))
-                for name, run in said.items():
-                    if run is not None:
-                        runs[name].append(run)
+        # The first turn warms up, and counts the reads.
+        loader.require(loader.turn())
         counted = {name: job.turn(COUNT) for name, job in jobs.items()}
+        for _ in range(num_turns):
+            epoch = loader.require(loader.turn())
+            runs[LOADER].append(JobRun(epoch.used.seconds, epoch.peak_nbytes))
+            for name, job in jobs.items():
+                run = job.turn()
+                if run is not None:
+                    runs[name].append(run)
     left_out = {}
     for name, job in jobs.items():
         if job.absence is not None:
