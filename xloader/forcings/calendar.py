@@ -17,7 +17,7 @@ from xloader.errors import OptionError, UnsupportedDataError
 Floats = NDArray[np.float64]
 
 J2000: Final = np.datetime64("2000-01-01T12:00:00", "ns")
-"""The instant from which `Moments.days` count."""
+"""The instant from which `Instants.days` count."""
 
 _ONE_YEAR: Final = np.timedelta64(1, "Y")
 _J2000_JULIAN_DATE: Final = 2451545.0
@@ -32,7 +32,7 @@ _YEAR_SIZES: Final = {
 
 
 @dataclass(frozen=True)
-class Moments:
+class Instants:
     """Some times as numbers.
 
     Parameters
@@ -50,7 +50,7 @@ class Moments:
     year_fraction: Floats
 
 
-def moments_of(time: Any) -> Moments:
+def instants_of(time: Any) -> Instants:
     """Times as numbers.
 
     Parameters
@@ -60,7 +60,7 @@ def moments_of(time: Any) -> Moments:
 
     Returns
     -------
-    Moments
+    Instants
         Arrays of the shape of ``time``.
 
     Raises
@@ -72,8 +72,8 @@ def moments_of(time: Any) -> Moments:
 
     Examples
     --------
-    >>> moments = moments_of(np.array(["2000-01-01T18", "2000-07-02T00"], "M8[h]"))
-    >>> moments.days.tolist(), moments.day_fraction.tolist(), moments.year_fraction.tolist()
+    >>> instants = instants_of(np.array(["2000-01-01T18", "2000-07-02T00"], "M8[h]"))
+    >>> instants.days.tolist(), instants.day_fraction.tolist(), instants.year_fraction.tolist()
     ([0.25, 182.5], [0.75, 0.0], [0.0020491803278688526, 0.5])
     """
     labels = np.asarray(time)
@@ -90,7 +90,7 @@ def moments_of(time: Any) -> Moments:
     )
 
 
-def _of_datetime64(labels: NDArray[Any]) -> Moments:
+def _of_datetime64(labels: NDArray[Any]) -> Instants:
     if np.isnat(labels).any():
         raise OptionError(
             "a time is missing",
@@ -104,17 +104,17 @@ def _of_datetime64(labels: NDArray[Any]) -> Moments:
     day_fraction = (labels - day) / np.timedelta64(1, "D")
     # Counted in two steps, because nanoseconds do not reach far beyond 2262.
     since = (day - J2000.astype("M8[D]")).astype(np.float64)
-    return Moments(
+    return Instants(
         since - 0.5 + day_fraction,
         day_fraction,
         ((day - begin).astype(np.float64) + day_fraction) / size,
     )
 
 
-def _of_cftime(labels: NDArray[Any]) -> Moments:
+def _of_cftime(labels: NDArray[Any]) -> Instants:
     numbers = [_number_of(label) for label in labels.flat]
     columns = np.array(numbers, np.float64).reshape(-1, 3).T
-    return Moments(*(column.reshape(labels.shape) for column in columns))
+    return Instants(*(column.reshape(labels.shape) for column in columns))
 
 
 def _number_of(label: Any) -> tuple[float, float, float]:

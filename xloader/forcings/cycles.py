@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from xloader.forcings.broadcasting import on_arrays
-from xloader.forcings.calendar import Floats, moments_of
+from xloader.forcings.calendar import Floats, instants_of
 
 Cycle = Callable[[Floats], Floats]
 """Cosine or sine."""
@@ -203,14 +203,14 @@ def latitude(lat: Any) -> Any:
 
 def _of_year(cycle: Cycle, time: Any) -> Any:
     def angle(times: Any) -> Floats:
-        return 2 * np.pi * moments_of(times).year_fraction
+        return 2 * np.pi * instants_of(times).year_fraction
 
     return _cycle(cycle, angle, "the time of the year", time)
 
 
 def _of_day(cycle: Cycle, time: Any, lon: Any) -> Any:
     def angle(times: Any, east: Any) -> Floats:
-        return 2 * np.pi * moments_of(times).day_fraction + _radians(east)
+        return 2 * np.pi * instants_of(times).day_fraction + _radians(east)
 
     return _cycle(cycle, angle, "the local mean solar time", time, lon)
 

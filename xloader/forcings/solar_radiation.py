@@ -11,7 +11,7 @@ import pandas as pd  # type: ignore[import-untyped]
 
 from xloader.errors import OptionError
 from xloader.forcings.broadcasting import on_arrays
-from xloader.forcings.calendar import Floats, Moments, moments_of
+from xloader.forcings.calendar import Floats, Instants, instants_of
 from xloader.forcings.sun import sun_at
 
 SOLAR_CONSTANT: Final = 1361.0
@@ -90,10 +90,10 @@ def _sunlight(
     solar_constant: float, days: float | None, time: Any, lat: Floats, lon: Floats
 ) -> Floats:
     """Insolation at each time, or its mean over some days before."""
-    moments = moments_of(time)
+    instants = instants_of(time)
     north, east = np.deg2rad(lat, dtype=np.float64), np.deg2rad(lon, dtype=np.float64)
     if days is None:
-        upright, level, angle = _angles(moments, 0.0, north)
+        upright, level, angle = _angles(instants, 0.0, north)
         total = level * np.cos(angle + east)
         total += upright
         return np.asarray(np.maximum(total, 0.0) * solar_constant)
@@ -101,22 +101,22 @@ def _sunlight(
     parts = []
     for part in range(num_parts):
         middle = days * ((part + 0.5) / num_parts - 1)
-        upright, level, angle = _angles(moments, middle, north)
+        upright, level, angle = _angles(instants, middle, north)
         parts.append(_mean_above_horizon(upright, level, angle + east, days / num_parts))
     return np.asarray(sum(parts) * (solar_constant / num_parts))
 
 
-def _angles(moments: Moments, later: float, north: Floats) -> tuple[Floats, Floats, Floats]:
+def _angles(instants: Instants, later: float, north: Floats) -> tuple[Floats, Floats, Floats]:
     """The numbers a, b and h in ``a + b cos(h + longitude)``, the light that falls on the plane.
 
     They are those of ``later`` days after the times. The light at one astronomical unit counts as
     1.
     """
-    sun = sun_at(moments.days + later)
+    sun = sun_at(instants.days + later)
     strength = sun.distance**-2.0
     upright = strength * np.sin(sun.declination) * np.sin(north)
     level = strength * np.cos(sun.declination) * np.cos(north)
-    turned = (moments.day_fraction + later) * 2 * np.pi - np.pi
+    turned = (instants.day_fraction + later) * 2 * np.pi - np.pi
     return upright, level, turned + sun.equation_of_time
 
 

@@ -1,0 +1,128 @@
+"""Moments of arrays, and the tree that merges parts in a fixed order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from xloader.core.merge_tree import MergeTree
+from xloader.core.moments import Moments
+from xloader.errors import OptionError
+
+AXES = [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]
+
+
+def oracle(values, axes, valid, weights):
+    """Count, mean, variance, least and greatest in float64, one cell at a time."""
+    kept = [axis for axis in range(values.ndim) if axis not in axes]
+    moved = np.moveaxis(values.astype(np.float64), kept, range(len(kept)))
+    moved_valid = np.moveaxis(valid, kept, range(len(kept)))
+    moved_weights = np.moveaxis(weights, kept, range(len(kept)))
+    shape = moved.shape[: len(kept)]
+    found = np.full((5, *shape), np.nan)
+    for cell in np.ndindex(shape):
+        keep = moved_valid[cell] & ~np.isnan(moved[cell])
+        own, heavy = moved[cell][keep], moved_weights[cell][keep]
+        found[(0, *cell)] = own.size
+        if own.size:
+            mean = np.average(own, weights=heavy)
+            found[(1, *cell)] = mean
+            found[(2, *cell)] = np.average((own - mean) ** 2, weights=heavy)
+            found[(3, *cell)], found[(4, *cell)] = own.min(), own.max()
+    return found
+
+
+@pytest.mark.parametrize("axes", AXES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "bool"])
+@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_moments_equal_numpy(axes, dtype, is_masked, is_weighted):
+    rng = np.random.default_rng(3)
+    values = (rng.standard_normal((30, 5, 7)) * 9 + 280).astype(dtype)
+    if values.dtype.kind == "f":
+        values[rng.random(values.shape) < 0.2] = np.nan
+    valid = rng.random(values.shape) < 0.7 if is_masked else np.ones(values.shape, bool)
+    weights = rng.random((1, 5, 1)) + 0.1 if is_weighted else np.ones((1, 1, 1))
+    found = Moments.of(values, axes, valid if is_masked else None, weights if is_weighted else None)
+    count, mean, variance, least, greatest = oracle(
+        values, axes, valid, np.broadcast_to(weights, values.shape)
+    )
+    some = count > 0
+    assert_array_equal(found.count, count)
+    assert_allclose(found.mean[some], mean[some], rtol=1e-13)
+    assert_allclose(found.std[some] ** 2, variance[some], rtol=1e-10, atol=1e-12)
+    assert_array_equal(found.min[some], least[some])
+    assert_array_equal(found.max[some], greatest[some])
+    assert np.isnan(found.std[~some]).all()
+    assert np.isinf(found.min[~some]).all()
+
+
+def test_long_lines_are_taken_in_pieces():
+    values = np.random.default_rng(0).standard_normal(400_001).astype(np.float32) + 1e4
+    values[100:200_000] = np.nan
+    exact = values[~np.isnan(values)].astype(np.float64)
+    found = Moments.of(values, (0,))
+    assert found.count == exact.size
+    assert_allclose(found.mean, exact.mean(), rtol=1e-13)
+    assert_allclose(found.std, exact.std(), rtol=1e-11)
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((10**6,), (0,)), ((1000, 1000), (0,))])
+def test_a_constant_keeps_its_value(shape, axes):
+    found = Moments.of(np.full(shape, 273.15, np.float32), axes)
+    assert (found.mean == float(np.float32(273.15))).all()
+    assert (found.std == 0).all()
+
+
+def test_merging_with_nothing_changes_no_bit():
+    one = Moments.of(np.array([[1.0, np.inf], [2.5, 3.0]]), (0,))
+    for both in (one.merge(Moments.empty((2,))), Moments.empty((2,)).merge(one)):
+        for name, array in both.arrays().items():
+            assert_array_equal(array, one.arrays()[name])
+
+
+@given(st.integers(1, 40), st.randoms(use_true_random=False), st.integers(1, 5))
+def test_the_tree_gives_the_same_bits_in_any_order_and_division(num, random, num_parts):
+    values = np.random.default_rng(num).standard_normal((num, 17)) * 1e3 + 0.1
+    leaves = [Moments.of(row, (0,)) for row in values]
+    plain = MergeTree(num, Moments.merge)
+    for leaf, value in enumerate(leaves):
+        plain.add(leaf, value)
+    order = list(range(num))
+    random.shuffle(order)
+    parts = [MergeTree(num, Moments.merge) for _ in range(num_parts)]
+    for place, leaf in enumerate(order):
+        parts[place % num_parts].add(leaf, leaves[leaf])
+    whole = MergeTree(num, Moments.merge)
+    for part in parts:
+        for node, value in part.nodes.items():
+            whole.add_node(node, value)
+    assert whole.missing() == []
+    for name, array in whole.result().arrays().items():
+        assert array.tobytes() == plain.result().arrays()[name].tobytes()
+    assert_allclose(whole.result().mean, values.mean(), rtol=1e-9)
+
+
+def test_few_nodes_are_kept():
+    tree = MergeTree(1000, lambda a, b: a + b)
+    for leaf in range(1000):
+        tree.add(leaf, 1)
+        assert len(tree.nodes) <= 10
+    assert tree.result() == 1000
+
+
+def test_a_leaf_is_merged_once():
+    tree = MergeTree(5, lambda a, b: a + b)
+    for leaf in (0, 1, 4):
+        tree.add(leaf, 1)
+    assert tree.missing() == [(2, 4)]
+    for node in [(0, 0), (1, 0), (2, 0), (0, 4), (3, 0), (0, 5), (0, -1)]:
+        with pytest.raises(OptionError, match="cannot be merged"):
+            tree.add_node(node, 1)
+    with pytest.raises(OptionError, match="2 of 5 missing"):
+        tree.result()
+    tree.add_node((1, 1), 7)
+    assert tree.result() == 10
