@@ -84,6 +84,27 @@ def test_merging_with_nothing_changes_no_bit():
             assert_array_equal(array, one.arrays()[name])
 
 
+@given(st.integers(0, 10**6), st.booleans(), st.booleans())
+def test_infinite_values_keep_their_sign_in_any_division(seed, is_weighted, has_cells):
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((9, 4))
+    for found, share in ((np.inf, 0.05), (-np.inf, 0.05), (np.nan, 0.3)):
+        values[rng.random(values.shape) < share] = found
+    weights = rng.choice([0.5, 1.0, 3.0], values.shape)
+    cuts = np.sort(rng.integers(0, 10, 3))
+    axes = (0,) if has_cells else (0, 1)
+    whole = Moments.empty((4,) if has_cells else ())
+    for part, heavy in zip(np.split(values, cuts), np.split(weights, cuts), strict=True):
+        whole = whole.merge(Moments.of(part, axes, None, heavy if is_weighted else None))
+    given_weights = np.where(np.isnan(values), 0.0, weights if is_weighted else 1.0)
+    own = np.where(np.isnan(values), 0.0, values)
+    with np.errstate(invalid="ignore"):
+        mean = (own * given_weights).sum(axes) / given_weights.sum(axes)
+    some = whole.count > 0
+    assert_allclose(whole.mean[some], mean[some], rtol=1e-10, atol=1e-12)
+    assert_array_equal(np.isfinite(whole.std), np.isfinite(own).all(axes) & some)
+
+
 @given(st.integers(1, 40), st.randoms(use_true_random=False), st.integers(1, 5))
 def test_the_tree_gives_the_same_bits_in_any_order_and_division(num, random, num_parts):
     values = np.random.default_rng(num).standard_normal((num, 17)) * 1e3 + 0.1

@@ -346,16 +346,21 @@ def test_memory_is_asked_for_by_its_minimum() -> None:
     ("options", "kind"),
     [
         ({"dim": "tme"}, UnknownNameError),
+        ({"dim": 3}, OptionError),
         ({"by": "year"}, OptionError),
         ({"by": ["month"]}, OptionError),
         ({"by": "month", "dim": "lat"}, OptionError),
         ({"quantiles": [50]}, OptionError),
         ({"quantiles": ["median"]}, OptionError),
+        ({"quantiles": None}, OptionError),
+        ({"quantiles": True}, OptionError),
         ({"leads": -1}, OptionError),
         ({"leads": [1, "12h"]}, OptionError),
         ({"leads": 10_000}, OptionError),
         ({"leads": "7h"}, OptionError),
         ({"leads": 1.5}, OptionError),
+        ({"leads": True}, OptionError),
+        ({"leads": 10**30}, OptionError),
         ({"weights": "areas"}, OptionError),
         ({"weights": 3}, OptionError),
         ({"weights": xr.DataArray([-1.0] * 6, dims="lat")}, OptionError),
@@ -373,6 +378,43 @@ def test_options_that_cannot_be_used(options: dict[str, Any], kind: type[Xloader
     _, samples = open_climate()
     with pytest.raises(kind):
         samples.stats(**options)
+
+
+def test_names_that_the_result_needs() -> None:
+    """They are refused before anything is read: nothing of a long job is lost."""
+    time = pd.date_range("2001-01-01", periods=4)
+    for name, options in (("stat", {}), ("lead", {"leads": 1}), ("month", {"by": "month"})):
+        for ds in (
+            xr.Dataset({"t": (("time", name), np.eye(4, 3))}, {"time": time}),
+            xr.Dataset({name: ("time", np.zeros(4))}, {"time": time}),
+            xr.Dataset(
+                {"t": (("time", "x"), np.eye(4, 3))}, {"time": time, name: ("x", [4, 5, 6])}
+            ),
+        ):
+            store = CountingStore(write_store(ds, {n: a.shape for n, a in ds.items()}))
+            samples = xloader.open(store)
+            store.reset()
+            with pytest.raises(OptionError, match="dimensions of their own"):
+                samples.stats(dim="time", **options)
+            assert not any("/c" in key for key in store.reads if not key.startswith("time"))
+    ds = xr.Dataset({"t": (("time", "lead"), np.eye(4, 3))}, {"time": time})
+    assert xloader.stats(ds, dim="time").t.dims == ("stat", "lead")
+
+
+def test_quantiles_of_one_label_are_one() -> None:
+    pytest.importorskip("crick")
+    ds = xr.Dataset({"t": ("x", np.arange(9.0))})
+    stats = xloader.stats(ds, quantiles=[0.1, np.nextafter(0.1, 1)])
+    assert stats.stat.values.tolist()[5:] == ["q0.1"]
+
+
+def test_labels_are_read_once_for_all_leads() -> None:
+    _, store = climate()
+    samples = xloader.open(store, variables=["t2m"])
+    samples.stats(leads=1)
+    store.reset()
+    samples.stats(leads=[1, 2, 3, 4, 5])
+    assert sum(n for key, n in store.reads.items() if key.startswith("time/c")) == 1
 
 
 def test_no_times_and_no_numbers() -> None:

@@ -145,7 +145,7 @@ def test_infinite_values_are_not_hidden() -> None:
 
 def test_what_waits_is_a_few_steps() -> None:
     recipe = xloader.open(write_store(make(), {"a": (10, 6, 8)})).recipe
-    leads = tuple(find_pairs(recipe, "time", lead) for lead in (0, 1, 3))
+    leads = find_pairs(recipe, "time", [0, 1, 3])
     pieces = LeadPieces(leads, recipe.axes_of("a")[0])
     assert [delta for delta, _ in pieces.deltas()] == [0, 1]
     assert pieces.longest_slab() == 3

@@ -168,10 +168,10 @@ class Moments:
         ):
             mean, m2 = self._merged(other, weight)
             return self._with(other, weight, mean, m2)
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             share = np.where(weight > 0, other.weight / weight, 0.0)
             delta = other.mean - self.mean
-            mean = self.mean + delta * share
+            mean = self._merged_mean(other, delta, share)
             m2 = self.m2 + other.m2 + delta * delta * (self.weight * share)
         # Then the moments of nothing change no bit, and infinities do not become NaN by them.
         lacks, alone = self.weight == 0, other.weight == 0
@@ -186,13 +186,23 @@ class Moments:
         with np.errstate(invalid="ignore", over="ignore"):
             share = np.asarray(other.weight / weight)
             delta = np.asarray(other.mean - self.mean)
-            mean = np.asarray(self.mean + delta * share)
+            mean = self._merged_mean(other, delta, share)
             delta *= delta
             share *= self.weight
             delta *= share
             delta += self.m2
             delta += other.m2
         return mean, delta
+
+    def _merged_mean(
+        self, other: Moments, delta: NDArray[np.float64], share: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        mean = np.asarray(self.mean + delta * share)
+        if not math.isfinite(np.add.reduce(mean, axis=None)):
+            # The difference from an infinite mean says nothing; the sum keeps its sign.
+            is_finite = np.isfinite(self.mean) & np.isfinite(other.mean)
+            mean = np.where(is_finite, mean, self.mean + other.mean)
+        return mean
 
     def _with(
         self,
@@ -262,6 +272,8 @@ def _of_line(
     with np.errstate(invalid="ignore", over="ignore"):
         # Equal means stay as they are to the last bit.
         middle = mean[0] + (weight * (mean - mean[0])).sum() / (total or 1.0)
+        if not math.isfinite(middle):
+            middle = (weight * mean).sum() / total
         square = m2.sum() + (weight * (mean - middle) ** 2).sum()
     return (
         int(count.sum()),
@@ -299,6 +311,8 @@ def _of_piece(
             np.subtract(own, low, out=own)
             shift = float(np.add.reduce(own * weights)) / (weight or 1.0)
             mean = float(low) + shift if weight else 0.0
+            if mean != mean:
+                mean = float(np.add.reduce(piece * weights)) / weight
             np.subtract(own, shift, out=own)
             np.multiply(own, own, out=own)
             np.multiply(own, weights, out=own)
@@ -314,15 +328,20 @@ def _of_block(
     if valid is None and weights is None and not np.isnan(low).any():
         num = len(values)
         if num == 1:
-            return 1, 1.0, low, 0.0, low, high
+            with np.errstate(invalid="ignore"):
+                return 1, 1.0, low, low.astype(np.float64) * 0.0, low, high
         own = values.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             # Centred on a value first, a constant keeps its mean to the last bit.
             own -= low
             shift = np.add.reduce(own, axis=0) / num
+            mean = np.asarray(low + shift)
+            if (is_lost := np.isnan(mean)).any():
+                # Infinite values: their sum keeps the sign.
+                mean = np.where(is_lost, np.add.reduce(values, axis=0, dtype=np.float64), mean)
             own -= shift
             own *= own
-            return num, float(num), low + shift, np.add.reduce(own, axis=0), low, high
+            return num, float(num), mean, np.add.reduce(own, axis=0), low, high
     own = values.astype(np.float64)
     is_valid = ~np.isnan(own)
     if valid is not None:
@@ -340,6 +359,9 @@ def _of_block(
         own[~is_valid] = 0.0
         shift = np.add.reduce(own * given, axis=0) / np.where(weight > 0, weight, 1.0)
         mean = np.where(weight > 0, first + shift, 0.0)
+        if (is_lost := np.isnan(mean)).any():
+            total = np.add.reduce(np.where(is_valid, values, 0.0) * given, axis=0)
+            mean = np.where(is_lost, total, mean)
         own -= shift
         own *= own
         own *= given

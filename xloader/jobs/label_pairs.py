@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnknownNameError
 from xloader.forcings.coordinates import ROLES
-from xloader.recipe.durations import num_elements
+from xloader.recipe.durations import Duration, num_elements
 from xloader.recipe.label_steps import LabelSteps, find_steps
 from xloader.recipe.recipe import Recipe
+
+Lead = int | Duration
 
 _TOLERANCE: Final = 1e-3
 """The part of a step by which a label may lie beside the common step, as rounded labels do."""
@@ -86,8 +89,10 @@ def labels_of(recipe: Recipe, dim: str) -> NDArray[Any] | None:
     return np.asarray(coords[dim].values)[np.asarray(recipe.kept_of(dim), np.int64)]
 
 
-def find_pairs(recipe: Recipe, dim: str, lead: Any) -> LeadPairs:
-    """Find the pairs of elements whose labels differ by a lead.
+def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPairs, ...]:
+    """Find the pairs of elements whose labels differ by each of several leads.
+
+    The labels are read once.
 
     Parameters
     ----------
@@ -95,50 +100,67 @@ def find_pairs(recipe: Recipe, dim: str, lead: Any) -> LeadPairs:
         The samples.
     dim : str
         The dimension.
-    lead : int or duration
-        A number of steps, or a duration such as ``"6h"``.
+    leads : sequence of (int or duration)
+        Numbers of steps, or durations such as ``"6h"``.
 
     Raises
     ------
     OptionError
-        If it is neither, or the labels have no common step.
+        If one of them is neither, comes twice or has no pairs, or the labels have no common step.
 
     Examples
     --------
     >>> import xarray as xr
     >>> days = np.delete(np.arange("2001-01-01", "2001-01-15", dtype="M8[D]"), [2])
     >>> ds = xr.Dataset({"sst": ("time", np.zeros(13))}, {"time": days.astype("M8[ns]")})
-    >>> pairs = find_pairs(ds.xloader.recipe, "time", "1D")
+    >>> (pairs,) = find_pairs(ds.xloader.recipe, "time", ["1D"])
     >>> pairs.partner[:4].tolist(), bool(pairs.label == np.timedelta64(1, "D"))
     ([1, -1, 3, 4], True)
     """
-    count = num_elements(recipe, "lead", dim, lead, least=0)
+    counts = [num_elements(recipe, "lead", dim, lead, least=0) for lead in leads]
+    if len(set(counts)) < len(counts):
+        raise OptionError(
+            "a lead comes twice",
+            given=list(leads),
+            allowed="each lead once",
+            remedy="leave out the second one",
+        )
     size = recipe.dim_sizes[dim]
     labels = labels_of(recipe, dim)
     steps = find_steps(recipe, dim) if labels is not None else None
-    label: int | np.timedelta64
+    span = np.nan
     if labels is None or size < 2:
-        since, label = np.arange(size, dtype=np.float64), count
+        since = np.arange(size, dtype=np.float64)
     elif steps is None or not steps.is_regular:
         raise OptionError(
             f"the labels of {dim!r} have no common step, so a lead in steps is not clear",
-            given=f"lead {lead!r}",
+            given=", ".join(map(repr, leads)),
             allowed="labels that follow each other at a common step, but for a few gaps",
             remedy="select the part of the labels that does",
         )
     else:
         since = _steps_since_first(labels, steps)
-        is_span = steps.is_time and not np.isnan(steps.span)
-        label = np.timedelta64(round(abs(steps.span) * count), "us") if is_span else count
-    if isinstance(label, np.timedelta64):
-        label = label.astype("m8[ns]")
-    if not count:
-        return LeadPairs(0, label, np.arange(size))
+        span = abs(steps.span) if steps.is_time else np.nan
     order = np.argsort(since, kind="stable")
     line = since[order]
-    at = np.minimum(np.searchsorted(line, since + (count - _TOLERANCE)), size - 1)
-    is_there = np.abs(line[at] - since - count) < _TOLERANCE
-    return LeadPairs(count, label, np.where(is_there, order[at], -1))
+    found = []
+    for lead, count in zip(leads, counts, strict=True):
+        partner = np.arange(size)
+        if count:
+            at = np.minimum(np.searchsorted(line, since + (count - _TOLERANCE)), size - 1)
+            partner = np.where(np.abs(line[at] - since - count) < _TOLERANCE, order[at], -1)
+        if not (partner >= 0).any():
+            raise OptionError(
+                f"no two labels of {dim!r} differ by a lead",
+                given=repr(lead),
+                allowed="leads within the selected labels",
+                remedy="pass a shorter lead, or select more of the dimension",
+            )
+        label: int | np.timedelta64 = count
+        if not np.isnan(span):
+            label = np.timedelta64(round(span * count), "us").astype("m8[ns]")
+        found.append(LeadPairs(count, label, partner))
+    return tuple(found)
 
 
 def _steps_since_first(labels: NDArray[Any], steps: LabelSteps) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
+from xloader.errors import OptionError
 from xloader.jobs.stats_options import StatsOptions
 from xloader.jobs.stats_sweep import VariableJob
 from xloader.jobs.stats_template import StatsTemplate, VariableForm
@@ -39,6 +40,7 @@ def template_of(
     recipe: Recipe, options: StatsOptions, forms: tuple[VariableForm, ...]
 ) -> StatsTemplate:
     """The form of a result, with its coordinates."""
+    _check_names(recipe, options, forms)
     named = {**json.loads(options.to_json()), "variables": [own.name for own in forms]}
     attrs = {FINGERPRINT: recipe.source.fingerprint, OPTIONS: json.dumps(named)}
     if options.by:
@@ -61,6 +63,25 @@ def template_of(
         },
         _labels_of(recipe, options, {dim for own in forms for dim in own.dims}),
     )
+
+
+def _check_names(recipe: Recipe, options: StatsOptions, forms: tuple[VariableForm, ...]) -> None:
+    """Refuse names in the data that the result needs for its own dimensions."""
+    added = {"stat", *filter(None, [options.by]), *(["lead"] if options.leads else [])}
+    kept = {dim for own in forms for dim in own.dims}
+    coords = {
+        str(name)
+        for name, own in recipe.source.coordinates(is_indexed=False).coords.items()
+        if own.dims and set(map(str, own.dims)) <= kept
+    }
+    if clash := sorted(added & (kept | coords | {own.name for own in forms})):
+        raise OptionError(
+            "the statistics have dimensions of their own, whose names the data has, too",
+            given=", ".join(map(repr, clash)),
+            allowed=f"variables, kept dimensions and their coordinates with other names than "
+            f"{', '.join(map(repr, sorted(added)))}",
+            remedy=f'rename it: ds.rename({clash[0]}="my_{clash[0]}")',
+        )
 
 
 def _labels_of(recipe: Recipe, options: StatsOptions, kept: set[str]) -> xr.Dataset:

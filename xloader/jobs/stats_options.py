@@ -17,8 +17,9 @@ from xloader.core.clock_labels import CLOCKS, clock_rows
 from xloader.core.option_checks import is_number
 from xloader.errors import OptionError
 from xloader.jobs.element_weights import ElementWeights, parse_weights
-from xloader.jobs.label_pairs import LeadPairs, find_pairs, find_time_dim, labels_of
-from xloader.recipe.durations import Duration, is_duration
+from xloader.jobs.label_pairs import Lead, LeadPairs, find_pairs, find_time_dim, labels_of
+from xloader.jobs.stats_template import quantile_label
+from xloader.recipe.durations import is_duration
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe, find
 
@@ -26,8 +27,6 @@ Dims = str | Iterable[Hashable] | EllipsisType | None
 """Dimensions to reduce, as in xarray: one, several, or ``...`` for all."""
 
 Clock = Literal["month", "dayofyear", "hour", "season"]
-
-Lead = int | Duration
 
 _MOST_LEADS: Final = 1000
 
@@ -141,8 +140,7 @@ def parse_stats_options(
     given = _parse_leads(leads)
     if given:
         time_dim = find_time_dim(recipe, "leads", only_times=False)
-        pairs = tuple(find_pairs(recipe, time_dim, lead) for lead in given)
-        _check_pairs(pairs, given, time_dim)
+        pairs = find_pairs(recipe, time_dim, given)
     if time_dim and reduced is not None and time_dim not in reduced:
         raise OptionError(
             f"{'by' if by else 'leads'} needs statistics over the dimension {time_dim!r}",
@@ -170,14 +168,14 @@ def _parse_dim(recipe: Recipe, variables: list[str], dim: Dims) -> tuple[str, ..
     known = list(dict.fromkeys(own for name in variables for own in recipe.dims_of(name)))
     if dim is ...:
         return tuple(known)
-    dims = [dim] if isinstance(dim, str) else [str(own) for own in dim]
+    dims = [dim] if isinstance(dim, str) else list(map(str, _list_of("dim", dim, "a name")))
     for own in dims:
         find(own, known, "dimension")
     return tuple(sorted(set(dims), key=known.index))
 
 
 def _parse_quantiles(quantiles: Iterable[float] | float) -> tuple[float, ...]:
-    given = [quantiles] if is_number(quantiles) else list(quantiles)  # type: ignore[arg-type]
+    given = [quantiles] if is_number(quantiles) else _list_of("quantiles", quantiles, "a number")
     for own in given:
         if not is_number(own) or not 0 <= own <= 1:
             raise OptionError(
@@ -186,37 +184,32 @@ def _parse_quantiles(quantiles: Iterable[float] | float) -> tuple[float, ...]:
                 allowed="numbers from 0 to 1, such as 0.99 for the 99th percentile",
                 remedy="divide percentiles by 100",
             )
-    return tuple(sorted({float(own) for own in given}))
+    # Numbers that have the same label, such as 0.1 and 0.1 + 1e-17, are one.
+    return tuple(sorted({quantile_label(own): float(own) for own in given}.values()))
+
+
+def _list_of(option: str, given: Any, single: str) -> list[Any]:
+    """What was given for an option that takes several things."""
+    try:
+        return list(given)
+    except TypeError:
+        raise OptionError(
+            f"{option} is neither {single} nor several of them",
+            given=repr(given),
+            allowed=f"{single}, or a list",
+            remedy=f"leave {option} out for its default",
+        ) from None
 
 
 def _parse_leads(leads: Lead | Iterable[Lead]) -> list[Lead]:
     if is_duration(leads) or is_number(leads):
         return [leads]  # type: ignore[list-item]
-    given = list(leads)  # type: ignore[arg-type]
+    given = _list_of("leads", leads, "a number of steps or a duration")
     if len(given) > _MOST_LEADS:
         raise OptionError(
             "there are too many leads", given=len(given), allowed=f"up to {_MOST_LEADS}"
         )
     return given
-
-
-def _check_pairs(pairs: tuple[LeadPairs, ...], given: list[Lead], time_dim: str) -> None:
-    counts = [own.steps for own in pairs]
-    if len(set(counts)) < len(counts):
-        raise OptionError(
-            "a lead comes twice",
-            given=given,
-            allowed="each lead once",
-            remedy="leave out the second one",
-        )
-    for own, lead in zip(pairs, given, strict=True):
-        if not (own.partner >= 0).any():
-            raise OptionError(
-                f"no two labels of {time_dim!r} differ by a lead",
-                given=repr(lead),
-                allowed="leads within the selected labels",
-                remedy="pass a shorter lead, or select more of the dimension",
-            )
 
 
 def channel_dims(recipe: Recipe, layouts: tuple[FieldLayout, ...], variable: str) -> set[str]:

@@ -103,7 +103,7 @@ class StatsTemplate:
     @property
     def stats(self) -> tuple[str, ...]:
         """Names of the statistics, as labels of the dimension ``stat``."""
-        return (*STATISTICS, *(f"q{own:.15g}" for own in self.quantiles))
+        return (*STATISTICS, *map(quantile_label, self.quantiles))
 
     @property
     def num_leaves(self) -> int:
@@ -154,6 +154,11 @@ class StatsTemplate:
     def key(self) -> str:
         """Text that differs for other data, samples or options."""
         return hashlib.sha256(json.dumps(dict(self.fingerprint)).encode()).hexdigest()[:16]
+
+
+def quantile_label(quantile: float) -> str:
+    """The label of a quantile along ``stat``, such as ``"q0.99"``."""
+    return f"q{quantile:.15g}"
 
 
 class StatsResult:
