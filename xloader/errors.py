@@ -46,7 +46,7 @@ allowed, and what to do::
     |-- SkippedWarning                      samples were skipped, with on_error="skip"
     |-- SlowReadWarning                     a batch has waited long for a chunk
     |-- PinningWarning                      memory that a GPU reads could not be pinned
-    |-- StatisticsWarning                   statistics of other data normalise samples
+    |-- StatisticsWarning                   statistics that may be of other data
     `-- ZarrReleaseWarning                  an unknown release of zarr; reading is slower
 """
 
@@ -444,7 +444,7 @@ class PinningWarning(XloaderWarning):
 
 
 class StatisticsWarning(XloaderWarning):
-    """Statistics were made of other data than the samples that they normalise."""
+    """Statistics were made of other data than samples, or lie at the path of a job already."""
 
 
 class ZarrReleaseWarning(XloaderWarning):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,18 @@ from zarr.storage import LocalStore
 import xloader
 from xloader.errors import (
     CorruptChunkError,
+    MemoryBudgetError,
     OptionError,
     PartsError,
     SourceAccessError,
     SourceNotFoundError,
+    StatisticsWarning,
     StoreFullError,
     TargetError,
     UnsupportedDataError,
 )
 from xloader.jobs import stats_job, stats_merge, stats_parts, stats_sweep
-from xloader.testing import CountingStore, FaultyStore, truncate, write_store
+from xloader.testing import CountingStore, FaultyStore, LatencyStore, truncate, write_store
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -100,8 +103,10 @@ def test_the_same_bits_on_any_threads_and_in_any_parts(
     assert [own.name for own in tmp_path.iterdir()] == ["stats.nc"]
     with xr.open_dataset(path) as stored:
         xr.testing.assert_equal(stored.load(), whole)
-    with pytest.raises(TargetError):
-        samples.stats(path=path, **options)
+    # A job of a queue that is run once more.
+    with pytest.warns(StatisticsWarning, match="returned as it is"):
+        xr.testing.assert_identical(samples.stats(path=path, **options), whole)
+    xr.testing.assert_identical(xloader.merge(path), whole)
     xr.testing.assert_identical(samples.stats(path=path, overwrite=True, **options), whole)
 
 
@@ -268,6 +273,96 @@ def test_parts_of_other_jobs_are_refused(tmp_path: Path) -> None:
     samples.stats(path=path, part=(0, 2), overwrite=True)
     result = samples.stats(path=path, by="month", overwrite=True)
     xr.testing.assert_identical(result, samples.stats(by="month"))
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_a_finished_job_that_is_run_again_reads_nothing(suffix: str, tmp_path: Path) -> None:
+    store = CountingStore(write_data())
+    samples = samples_of(store)
+    path = tmp_path / f"stats{suffix}"
+    whole = samples.stats(path=path, by="month", leads=[1])
+    template = stats_job.StatsJob(samples.recipe, None, "month", (), [1], None).template
+    stats_parts.open_stats_parts(path, template, overwrite=False)
+    store.reset()
+    with pytest.warns(StatisticsWarning, match="returned as it is"):
+        xr.testing.assert_identical(samples.stats(path=path, by="month", leads=[1]), whole)
+    with pytest.warns(StatisticsWarning):
+        assert samples.stats(path=path, by="month", leads=[1], part=(1, 2)).num_reads == 0
+    xr.testing.assert_identical(xloader.merge(path), whole)
+    assert not chunk_reads(store)
+    assert [own.name for own in tmp_path.iterdir()] == [path.name]
+    for other in (samples, samples.select(slice(0, 9))):
+        with pytest.raises(TargetError, match="other data, samples or options"):
+            other.stats(path=path)
+    # Another job has begun to replace it: its parts stay.
+    samples.stats(path=path, part=(0, 2), overwrite=True)
+    with pytest.warns(StatisticsWarning):
+        xr.testing.assert_identical(samples.stats(path=path, by="month", leads=[1]), whole)
+    with pytest.raises(TargetError):
+        xloader.merge(path)
+    samples.stats(path=path, part=(1, 2), overwrite=True)
+    xr.testing.assert_identical(xloader.merge(path, overwrite=True), samples.stats())
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_something_else_at_the_path_is_left_alone(suffix: str, tmp_path: Path) -> None:
+    samples = samples_of(write_data())
+    path = tmp_path / f"stats{suffix}"
+    ds = xr.Dataset({"a": 1})
+    if suffix == ".nc":
+        ds.to_netcdf(path)
+    else:
+        ds.to_zarr(path, consolidated=False)
+    with pytest.raises(TargetError, match="something else"):
+        samples.stats(path=path)
+    broken = tmp_path / f"broken{suffix}"
+    broken.write_text("nothing")
+    with pytest.raises(TargetError, match="something else"):
+        samples.stats(path=broken)
+
+
+def test_a_path_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    samples = samples_of(write_data())
+    for i in range(2):
+        samples.stats(path="~/stats.zarr", part=(i, 2))
+    xr.testing.assert_identical(xloader.merge("~/stats.zarr"), samples.stats())
+    assert [own.name for own in tmp_path.iterdir()] == ["stats.zarr"]
+
+
+@pytest.mark.parametrize("kind", ["path", "part", "waiting"])
+def test_statistics_of_many_cells_stay_within_the_memory(kind: str, tmp_path: Path) -> None:
+    """What is done and not written yet, and what each of many threads merges, counts too."""
+    shape, chunks = (
+        ((2, 400, 400), (2, 50, 50)) if kind != "waiting" else ((60, 99, 99), (1, 99, 99))
+    )
+    ds = xr.Dataset(
+        {"a": (("time", "y", "x"), np.random.default_rng(0).random(shape, "f4"))},
+        {"time": pd.date_range("2001-01-01", periods=shape[0])},
+    )
+    store: Any = write_store(ds, {"a": chunks})
+    options: dict[str, Any] = {"dim": "time", "threads": 2}
+    if kind == "waiting":
+        store, options["leads"] = LatencyStore(store, 0.001), [1, 5]
+    else:
+        options |= {"path": tmp_path / "stats.nc"} if kind == "path" else {"part": (0, 1)}
+    samples = xloader.open(store)
+    whole = samples.stats(dim="time", leads=options.get("leads", ()))
+    with pytest.raises(MemoryBudgetError) as caught:
+        samples.stats(**{**options, "memory": 1000})
+    for factor in (1.0, 1.4, 2.0):
+        memory = int(caught.value.minimum_nbytes * factor)
+        tracemalloc.start()
+        try:
+            found = samples.stats(**{**options, "memory": memory, "overwrite": True})
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < memory + 500_000
+        if kind == "part":
+            found = xloader.merge([found])
+        xr.testing.assert_identical(found, whole)
 
 
 def test_parts_that_are_missing_or_come_twice(tmp_path: Path) -> None:

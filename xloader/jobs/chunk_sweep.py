@@ -68,12 +68,11 @@ class ChunkSweep:
     ) -> None:
         stored = stored_variables(recipe, footprint)
         # A bundle takes several times its decoded bytes while it is worked on.
+        if any(map(recipe.source.is_waiting, stored)):
+            num_threads = max(num_threads, _NUM_REQUESTS)
         self._num_threads = max(min(num_threads, most_nbytes // footprint.max_chunk_nbytes), 1)
         share, policy = most_nbytes // self._num_threads, recipe.retry_policy
         self._reader = BlockReader(recipe.source, stored, share, policy)
-        if self._reader.is_waiting:
-            most = max(most_nbytes // footprint.max_chunk_nbytes, 1)
-            self._num_threads = max(min(_NUM_REQUESTS, most), self._num_threads)
         self._stored = stored
         self._max_retries = policy.max_retries
         self._threads = TaskThreads(policy, recipe.source.name)

@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
 
-from xloader.core.messages import extra_remedy
 from xloader.errors import MissingDependencyError, OptionError
 
 
@@ -80,6 +79,6 @@ def is_shown(progress: bool | None) -> bool:
         raise MissingDependencyError(
             "a progress bar needs the library tqdm",
             given="not installed",
-            remedy=f"pass progress=False, or {extra_remedy('torch')}",
+            remedy="pass progress=False, or pip install tqdm",
         )
     return is_installed and sys.stderr.isatty() if progress is None else bool(progress)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole, is_whole
 from xloader.core.options import usable_cores
-from xloader.errors import OptionError
+from xloader.errors import OptionError, StatisticsWarning
+from xloader.jobs.label_pairs import Lead
 from xloader.jobs.partial_stats import PartialStats
+from xloader.jobs.progress_bar import is_shown
 from xloader.jobs.stats_job import StatsJob
-from xloader.jobs.stats_merge import merge_stored, target_path, write_target
-from xloader.jobs.stats_options import (
-    Dims,
-    Lead,
-)
+from xloader.jobs.stats_merge import finished_stats, merge_stored, target_path, write_target
+from xloader.jobs.stats_options import Dims
 from xloader.jobs.stats_parts import StatsParts, open_stats_parts
 from xloader.jobs.stats_template import StatsResult
 from xloader.recipe.recipe import Recipe
@@ -47,26 +48,27 @@ def compute_stats(
     )
     memory_nbytes = parse_nbytes(memory)
     own_part = (0, 1) if part is None else _check_part(part)
-    target = None if path is None else target_path(path, overwrite=overwrite)
+    is_shown(progress)
+    target = None if path is None else target_path(path)
     # All ranks of a group must get the same numbers, so the whole of a slab counts.
     job = StatsJob(recipe.planned, dim, by, quantiles, leads, weights)
-    if target is not None and any("/" in own.name for own in job.template.variables):
-        raise OptionError(
-            "statistics of joined data cannot be written to one group",
-            given=", ".join(own.name for own in job.template.variables if "/" in own.name),
-            allowed="variables without a '/' in their names",
-            remedy="leave path out, and write the variables of each group as you like",
-        )
+    if target is not None:
+        _check_has_no_groups(job)
     if target is None:
         result = StatsResult(job.template) if part is None else None
-        sweep = job.sweep(memory_nbytes, num_threads, result)
         wanted = [_share(own, own_part) for own in job.all_pieces()]
+        sweep = job.sweep(memory_nbytes, num_threads, result, wanted)
         job.run(sweep, wanted, progress)
         if result is not None:
             return result.dataset()
         return PartialStats(own_part, sweep.num_reads, job.template, sweep.drain())
+    finished = None if overwrite else _finished(job, target)
+    if finished is not None and part is None:
+        return finished
+    if finished is not None:
+        return PartialStats(own_part, 0, job.template, {}, str(target))
     parts = open_stats_parts(target, job.template, overwrite=overwrite)
-    sweep = job.sweep(memory_nbytes, num_threads)
+    sweep = job.sweep(memory_nbytes, num_threads, is_written=part is None)
     wanted = [
         _share(own, own_part) & is_missing
         for own, is_missing in zip(job.all_pieces(), _missing(job, parts), strict=True)
@@ -75,6 +77,29 @@ def compute_stats(
     if part is not None:
         return PartialStats(own_part, sweep.num_reads, job.template, {}, str(target))
     return write_target(target, merge_stored(target), overwrite=overwrite)
+
+
+def _check_has_no_groups(job: StatsJob) -> None:
+    if any("/" in own.name for own in job.template.variables):
+        raise OptionError(
+            "statistics of joined data cannot be written to one group",
+            given=", ".join(own.name for own in job.template.variables if "/" in own.name),
+            allowed="variables without a '/' in their names",
+            remedy="leave path out, and write the variables of each group as you like",
+        )
+
+
+def _finished(job: StatsJob, target: Path) -> xr.Dataset | None:
+    """The result of the job if it lies at the target already, with a warning."""
+    found = finished_stats(target, job.template.key)
+    if found is not None:
+        # Fingerprints do not look at values.
+        warn_caller(
+            f"the result of this job lies at {target} already, and is returned as it is. If "
+            "values in the data have changed since, pass overwrite=True",
+            StatisticsWarning,
+        )
+    return found
 
 
 def _check_part(part: Any) -> tuple[int, int]:

@@ -17,14 +17,10 @@ from xloader.core.windows import Windows
 from xloader.errors import EmptySamplesError, MemoryBudgetError, OptionError
 from xloader.jobs.chunk_order import ChunkOrder, needed_chunks
 from xloader.jobs.covered_elements import CoveredElements
+from xloader.jobs.label_pairs import Lead
 from xloader.jobs.progress_bar import ProgressBar
 from xloader.jobs.stats_form import form_of, template_of
-from xloader.jobs.stats_options import (
-    Dims,
-    Lead,
-    channel_dims,
-    parse_stats_options,
-)
+from xloader.jobs.stats_options import Dims, channel_dims, parse_stats_options
 from xloader.jobs.stats_parts import StatsParts
 from xloader.jobs.stats_sweep import (
     StatsSweep,
@@ -40,10 +36,12 @@ from xloader.recipe.recipe import Field, Recipe
 
 _FLUSH_SECONDS: Final = 10.0
 _FLUSH_NBYTES: Final = 1 << 26
-"""Statistics are written after so much time, or when they take so many bytes."""
+_FLUSH_NODES: Final = 16
+"""Statistics are written after so much time, or when they take so many bytes or nodes."""
 
-_MOMENTS_ITEMSIZE: Final = 48
-_SKETCH_NBYTES: Final = 12_000
+_WRITE_RATIO: Final = 3
+"""How many times its bytes a result takes while it is written."""
+
 _WORK_ITEMSIZE: Final = 10
 _WEIGHTED_ITEMSIZE: Final = 26
 """Bytes for each element of a chunk at work, beside its values: with and without weights."""
@@ -126,19 +124,48 @@ class StatsJob:
         return [np.ones(own.order.num_pieces, np.bool_) for own in self.jobs]
 
     def sweep(
-        self, memory_nbytes: int, num_threads: int, result: StatsResult | None = None
+        self,
+        memory_nbytes: int,
+        num_threads: int,
+        result: StatsResult | None = None,
+        wanted: list[NDArray[np.bool_]] | None = None,
+        *,
+        is_written: bool = False,
     ) -> StatsSweep:
         """The sweep within a memory.
+
+        Parameters
+        ----------
+        memory_nbytes : int
+            The memory.
+        num_threads : int
+            Number of threads.
+        result : StatsResult, optional
+            The result, if it is made at once.
+        wanted : list of numpy.ndarray of bool, optional
+            The pieces whose statistics are kept in memory. Without these and a result, they are
+            written now and then.
+        is_written : bool
+            Whether the result is written afterwards.
 
         Raises
         ------
         MemoryBudgetError
             If the memory is too small.
         """
-        ratio = max(self._work_ratio(own) for own in self.jobs)
-        kept = self.template.nbytes if result is not None else 0
-        kept += max(self._tree_nbytes(own, num_threads) + waiting_nbytes(own) for own in self.jobs)
-        least = kept + math.ceil(self._reading.max_chunk_nbytes * ratio)
+        work = max(map(self._work_nbytes, self.jobs))
+        done, finished = None, None
+        if result is not None:
+            kept, finished = self.template.nbytes, result.put
+        elif wanted is not None:
+            kept = sum(map(_nodes_nbytes, self.jobs, wanted))
+        else:
+            done = self._flush_nbytes
+            kept = min(2 * done, sum(map(_nodes_nbytes, self.jobs, self.all_pieces())))
+        kept += max(own.tree_nbytes + waiting_nbytes(own) for own in self.jobs)
+        least = kept + work
+        if is_written:
+            least = max(least, _WRITE_RATIO * self.template.nbytes)
         if least > memory_nbytes:
             raise MemoryBudgetError(
                 "the memory is too small for the statistics under way, the result and one chunk "
@@ -147,28 +174,28 @@ class StatsJob:
                 minimum_nbytes=least,
                 remedy="keep fewer dimensions, labels or quantiles",
             )
-        most_nbytes = max(int((memory_nbytes - kept) / ratio), 1)
-        finished = None if result is None else result.put
-        return StatsSweep(self._whole, self._reading, self.jobs, most_nbytes, num_threads, finished)
+        most_nbytes = (memory_nbytes - kept) * self._reading.max_chunk_nbytes // work
+        return StatsSweep(
+            self._whole, self._reading, self.jobs, most_nbytes, num_threads, finished, done
+        )
 
-    def _work_ratio(self, job: VariableJob) -> float:
-        """Bytes at work for each decoded byte of a chunk."""
+    @property
+    def _flush_nbytes(self) -> int:
+        """Statistics are written when they take so many bytes."""
+        return min(_FLUSH_NBYTES, _FLUSH_NODES * max(own.node_nbytes for own in self.jobs))
+
+    def _work_nbytes(self, job: VariableJob) -> int:
+        """Bytes that a thread takes for the largest chunk, and for merging its statistics."""
         own = job.stored.stored_dtype.itemsize
         unpacked = 0 if job.stored.packing is None else job.stored.dtype.itemsize
         extra = _WORK_ITEMSIZE if self.options.weights is None else _WEIGHTED_ITEMSIZE
         if job.leads is not None or job.order.kept or self.options.quantiles:
             extra += _WEIGHTED_ITEMSIZE
-        return (2 * own + unpacked + extra) / own
-
-    def _tree_nbytes(self, job: VariableJob, num_threads: int) -> int:
-        """Bytes of the subtrees of one place of the kept dimensions, while they are merged."""
-        cells = math.prod(job.order.axes[axis].max_read_size for axis in job.order.kept)
-        if job.clock is not None:
-            cells *= self.template.num_rows
-        cells *= max(len(self.options.leads), 1) if job.leads is not None else 1
-        each = _MOMENTS_ITEMSIZE + _SKETCH_NBYTES * bool(self.options.quantiles)
-        num_nodes = min(job.order.most_leaves, job.order.most_leaves.bit_length() + 1 + num_threads)
-        return cells * each * (num_nodes + 2)
+        if self.options.quantiles and self.options.weights is not None:
+            extra += _WEIGHTED_ITEMSIZE
+        (demand,) = job.group.demands
+        num_elements = -(-demand.max_chunk_nbytes // own)
+        return (2 * own + unpacked + extra) * num_elements + 2 * job.leaf_nbytes + job.node_nbytes
 
     def run(
         self,
@@ -187,8 +214,8 @@ class StatsJob:
             nonlocal flushed
             if parts is None:
                 return
-            is_due = time.monotonic() - flushed > _FLUSH_SECONDS or sweep.nbytes > _FLUSH_NBYTES
-            if is_due or is_last:
+            is_late = time.monotonic() - flushed > _FLUSH_SECONDS
+            if is_late or is_last or sweep.nbytes > self._flush_nbytes:
                 parts.add(sweep.drain())
                 flushed = time.monotonic()
 
@@ -198,6 +225,12 @@ class StatsJob:
             finally:
                 # Also after an error: what has been computed need not be computed again.
                 flush(is_last=True)
+
+
+def _nodes_nbytes(job: VariableJob, pieces: NDArray[np.bool_]) -> int:
+    """Bytes of the statistics of some pieces, merged as far as they go."""
+    trees = np.searchsorted(job.order.edges, np.flatnonzero(pieces), side="right")
+    return len(np.unique(trees)) * job.node_nbytes
 
 
 def _variables(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> list[str]:

@@ -8,7 +8,7 @@ import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import xarray as xr
 
@@ -24,7 +24,7 @@ from xloader.jobs.stats_parts import (
     stats_folder,
     writing,
 )
-from xloader.jobs.stats_template import StatsResult, StatsTemplate
+from xloader.jobs.stats_template import JOB, StatsResult, StatsTemplate
 
 _LEAST_FREE: Final = 1 << 20
 """Bytes for what a file holds beside its values."""
@@ -32,18 +32,16 @@ _LEAST_FREE: Final = 1 << 20
 Nodes = Mapping[Node, LabelledMoments | StoredNode]
 
 
-def target_path(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
+def target_path(path: str | os.PathLike[str]) -> Path:
     """Check the path of a result.
 
     Raises
     ------
     OptionError
         If it is no local path that ends in ``.nc`` or ``.zarr``.
-    TargetError
-        If something lies there already.
     """
     is_path = isinstance(path, str | os.PathLike)
-    target = Path(path) if is_path else Path()
+    target = Path(path).expanduser() if is_path else Path()
     if not is_path or "://" in str(path) or target.suffix not in (".nc", ".zarr"):
         raise OptionError(
             "the path of statistics is not a local path of a netCDF file or a Zarr store",
@@ -51,23 +49,74 @@ def target_path(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
             allowed='a path that ends in ".nc" or ".zarr"',
             remedy='pass path="stats.nc", or leave path out and write the result yourself',
         )
-    if target.exists() and not overwrite:
-        raise TargetError(
-            f"something lies at {target} already",
-            given="overwrite=False",
-            allowed="a path where nothing lies",
-            remedy="open it with xarray, choose another path, or pass overwrite=True",
-        )
     return target
 
 
-def has_stats(target: Path) -> bool:
+def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
+    """The result of the same job, if it lies at a target already; None where nothing lies.
+
+    Parameters
+    ----------
+    target : pathlib.Path
+        The target.
+    key : str, optional
+        The key of the job; None for that of the partial statistics beside the target, if any.
+
+    Raises
+    ------
+    TargetError
+        If something else lies there.
+    """
+    if not target.exists():
+        return None
+    found = _stored_stats(target)
+    key_of_parts = StatsParts(stats_folder(target)).template.key if _has_parts(target) else None
+    if key is None:
+        key = key_of_parts
+    if found is None or key not in (None, found.attrs[JOB]):
+        raise TargetError(
+            f"something lies at {target} already",
+            given="something else than statistics"
+            if found is None
+            else "statistics of other data, samples or options",
+            allowed="a path where nothing lies, or the result of the same job",
+            remedy="open it with xarray, choose another path, or pass overwrite=True",
+        )
+    if key_of_parts is not None and key_of_parts == key:
+        # The job was killed after its result was whole.
+        remove_folder(stats_folder(target))
+    return found
+
+
+def _stored_stats(target: Path) -> xr.Dataset | None:
+    """Statistics in a file, as they were before they were written; None if it holds others."""
+    options: dict[str, Any] = (
+        {"engine": "zarr", "consolidated": False} if target.suffix == ".zarr" else {}
+    )
+    try:
+        with xr.open_dataset(target, decode_timedelta=True, **options) as stored:
+            return stored.load().drop_encoding() if JOB in stored.attrs else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def has_stats(path: str | os.PathLike[str]) -> bool:
+    """Whether statistics lie at a path, or partial ones beside it."""
+    target = Path(path).expanduser()
+    if _has_parts(target):
+        return True
+    return target.suffix in (".nc", ".zarr") and _stored_stats(target) is not None
+
+
+def _has_parts(target: Path) -> bool:
     """Whether partial statistics lie beside a target."""
     return (stats_folder(target) / FORM_FILE).is_file()
 
 
 def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> xr.Dataset:
     """Merge the partial statistics beside a target, and write the target.
+
+    If that was done before, the result is read.
 
     Raises
     ------
@@ -78,8 +127,10 @@ def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> x
     TargetError
         If something lies at the target.
     """
-    path = target_path(target, overwrite=overwrite)
-    if not has_stats(path):
+    path = target_path(target)
+    if not overwrite and (finished := finished_stats(path, None)) is not None:
+        return finished
+    if not _has_parts(path):
         raise SourceNotFoundError(
             f"{path} has no partial statistics to merge",
             given=f"nothing in {stats_folder(path)}",

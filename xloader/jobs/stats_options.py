@@ -189,7 +189,7 @@ def _parse_quantiles(quantiles: Iterable[float] | float) -> tuple[float, ...]:
 
 
 def _list_of(option: str, given: Any, single: str) -> list[Any]:
-    """What was given for an option that takes several things."""
+    """The list that was given for an option."""
     try:
         return list(given)
     except TypeError:

@@ -112,7 +112,9 @@ class StatsParts:
         self._num_files = 0
 
     def add(self, nodes: dict[Tree, dict[Node, LabelledMoments]]) -> None:
-        """Write the statistics of some subtrees as a file, which appears at one stroke.
+        """Write the statistics of some subtrees as a file, and empty the dicts.
+
+        The file appears at one stroke.
 
         Raises
         ------
@@ -122,9 +124,10 @@ class StatsParts:
             If it cannot be written for another reason.
         """
         entries, bodies = [], []
-        for tree, own in sorted(nodes.items()):
-            for node, value in sorted(own.items()):
-                body = value.to_bytes()
+        for tree in sorted(nodes):
+            for node in sorted(nodes[tree]):
+                # Taken out, so that they are not in memory twice.
+                body = nodes[tree].pop(node).to_bytes()
                 entries.append([*tree, *node, len(body)])
                 bodies.append(body)
         if not entries:

@@ -30,6 +30,10 @@ _WAVE_NBYTES: Final = 1 << 29
 _WAVE_CHUNKS: Final = 1 << 12
 """Decoded bytes and number of chunks that are asked for at a time."""
 
+_MOMENTS_ITEMSIZE: Final = 48
+_SKETCH_NBYTES: Final = 12_000
+"""Bytes of the moments of a cell, and of a sketch."""
+
 Tree = tuple[int, int]
 Finished = Callable[[int, int, LabelledMoments], None]
 
@@ -67,6 +71,30 @@ class VariableJob:
     leads: LeadPieces | None
     options: StatsOptions
 
+    @property
+    def node_nbytes(self) -> int:
+        """Most bytes of the statistics of one place of the kept dimensions."""
+        cells = math.prod(self.order.axes[axis].max_read_size for axis in self.order.kept)
+        if self.clock is not None and self.options.labels is not None:
+            cells *= len(self.options.labels)
+        if self.leads is not None:
+            cells *= len(self.options.leads)
+        return cells * (_MOMENTS_ITEMSIZE + _SKETCH_NBYTES * bool(self.options.quantiles))
+
+    @property
+    def leaf_nbytes(self) -> int:
+        """Most bytes of the statistics of one piece, which has few labels."""
+        if self.clock is None or self.options.labels is None:
+            return self.node_nbytes
+        num = len(self.options.labels)
+        return self.node_nbytes // num * min(num, self.order.axes[self.clock].max_read_size)
+
+    @property
+    def tree_nbytes(self) -> int:
+        """Most bytes of the subtrees of one place that wait for siblings, and of the whole."""
+        num = self.order.most_leaves
+        return self.node_nbytes * (min(num, num.bit_length() + 1) + 1)
+
     def elements(self, chunk: ChunkValues) -> ChunkElements:
         """The elements of a chunk that count, with their weights and labels."""
         values = chunk.values
@@ -103,6 +131,8 @@ class StatsSweep:
     finished : callable, optional
         Is given the statistics of each tree that is complete, by number of variable and tree. By
         default, trees are kept until `drain`.
+    most_done_nbytes : int, optional
+        Most bytes of complete trees that one wave may add, besides one tree.
     """
 
     def __init__(
@@ -113,9 +143,11 @@ class StatsSweep:
         most_nbytes: int,
         num_threads: int,
         finished: Finished | None = None,
+        most_done_nbytes: int | None = None,
     ) -> None:
         self._jobs = jobs
         self._finished = finished
+        self._most_done_nbytes = most_done_nbytes
         self._sweep = (recipe, footprint, most_nbytes, num_threads)
         self._lock = threading.Lock()
         self._trees: dict[Tree, MergeTree[LabelledMoments]] = {}
@@ -146,7 +178,8 @@ class StatsSweep:
         """
         with ChunkSweep(*self._sweep) as sweep:
             for job, wanted in zip(self._jobs, pieces, strict=True):
-                for wave in _waves(job, chunks_of(job.order, wanted)):
+                places = chunks_of(job.order, wanted)
+                for wave in _waves(job, places, self._most_done_nbytes):
                     tasks = self._tasks(sweep, job, wave, wanted, advance)
                     sweep.do(tasks)
                     after_wave()
@@ -267,10 +300,15 @@ def chunks_of(order: ChunkOrder, wanted: NDArray[np.bool_]) -> Ints:
     return np.union1d(order.first[wanted], order.second[wanted])
 
 
-def _waves(job: VariableJob, places: Ints) -> Iterator[Ints]:
+def _waves(job: VariableJob, places: Ints, most_done_nbytes: int | None) -> Iterator[Ints]:
     """The chunks in parts that are read together."""
     (demand,) = job.group.demands
     each = min(max(_WAVE_NBYTES // max(demand.max_chunk_nbytes, 1), 1), _WAVE_CHUNKS)
+    if most_done_nbytes is not None and len(places):
+        starts = job.order.first[job.order.edges[:-1]]
+        per_tree = np.bincount(np.searchsorted(starts, places, side="right"))
+        least = int(per_tree[per_tree > 0].min())
+        each = min(each, max(most_done_nbytes // job.node_nbytes * least, 1))
     for begin in range(0, len(places), each):
         yield places[begin : begin + each]
 

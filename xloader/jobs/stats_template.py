@@ -22,6 +22,9 @@ from xloader.jobs.labelled_moments import LabelledMoments
 STATISTICS: Final = ("count", "mean", "std", "min", "max")
 """The statistics that are always made, in order."""
 
+JOB: Final = "xloader_job"
+"""Attribute of statistics: the key of the job, by which the same job knows its result again."""
+
 _VERSION: Final = 1
 
 
@@ -200,7 +203,7 @@ class StatsResult:
             for form, own in zip(template.variables, self._arrays, strict=True)
         }
         coords = {"stat": np.array(template.stats, object), **template.labels.coords}
-        return xr.Dataset(values, coords, dict(template.attrs))
+        return xr.Dataset(values, coords, {**template.attrs, JOB: template.key})
 
 
 def moments_table(moments: Moments) -> NDArray[np.float64]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, overload
 
 import xarray as xr
@@ -85,7 +84,7 @@ def merge(
     [2.5, 5.0]
     """
     if isinstance(target, str | os.PathLike):
-        if has_stats(Path(target)):
+        if has_stats(target):
             return merge_stats(target, overwrite=overwrite)
         return merge_store(target, memory=memory, overwrite=overwrite)
     own: Any = target

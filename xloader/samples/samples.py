@@ -27,11 +27,12 @@ from xloader.errors import OptionError
 from xloader.jobs.chosen_chunks import chosen_chunks
 from xloader.jobs.chunk_advice import Advice, ChunkProposal
 from xloader.jobs.chunk_search import find_advice
+from xloader.jobs.label_pairs import Lead
 from xloader.jobs.materialized import Materialized
 from xloader.jobs.sample_mask import SampleMask
 from xloader.jobs.sample_scores import score_samples
 from xloader.jobs.statistics import compute_stats
-from xloader.jobs.stats_options import Clock, Dims, Lead
+from xloader.jobs.stats_options import Clock, Dims
 from xloader.jobs.target_arrays import Sizes
 from xloader.jobs.training_store import StoreOptions, materialize, parse_run
 from xloader.jobs.valid_samples import find_valid
@@ -1044,7 +1045,7 @@ class Samples(RecordedMethods):
         path : path, optional
             A netCDF file or Zarr store, ending in ``.nc`` or ``.zarr``, to write the result to.
             Partial results lie beside it meanwhile. If the job is killed, call it again: it reads
-            only what is missing.
+            only what is missing, and if the result is there already, it returns that.
         part : (int, int), optional
             Compute the part ``i`` of ``n`` only, as ``(i, n)`` with ``i`` from 0. Then
             :func:`xloader.merge` makes the result, with the same bits.
@@ -1067,7 +1068,7 @@ class Samples(RecordedMethods):
         ChunkError
             If a chunk cannot be read.
         TargetError
-            If something lies at ``path`` already.
+            If something else lies at ``path`` already.
         PartsError
             If partial results there are of other samples, options or data.
         StoreFullError
