@@ -199,6 +199,34 @@ def test_differences_along_time(dim: str | None) -> None:
             assert_close(stats[name].isel(lead=row).values, wanted, array.values)
 
 
+@given(case=cases(has_nan=True), data=st.data())
+def test_differences_of_numpy(case: Case, data: st.DataObject) -> None:
+    """Any shapes, chunks, windows, fields and subsets: pairs of which samples need both."""
+    kept = case.dataset.isel(case.selection)
+    numbers = st.integers(0, max(kept.sizes["time"] - 1, 0))
+    leads = data.draw(st.lists(numbers, unique=True, min_size=1, max_size=3))
+    dim = data.draw(st.sampled_from(["time", ...]))
+    case.store.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stats_sweep, "_WAVE_CHUNKS", data.draw(st.sampled_from([1, 3, 4096])))
+        stats = case.samples.stats(dim=dim, leads=leads, threads=data.draw(st.sampled_from([1, 3])))
+    reads = {k: n for k, n in case.store.reads.items() if k.split("/")[0] in case.dataset.data_vars}
+    assert set(reads.values()) <= {1}
+    for name in stats.data_vars:
+        array, is_needed = kept[name], needed(case, name)
+        if "time" not in array.dims:
+            assert "lead" not in stats[name].dims
+            continue
+        values, along = array.to_numpy().astype("f8"), array.get_axis_num("time")
+        kept_axes = () if dim is ... else tuple(a for a in range(array.ndim) if a != along)
+        for row, lead in enumerate(leads):
+            pairs = [np.arange(array.sizes["time"] - lead) + begin for begin in (0, lead)]
+            first, second = (values.take(own, along) for own in pairs)
+            both = is_needed.take(pairs[0], along) & is_needed.take(pairs[1], along)
+            wanted = of_numpy(second - first if lead else values, both, kept_axes)
+            assert_close(stats[name].isel(lead=row).to_numpy(), wanted, values)
+
+
 def test_differences_skip_gaps_and_elements_that_no_sample_needs() -> None:
     days = np.delete(np.arange("2001-01-01", "2001-03-01", dtype="M8[D]"), [9, 10, 30])
     values = np.random.default_rng(0).random(len(days))
