@@ -213,7 +213,7 @@ class Walker:
         needs = self.groups[number]
         for access in self._accesses[number]:
             hits, blocks = find_hits(needs.group, access, firsts)
-            hits.residences[:] = needs.residences_of(entries[hits.rows], blocks)
+            hits.residences[:] = needs.residences_of(entries, hits.rows, blocks)
             yield hits
 
 
@@ -292,18 +292,19 @@ class GroupNeeds:
         rows, places = expand_ranges(self.offsets[entries], self.offsets[entries + 1])
         return rows, self.members[places]
 
-    def residences_of(self, entries: Ints, blocks: Ints) -> Ints:
-        """The residence in which each entry finds a block.
+    def residences_of(self, entries: Ints, rows: Ints, blocks: Ints) -> Ints:
+        """The residence in which each hit finds its block.
 
         Parameters
         ----------
-        entries : numpy.ndarray of int64, shape (n,)
-            The entries.
-        blocks : numpy.ndarray of int64, shape (n,)
-            For each entry, a block that it needs.
+        entries : numpy.ndarray of int64, shape (num_rows,)
+            The entry of each row.
+        rows, blocks : numpy.ndarray of int64, shape (n,)
+            For each hit, its row and the block.
         """
         if self._is_resident:
             return blocks
+        entries = entries[rows]
         # An entry's residences are sorted by block, so one bisection finds those of all entries at
         # once.
         lo = self.offsets[entries]
