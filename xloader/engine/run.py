@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+import itertools
 import os
 import threading
 import time
@@ -36,6 +37,9 @@ from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
 from xloader.engine.work_clock import Kind, WorkClock, WorkTime
 from xloader.errors import ClosedError, ForkError, SlowReadWarning
 from xloader.sources.retries import Abandoned
+
+_ROWS_AT_ONCE = 1 << 8
+"""Rows of small batches that are taken up by one task."""
 
 _MOST_ROWS_AHEAD = 1 << 16
 """Most rows whose needs are found before their batches are open."""
@@ -73,6 +77,7 @@ class Run:
             on_stuck=self._replace,
         )
         self._steps = job.walker.steps(job.block_table.known())
+        self._num_at_once = max(1, _ROWS_AT_ONCE // job.parts.fields.batch_size)
         self._is_walking = False
         self._is_walked = job.walker.num_steps == 0
         self._is_closed = False
@@ -378,17 +383,15 @@ class Run:
 
     def _walk(self) -> Callable[[], None]:
         begin = time.perf_counter()
-        step = next(self._steps, None)
-        return partial(self._on_walked, step, time.perf_counter() - begin)
+        steps = list(itertools.islice(self._steps, self._num_at_once))
+        return partial(self._on_walked, steps, time.perf_counter() - begin)
 
-    def _on_walked(self, step: BatchRows | None, seconds: float) -> None:
+    def _on_walked(self, steps: list[BatchRows], seconds: float) -> None:
         self.tally.walk_seconds += seconds
         self._is_walking = False
-        if step is None:
-            self._is_walked = True
-        else:
+        for step in steps:
             self._add(step)
-            self._is_walked = step.index + 1 == self._job.walker.num_steps
+        self._is_walked = not steps or steps[-1].index + 1 == self._job.walker.num_steps
         if self._is_walked:
             self._run_lock.batch.notify()
 
