@@ -64,6 +64,7 @@ class OpenBatches:
             if job.is_resident
             else [Uses(needs, job.walker.entry_counts) for needs in job.walker.groups]
         )
+        self._is_plain = not (job.is_padded or job.outbox is not None or job.parts.borders)
         self._to_finish: deque[OpenBatch] = deque()
         self._last_rows: Arrays | None = None
         self._last_id = -1
@@ -187,7 +188,20 @@ class OpenBatches:
         if is_waiting and not len(open_batch.step.ids):
             return
         open_batch.is_finishing = True
-        self._to_finish.append(open_batch)
+        step = open_batch.step
+        if (
+            self._is_plain
+            and open_batch.bad_rows is None
+            and not self._job.finish.is_needed(step.index)
+        ):
+            self._on_finished(open_batch, 0.0)
+        else:
+            self._to_finish.append(open_batch)
+
+    def _is_final(self, open_batch: OpenBatch) -> bool:
+        """Whether a gathered batch is delivered as it is: that spares a task for each."""
+        is_plain = self._is_plain and open_batch.bad_rows is None
+        return is_plain and not self._job.finish.is_needed(open_batch.step.index)
 
     def _open(self) -> None:
         # Until the consumer asks for the next batch it may hold two, the previous one and this one.

@@ -38,9 +38,6 @@ from xloader.engine.work_clock import Kind, WorkClock, WorkTime
 from xloader.errors import ClosedError, ForkError, SlowReadWarning
 from xloader.sources.retries import Abandoned
 
-_ROWS_AT_ONCE = 1 << 8
-"""Rows of small batches that are taken up by one task."""
-
 _MOST_ROWS_AHEAD = 1 << 16
 """Most rows whose needs are found before their batches are open."""
 
@@ -77,7 +74,6 @@ class Run:
             on_stuck=self._replace,
         )
         self._steps = job.walker.steps(job.block_table.known())
-        self._num_at_once = max(1, _ROWS_AT_ONCE // job.parts.fields.batch_size)
         self._is_walking = False
         self._is_walked = job.walker.num_steps == 0
         self._is_closed = False
@@ -383,7 +379,7 @@ class Run:
 
     def _walk(self) -> Callable[[], None]:
         begin = time.perf_counter()
-        steps = list(itertools.islice(self._steps, self._num_at_once))
+        steps = list(itertools.islice(self._steps, self._job.walker.num_at_once))
         return partial(self._on_walked, steps, time.perf_counter() - begin)
 
     def _on_walked(self, steps: list[BatchRows], seconds: float) -> None:

@@ -23,6 +23,9 @@ from xloader.order.step_dealer import Dealer
 from xloader.planning.epoch import Lane
 from xloader.planning.mixing import count_regions
 
+_TASKS_PER_LOOK = 16
+"""Tasks that the steps which are found at once are divided among, if steps are small."""
+
 _PIECE_SIZE = 1 << 16
 """Number of members that are counted in one call."""
 
@@ -151,6 +154,11 @@ class Walker:
         self.entry_counts = _joined([lane.order.count for lane in lanes])
         self._is_begun = np.zeros(len(self.entry_counts), np.bool_)
         self._last_occurrence = 0
+
+    @property
+    def num_at_once(self) -> int:
+        """Number of steps that one task takes up: about 256 rows, or one step."""
+        return max(1, self._dealer.steps_at_once // _TASKS_PER_LOOK)
 
     def steps(self, known: Sequence[NDArray[np.bool_]]) -> Iterator[BatchRows]:
         """The steps in order.
