@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent
 OLDEST = (3, 11)
 """The oldest Python of ``requires-python``."""
 
-EXTRAS = ".[xbatcher,cloud,netcdf,geotiff,viz,fast]"
+EXTRAS = ".[xbatcher,cloud,netcdf,geotiff,stats,viz,fast]"
 
 DEPENDENT = (
     *("tests/test_dependencies.py", "tests/sources", "tests/test_oracle.py", "tests/test_laws.py"),
@@ -36,7 +36,7 @@ DEPENDENT = (
     *("tests/test_xbatcher.py", "tests/test_cached_reader.py", "tests/test_golden.py"),
     *("tests/test_real_files.py", "tests/test_loader_faults.py", "tests/test_selection.py"),
     *("tests/test_oracle_joins.py", "tests/test_forcings.py", "tests/test_recorded_methods.py"),
-    "tests/mosaic/test_mosaic_values.py",
+    *("tests/mosaic/test_mosaic_values.py", "tests/jobs/test_quantile_sketch.py"),
 )
 """Tests of code that calls a dependency. The other tests use NumPy alone."""
 

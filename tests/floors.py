@@ -12,7 +12,7 @@ from pathlib import Path
 
 MAX_FILE_LINES = 350
 """Lines of a file without its docstrings, so that nobody shortens these to keep a file short."""
-LONG_FILES = {"xloader.samples.samples": 540}
+LONG_FILES = {"xloader.samples.samples": 620}
 """The class that users need most has all verbs: short methods that hand on, in one file."""
 MAX_FUNCTION_LINES = 60
 

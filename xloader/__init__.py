@@ -10,6 +10,7 @@ from typing import Any
 
 from xloader import errors, forcings
 from xloader.core.ranks import World
+from xloader.jobs.partial_stats import PartialStats
 from xloader.jobs.sample_mask import SampleMask
 from xloader.loader.batch import Batch
 from xloader.loader.interleaved_figures import InterleavedExplanation, InterleavedReport
@@ -25,10 +26,12 @@ from xloader.recipe.recipe import Recipe
 from xloader.samples import accessor as accessor
 from xloader.samples.class_folders import ClassSamples, open_classes
 from xloader.samples.concat import concat
+from xloader.samples.dataset_stats import stats
 from xloader.samples.interleave import Interleaved, interleave
 from xloader.samples.join import join
 from xloader.samples.partial_results import merge
 from xloader.samples.rollout import Rollout
+from xloader.samples.running_stats import RunningStats
 from xloader.samples.samples import Samples, open, overlap
 from xloader.samples.splits import Split
 from xloader.transforms.rng import Rng
@@ -45,10 +48,12 @@ __all__ = [
     "Loader",
     "Mosaic",
     "MosaicSummary",
+    "PartialStats",
     "Recipe",
     "Report",
     "Rng",
     "Rollout",
+    "RunningStats",
     "SampleMask",
     "Samples",
     "Split",
@@ -64,6 +69,7 @@ __all__ = [
     "open",
     "open_classes",
     "overlap",
+    "stats",
 ]
 
 

@@ -12,12 +12,16 @@ allowed, and what to do::
     |   |-- StackError                      variables that cannot share one array
     |   |-- LanesError                      ranks, lanes and batch do not divide evenly
     |   |-- StateError                      a state that is damaged, or belongs to another loader
-    |   `-- MosaicError                     predictions that do not fit their mosaic
+    |   |-- MosaicError                     predictions that do not fit their mosaic
+    |   |-- PartsError                      partial results that do not make a whole
+    |   `-- TargetError                     something else lies where a store is to be written
     |-- UnknownNameError (KeyError)         a variable, dimension, field or key that does not exist
     |-- SampleIndexError (IndexError)       a sample id out of range
     |-- UnsupportedDataError (TypeError)    data of a kind that xloader cannot use
     |-- SourceNotFoundError (FileNotFoundError)   nothing to open at the given place
     |-- SourceAccessError (OSError)         a store that does not answer, or refuses access
+    |-- StoreFullError (OSError)            no room is left where a store is written
+    |-- PackingError (ValueError)           values that their packing cannot hold within its bound
     |-- MissingDependencyError (ImportError)      an optional library that is not installed
     |-- ChunkError (OSError)                a chunk that cannot be read
     |   |-- CorruptChunkError               its bytes do not decode
@@ -42,6 +46,7 @@ allowed, and what to do::
     |-- SkippedWarning                      samples were skipped, with on_error="skip"
     |-- SlowReadWarning                     a batch has waited long for a chunk
     |-- PinningWarning                      memory that a GPU reads could not be pinned
+    |-- StatisticsWarning                   statistics of other data normalise samples
     `-- ZarrReleaseWarning                  an unknown release of zarr; reading is slower
 """
 
@@ -207,6 +212,14 @@ class MosaicError(OptionError):
     """
 
 
+class PartsError(OptionError):
+    """Partial results do not make a whole: some are missing, come twice, or are of another job."""
+
+
+class TargetError(OptionError):
+    """Something else lies where a store is to be written, such as a store of other samples."""
+
+
 class UnknownNameError(XloaderError, KeyError):
     """A variable, dimension, field or key with this name does not exist."""
 
@@ -225,6 +238,14 @@ class SourceNotFoundError(XloaderError, FileNotFoundError):
 
 class SourceAccessError(XloaderError, OSError):
     """A store cannot be reached, does not answer, or refuses access."""
+
+
+class StoreFullError(XloaderError, OSError):
+    """No room is left where a store is written. What is written so far stays, and counts."""
+
+
+class PackingError(XloaderError, ValueError):
+    """Values lie outside the range of their packing, or would differ by more than its bound."""
 
 
 class MissingDependencyError(XloaderError, ImportError):
@@ -420,6 +441,10 @@ class SlowReadWarning(XloaderWarning):
 
 class PinningWarning(XloaderWarning):
     """Memory could not be pinned, so that copies to the device are slower."""
+
+
+class StatisticsWarning(XloaderWarning):
+    """Statistics were made of other data than the samples that they normalise."""
 
 
 class ZarrReleaseWarning(XloaderWarning):

@@ -82,15 +82,49 @@ class MergeTree(Generic[T]):
                 allowed=f"each of {self.num_leaves} leaves once",
                 remedy="merge each part once, of the same job",
             )
+        while (found := self.offer(node, value)) is not None:
+            node, first, second = found
+            value = self._merge(first, second)
+
+    def offer(self, node: Node, value: T) -> tuple[Node, T, T] | None:
+        """Put a value in its place; or, if its sibling is there, take that for a merger.
+
+        Threads call it one at a time, and merge meanwhile. It does not check whether leaves come
+        twice.
+
+        Parameters
+        ----------
+        node : (int, int)
+            Level and index.
+        value : object
+            The value of the node.
+
+        Returns
+        -------
+        tuple of (int, int), object and object, or None
+            The parent, and the two values whose merger must be offered for it; None if the value
+            waits for its sibling.
+        """
+        level, index = node
         while self._num_nodes(level) > 1:
             sibling = index ^ 1
             if sibling < self._num_nodes(level):
                 other = self._nodes.pop((level, sibling), None)
                 if other is None:
                     break
-                value = self._merge(value, other) if index < sibling else self._merge(other, value)
+                pair = (value, other) if index < sibling else (other, value)
+                return (level + 1, index >> 1), *pair
             level, index = level + 1, index >> 1
         self._nodes[level, index] = value
+        return None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no leaf is missing."""
+        return (
+            len(self._nodes) == 1
+            and (self.num_leaves - 1).bit_length() == next(iter(self._nodes))[0]
+        )
 
     def missing(self) -> list[tuple[int, int]]:
         """The leaves that are missing, as half-open intervals, ascending."""

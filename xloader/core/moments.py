@@ -15,8 +15,11 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-_PIECE_SIZE: Final = 1 << 17
+_PIECE_SIZE: Final = 1 << 16
 """Elements that are centred at a time. As float64 they stay in a core's cache."""
+
+_CELL_RATIO: Final = 64
+"""With more cells than this share of the elements of each, many cells are reduced in one call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,41 +100,48 @@ class Moments:
         shape = tuple(values.shape[axis] for axis in kept)
         if not values.size:
             return cls.empty(shape)
-        by_cell = _split(values, kept)
-        valids = None if valid is None else _split(np.broadcast_to(valid, values.shape), kept)
+        if not kept and valid is None and weights is None:
+            # Most chunks are whole, and small ones come in great number.
+            return cls(*map(np.array, _of_line(values.reshape(-1), None, None)))
+        if valid is not None:
+            valid = np.broadcast_to(valid, values.shape)
         if weights is not None:
-            spread = _split(np.broadcast_to(weights, values.shape), kept)
-            return cls._of_cells(by_cell, valids, spread, shape)
-        if by_cell.shape[0] > max(by_cell.shape[1] // 64, 1):
-            return cls._of_cells(by_cell, valids, None, shape)
-        rows = [
-            _of_line(own.ravel(), None if valids is None else valids[cell].ravel())
-            for cell, own in enumerate(by_cell)
-        ]
-        own = zip(*rows, strict=True)
-        count, mean, m2, least, greatest = (np.array(found).reshape(shape) for found in own)
-        return cls(count.astype(np.int64), count.astype(np.float64), mean, m2, least, greatest)
+            weights = np.broadcast_to(weights, values.shape)
+        num_cells = math.prod(shape)
+        if num_cells > max(values.size // num_cells // _CELL_RATIO, 1):
+            return cls._of_columns(values, valid, weights, kept, shape)
+        rows = [None if own is None else _split(own, kept) for own in (values, valid, weights)]
+        lines = (
+            _of_line(*(None if own is None else own[cell].reshape(-1) for own in rows))  # type: ignore[arg-type]
+            for cell in range(num_cells)
+        )
+        return cls(*(np.array(own).reshape(shape) for own in zip(*lines, strict=True)))
 
     @classmethod
-    def _of_cells(
+    def _of_columns(
         cls,
         values: NDArray[Any],
         valid: NDArray[np.bool_] | None,
         weights: NDArray[Any] | None,
+        kept: tuple[int, ...],
         shape: tuple[int, ...],
     ) -> Self:
-        """The moments of each row of an array with two axes, many rows in one call."""
-        found = cls.empty((values.shape[0],))
-        step = max(_PIECE_SIZE // values.shape[1], 1)
-        for begin in range(0, values.shape[0], step):
-            rows = slice(begin, begin + step)
-            own = _of_rows(
-                values[rows],
-                None if valid is None else valid[rows],
-                None if weights is None else weights[rows],
+        """The moments of many cells, with the reduced axes first, some cells in one call."""
+        found = cls.empty((math.prod(shape),))
+        columns, valids, heavy = (
+            None if own is None else _as_columns(own, kept) for own in (values, valid, weights)
+        )
+        assert columns is not None
+        step = max(_PIECE_SIZE // len(columns), 1)
+        for begin in range(0, columns.shape[1], step):
+            at = slice(begin, begin + step)
+            own = _of_block(
+                columns[:, at],
+                None if valids is None else valids[:, at],
+                None if heavy is None else heavy[:, at],
             )
             for field, part in zip(fields(found), own, strict=True):
-                getattr(found, field.name)[rows] = part
+                getattr(found, field.name)[at] = part
         return cls(*(getattr(found, field.name).reshape(shape) for field in fields(found)))
 
     @property
@@ -153,6 +163,11 @@ class Moments:
     def merge(self, other: Moments) -> Moments:
         """The moments of the elements of both, by the rule of Chan, Golub and LeVeque."""
         weight = self.weight + other.weight
+        if np.minimum.reduce(self.weight, axis=None, initial=np.inf) > 0 and (
+            np.minimum.reduce(other.weight, axis=None, initial=np.inf) > 0
+        ):
+            mean, m2 = self._merged(other, weight)
+            return self._with(other, weight, mean, m2)
         with np.errstate(invalid="ignore", divide="ignore"):
             share = np.where(weight > 0, other.weight / weight, 0.0)
             delta = other.mean - self.mean
@@ -162,13 +177,37 @@ class Moments:
         lacks, alone = self.weight == 0, other.weight == 0
         mean = np.where(lacks, other.mean, np.where(alone, self.mean, mean))
         m2 = np.where(lacks, other.m2, np.where(alone, self.m2, m2))
+        return self._with(other, weight, mean, m2)
+
+    def _merged(
+        self, other: Moments, weight: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean and squares of both, where both have elements everywhere."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            share = np.asarray(other.weight / weight)
+            delta = np.asarray(other.mean - self.mean)
+            mean = np.asarray(self.mean + delta * share)
+            delta *= delta
+            share *= self.weight
+            delta *= share
+            delta += self.m2
+            delta += other.m2
+        return mean, delta
+
+    def _with(
+        self,
+        other: Moments,
+        weight: NDArray[np.float64],
+        mean: NDArray[np.float64],
+        m2: NDArray[np.float64],
+    ) -> Moments:
         return Moments(
-            self.count + other.count,
-            weight,
+            np.asarray(self.count + other.count),
+            np.asarray(weight),
             mean,
             m2,
-            np.minimum(self.min, other.min),
-            np.maximum(self.max, other.max),
+            np.asarray(np.minimum(self.min, other.min)),
+            np.asarray(np.maximum(self.max, other.max)),
         )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -187,63 +226,121 @@ def _split(values: NDArray[Any], kept: tuple[int, ...]) -> NDArray[Any]:
     return moved.reshape(math.prod(moved.shape[: len(kept)]), -1)
 
 
+def _as_columns(values: NDArray[Any], kept: tuple[int, ...]) -> NDArray[Any]:
+    """The array with one column for each kept element. A copy only where the order asks for it."""
+    moved = np.moveaxis(values, kept, range(-len(kept), 0))
+    num_cells = math.prod(moved.shape[values.ndim - len(kept) :])
+    return moved.reshape(-1, num_cells)
+
+
+_Line = tuple[int, float, float, float, float, float]
+_NOTHING: Final[_Line] = (0, 0.0, 0.0, 0.0, math.inf, -math.inf)
+
+_spare: list[NDArray[np.float64]] = []
+"""Buffers that no thread uses: memory that is asked for anew is slower than the sums."""
+
+
 def _of_line(
-    values: NDArray[Any], valid: NDArray[np.bool_] | None
-) -> tuple[int, float, float, float, float]:
-    """Count, mean, sum of squared deviations, least and greatest of a line of values."""
+    values: NDArray[Any], valid: NDArray[np.bool_] | None, weights: NDArray[Any] | None
+) -> _Line:
+    """The six numbers of `Moments` for a line of values."""
     if valid is not None:
         values = values[valid]
-    num_pieces = -(-values.size // _PIECE_SIZE)
-    counts, means, squares = np.zeros(num_pieces), np.zeros(num_pieces), np.zeros(num_pieces)
-    least, greatest = np.full(num_pieces, np.inf), np.full(num_pieces, -np.inf)
-    buffer = np.empty(min(values.size, _PIECE_SIZE))
+        weights = None if weights is None else weights[valid]
+    buffer = _spare.pop() if _spare else np.empty(_PIECE_SIZE)
+    found = []
+    for begin in range(0, values.size, _PIECE_SIZE):
+        at = slice(begin, begin + _PIECE_SIZE)
+        own = _of_piece(values[at], buffer, None if weights is None else weights[at])
+        if own is not None:
+            found.append(own)
+    _spare.append(buffer)
+    if len(found) < 2:
+        return found[0] if found else _NOTHING
+    count, weight, mean, m2, least, greatest = map(np.array, zip(*found, strict=True))
+    total = weight.sum()
     with np.errstate(invalid="ignore", over="ignore"):
-        for number in range(num_pieces):
-            piece = values[number * _PIECE_SIZE : (number + 1) * _PIECE_SIZE]
-            low = piece.min()
-            if low != low:
-                piece = piece[~np.isnan(piece)]
-                if not piece.size:
-                    continue
-                low = piece.min()
-            own = buffer[: piece.size]
-            own[...] = piece
-            mean = np.add.reduce(own) / piece.size
+        # Equal means stay as they are to the last bit.
+        middle = mean[0] + (weight * (mean - mean[0])).sum() / (total or 1.0)
+        square = m2.sum() + (weight * (mean - middle) ** 2).sum()
+    return (
+        int(count.sum()),
+        float(total),
+        float(middle),
+        float(square),
+        float(least.min()),
+        float(greatest.max()),
+    )
+
+
+def _of_piece(
+    piece: NDArray[Any], buffer: NDArray[np.float64], weights: NDArray[Any] | None
+) -> _Line | None:
+    """As `_of_line`, of so few values that they stay in a cache; None if all are NaN."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        low = np.minimum.reduce(piece)
+        if low != low:
+            is_valid = ~np.isnan(piece)
+            piece = piece[is_valid]
+            weights = None if weights is None else weights[is_valid]
+            if not piece.size:
+                return None
+            low = np.minimum.reduce(piece)
+        own = buffer[: piece.size]
+        own[...] = piece
+        weight = float(piece.size)
+        if weights is None:
+            mean = float(np.add.reduce(own)) / weight
             np.subtract(own, mean, out=own)
             np.multiply(own, own, out=own)
-            counts[number], means[number] = piece.size, mean
-            squares[number] = np.add.reduce(own)
-            least[number], greatest[number] = low, piece.max()
-        count = counts.sum()
-        if not count:
-            return 0, 0.0, 0.0, np.inf, -np.inf
-        # One piece alone keeps its mean to the last bit.
-        mean = means[0] + (counts * (means - means[0])).sum() / count
-        m2 = squares.sum() + (counts * (means - mean) ** 2).sum()
-    return int(count), float(mean), float(m2), float(least.min()), float(greatest.max())
+        else:
+            weight = float(np.add.reduce(weights, dtype=np.float64))
+            # Centred on a value first, a constant keeps its mean to the last bit.
+            np.subtract(own, low, out=own)
+            shift = float(np.add.reduce(own * weights)) / (weight or 1.0)
+            mean = float(low) + shift if weight else 0.0
+            np.subtract(own, shift, out=own)
+            np.multiply(own, own, out=own)
+            np.multiply(own, weights, out=own)
+        square = float(np.add.reduce(own))
+        return piece.size, weight, mean, square, float(low), float(np.maximum.reduce(piece))
 
 
-def _of_rows(
+def _of_block(
     values: NDArray[Any], valid: NDArray[np.bool_] | None, weights: NDArray[Any] | None
-) -> tuple[NDArray[Any], ...]:
-    """The six arrays of `Moments`, one number for each row."""
+) -> tuple[Any, ...]:
+    """The six arrays of `Moments` for each column of a block that stays in a cache."""
+    low, high = np.minimum.reduce(values, axis=0), np.maximum.reduce(values, axis=0)
+    if valid is None and weights is None and not np.isnan(low).any():
+        num = len(values)
+        if num == 1:
+            return 1, 1.0, low, 0.0, low, high
+        own = values.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            # Centred on a value first, a constant keeps its mean to the last bit.
+            own -= low
+            shift = np.add.reduce(own, axis=0) / num
+            own -= shift
+            own *= own
+            return num, float(num), low + shift, np.add.reduce(own, axis=0), low, high
     own = values.astype(np.float64)
     is_valid = ~np.isnan(own)
     if valid is not None:
         is_valid &= valid
-    count = np.add.reduce(is_valid, axis=1, dtype=np.int64)
-    least = np.minimum.reduce(own, axis=1, initial=np.inf, where=is_valid)
-    greatest = np.maximum.reduce(own, axis=1, initial=-np.inf, where=is_valid)
-    own[~is_valid] = 0.0
+    count = np.add.reduce(is_valid, axis=0, dtype=np.int64)
+    least = np.minimum.reduce(own, axis=0, initial=np.inf, where=is_valid)
+    greatest = np.maximum.reduce(own, axis=0, initial=-np.inf, where=is_valid)
     given = is_valid.astype(np.float64)
     if weights is not None:
         given *= weights
-    weight = np.add.reduce(given, axis=1)
+    weight = np.add.reduce(given, axis=0)
     with np.errstate(invalid="ignore", over="ignore"):
-        # Centred on some valid value first, a constant keeps its mean to the last bit.
-        first = np.where(count > 0, least, 0.0)[:, None]
-        shift = np.add.reduce((own - first) * given, axis=1) / np.where(weight > 0, weight, 1.0)
-        mean = np.where(weight > 0, first[:, 0] + shift, 0.0)
-        own -= mean[:, None]
-        m2 = np.add.reduce(own * own * given, axis=1)
-    return count, weight, mean, m2, least, greatest
+        first = np.where(count > 0, least, 0.0)
+        own -= first
+        own[~is_valid] = 0.0
+        shift = np.add.reduce(own * given, axis=0) / np.where(weight > 0, weight, 1.0)
+        mean = np.where(weight > 0, first + shift, 0.0)
+        own -= shift
+        own *= own
+        own *= given
+        return count, weight, mean, np.add.reduce(own, axis=0), least, greatest

@@ -49,10 +49,29 @@ class WantedElements:
         parts : dict of str to slice
             The selected elements along each of ``dims``.
         """
-        box = self.flags[tuple(parts[dim] for dim in self.dims)]
-        order = sorted(range(len(self.dims)), key=lambda axis: dims.index(self.dims[axis]))
-        shape = [box.shape[self.dims.index(dim)] if dim in self.dims else 1 for dim in dims]
-        return box.transpose(order).reshape(shape)
+        return cut_along(self.flags, self.dims, dims, parts)
+
+
+def cut_along(
+    values: NDArray[Any], own_dims: tuple[str, ...], dims: tuple[str, ...], parts: dict[str, slice]
+) -> NDArray[Any]:
+    """Cut a box out of an array along some dimensions, to be broadcast over more of them.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        The array.
+    own_dims : tuple of str
+        Its dimensions.
+    dims : tuple of str
+        All dimensions, those of the array among them.
+    parts : dict of str to slice
+        The elements along each of ``dims``.
+    """
+    box = values[tuple(parts[dim] for dim in own_dims)]
+    order = sorted(range(len(own_dims)), key=lambda axis: dims.index(own_dims[axis]))
+    shape = [box.shape[own_dims.index(dim)] if dim in own_dims else 1 for dim in dims]
+    return box.transpose(order).reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +103,7 @@ class MaskArgument:
             dims, dtype = self.recipe.dims_of(mask), self.recipe.variable(mask).dtype
         elif isinstance(mask, xr.DataArray):
             dims, dtype = tuple(map(str, mask.dims)), mask.dtype
-            self._check_array(mask)
+            check_fits(self.recipe, mask, "mask")
         else:
             raise OptionError(
                 "the mask is neither the name of a variable nor a DataArray",
@@ -99,32 +118,6 @@ class MaskArgument:
                 allowed="bool, along at least one dimension",
                 remedy=_REMEDY,
             )
-
-    def _check_array(self, mask: xr.DataArray) -> None:
-        sizes = self.recipe.dim_sizes
-        given = ", ".join(f"{dim}: {size}" for dim, size in mask.sizes.items())
-        wanted = ", ".join(f"{dim}: {size}" for dim, size in sizes.items())
-        if any(sizes.get(str(dim)) != size for dim, size in mask.sizes.items()):
-            raise OptionError(
-                "the mask has another shape than the selected elements",
-                given=f"a mask with {given}",
-                allowed=f"some of the dimensions {wanted}",
-                remedy="select the same elements of the mask, as by mask.sel(...), before you "
-                "pass it",
-            )
-        coords = self.recipe.source.coordinates()
-        for dim in map(str, mask.dims):
-            if dim not in mask.indexes or dim not in coords.indexes:
-                continue
-            labels = coords.indexes[dim][np.asarray(self.recipe.kept_of(dim))]
-            if not labels.equals(mask.indexes[dim]):
-                raise OptionError(
-                    f"the mask has other labels along {dim!r} than the samples",
-                    given=f"labels from {mask.indexes[dim][0]} to {mask.indexes[dim][-1]}",
-                    allowed=f"the labels of the samples, from {labels[0]} to {labels[-1]}",
-                    remedy=f"select and order the mask by mask.sel({dim}=...); or pass "
-                    f"mask.drop_vars({dim!r}), if only the labels are written differently",
-                )
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -188,3 +181,46 @@ class MaskArgument:
                 blocks = [tuple(row) for row in np.stack(numbers, axis=-1).tolist()]
                 sweep.do(sweep.read(group, blocks, keep))
         return WantedElements(self.dims, flags, sweep.num_reads)
+
+
+def check_fits(recipe: Recipe, array: xr.DataArray, noun: str) -> None:
+    """Check that an array has sizes and labels of the selected elements along its dimensions.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    array : xarray.DataArray
+        The array.
+    noun : str
+        Name of its option, for messages.
+
+    Raises
+    ------
+    OptionError
+        If it has not.
+    """
+    sizes = recipe.dim_sizes
+    given = ", ".join(f"{dim}: {size}" for dim, size in array.sizes.items())
+    wanted = ", ".join(f"{dim}: {size}" for dim, size in sizes.items())
+    if any(sizes.get(str(dim)) != size for dim, size in array.sizes.items()):
+        raise OptionError(
+            f"the {noun} has another shape than the selected elements",
+            given=f"a {noun} with {given}",
+            allowed=f"some of the dimensions {wanted}",
+            remedy=f"select the same elements of the {noun}, as by {noun}.sel(...), before you "
+            "pass it",
+        )
+    coords = recipe.source.coordinates()
+    for dim in map(str, array.dims):
+        if dim not in array.indexes or dim not in coords.indexes:
+            continue
+        labels = coords.indexes[dim][np.asarray(recipe.kept_of(dim))]
+        if not labels.equals(array.indexes[dim]):
+            raise OptionError(
+                f"the {noun} has other labels along {dim!r} than the samples",
+                given=f"labels from {array.indexes[dim][0]} to {array.indexes[dim][-1]}",
+                allowed=f"the labels of the samples, from {labels[0]} to {labels[-1]}",
+                remedy=f"select and order the {noun} by {noun}.sel({dim}=...); or pass "
+                f"{noun}.drop_vars({dim!r}), if only the labels are written differently",
+            )

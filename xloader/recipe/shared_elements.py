@@ -72,7 +72,7 @@ Use = tuple[Recipe, list[FieldPart]]
 
 def _shared_of(name: str, first: Use, second: Use) -> int:
     shape = first[0].variable(name).shape
-    used = [_used(recipe) for recipe, _ in (first, second)]
+    used = [used_positions(recipe) for recipe, _ in (first, second)]
     spans = [
         [_spans(recipe, name, part, positions) for part in parts]
         for (recipe, parts), positions in zip((first, second), used, strict=True)
@@ -96,8 +96,19 @@ def _shared_of(name: str, first: Use, second: Use) -> int:
     return int(shared)
 
 
-def _used(recipe: Recipe) -> list[Ints]:
-    """Per windowed dimension, the positions at which there are samples, ascending."""
+def used_positions(recipe: Recipe) -> list[Ints]:
+    """Positions at which there are samples, along each windowed dimension.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        A recipe with windows.
+
+    Returns
+    -------
+    list of numpy.ndarray of int64
+        One array for each windowed dimension, ascending.
+    """
     windows = recipe.require_windows()
     if recipe.subset is None:
         return [np.arange(count, dtype=np.int64) for count in windows.num_positions]

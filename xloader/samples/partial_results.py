@@ -3,44 +3,69 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import xarray as xr
 
 from xloader.errors import UnsupportedDataError
+from xloader.jobs.partial_stats import PartialStats
+from xloader.jobs.stats_merge import has_stats, merge_parts, merge_stats
 from xloader.mosaic.merged_boxes import MosaicSummary
 from xloader.mosaic.merged_store import merge_store
 
 
+@overload
 def merge(
-    target: str | os.PathLike[str], *, memory: int | str = "256MiB", overwrite: bool = False
-) -> MosaicSummary:
-    """Merge the predictions that all ranks have written for a mosaic into its store.
+    target: str | os.PathLike[str], *, memory: int | str = ..., overwrite: bool = ...
+) -> MosaicSummary | xr.Dataset: ...
+@overload
+def merge(
+    target: Sequence[PartialStats], *, memory: int | str = ..., overwrite: bool = ...
+) -> xr.Dataset: ...
+def merge(
+    target: str | os.PathLike[str] | Sequence[PartialStats],
+    *,
+    memory: int | str = "256MiB",
+    overwrite: bool = False,
+) -> MosaicSummary | xr.Dataset:
+    """Merge the partial results of all processes: of a mosaic, or of statistics.
 
-    Call it when no rank writes any more. It needs no samples.
+    Call it when no process writes any more. It needs no samples.
 
     Parameters
     ----------
-    target : path
-        The target that was passed to :meth:`Samples.mosaic`.
+    target : path, or sequence of PartialStats
+        The target that was passed to :meth:`Samples.mosaic`; the path that was passed to
+        :meth:`Samples.stats` with ``part``; or all that :meth:`Samples.stats` has returned for
+        each part, without a path.
     memory : int or str
-        Bytes that merging may take, besides about 100 for each sample.
+        Bytes that merging a mosaic may take, besides about 100 for each sample.
     overwrite : bool
-        Whether the store may replace something else that lies at the target.
+        Whether the result may replace something else that lies at the target.
 
     Returns
     -------
-    MosaicSummary
-        Counts of samples and cells.
+    MosaicSummary or xarray.Dataset
+        Counts of samples and cells of a mosaic; or the statistics, which are written to the path,
+        too.
 
     Raises
     ------
     SourceNotFoundError
         If nothing was written for this target.
     MosaicError
-        If something else lies at the target, or a sample was written twice, with different
-        predictions.
+        If something else lies at the target of a mosaic, or a sample was written twice, with
+        different predictions.
+    PartsError
+        If parts of statistics are missing, come twice, or are of different jobs.
+    TargetError
+        If something lies at the path of statistics.
     MemoryBudgetError
         If the memory is too small for a chunk.
     UnsupportedDataError
-        If ``target`` is not a path.
+        If ``target`` is none of these.
 
     Examples
     --------
@@ -54,12 +79,22 @@ def merge(
     ...     out.flush()
     >>> print(merge(path))
     2 of 2 windows; 6 of 6 cells covered, by up to 1 window
+
+    >>> stats = merge([samples.stats(part=(i, 3)) for i in range(3)])
+    >>> stats.sst.sel(stat=["mean", "max"]).values.tolist()
+    [2.5, 5.0]
     """
-    if not isinstance(target, str | os.PathLike):
+    if isinstance(target, str | os.PathLike):
+        if has_stats(Path(target)):
+            return merge_stats(target, overwrite=overwrite)
+        return merge_store(target, memory=memory, overwrite=overwrite)
+    own: Any = target
+    is_list = isinstance(own, Sequence) and len(own) > 0
+    if not is_list or not all(isinstance(part, PartialStats) for part in own):
         raise UnsupportedDataError(
             "this cannot be merged",
             given=type(target).__name__,
-            allowed="the path of a mosaic",
-            remedy="pass the target that samples.mosaic was given",
+            allowed="the path of a mosaic or of statistics, or a list of PartialStats",
+            remedy="pass the target that samples.mosaic or samples.stats was given",
         )
-    return merge_store(target, memory=memory, overwrite=overwrite)
+    return merge_parts(target)

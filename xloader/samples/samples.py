@@ -26,6 +26,8 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
 from xloader.jobs.sample_mask import SampleMask
 from xloader.jobs.sample_scores import score_samples
+from xloader.jobs.statistics import compute_stats
+from xloader.jobs.stats_options import Clock, Dims, Lead
 from xloader.jobs.valid_samples import find_valid
 from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
@@ -542,9 +544,10 @@ class Samples(RecordedMethods):
             ``{variable: (mean, std)}``, ``{variable: {"mean": ..., "std": ...}}``, a Dataset with
             a dimension ``stat`` labelled ``mean`` and ``std``, or a Dataset with variables
             ``<variable>_mean`` and ``<variable>_std``. Each number may be an array along the
-            dimensions that become channels, or a DataArray along any dimension that is not
-            windowed. After :meth:`slab`, pass arrays along the whole dimension: each rank takes
-            its part.
+            dimensions that become channels, or a DataArray along any dimensions of the variable,
+            and by the ``month``, ``dayofyear``, ``hour`` or ``season`` of its times, labelled as
+            by xarray. Each element of a window takes the number of its own time and place. After
+            :meth:`slab`, pass arrays along the whole dimension: each rank takes its part.
         mean, std : mapping or xarray.Dataset, optional
             The same as two mappings or Datasets, by variable: ``normalize(mean=a, std=b)``, or
             ``normalize(a, b)`` for short.
@@ -559,9 +562,15 @@ class Samples(RecordedMethods):
         OptionError
             If a number is missing, is not finite or does not fit; if a standard deviation is not
             above 0; if there are no windows yet, or a transform is recorded that may have changed
-            the fields.
+            the fields. If a Dataset that xloader has made holds none of the variables, or lacks
+            one that a field uses.
         UnknownNameError
             If a variable does not exist.
+
+        Warns
+        -----
+        StatisticsWarning
+            If a Dataset that xloader has made is of other data.
 
         Examples
         --------
@@ -574,7 +583,7 @@ class Samples(RecordedMethods):
         require_before(self.recipe, "normalize", self.recipe.is_mapped)
         return self.with_step(make_normalize(self.recipe.planned, stats, mean, std))
 
-    def denormalize(self, array: Any, field: str) -> Any:
+    def denormalize(self, array: Any, field: str, ids: Any = None) -> Any:
         """Undo :meth:`normalize` for an array of a field's shape, such as a model's prediction.
 
         Parameters
@@ -584,6 +593,9 @@ class Samples(RecordedMethods):
             a tensor of PyTorch, or an array of any library that knows ``*`` and ``+``.
         field : str
             Name of the field. Its variables say which numbers belong to which channel.
+        ids : array_like of int, shape (n,), or int, optional
+            Ids of the samples, as ``batch.ids``. Needed if statistics vary from sample to sample:
+            by month or day of year, or along windowed dimensions.
 
         Returns
         -------
@@ -598,8 +610,9 @@ class Samples(RecordedMethods):
         UnknownNameError
             If there is no such field.
         OptionError
-            If no variable of the field is normalised; if the shape or the dtype does not fit; if a
-            transform after :meth:`normalize` has changed a dimension along which the numbers vary.
+            If no variable of the field is normalised; if the shape or the dtype does not fit; if
+            ids are needed and missing; if a transform after :meth:`normalize` has changed a
+            dimension along which the numbers vary.
 
         Notes
         -----
@@ -616,7 +629,7 @@ class Samples(RecordedMethods):
         """
         if field not in self._inverses:
             self._inverses[field] = make_denormalize(self.recipe, self._layouts, field)
-        return self._inverses[field].apply(array)
+        return self._inverses[field].apply(array, ids)
 
     def fillna(self, value: Any) -> Self:
         """Replace NaN by a number.
@@ -971,6 +984,113 @@ class Samples(RecordedMethods):
             memory=memory,
             threads=threads,
             cache=cache,
+        )
+
+    def stats(
+        self,
+        *,
+        dim: Dims = None,
+        by: Clock | None = None,
+        quantiles: Iterable[float] = (),
+        leads: Lead | Iterable[Lead] = (),
+        weights: Literal["area"] | xr.DataArray | None = None,
+        memory: int | str = "2GiB",
+        threads: int | None = None,
+        progress: bool | None = None,
+        path: str | os.PathLike[str] | None = None,
+        part: tuple[int, int] | None = None,
+        overwrite: bool = False,
+    ) -> Any:
+        """Compute statistics of the stored values that the samples need. This reads them, at once.
+
+        Each element counts once, however many windows hold it, also after :meth:`weighted`.
+        Elements that no sample needs do not count, so nothing of a test year gets into the
+        statistics of the training samples. Transforms do not matter. NaN does not count. Each
+        chunk is read once.
+
+        Parameters
+        ----------
+        dim : str, iterable of str, or ..., optional
+            The dimensions that are reduced, as in xarray; ``...`` for all. By default all but those
+            that become channels. ``dim="time"`` gives statistics of each cell.
+        by : {"month", "dayofyear", "hour", "season"}, optional
+            Statistics by a label of the time. The result has a dimension of that name.
+        quantiles : iterable of float, optional
+            Quantiles to estimate, from 0 to 1: at most 0.4 % away in rank at the median, 0.08 % at
+            0.01 and 0.99. They need the library crick.
+        leads : int, duration, or iterable of them, optional
+            Statistics of differences along time, ``x(t + lead) - x(t)``, instead of the values:
+            leads are numbers of steps or durations such as ``"6h"``; 0 stands for the values
+            themselves. Only pairs of elements count whose labels differ by the lead, and which
+            samples need both. With ``by``, the earlier time counts. The result has a dimension
+            ``lead``.
+        weights : {"area"} or xarray.DataArray, optional
+            Weights of elements: ``"area"`` for the cosine of the latitude, or numbers along some
+            dimensions. Variables without these dimensions are not weighted. Counts, minima and
+            maxima are not weighted either, but elements of weight 0 still count in them.
+        memory : int or str, default "2GiB"
+            Memory of the job for chunks at work, statistics under way and the result.
+        threads : int, optional
+            Number of threads that read and compute; by default one for each core. The result has
+            the same bits for any number.
+        progress : bool, optional
+            Whether to show a progress bar; by default where stderr is a terminal.
+        path : path, optional
+            A netCDF file or Zarr store, ending in ``.nc`` or ``.zarr``, to write the result to.
+            Partial results lie beside it meanwhile. If the job is killed, call it again: it reads
+            only what is missing.
+        part : (int, int), optional
+            Compute the part ``i`` of ``n`` only, as ``(i, n)`` with ``i`` from 0. Then
+            :func:`xloader.merge` makes the result, with the same bits.
+        overwrite : bool
+            Whether to replace what lies at ``path``, and partial results of another job.
+
+        Returns
+        -------
+        xarray.Dataset or PartialStats
+            The variables with a dimension ``stat``, whose labels are ``"count"``, ``"mean"``,
+            ``"std"`` (with ``ddof=0``), ``"min"``, ``"max"``, and ``"q0.5"`` for quantiles, in
+            float64. :meth:`normalize` takes it. With ``part``, a :class:`xloader.PartialStats`.
+
+        Raises
+        ------
+        OptionError, UnknownNameError
+            If an option cannot be used.
+        MemoryBudgetError
+            If the memory is too small; the error gives the minimum that is enough.
+        ChunkError
+            If a chunk cannot be read.
+        TargetError
+            If something lies at ``path`` already.
+        PartsError
+            If partial results there are of other samples, options or data.
+        StoreFullError
+            If there is no room left for partial results. What is written counts when you call it
+            again.
+
+        Examples
+        --------
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), [[1.0, 2.0], [3.0, 4.0], [9.0, 9.0]])})
+        >>> train = ds.isel(time=slice(0, 2)).xloader.window(time=2)
+        >>> stats = train.stats()
+        >>> stats.t2m.sel(stat=["count", "mean", "max"]).values.tolist()
+        [4.0, 2.5, 4.0]
+        >>> train.stats(dim="time").t2m.sel(stat="mean").values.tolist()
+        [2.0, 3.0]
+        """
+        return compute_stats(
+            self.recipe,
+            dim=dim,
+            by=by,
+            quantiles=quantiles,
+            leads=leads,
+            weights=weights,
+            memory=memory,
+            threads=threads,
+            progress=progress,
+            path=path,
+            part=part,
+            overwrite=overwrite,
         )
 
     def score(

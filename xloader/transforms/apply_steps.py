@@ -112,7 +112,9 @@ def _run_in_place(
     for number, step in enumerate(recipe.steps):
         if not isinstance(step, Fillna | Normalize):
             return number
-        if number == 0 and isinstance(step, Normalize):
-            step = step.without(normalized)
-        step.apply(layouts, arrays)
+        if isinstance(step, Fillna):
+            step.apply(layouts, arrays)
+        else:
+            own = step if number else step.without(normalized)
+            own.apply(recipe, layouts, arrays, ids)
     return len(recipe.steps)

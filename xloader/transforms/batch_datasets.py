@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
-from xloader.recipe.layout import FieldLayout, window_offsets
+from xloader.recipe.layout import FieldLayout
 from xloader.recipe.names import CHANNEL, LABEL, SAMPLE
 from xloader.recipe.recipe import Recipe
-from xloader.recipe.selection import stored
+from xloader.transforms.sample_elements import elements_along, filled_along
 
 Names = Mapping[tuple[str, str], str]
 """By (field, dimension), the name of the dimension in a Dataset of all fields."""
@@ -230,7 +230,7 @@ def _cut_coord(
         elements, _ = elements_along(recipe, layout, dim, ids)
         is_kept = dim in layout.dims
         indexers[dim] = elements.reshape(-1) if is_kept else int(elements.flat[0])
-        if (is_filled := _is_filled(recipe, layout, dim, ids)) is not None:
+        if (is_filled := filled_along(recipe, layout, dim, ids)) is not None:
             filled.append(xr.Variable(dim, ~is_filled[0]))
     cut = coord.to_base_variable().isel(indexers)
     for is_inside in filled:
@@ -341,64 +341,10 @@ def _labels_along(
     elements, is_windowed = elements_along(recipe, layout, dim, ids)
     index = xr.Variable((SAMPLE, name) if is_windowed else (name,), elements)
     labels = recipe.source.coordinates()[dim].variable.to_base_variable()[index]
-    is_filled = _is_filled(recipe, layout, dim, ids)
+    is_filled = filled_along(recipe, layout, dim, ids)
     if is_filled is None:
         return labels
     return labels.where(xr.Variable(index.dims, ~is_filled))  # type: ignore[no-any-return,no-untyped-call]
-
-
-def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> tuple[Ints, bool]:
-    """Stored elements of a field along a dimension, for some samples.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    layout : FieldLayout
-        The layout of the field.
-    dim : str
-        The dimension.
-    ids : numpy.ndarray
-        Ids of the samples, int64, shape ``(n,)``.
-
-    Returns
-    -------
-    elements : numpy.ndarray
-        Int64, shape ``(n, count)`` along a windowed dimension, else ``(size,)``. Outside padded
-        borders, the elements that are copied there, or the nearest ones where a number is.
-    is_windowed : bool
-        Whether the elements differ from sample to sample.
-    """
-    kept = recipe.kept_of(dim)
-    if isinstance(kept, int):
-        return np.array([kept], np.int64), False
-    access = layout.access_of(dim)
-    if access is None:
-        return np.asarray(kept, np.int64), False
-    windows = recipe.require_windows()
-    axis = windows.dims.index(dim)
-    firsts = windows.starts_of(axis, recipe.positions_of(ids)[:, axis])
-    offsets, size, pad = window_offsets(firsts, access), windows.dim_sizes[axis], windows.pads[axis]
-    if pad == "reflect":
-        offsets = np.abs(offsets)
-        offsets = np.minimum(offsets, 2 * (size - 1) - offsets)
-    elif pad is not None:
-        offsets = np.clip(offsets, 0, size - 1)
-    # Where windows wrap, offsets beyond the last element count from the first one again.
-    return stored(kept, offsets % size), True
-
-
-def _is_filled(
-    recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints
-) -> NDArray[np.bool_] | None:
-    """Whether a number stands for each element of samples along a dimension; None for none."""
-    windows, access = recipe.require_windows(), layout.access_of(dim)
-    axis = windows.dims.index(dim) if dim in windows.dims else None
-    if axis is None or access is None or not isinstance(windows.pads[axis], float):
-        return None
-    firsts = windows.starts_of(axis, recipe.positions_of(ids)[:, axis])
-    offsets = window_offsets(firsts, access)
-    return np.asarray((offsets < 0) | (offsets >= windows.dim_sizes[axis]))
 
 
 def _labels_of_dropped(

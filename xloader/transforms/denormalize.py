@@ -7,6 +7,7 @@ belongs to which element.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +15,20 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.core.axis import Ints
 from xloader.errors import OptionError
 from xloader.recipe.layout import FieldLayout
-from xloader.recipe.names import SAMPLE
+from xloader.recipe.names import LABEL, SAMPLE
 from xloader.recipe.recipe import Recipe, find
-from xloader.transforms.batch_datasets import dim_names, to_frame
-from xloader.transforms.normalize import Normalize, Table
+from xloader.transforms.batch_datasets import dim_names, is_same_coord, to_frame
+from xloader.transforms.normalize import Normalize, PartNumbers
 from xloader.transforms.outputs import frame_of_zeros
 
 _HALF = ("float16", "bfloat16")
+
+
+Numbers = tuple[NDArray[Any], NDArray[Any]]
+"""Means and standard deviations, with an axis for samples and those of a field."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,16 +41,20 @@ class Denormalize:
         Name of the field.
     shape : tuple of int
         Shape of one sample of the field.
-    tables : tuple of (numpy.ndarray, numpy.ndarray)
-        Mean and standard deviation for each ``normalize``, the last one first. Each is a float64
-        array with the field's dimensions, of size 1 where the numbers do not vary.
+    numbers_of : callable
+        From ids of samples, int64 of shape ``(n,)``: mean and standard deviation for each
+        ``normalize``, the last one first. Each is a float64 array with one axis for samples, of
+        size 1 or n, then the field's dimensions, of size 1 where the numbers do not vary.
+    shared : tuple of (numpy.ndarray, numpy.ndarray), optional
+        The same if all samples share the numbers, without the axis of samples.
     """
 
     field: str
     shape: tuple[int, ...]
-    tables: tuple[tuple[NDArray[Any], NDArray[Any]], ...]
+    numbers_of: Callable[[Ints], list[Numbers]]
+    shared: tuple[Numbers, ...] | None
 
-    def apply(self, array: Any) -> Any:
+    def apply(self, array: Any, ids: Any = None) -> Any:
         """Undo the normalisation of an array; see `Samples.denormalize`."""
         shape = getattr(array, "shape", None)
         if shape is None or self.shape not in (tuple(shape), tuple(shape)[1:]):
@@ -66,9 +76,27 @@ class Denormalize:
         if dtype in _HALF:
             # Values in their own units may be too large for half precision.
             array = array.float() if hasattr(array, "new_tensor") else array.astype("float32")
-        for mean, std in self.tables:
+        numbers = self.shared
+        if numbers is None:
+            numbers = self._numbers(ids, None if tuple(shape) == self.shape else shape[0])
+        for mean, std in numbers:
             array = array * _like(array, std) + _like(array, mean)
         return array
+
+    def _numbers(self, ids: Any, num_samples: int | None) -> tuple[Numbers, ...]:
+        """The numbers of samples; of a single one, without the axis of samples, for None."""
+        given = None if ids is None else np.atleast_1d(np.asarray(ids))
+        if given is None or given.dtype.kind not in "iu" or given.shape != (num_samples or 1,):
+            raise OptionError(
+                f"the statistics of the field {self.field!r} vary from sample to sample",
+                given="no ids" if given is None else f"ids of shape {given.shape}",
+                allowed=f"ids of the {num_samples or 1} samples of the array",
+                remedy=f"pass denormalize(prediction, {self.field!r}, ids=batch.ids)",
+            )
+        found = self.numbers_of(given.astype(np.int64))
+        if num_samples is None:
+            return tuple((mean[0], std[0]) for mean, std in found)
+        return tuple(found)
 
 
 def _like(array: Any, values: NDArray[Any]) -> Any:
@@ -122,67 +150,112 @@ def make_denormalize(recipe: Recipe, layouts: tuple[FieldLayout, ...], field: st
             allowed="fields with a variable that .normalize(...) names",
             remedy="use the array as it is, or record .normalize(...) with this variable",
         )
-    tables = [_lay_out(step, layout) for step in reversed(steps)]
-    if frame is None:
-        return Denormalize(field, layout.shape, tuple(tables))
-    before = _without_transforms(recipe, layouts)
-    delivered = frame[field].transpose(SAMPLE, ...)
-    names = [dim_names(layouts)[field, dim] for dim in layout.dims]
-    fitted = [
-        (_fit(mean, names, before, delivered), _fit(std, names, before, delivered))
-        for mean, std in tables
-    ]
-    return Denormalize(field, delivered.shape[1:], tuple(fitted))
+    parts = [step.numbers_of(layout, np.dtype(np.float64)) for step in reversed(steps)]
+    fitted = _Fitted.of(recipe, layouts, layout, frame) if frame is not None else None
+
+    def numbers_of(ids: Ints) -> list[Numbers]:
+        found = [_lay_out(recipe, layout, own, ids) for own in parts]
+        if fitted is None:
+            return found
+        return [(fitted.fit(mean), fitted.fit(std)) for mean, std in found]
+
+    shape = layout.shape if fitted is None else fitted.delivered.shape[1:]
+    # Made at once even if not needed, so that an error comes before training.
+    first = numbers_of(np.zeros(1, np.int64))
+    if any(own.varies for step in parts for own in step):
+        return Denormalize(field, shape, numbers_of, None)
+    shared = tuple((mean[0], std[0]) for mean, std in first)
+    return Denormalize(field, shape, numbers_of, shared)
 
 
-def _lay_out(step: Normalize, layout: FieldLayout) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Mean and standard deviation along the dimensions of a field."""
-    tables: dict[str, tuple[tuple[str, ...], Table, Table]] = {
-        name: (dims, mean, std) for name, dims, mean, std in step.tables
-    }
-    own = [part for part in layout.parts if part.variable in tables]
-    varied = {dim for part in own for table in tables[part.variable][1:] for dim in table.dims}
+def _lay_out(recipe: Recipe, layout: FieldLayout, parts: list[PartNumbers], ids: Ints) -> Numbers:
+    """Means and standard deviations along samples and the dimensions of a field."""
+    varied = {dim for own in parts for table in (own.mean, own.std) for dim in table.dims}
     sizes = [
         size if dim in varied or (layout.channels is not None and axis == 0) else 1
         for axis, (dim, size) in enumerate(zip(layout.dims, layout.shape, strict=True))
     ]
-    means, stds = np.zeros((1, *sizes)), np.ones((1, *sizes))
-    for part in own:
-        dims, mean, std = tables[part.variable]
-        part.view(means)[...] = mean.along(dims, means.dtype)
-        part.view(stds)[...] = std.along(dims, stds.dtype)
-    return means[0], stds[0]
+    num_samples = len(ids) if any(own.varies for own in parts) else 1
+    means, stds = np.zeros((num_samples, *sizes)), np.ones((num_samples, *sizes))
+    for own in parts:
+        into = own.part.view(means), own.part.view(stds)
+        rows = own.rows(recipe, ids)
+        for target, found in zip(into, own.at(rows, into[0].ndim), strict=True):
+            target[...] = found
+    return means, stds
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A field before and after transforms that may have changed its dimensions.
+
+    Parameters
+    ----------
+    names : list of str
+        Names of the field's dimensions in a Dataset of all fields.
+    before : xarray.Dataset
+        A batch of one sample before all transforms, for its labels.
+    delivered : xarray.DataArray
+        The field of this batch after all of them, with ``sample`` as the first dimension.
+    """
+
+    names: list[str]
+    before: xr.Dataset
+    delivered: xr.DataArray
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        layouts: tuple[FieldLayout, ...],
+        layout: FieldLayout,
+        frame: xr.Dataset,
+    ) -> _Fitted:
+        """Compare a field with the one of the same name in a batch that is delivered."""
+        names = dim_names(layouts)
+        return cls(
+            [names[layout.name, dim] for dim in layout.dims],
+            _without_transforms(recipe, layouts),
+            frame[layout.name].transpose(SAMPLE, ...),
+        )
+
+    def fit(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Numbers along samples and the dimensions that the field has after all transforms."""
+        varied = [axis for axis, size in enumerate(values.shape[1:]) if size > 1]
+        dims = [self.names[axis] for axis in varied]
+        plain = values.reshape([len(values), *(values.shape[1 + axis] for axis in varied)])
+        before, delivered = self.before, self.delivered
+        labels = {dim: before[dim] for dim in dims if dim in before.indexes}
+        table = xr.DataArray(plain, labels, (SAMPLE, *dims))
+        for dim in dims:
+            try:
+                if dim in before.indexes and dim in delivered.coords:
+                    table = table.sel({dim: delivered[dim].to_numpy()})
+                elif not self._is_as_it_was(dim, table.sizes[dim]):
+                    raise KeyError(dim)
+            except KeyError as error:
+                raise OptionError(
+                    f"a transform after normalize has changed {dim!r}, along which the mean or the "
+                    "standard deviation varies",
+                    given=f"dimensions {dict(delivered.sizes)}",
+                    allowed=f"{dim!r} with the labels that it had when it was normalised",
+                    remedy="denormalise before the transform, or with numbers of your own",
+                ) from error
+        rest = [str(dim) for dim in delivered.dims[1:]]
+        ordered = table.transpose(SAMPLE, *(dim for dim in rest if dim in table.dims))
+        return ordered.to_numpy().reshape([len(values), *(table.sizes.get(d, 1) for d in rest)])
+
+    def _is_as_it_was(self, dim: str, size: int) -> bool:
+        """Whether a dimension without an index has the same elements as before the transforms."""
+        if self.delivered.sizes.get(dim) != size:
+            return False
+        label = dim + LABEL
+        if label not in self.before.coords or label not in self.delivered.coords:
+            return True
+        return is_same_coord(self.before[label].variable, self.delivered[label].variable)
 
 
 def _without_transforms(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> xr.Dataset:
     """A batch of one sample before all transforms, for its labels."""
     blank = {x.name: np.broadcast_to(np.zeros((), x.dtype), (1, *x.shape)) for x in layouts}
     return to_frame(recipe, layouts, blank, np.zeros(1, np.int64))
-
-
-def _fit(
-    values: NDArray[Any], names: list[str], before: xr.Dataset, delivered: xr.DataArray
-) -> NDArray[Any]:
-    """Numbers along the dimensions that a field has after all transforms."""
-    varied = [axis for axis, size in enumerate(values.shape) if size > 1]
-    dims = [names[axis] for axis in varied]
-    plain = values.reshape([values.shape[axis] for axis in varied])
-    table = xr.DataArray(plain, {dim: before[dim] for dim in dims if dim in before.indexes}, dims)
-    for dim in dims:
-        is_labelled = dim in before.indexes and dim in delivered.coords
-        try:
-            if is_labelled:
-                table = table.sel({dim: delivered[dim].to_numpy()})
-            elif table.sizes[dim] != delivered.sizes.get(dim):
-                raise KeyError(dim)
-        except KeyError as error:
-            raise OptionError(
-                f"a transform after normalize has changed {dim!r}, along which the mean or the "
-                "standard deviation varies",
-                given=f"dimensions {dict(delivered.sizes)}",
-                allowed=f"{dim!r} with the labels that it had when it was normalised",
-                remedy="denormalise before the transform, or with numbers of your own",
-            ) from error
-    rest = [str(dim) for dim in delivered.dims[1:]]
-    ordered = table.transpose(*(dim for dim in rest if dim in table.dims))
-    return ordered.to_numpy().reshape([table.sizes.get(dim, 1) for dim in rest])

@@ -1,67 +1,134 @@
 """The transform ``(x - mean) / std`` for each variable, in place in the gathered batches.
 
 The statistics may be numbers, arrays along channels, or xarray objects. They are checked, cut to
-the selection, and stored as tables that can be compared and pickled.
+the selection, and stored as tables that can be compared and pickled. Where they vary along
+windowed dimensions, or by the month of a time, each sample looks up its own::
+
+    statistics (month, lat, lon)         batch (n, time, lat, lon)
+              |                                    |
+        Table, rows by clock  --rows of n samples--> means, stds (n, time, lat, lon) --> change
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Final
 
 import numpy as np
-import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.core.axis import Ints
 from xloader.errors import OptionError
-from xloader.recipe.layout import FieldLayout
+from xloader.recipe.layout import FieldLayout, FieldPart
 from xloader.recipe.recipe import Recipe, find
+from xloader.transforms.number_table import Key, Rows, Table, rows_of
+from xloader.transforms.statistics_forms import FORMS, mean_and_std
+from xloader.transforms.statistics_tables import make_table
 
-_FORMS = (
-    "{variable: (mean, std)}, {variable: {'mean': ..., 'std': ...}}, a Dataset with a dimension "
-    "or coordinate 'stat', or one with variables '<variable>_mean' and '<variable>_std'"
-)
+_MOST_AT_ONCE: Final = 1 << 18
+"""Numbers that are looked up at a time. Arrays of this size fit the cache, and need no budget."""
+
+_FEW: Final = 1 << 12
+"""Numbers of a sample up to which several samples are looked up together."""
 
 
 @dataclass(frozen=True)
-class Table:
-    """Numbers along some dimensions of a variable, immutable and comparable.
+class PartNumbers:
+    """The means and standard deviations of one variable in a field.
 
     Parameters
     ----------
+    layout : FieldLayout
+        The layout of the field.
+    part : FieldPart
+        The variable's part of it.
     dims : tuple of str
-        Dimensions, in the variable's order.
-    shape : tuple of int
-        Sizes of the dimensions, as selected.
-    data : bytes
-        The values as float64 in native byte order.
+        The variable's stored dimensions.
+    mean, std : Table
+        The numbers.
+    dtype : numpy.dtype
+        Dtype in which they are looked up.
     """
 
+    layout: FieldLayout
+    part: FieldPart
     dims: tuple[str, ...]
-    shape: tuple[int, ...]
-    data: bytes
+    mean: Table
+    std: Table
+    dtype: np.dtype
 
-    @classmethod
-    def of(cls, dims: tuple[str, ...], values: NDArray[Any]) -> Table:
-        """Make a table from an array with the dimensions ``dims``."""
-        values = np.asarray(values, np.float64, order="C")
-        return cls(dims, values.shape, values.tobytes())
+    @cached_property
+    def _keys(self) -> tuple[list[Key], list[Key]]:
+        return self.mean.keys(self.layout), self.std.keys(self.layout)
 
-    def cut(self, dim: str, part: range) -> Table:
-        """The numbers at some positions along a dimension; all if they do not vary along it."""
-        if dim not in self.dims:
-            return self
-        values = np.frombuffer(self.data, np.float64).reshape(self.shape)
-        return Table.of(self.dims, values.take(part, axis=self.dims.index(dim)))
+    @property
+    def varies(self) -> bool:
+        """Whether each sample has numbers of its own."""
+        return any(self._keys)
 
-    def along(self, dims: tuple[str, ...], dtype: np.dtype) -> NDArray[Any]:
-        """The values with one axis for each of ``dims``: of size 1 if they do not vary along it."""
-        values = np.frombuffer(self.data, np.float64).reshape(self.shape)
-        sizes = dict(zip(self.dims, self.shape, strict=True))
-        return values.reshape([sizes.get(dim, 1) for dim in dims]).astype(dtype)
+    def rows(self, recipe: Recipe, ids: Ints) -> Rows:
+        """The rows of samples in both tables."""
+        return rows_of(recipe, self.layout, (self.mean, self.std), ids)
+
+    def at(self, rows: Rows, num_axes: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Mean and standard deviation, as arrays that broadcast with a view of the field's batch.
+
+        Parameters
+        ----------
+        rows : dict of (str, str or None) to TableRows
+            The rows of the samples.
+        num_axes : int
+            Number of axes of the view: samples, then dimensions that the variable lacks, then its
+            own.
+        """
+        lacks = tuple(range(1, num_axes - len(self.dims)))
+        mean, std = (
+            np.expand_dims(
+                table.at(self.dims, keys, rows, self.dtype) if keys else self._shared[number], lacks
+            )
+            for number, (table, keys) in enumerate(
+                zip((self.mean, self.std), self._keys, strict=True)
+            )
+        )
+        return mean, std
+
+    @cached_property
+    def _shared(self) -> list[NDArray[Any]]:
+        """Mean and standard deviation, if all samples share them; else empty arrays."""
+        return [
+            np.empty(0) if keys else table.along(self.dims, self.dtype)[None]
+            for table, keys in zip((self.mean, self.std), self._keys, strict=True)
+        ]
+
+    def pieces(self, view: NDArray[Any], rows: Rows) -> Iterator[tuple[NDArray[Any], Rows]]:
+        """The view of a batch in pieces for which few numbers are looked up, with their rows."""
+        if not self.varies:
+            yield view, rows
+            return
+        num = max(table.num_looked_up(self.layout) for table in (self.mean, self.std))
+        most = 1 if num > _FEW else _MOST_AT_ONCE // num
+        dim = next(iter(rows))[0]
+        axis = view.ndim - len(self.dims) + self.dims.index(dim)
+        step = max(_MOST_AT_ONCE * view.shape[axis] // num, 1)
+        for begin in range(0, len(view), most):
+            some = slice(begin, begin + most)
+            if step >= view.shape[axis]:
+                yield view[some], {key: own.some(some) for key, own in rows.items()}
+                continue
+            for place in range(0, view.shape[axis], step):
+                part = slice(place, place + step)
+                index = [slice(None)] * view.ndim
+                index[0], index[axis] = some, part
+                yield (
+                    view[tuple(index)],
+                    {
+                        key: own.some(some, part if key[0] == dim else None)
+                        for key, own in rows.items()
+                    },
+                )
 
 
 @dataclass(frozen=True)
@@ -76,15 +143,24 @@ class Normalize:
 
     tables: tuple[tuple[str, tuple[str, ...], Table, Table], ...]
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Cached values are left out.
+        return Normalize, (self.tables,)
+
     @property
     def is_in_place(self) -> bool:
         """Always True."""
         return True
 
     def describe(self) -> str:
-        """The variables and a hash of the numbers, as text."""
+        """The variables, what their numbers vary along by a clock, and a hash of the numbers."""
+        return self._description
+
+    @cached_property
+    def _description(self) -> str:
         digest = hashlib.sha256(repr(self.tables).encode()).hexdigest()[:16]
-        return f"normalize({', '.join(name for name, *_ in self.tables)}; {digest})"
+        named = [f"{name}{_by_clocks(mean, std)}" for name, _, mean, std in self.tables]
+        return f"normalize({', '.join(named)}; {digest})"
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
         """The dtype for normalised integers: float64 from 32 bits on, else float32. Others stay."""
@@ -105,16 +181,47 @@ class Normalize:
             )
         )
 
-    def apply(self, layouts: tuple[FieldLayout, ...], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Normalise the arrays of a batch, given by field, in place and in their own dtype."""
-        tables = {name: (dims, mean, std) for name, dims, mean, std in self.tables}
+    def apply(
+        self,
+        recipe: Recipe,
+        layouts: tuple[FieldLayout, ...],
+        arrays: Mapping[str, NDArray[Any]],
+        ids: Ints,
+    ) -> None:
+        """Normalise the arrays of a batch, given by field, in place and in their own dtype.
+
+        Parameters
+        ----------
+        recipe : Recipe
+            The recipe of the samples.
+        layouts : tuple of FieldLayout
+            The layouts of its fields.
+        arrays : mapping of str to numpy.ndarray
+            The batch by field, each of shape ``(n, *layout.shape)``.
+        ids : numpy.ndarray of int64, shape (n,)
+            Ids of the samples.
+
+        Raises
+        ------
+        OptionError
+            If a sample needs a number that is missing.
+        """
         for layout in layouts:
-            for part in layout.parts:
-                if part.variable not in tables:
-                    continue
-                dims, mean, std = tables[part.variable]
-                view = part.view(arrays[layout.name])
-                _change(view, mean.along(dims, view.dtype), std.along(dims, view.dtype))
+            array = arrays[layout.name]
+            for numbers in self.numbers_of(layout, array.dtype):
+                rows = numbers.rows(recipe, ids)
+                for piece, own in numbers.pieces(numbers.part.view(array), rows):
+                    mean, std = numbers.at(own, piece.ndim)
+                    _change(piece, mean, std)
+
+    def numbers_of(self, layout: FieldLayout, dtype: np.dtype) -> list[PartNumbers]:
+        """The numbers of the parts of a field that are normalised, in a dtype."""
+        tables = {name: (dims, mean, std) for name, dims, mean, std in self.tables}
+        return [
+            PartNumbers(layout, part, *tables[part.variable], dtype)
+            for part in layout.parts
+            if part.variable in tables
+        ]
 
     def change_of(self, variable: str, dtype: np.dtype) -> Callable[[NDArray[Any]], None] | None:
         """The change that `apply` makes to values of a variable, if it changes all of them alike.
@@ -144,6 +251,11 @@ class Normalize:
 def _change(values: NDArray[Any], mean: NDArray[Any], std: NDArray[Any]) -> None:
     np.subtract(values, mean, out=values)
     np.divide(values, std, out=values)
+
+
+def _by_clocks(mean: Table, std: Table) -> str:
+    clocks = dict.fromkeys(clock for table in (mean, std) for _, clock in table.clocks)
+    return f" by {' and '.join(clocks)}" if clocks else ""
 
 
 def make_normalize(recipe: Recipe, stats: Any, mean: Any, std: Any) -> Normalize:
@@ -178,167 +290,14 @@ def make_normalize(recipe: Recipe, stats: Any, mean: Any, std: Any) -> Normalize
         raise OptionError(
             "the statistics are missing or given twice",
             given=f"stats={stats is not None}, mean={mean is not None}, std={std is not None}",
-            allowed=f"stats, or mean and std. stats is {_FORMS}",
+            allowed=f"stats, or mean and std. stats is {FORMS}",
             remedy='pass for example stats={"t2m": (280.0, 20.0)}',
         )
-    pairs = _pairs(recipe, stats, mean, std)
+    pairs, clock_dim = mean_and_std(recipe, stats, mean, std)
     tables = []
     for name, (centre, scale) in pairs.items():
         find(name, recipe.variables, "variable")
-        dims = recipe.variable(name).dims
-        centres = _table(recipe, name, "mean", centre)
-        scales = _table(recipe, name, "std", scale)
-        _check(name, "mean", centres, lowest=-np.inf)
-        _check(name, "std", scales, lowest=0.0)
-        tables.append((name, dims, centres, scales))
+        centres = make_table(recipe, name, "mean", centre, clock_dim)
+        scales = make_table(recipe, name, "std", scale, clock_dim)
+        tables.append((name, recipe.variable(name).dims, centres, scales))
     return Normalize(tuple(tables))
-
-
-def _pairs(recipe: Recipe, stats: Any, mean: Any, std: Any) -> dict[str, tuple[Any, Any]]:
-    if stats is None:
-        means, stds = _by_name(mean), _by_name(std)
-        if set(means) != set(stds):
-            raise OptionError(
-                "mean and std do not name the same variables",
-                given=f"mean for {sorted(means)}, std for {sorted(stds)}",
-                allowed="two mappings or Datasets with the same variables",
-                remedy="pass both for each variable that you want to normalise",
-            )
-        return {name: (means[name], stds[name]) for name in means}
-    if isinstance(stats, xr.Dataset):
-        return _pairs_of_dataset(recipe, stats)
-    pairs = {}
-    for name, entry in _by_name(stats).items():
-        try:
-            if isinstance(entry, Mapping):
-                pairs[name] = (entry["mean"], entry["std"])
-            else:
-                centre, scale = entry
-                pairs[name] = (centre, scale)
-        except (KeyError, TypeError, ValueError) as error:
-            raise _not_a_pair(name, entry) from error
-    return pairs
-
-
-def _by_name(values: Any) -> dict[str, Any]:
-    if isinstance(values, xr.Dataset):
-        return {str(name): value for name, value in values.data_vars.items()}
-    if isinstance(values, Mapping):
-        return dict(values)
-    raise OptionError(
-        "the statistics do not say which variable they belong to",
-        given=repr(values),
-        allowed=f"a mapping or an xarray Dataset: {_FORMS}",
-        remedy='pass for example {"t2m": (280.0, 20.0)}',
-    )
-
-
-def _pairs_of_dataset(recipe: Recipe, stats: xr.Dataset) -> dict[str, tuple[Any, Any]]:
-    if "stat" in stats.indexes and {"mean", "std"} <= set(stats.indexes["stat"]):
-        return {
-            str(name): (value.sel(stat="mean"), value.sel(stat="std"))
-            for name, value in stats.data_vars.items()
-            if "stat" in value.dims
-        }
-    names = [str(name)[: -len("_mean")] for name in stats if str(name).endswith("_mean")]
-    pairs = {
-        name: (stats[f"{name}_mean"], stats[f"{name}_std"])
-        for name in names
-        if f"{name}_std" in stats
-    }
-    if not pairs:
-        raise OptionError(
-            "the Dataset does not hold a mean and a standard deviation of any variable",
-            given=f"variables {[str(name) for name in stats]}",
-            allowed=_FORMS,
-            remedy="if the means and standard deviations are in two Datasets, call "
-            "normalize(mean=means, std=stds)",
-        )
-    return pairs
-
-
-def _not_a_pair(name: str, entry: object) -> OptionError:
-    return OptionError(
-        f"the statistics of {name!r} are not a pair of mean and std",
-        given=repr(entry),
-        allowed="(mean, std), or a mapping with 'mean' and 'std'",
-        remedy=f'pass {{"{name}": (mean, std)}}',
-    )
-
-
-def _table(recipe: Recipe, name: str, word: str, value: Any) -> Table:
-    if not isinstance(value, xr.DataArray):
-        values = np.asarray(value)
-        dims = recipe.channel_dims(name)[: values.ndim] if values.ndim else ()
-        if values.dtype.kind not in "biuf" or len(dims) != values.ndim:
-            raise _misfit(recipe, name, word, f"{values.dtype} of shape {values.shape}")
-        value = xr.DataArray(values, dims=dims)
-    own = recipe.variable(name).dims
-    windowed = [dim for dim in value.dims if dim in recipe.require_windows().dims]
-    if windowed:
-        raise OptionError(
-            f"the {word} of {name!r} varies along windowed dimensions",
-            given=f"dimensions {value.dims}",
-            allowed=_that_fit(recipe, name),
-            remedy=f"average over {windowed} too, or subtract and divide in .map(fn)",
-        )
-    for dim in value.dims:
-        if dim not in own:
-            raise _misfit(recipe, name, word, f"dimensions {value.dims}")
-        value = _as_selected(recipe, name, word, value, str(dim))
-    dims = tuple(dim for dim in own if dim in value.dims)
-    return Table.of(dims, value.transpose(*dims).to_numpy())
-
-
-def _as_selected(
-    recipe: Recipe, name: str, word: str, value: xr.DataArray, dim: str
-) -> xr.DataArray:
-    """Statistics cut to the selection: by label if both have labels, else by position."""
-    kept = recipe.kept_of(dim)
-    elements: Any = kept if isinstance(kept, int) else np.asarray(kept, np.int64)
-    coords = recipe.source.coordinates()
-    if dim in value.indexes and dim in coords.indexes:
-        labels = coords[dim].to_numpy()[elements]
-        try:
-            return value.sel({dim: labels})
-        except KeyError as error:
-            raise _misfit(recipe, name, word, f"labels {value[dim].to_numpy()}") from error
-    if value.sizes[dim] == recipe.dim_sizes.get(dim):
-        return value
-    stored_size = recipe.axes_of(name)[recipe.variable(name).dims.index(dim)].stored_size
-    if value.sizes[dim] != stored_size:
-        raise _misfit(recipe, name, word, f"{value.sizes[dim]} values along {dim!r}")
-    return value.isel({dim: elements})
-
-
-def _that_fit(recipe: Recipe, name: str) -> str:
-    windowed = recipe.require_windows().dims
-    whole = [dim for dim in recipe.dims_of(name) if dim not in windowed]
-    flat = recipe.channel_dims(name)
-    kinds = ["a number"]
-    kinds += [f"an array along {', '.join(map(repr, flat))}"] if flat else []
-    kinds += [f"a DataArray along some of {whole}, the dimensions without windows"] if whole else []
-    return ", ".join(kinds)
-
-
-def _misfit(recipe: Recipe, name: str, word: str, given: str) -> OptionError:
-    return OptionError(
-        f"the {word} of {name!r} does not fit the variable",
-        given=given,
-        allowed=_that_fit(recipe, name),
-        remedy="average over the windowed dimensions, and pass a DataArray that names the others; "
-        "for a slab too, it covers the whole dimension",
-    )
-
-
-def _check(name: str, word: str, table: Table, *, lowest: float) -> None:
-    values = np.frombuffer(table.data, np.float64)
-    bad = ~(np.isfinite(values) & (values > lowest))
-    if bad.any():
-        raise OptionError(
-            f"the {word} of {name!r} cannot be used to normalise",
-            given=float(values[bad][0]),
-            allowed="finite numbers" if lowest < 0 else "finite numbers > 0",
-            remedy=f"leave {name!r} out, or pass (0, 1) for it; if a map has gaps, such as land, "
-            "pass mean.fillna(0) and std.fillna(1)",
-        )

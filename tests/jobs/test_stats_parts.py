@@ -1,0 +1,332 @@
+"""Partial statistics: the same bits in any number of parts, and after any end of a process."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from zarr.storage import LocalStore
+
+import xloader
+from xloader.errors import (
+    CorruptChunkError,
+    OptionError,
+    PartsError,
+    SourceAccessError,
+    SourceNotFoundError,
+    StoreFullError,
+    TargetError,
+    UnsupportedDataError,
+)
+from xloader.jobs import stats_job, stats_merge, stats_parts, stats_sweep
+from xloader.testing import CountingStore, FaultyStore, truncate, write_store
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"dim": "time"},
+    {"by": "month", "weights": "area"},
+    {"leads": ["12h", 40], "by": "season"},
+]
+
+
+def write_data(place: Any = None) -> Any:
+    """A store of 45 + 90 chunks of two variables, and a small one."""
+    rng = np.random.default_rng(5)
+    t2m = rng.normal(280, 10, (300, 8, 9)).astype("f4")
+    t2m[rng.random(t2m.shape) < 0.1] = np.nan
+    ds = xr.Dataset(
+        {
+            "t2m": (("time", "lat", "lon"), t2m),
+            "z": (("time", "lat", "lon"), rng.normal(5e4, 900, t2m.shape)),
+            "orog": (("lat", "lon"), rng.random((8, 9))),
+        },
+        {
+            "time": pd.date_range("2001-01-01", periods=300, freq="12h"),
+            "lat": np.linspace(70, -70, 8),
+            "lon": np.arange(9) * 40.0,
+        },
+    )
+    chunks = {"t2m": (20, 8, 3), "z": (10, 4, 9), "orog": (3, 3)}
+    return write_store(ds, chunks, place)
+
+
+def samples_of(store: Any) -> xloader.Samples:
+    samples = xloader.open(store, max_retries=0).window(time=5, stride=7)
+    return samples.inputs("t2m", time=slice(0, 2)).targets("t2m", "z", time=4).field("o", "orog")
+
+
+def chunk_reads(store: CountingStore) -> dict[str, int]:
+    """How often each chunk of the variables was read."""
+    names = ("t2m/c/", "z/c/", "orog/c/")
+    return {key: n for key, n in store.reads.items() if key.startswith(names)}
+
+
+def often(patch: pytest.MonkeyPatch) -> None:
+    """Write partial statistics after every few chunks."""
+    patch.setattr(stats_job, "_FLUSH_SECONDS", 0.0)
+    patch.setattr(stats_sweep, "_WAVE_CHUNKS", 4)
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_the_same_bits_on_any_threads_and_in_any_parts(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    samples = samples_of(write_data())
+    whole = samples.stats(threads=1, **options)
+    for threads in (2, 4):
+        xr.testing.assert_identical(samples.stats(threads=threads, **options), whole)
+    parts = [samples.stats(part=(i, 3), **options) for i in range(3)]
+    for order in itertools.permutations(parts):
+        xr.testing.assert_identical(xloader.merge(order), whole)
+    sent = [pickle.loads(pickle.dumps(own)) for own in parts]
+    xr.testing.assert_identical(xloader.merge(sent), whole)
+    path = tmp_path / "stats.nc"
+    for i in (2, 0, 1):
+        told = samples.stats(part=(i, 3), path=path, **options)
+        assert f"part {i} of 3" in str(told)
+    xr.testing.assert_identical(xloader.merge(path), whole)
+    assert [own.name for own in tmp_path.iterdir()] == ["stats.nc"]
+    with xr.open_dataset(path) as stored:
+        xr.testing.assert_equal(stored.load(), whole)
+    with pytest.raises(TargetError):
+        samples.stats(path=path, **options)
+    xr.testing.assert_identical(samples.stats(path=path, overwrite=True, **options), whole)
+
+
+def test_quantiles_have_the_same_bits_in_parts(tmp_path: Path) -> None:
+    pytest.importorskip("crick")
+    samples = samples_of(write_data())
+    options: dict[str, Any] = {"quantiles": [0.1, 0.9], "by": "month"}
+    whole = samples.stats(threads=1, **options)
+    xr.testing.assert_identical(samples.stats(threads=4, **options), whole)
+    xr.testing.assert_identical(
+        xloader.merge([samples.stats(part=(i, 4), **options) for i in range(4)]), whole
+    )
+    path = tmp_path / "stats.zarr"
+    for i in range(2):
+        samples.stats(part=(i, 2), path=path, **options)
+    xr.testing.assert_identical(xloader.merge(path), whole)
+    xr.testing.assert_equal(xr.open_zarr(path, consolidated=False).load(), whole)
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_a_rerun_reads_only_what_is_missing(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk cannot be read; when it is mended, the job goes on."""
+    often(monkeypatch)
+    inner = write_data()
+    counted = CountingStore(inner)
+    whole = samples_of(inner).stats(**options)
+    store = FaultyStore(counted, {"z/c/17/1/0": truncate})
+    samples = samples_of(store)
+    counted.reset()
+    path = tmp_path / "stats.nc"
+    with pytest.raises(CorruptChunkError):
+        samples.stats(path=path, threads=1, **options)
+    first = chunk_reads(counted)
+    counted.reset()
+    result = samples_of(counted).stats(path=path, **options)
+    xr.testing.assert_identical(result, whole)
+    second = chunk_reads(counted)
+    again = set(first) & set(second)
+    assert 0 < len(second) < len(first) + len(second)
+    # Chunks of one wave, and those whose partners were not read yet.
+    waiting = 3 * 20 * 2 if "leads" in options else 0
+    assert len(again) <= 8 + waiting
+    assert max(second.values()) == 1
+
+
+CHILD = """
+import sys, time
+from tests.jobs import test_stats_parts as parts
+from zarr.storage import LocalStore
+from xloader.jobs import stats_job, stats_sweep
+from xloader.testing import LatencyStore
+stats_job._FLUSH_SECONDS, stats_sweep._WAVE_CHUNKS = 0.0, 4
+store = LatencyStore(LocalStore(sys.argv[1]), 0.003)
+samples = parts.samples_of(store)
+print("begun", flush=True)
+samples.stats(path=sys.argv[2], threads=2, **parts.KINDS[int(sys.argv[3])])
+"""
+
+
+@pytest.mark.parametrize("kind", [1, 3])
+def test_a_killed_job_goes_on(kind: int, tmp_path: Path) -> None:
+    data = tmp_path / "data.zarr"
+    write_data(data)
+    store = LocalStore(data)
+    whole = samples_of(store).stats(**KINDS[kind])
+    path = tmp_path / "stats.nc"
+    rng = np.random.default_rng(kind)
+    num_kept = []
+    for _ in range(int(os.environ.get("XLOADER_NUM_KILLS", "3"))):
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(data), str(path), str(kind)],
+            stdout=subprocess.PIPE,
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"begun\n"
+        time.sleep(rng.uniform(0.0, 0.6))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        num_kept.append(len(list(tmp_path.glob("stats.nc.parts/nodes/*.nodes"))))
+    assert num_kept == sorted(num_kept) or path.exists()
+    result = samples_of(store).stats(path=path, overwrite=True, **KINDS[kind])
+    xr.testing.assert_identical(result, whole)
+    assert sorted(own.name for own in tmp_path.iterdir()) == ["data.zarr", "stats.nc"]
+
+
+def test_a_full_disk_is_an_error_and_the_rerun_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CountingStore(write_data())
+    samples = samples_of(store)
+    whole = samples.stats()
+    path = tmp_path / "stats.nc"
+    num_left = [3]
+
+    def fill(handle: int) -> None:
+        num_left[0] -= 1
+        if num_left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        often(patch)
+        patch.setattr(stats_parts.os, "fsync", fill)
+        with pytest.raises(StoreFullError, match="no room"):
+            samples.stats(path=path)
+    assert len(list(tmp_path.glob("stats.nc.parts/nodes/*"))) == 3
+    store.reset()
+    xr.testing.assert_identical(samples.stats(path=path), whole)
+    assert 0 < len(chunk_reads(store)) < 114
+
+
+def test_a_result_that_cannot_be_written_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The netCDF library raises errors of its own, and the rerun reads no chunk again."""
+    store = CountingStore(write_data())
+    samples = samples_of(store)
+    path = tmp_path / "stats.nc"
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("NetCDF: HDF error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(xr.Dataset, "to_netcdf", fail)
+        with pytest.raises(SourceAccessError, match="HDF error"):
+            samples.stats(path=path)
+        patch.setattr(stats_merge, "_LEAST_FREE", 1 << 62)
+        with pytest.raises(StoreFullError, match="no room"):
+            samples.stats(path=path)
+    store.reset()
+    result = samples.stats(path=path)
+    assert not chunk_reads(store)
+    xr.testing.assert_identical(result, samples.stats())
+    assert [own.name for own in tmp_path.iterdir()] == ["stats.nc"]
+
+
+def test_parts_of_other_jobs_are_refused(tmp_path: Path) -> None:
+    store = write_data()
+    samples = samples_of(store)
+    path = tmp_path / "stats.nc"
+    samples.stats(path=path, part=(0, 2))
+    others = [
+        (lambda: samples.select(slice(0, 9)).stats(path=path), "samples"),
+        (lambda: samples.stats(path=path, by="month"), "options"),
+        (
+            lambda: samples_of(
+                write_store(
+                    xr.open_zarr(store, consolidated=False).isel(lat=slice(0, 6)).load(),
+                    {"t2m": (20, 6, 3), "z": (10, 4, 9), "orog": (3, 3)},
+                )
+            ).stats(path=path),
+            "data",
+        ),
+    ]
+    for run, word in others:
+        with pytest.raises(PartsError, match=word):
+            run()
+    # Transforms change no statistics, so they are the same job.
+    scaled = samples.normalize({"t2m": (280.0, 10.0)})
+    scaled.stats(path=path, part=(1, 2))
+    xr.testing.assert_identical(xloader.merge(path), samples.stats())
+    samples.stats(path=path, part=(0, 2), overwrite=True)
+    result = samples.stats(path=path, by="month", overwrite=True)
+    xr.testing.assert_identical(result, samples.stats(by="month"))
+
+
+def test_parts_that_are_missing_or_come_twice(tmp_path: Path) -> None:
+    samples = samples_of(write_data())
+    parts = [samples.stats(part=(i, 3)) for i in range(3)]
+    with pytest.raises(PartsError, match=r"missing.*\[1, 2\] of 3"):
+        xloader.merge(parts[1:])
+    with pytest.raises(PartsError, match="twice"):
+        xloader.merge([*parts, parts[1]])
+    with pytest.raises(PartsError, match="parts of 3 and of 2"):
+        xloader.merge([parts[0], samples.stats(part=(1, 2))])
+    with pytest.raises(PartsError, match="options"):
+        xloader.merge([parts[0], samples.stats(part=(1, 3), by="month")])
+    path = tmp_path / "stats.nc"
+    written = samples.stats(part=(0, 3), path=path)
+    with pytest.raises(PartsError, match="files"):
+        xloader.merge([written, *parts[1:]])
+    with pytest.raises(PartsError, match="missing"):
+        xloader.merge(path)
+    # A part that was run twice, and one that holds another, are the same bits.
+    samples.stats(part=(0, 3), path=path)
+    samples.stats(part=(1, 2), path=path)
+    samples.stats(part=(1, 3), path=path)
+    xr.testing.assert_identical(xloader.merge(path), samples.stats())
+    with pytest.raises(SourceNotFoundError):
+        xloader.merge(tmp_path / "nothing.nc")
+    for nonsense in ([], [3], 3):
+        with pytest.raises(UnsupportedDataError):
+            xloader.merge(nonsense)
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "key"])
+def test_a_damaged_file_counts_as_missing(harm: str, tmp_path: Path) -> None:
+    samples = samples_of(write_data())
+    path = tmp_path / "stats.nc"
+    for i in range(2):
+        samples.stats(part=(i, 2), path=path)
+    (file, _) = sorted(tmp_path.glob("stats.nc.parts/nodes/*.nodes"))
+    data = bytearray(file.read_bytes())
+    if harm == "cut":
+        del data[-1]
+    elif harm == "flip":
+        data[-3] ^= 1
+    else:
+        at = data.index(b'"key": "') + 8
+        data[at] = ord("x")
+    file.write_bytes(bytes(data))
+    with pytest.raises(PartsError, match="damaged"):
+        xloader.merge(path)
+    xr.testing.assert_identical(samples.stats(path=path), samples.stats())
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    samples = samples_of(write_data())
+    folder = tmp_path / "stats.nc.parts"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("a year of work")
+    with pytest.raises(PartsError, match="something else"):
+        samples.stats(path=tmp_path / "stats.nc")
+    assert (folder / "thesis.tex").exists()
+    with pytest.raises(OptionError):
+        samples.stats(path=tmp_path / "stats.parts")

@@ -1,0 +1,170 @@
+"""The labels of the time dimension: its clock, and pairs of elements that differ by a lead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.errors import OptionError, UnknownNameError
+from xloader.forcings.coordinates import ROLES
+from xloader.recipe.durations import num_elements
+from xloader.recipe.label_steps import LabelSteps, find_steps
+from xloader.recipe.recipe import Recipe
+
+_TOLERANCE: Final = 1e-3
+"""The part of a step by which a label may lie beside the common step, as rounded labels do."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeadPairs:
+    """For each element along a dimension, the element that comes a lead later.
+
+    Parameters
+    ----------
+    steps : int
+        The lead in common steps of the labels; 0 for the values themselves.
+    label : int or numpy.timedelta64
+        The lead as a label: a time span where the labels are times at a common step.
+    partner : numpy.ndarray of int64, shape (size,)
+        The later element of each one; -1 without any.
+    """
+
+    steps: int
+    label: int | np.timedelta64
+    partner: Ints
+
+
+def find_time_dim(recipe: Recipe, option: str, *, only_times: bool = True) -> str:
+    """The dimension of the samples whose labels are times.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    option : str
+        The option that needs it, for messages.
+    only_times : bool
+        Whether a dimension with a name such as ``time`` is refused, if its labels are no times.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none.
+    OptionError
+        If there are several.
+    """
+    coords = recipe.source.coordinates(is_indexed=False)
+    found = [dim for dim in recipe.dim_sizes if dim in coords.coords and _are_times(coords[dim])]
+    if not found and not only_times:
+        found = [dim for dim in recipe.dim_sizes if dim.lower() in ROLES["time"].names]
+    if len(found) > 1:
+        raise OptionError(
+            f"several dimensions have times as labels, so {option} is not clear",
+            given=", ".join(map(repr, found)),
+            allowed="samples with one dimension of times",
+            remedy="take the variables of one of them at a time",
+        )
+    if not found:
+        raise UnknownNameError(
+            f"no dimension has times as labels, which {option} needs",
+            given=f"dimensions {list(recipe.dim_sizes)}",
+            allowed="a dimension with labels of datetime64 or cftime",
+            remedy=f"open the data with its time coordinate decoded, or leave {option} out",
+        )
+    return found[0]
+
+
+def labels_of(recipe: Recipe, dim: str) -> NDArray[Any] | None:
+    """The selected labels of a dimension; None without any."""
+    coords = recipe.source.coordinates(is_indexed=False)
+    if dim not in coords.coords:
+        return None
+    return np.asarray(coords[dim].values)[np.asarray(recipe.kept_of(dim), np.int64)]
+
+
+def find_pairs(recipe: Recipe, dim: str, lead: Any) -> LeadPairs:
+    """Find the pairs of elements whose labels differ by a lead.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    dim : str
+        The dimension.
+    lead : int or duration
+        A number of steps, or a duration such as ``"6h"``.
+
+    Raises
+    ------
+    OptionError
+        If it is neither, or the labels have no common step.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> days = np.delete(np.arange("2001-01-01", "2001-01-15", dtype="M8[D]"), [2])
+    >>> ds = xr.Dataset({"sst": ("time", np.zeros(13))}, {"time": days.astype("M8[ns]")})
+    >>> pairs = find_pairs(ds.xloader.recipe, "time", "1D")
+    >>> pairs.partner[:4].tolist(), bool(pairs.label == np.timedelta64(1, "D"))
+    ([1, -1, 3, 4], True)
+    """
+    count = num_elements(recipe, "lead", dim, lead, least=0)
+    size = recipe.dim_sizes[dim]
+    labels = labels_of(recipe, dim)
+    steps = find_steps(recipe, dim) if labels is not None else None
+    label: int | np.timedelta64
+    if labels is None or size < 2:
+        since, label = np.arange(size, dtype=np.float64), count
+    elif steps is None or not steps.is_regular:
+        raise OptionError(
+            f"the labels of {dim!r} have no common step, so a lead in steps is not clear",
+            given=f"lead {lead!r}",
+            allowed="labels that follow each other at a common step, but for a few gaps",
+            remedy="select the part of the labels that does",
+        )
+    else:
+        since = _steps_since_first(labels, steps)
+        is_span = steps.is_time and not np.isnan(steps.span)
+        label = np.timedelta64(round(abs(steps.span) * count), "us") if is_span else count
+    if isinstance(label, np.timedelta64):
+        label = label.astype("m8[ns]")
+    if not count:
+        return LeadPairs(0, label, np.arange(size))
+    order = np.argsort(since, kind="stable")
+    line = since[order]
+    at = np.minimum(np.searchsorted(line, since + (count - _TOLERANCE)), size - 1)
+    is_there = np.abs(line[at] - since - count) < _TOLERANCE
+    return LeadPairs(count, label, np.where(is_there, order[at], -1))
+
+
+def _steps_since_first(labels: NDArray[Any], steps: LabelSteps) -> NDArray[np.float64]:
+    """How many common steps each label is later than the first one."""
+    if steps.months and np.isnan(steps.span):
+        months = _months(labels)
+        return np.asarray((months - months[0]) / steps.months, np.float64)
+    if steps.is_time:
+        spans = labels - labels[0]
+        if labels.dtype == object:
+            spans = spans.astype("m8[us]")
+        since = spans / np.timedelta64(1, "us")
+    else:
+        since = labels.astype(np.float64) - float(labels[0])
+    return np.asarray(since / abs(steps.span), np.float64)
+
+
+def _months(labels: NDArray[Any]) -> Ints:
+    if labels.dtype.kind == "M":
+        return labels.astype("M8[M]").astype(np.int64)
+    return np.array([12 * label.year + label.month for label in labels], np.int64)
+
+
+def _are_times(coord: Any) -> bool:
+    if len(coord.dims) != 1 or coord.dims[0] != coord.name or not coord.size:
+        return False
+    if coord.dtype.kind == "M":
+        return True
+    return coord.dtype == object and hasattr(np.asarray(coord[:1].values)[0], "dayofyr")

@@ -1,0 +1,91 @@
+"""The elements of each sample along a dimension: within the selection, and in the store.
+
+Windows may reach beyond the ends of a dimension. Elements there are those of the other end where
+the windows wrap, and the nearest or the mirrored ones where the borders are padded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.recipe.layout import FieldLayout, window_offsets
+from xloader.recipe.recipe import Recipe
+from xloader.recipe.selection import stored
+
+
+def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> tuple[Ints, bool]:
+    """Stored elements of a field along a dimension, for some samples.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the samples.
+    layout : FieldLayout
+        The layout of the field.
+    dim : str
+        The dimension.
+    ids : numpy.ndarray
+        Ids of the samples, int64, shape ``(n,)``.
+
+    Returns
+    -------
+    elements : numpy.ndarray
+        Int64, shape ``(n, count)`` along a windowed dimension, else ``(size,)``. Outside padded
+        borders, the elements that are copied there, or the nearest ones where a number is.
+    is_windowed : bool
+        Whether the elements differ from sample to sample.
+    """
+    kept = recipe.kept_of(dim)
+    if isinstance(kept, int):
+        return np.array([kept], np.int64), False
+    access = layout.access_of(dim)
+    if access is None:
+        return np.asarray(kept, np.int64), False
+    axis = recipe.require_windows().dims.index(dim)
+    return stored(kept, places_along(recipe, axis, access, recipe.positions_of(ids)[:, axis])), True
+
+
+def places_along(recipe: Recipe, axis: int, access: tuple[int, int, int], positions: Ints) -> Ints:
+    """Places within the selection of the elements that windows take along a dimension.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the samples.
+    axis : int
+        Number of the windowed dimension.
+    access : (int, int, int)
+        The part that is taken: ``(first, step, count)``, in elements.
+    positions : numpy.ndarray of int64, shape (n,)
+        Positions of windows along the dimension.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (n, count)
+        The places, from 0 to the selected size.
+    """
+    windows = recipe.require_windows()
+    offsets = window_offsets(windows.starts_of(axis, positions), access)
+    size, pad = windows.dim_sizes[axis], windows.pads[axis]
+    if pad == "reflect":
+        offsets = np.abs(offsets)
+        offsets = np.minimum(offsets, 2 * (size - 1) - offsets)
+    elif pad is not None:
+        offsets = np.clip(offsets, 0, size - 1)
+    # Where windows wrap, offsets beyond the last element count from the first one again.
+    return np.asarray(offsets % size, np.int64)
+
+
+def filled_along(
+    recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints
+) -> NDArray[np.bool_] | None:
+    """Whether a number stands for each element of samples along a dimension; None for none."""
+    windows, access = recipe.require_windows(), layout.access_of(dim)
+    axis = windows.dims.index(dim) if dim in windows.dims else None
+    if axis is None or access is None or not isinstance(windows.pads[axis], float):
+        return None
+    firsts = windows.starts_of(axis, recipe.positions_of(ids)[:, axis])
+    offsets = window_offsets(firsts, access)
+    return np.asarray((offsets < 0) | (offsets >= windows.dim_sizes[axis]))

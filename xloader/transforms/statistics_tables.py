@@ -1,0 +1,237 @@
+"""Statistics of a variable as tables for the samples: checked, selected, by label or by clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import xarray as xr
+
+from xloader.core.axis import Ints
+from xloader.core.clock_labels import CLOCKS
+from xloader.errors import OptionError, XloaderError
+from xloader.recipe.layout import make_layouts
+from xloader.recipe.recipe import Recipe
+from xloader.recipe.shared_elements import used_positions
+from xloader.transforms.number_table import Table, clock_rows_at
+from xloader.transforms.sample_elements import places_along
+
+
+def make_table(recipe: Recipe, name: str, word: str, value: Any, clock_dim: str | None) -> Table:
+    """Make the table of a variable's means or standard deviations.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the samples, with windows.
+    name : str
+        The variable.
+    word : {"mean", "std"}
+        What the numbers are.
+    value : number, array or xarray.DataArray
+        The numbers.
+    clock_dim : str or None
+        The dimension of the times that months and so on belong to; by default the only one.
+
+    Returns
+    -------
+    Table
+        The numbers, checked where samples need them.
+
+    Raises
+    ------
+    OptionError
+        If the numbers do not fit the variable, or one that samples need cannot be used.
+    """
+    if not isinstance(value, xr.DataArray):
+        values = np.asarray(value)
+        dims = recipe.channel_dims(name)[: values.ndim] if values.ndim else ()
+        if values.dtype.kind not in "biuf" or len(dims) != values.ndim:
+            raise _misfit(recipe, name, word, f"{values.dtype} of shape {values.shape}")
+        value = xr.DataArray(values, dims=dims)
+    own, given = recipe.variable(name).dims, [str(dim) for dim in value.dims]
+    clocks: dict[str, str] = {}
+    for dim in given:
+        if dim in own:
+            value = _as_selected(recipe, name, word, value, dim)
+        elif dim in CLOCKS:
+            along = _clock_dim(recipe, name, word, value, clock_dim)
+            if along in given or along in clocks:
+                raise _misfit(recipe, name, word, f"dimensions {value.dims}")
+            value = _as_clock(recipe, name, word, value, dim, along)
+            if along in value.dims and along in recipe.require_windows().dims:
+                clocks[along] = dim
+        else:
+            raise _misfit(recipe, name, word, f"dimensions {value.dims}")
+    dims = tuple(dim for dim in own if dim in value.dims)
+    numbers = value.transpose(*dims).to_numpy()
+    if numbers.dtype.kind not in "biuf":
+        raise _misfit(recipe, name, word, f"dtype {numbers.dtype}")
+    kept = tuple((dim, clocks[dim]) for dim in dims if dim in clocks)
+    return _checked(recipe, name, word, Table.of(dims, numbers, kept))
+
+
+def _as_selected(
+    recipe: Recipe, name: str, word: str, value: xr.DataArray, dim: str
+) -> xr.DataArray:
+    """Statistics cut to the selection: by label if both have labels, else by position."""
+    kept = recipe.kept_of(dim)
+    elements: Any = kept if isinstance(kept, int) else np.asarray(kept, np.int64)
+    coords = recipe.source.coordinates()
+    if dim in value.indexes and dim in coords.indexes:
+        labels = coords[dim].to_numpy()[elements]
+        try:
+            return value.sel({dim: labels})
+        except (KeyError, pd.errors.InvalidIndexError) as error:
+            raise _misfit(recipe, name, word, f"labels {value[dim].to_numpy()}") from error
+    if value.sizes[dim] == recipe.dim_sizes.get(dim):
+        return value
+    stored_size = recipe.axes_of(name)[recipe.variable(name).dims.index(dim)].stored_size
+    if value.sizes[dim] != stored_size:
+        raise _misfit(recipe, name, word, f"{value.sizes[dim]} values along {dim!r}")
+    return value.isel({dim: elements})
+
+
+def _clock_dim(
+    recipe: Recipe, name: str, word: str, value: xr.DataArray, clock_dim: str | None
+) -> str:
+    """The dimension of times that a variable has."""
+    coords = recipe.source.coordinates()
+    found = [
+        dim
+        for dim in recipe.variable(name).dims
+        if dim in coords.indexes
+        and isinstance(coords.indexes[dim], pd.DatetimeIndex | xr.CFTimeIndex)
+    ]
+    if clock_dim in found:
+        return str(clock_dim)
+    if len(found) != 1:
+        named = f", of which none is {clock_dim!r}" if clock_dim else ""
+        raise _misfit(
+            recipe, name, word, f"dimensions {value.dims}, and times along {found}{named}"
+        )
+    return found[0]
+
+
+def _as_clock(
+    recipe: Recipe, name: str, word: str, value: xr.DataArray, clock: str, along: str
+) -> xr.DataArray:
+    """Statistics by month and so on, along the dimension of times.
+
+    With windows along it, there is one row for each label of the clock; NaN where there is none.
+    Otherwise there is one row for each selected time.
+    """
+    labels = CLOCKS[clock]
+    index = value.indexes.get(clock)
+    if index is None or not index.is_unique or not np.isin(index.to_numpy(), labels).all():
+        told = "no labels" if index is None else f"labels {index.to_numpy()}"
+        raise OptionError(
+            f"the {word} of {name!r} has a dimension {clock!r} with other labels than those of "
+            "xarray",
+            given=told,
+            allowed=f"each of {labels[0]} to {labels[-1]} at most once",
+            remedy=f'group as ds.groupby("{along}.{clock}") does, or assign the coordinate {clock}',
+        )
+    whole = value.reindex({clock: labels}).drop_vars(clock)
+    kept = recipe.kept_of(along)
+    if along in recipe.require_windows().dims:
+        return whole.rename({clock: along})
+    if isinstance(kept, int):
+        return whole.isel({clock: int(clock_rows_at(recipe, along, clock, np.array(0)))})
+    rows = clock_rows_at(recipe, along, clock, np.arange(len(kept), dtype=np.int64))
+    return whole.isel({clock: xr.DataArray(rows, dims=along)})
+
+
+def _checked(recipe: Recipe, name: str, word: str, table: Table) -> Table:
+    """The table with NaN for numbers that cannot be used, if samples need none of these."""
+    lowest = -np.inf if word == "mean" else 0.0
+    bad = ~(np.isfinite(table.values) & (table.values > lowest))
+    if not bad.any():
+        return table
+    needed = _needed_rows(recipe, name, table)
+    missed = bad[np.ix_(*needed)] if needed else bad
+    if not missed.any():
+        values = np.where(bad, np.nan, table.values)
+        return Table.of(table.dims, values, table.clocks)
+    found = np.argwhere(missed).T
+    places = [rows[own] for rows, own in zip(needed, found, strict=True)]
+    number = float(table.values[tuple(own[0] for own in places)])
+    raise OptionError(
+        f"the {word} of {name!r} cannot be used to normalise",
+        given=f"{number}{_where(table, places)}",
+        allowed="finite numbers" if word == "mean" else "finite numbers > 0",
+        remedy=f"leave {name!r} out, or pass (0, 1) for it; for a month without data, make the "
+        "statistics from samples that have it; if a map has gaps, such as land, or cells that "
+        "never change, pass mean.fillna(0) and std.where(std > 0, 1)",
+    )
+
+
+def _needed_rows(recipe: Recipe, name: str, table: Table) -> list[Ints]:
+    """Rows that samples need along each dimension of a table."""
+    windows, clocks = recipe.require_windows(), dict(table.clocks)
+    used = used_positions(recipe) if set(table.dims) & set(windows.dims) else []
+    found = []
+    for dim, size in zip(table.dims, table.shape, strict=True):
+        if dim not in windows.dims:
+            found.append(np.arange(size))
+            continue
+        axis = windows.dims.index(dim)
+        places = np.unique(
+            np.concatenate(
+                [
+                    places_along(recipe, axis, access, used[axis]).reshape(-1)
+                    for access in _accesses(recipe, name, dim)
+                ]
+            )
+        )
+        clock = clocks.get(dim)
+        own = places if clock is None else clock_rows_at(recipe, dim, clock, places)
+        found.append(np.unique(own))
+    return found
+
+
+def _accesses(recipe: Recipe, name: str, dim: str) -> list[tuple[int, int, int]]:
+    """The parts of windows that fields take of a variable; whole windows if none takes it yet."""
+    windows = recipe.require_windows()
+    axis = windows.dims.index(dim)
+    try:
+        layouts = make_layouts(recipe)
+    except XloaderError:
+        # Fields that do not fit together are refused where they are used.
+        layouts = ()
+    found = {
+        access
+        for layout in layouts
+        if any(part.variable == name for part in layout.parts)
+        and (access := layout.access_of(dim)) is not None
+    }
+    return sorted(found) or [(0, windows.dilations[axis], windows.window_sizes[axis])]
+
+
+def _where(table: Table, places: list[Ints]) -> str:
+    """The clock labels of unusable numbers, for an error."""
+    told = [
+        f"{clock} {', '.join(map(str, CLOCKS[clock][np.unique(places[table.dims.index(dim)])]))}"
+        for dim, clock in table.clocks
+    ]
+    return f" for {'; '.join(told)}" if told else ""
+
+
+def _that_fit(recipe: Recipe, name: str) -> str:
+    whole, flat = list(recipe.dims_of(name)), recipe.channel_dims(name)
+    kinds = ["a number"]
+    kinds += [f"an array along {', '.join(map(repr, flat))}"] if flat else []
+    clocks = "month, dayofyear, hour or season of its times"
+    kinds += [f"a DataArray along some of {whole}, or by {clocks}"] if whole else []
+    return ", ".join(kinds)
+
+
+def _misfit(recipe: Recipe, name: str, word: str, given: str) -> OptionError:
+    return OptionError(
+        f"the {word} of {name!r} does not fit the variable",
+        given=given,
+        allowed=_that_fit(recipe, name),
+        remedy="average over the other dimensions, and pass a DataArray that names those that "
+        "are left; for a slab too, it covers the whole dimension",
+    )
