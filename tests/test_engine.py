@@ -171,6 +171,34 @@ def test_threads_without_work_share_a_load_where_memory_is_short(
     assert shares == [1] + [num_threads] * (num_loads - 1)
 
 
+def test_batches_cost_no_task_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    num = {"_walk": 0, "_finish": 0}
+
+    def count(kind: type, name: str) -> None:
+        original = getattr(kind, name)
+
+        def call(*args: Any) -> Any:
+            num[name] += 1
+            return original(*args)
+
+        monkeypatch.setattr(kind, name, call)
+
+    count(Run, "_walk")
+    count(OpenBatches, "_finish")
+    samples = window(store_of(steps(400, 50)))
+    # NaN is looked for in the first eight batches by default.
+    for own, options, num_finished in (
+        (samples, {"on_nan": "ignore"}, 0),
+        (samples, {}, 8),
+        (samples, {"on_nan": "ignore", "output_dtype": "float16"}, 200),
+        (samples.fillna(0.0), {"on_nan": "ignore"}, 200),
+    ):
+        num.update(_walk=0, _finish=0)
+        with own.loader(batch_size=2, memory="1MiB", output="numpy", **options) as loader:
+            assert len(list(loader)) == 200
+        assert num == {"_walk": 2, "_finish": num_finished}
+
+
 def test_a_worker_is_woken_for_a_task_or_by_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
     num_tasks, num_woken, next_task, notify = [0], [0], Run._next_task, threading.Condition.notify
 

@@ -188,12 +188,7 @@ class OpenBatches:
         if is_waiting and not len(open_batch.step.ids):
             return
         open_batch.is_finishing = True
-        step = open_batch.step
-        if (
-            self._is_plain
-            and open_batch.bad_rows is None
-            and not self._job.finish.is_needed(step.index)
-        ):
+        if self._is_final(open_batch):
             self._on_finished(open_batch, 0.0)
         else:
             self._to_finish.append(open_batch)
