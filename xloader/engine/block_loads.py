@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from xloader.engine.block_reader import Bundle
+from xloader.engine.block_reader import MOST_SMALL_NBYTES, Bundle
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Job, OpenBatch, RunLock, Task
@@ -190,10 +190,11 @@ class BlockLoads:
             self._without_memory.popleft()
             load.has_memory = True
             if not load.bundles:
-                # Without room for another one, the threads that have no work share this one.
-                is_last = not pool.has_room(pool.used_nbytes - used_nbytes)
+                nbytes = pool.used_nbytes - used_nbytes
                 num_idle = num_threads - self._tally.workers.num
-                self._list(load, max(num_idle, 1) if is_last else 1)
+                # One thread would read this alone, while others wait for memory: they share it.
+                is_shared = nbytes <= MOST_SMALL_NBYTES and not pool.has_room(nbytes)
+                self._list(load, max(num_idle, 1) if is_shared else 1)
             self._to_decode.extend((load, b) for b in load.bundles if self._is_ready(b))
 
     @staticmethod
