@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent
 OLDEST = (3, 11)
 """The oldest Python of ``requires-python``."""
 
-EXTRAS = ".[xbatcher,cloud,netcdf,geotiff,stats,viz,fast]"
+EXTRAS = ".[xbatcher,cloud,netcdf,geotiff,viz,fast]"
 
 DEPENDENT = (
     *("tests/test_dependencies.py", "tests/sources", "tests/test_oracle.py", "tests/test_laws.py"),

@@ -39,6 +39,8 @@ class StoreSpec:
         Whether one object holds all metadata, for stores that cannot be listed.
     lats, lons : int
         Sizes along lat and lon.
+    has_labels : bool
+        Whether the dimensions have coordinates: six-hourly times, and degrees.
     """
 
     name: str
@@ -51,6 +53,7 @@ class StoreSpec:
     is_consolidated: bool = False
     lats: int = LATS
     lons: int = LONS
+    has_labels: bool = False
 
     @property
     def folder_name(self) -> str:
@@ -61,6 +64,12 @@ class StoreSpec:
     def shape(self) -> Sizes:
         """Shape of each variable."""
         return (self.num_steps, self.lats, self.lons)
+
+    @property
+    def num_chunks(self) -> int:
+        """Number of chunks of all variables."""
+        pairs = zip(self.shape, self.chunks, strict=True)
+        return len(self.variables) * math.prod(-(-size // chunk) for size, chunk in pairs)
 
     @property
     def chunk_nbytes(self) -> int:

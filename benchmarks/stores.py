@@ -54,7 +54,7 @@ def _write(path: Path, spec: StoreSpec, name: str, values: NDArray[np.float32]) 
     encoding = {"chunks": spec.chunks, **(_PACKING if spec.is_packed else {})}
     if spec.shards is not None:
         encoding["shards"] = spec.shards
-    ds = xr.Dataset({name: (DIMS, values.round(spec.digits))})
+    ds = xr.Dataset({name: (DIMS, values.round(spec.digits))}, _labels(spec))
     ds.to_zarr(
         path,
         mode="a",
@@ -64,26 +64,47 @@ def _write(path: Path, spec: StoreSpec, name: str, values: NDArray[np.float32]) 
     )
 
 
-def ensure_grown(folder: Path, spec: StoreSpec, times: int) -> tuple[StoreSpec, Path]:
-    """Return a store that is ``times`` as long as another, with its chunks repeated along time.
+def _labels(spec: StoreSpec) -> dict[str, NDArray[Any]]:
+    if not spec.has_labels:
+        return {}
+    begin, step = np.datetime64("2001-01-01", "ns"), np.timedelta64(6, "h")
+    return {
+        "time": begin + step * np.arange(spec.num_steps),
+        "lat": np.linspace(90, -90, spec.lats),
+        "lon": np.linspace(0, 360, spec.lons, endpoint=False),
+    }
 
-    This takes no longer than copying files. Each chunk is a file of its own.
+
+def ensure_grown(
+    folder: Path, spec: StoreSpec, times: int, axis: int = 0
+) -> tuple[StoreSpec, Path]:
+    """Return a store that is ``times`` as long as another, with its chunks repeated along an axis.
+
+    The axis is 0 for time or 1 for lat. This takes no longer than copying files. Each chunk is a
+    file of its own, and the dimensions have no labels.
     """
-    grown = dataclasses.replace(spec, num_steps=times * spec.num_steps)
+    if axis == 0:
+        grown = dataclasses.replace(spec, num_steps=times * spec.num_steps)
+    else:
+        name = f"{spec.name}-{times}-times-lat"
+        grown = dataclasses.replace(spec, name=name, lats=times * spec.lats)
     base, path = folder / spec.folder_name, folder / grown.folder_name
     if path.is_dir():
         return grown, path
     partial = path.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(base, partial, ignore=shutil.ignore_patterns("c"))
-    per_copy = spec.num_steps // spec.chunks[0]
+    per_copy = spec.shape[axis] // spec.chunks[axis]
     for name in spec.variables:
         metadata = json.loads((base / name / "zarr.json").read_text())
         metadata["shape"] = list(grown.shape)
         (partial / name / "zarr.json").write_text(json.dumps(metadata))
-        for index in range(times * per_copy):
-            source = base / name / "c" / str(index % per_copy)
-            shutil.copytree(source, partial / name / "c" / str(index))
+        # The folders that have one folder for each chunk along the axis.
+        chunks = base / name / "c"
+        for parent in [chunks] if axis == 0 else sorted(chunks.iterdir()):
+            copied = partial / name / parent.relative_to(base / name)
+            for index in range(times * per_copy):
+                shutil.copytree(parent / str(index % per_copy), copied / str(index))
     partial.rename(path)
     return grown, path
 

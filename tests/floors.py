@@ -66,7 +66,12 @@ ONLY_UNDER = {
     "jax": ("xloader.tensors",),
     "cupy": ("xloader.tensors",),
     # A mosaic writes a store.
-    "zarr": ("xloader.sources", "xloader.testing", "xloader.demo", "xloader.mosaic"),
+    "zarr": (
+        *("xloader.sources", "xloader.testing", "xloader.demo", "xloader.mosaic"),
+        # These write stores.
+        *("xloader.jobs.intermediate_store", "xloader.jobs.shard_encoder"),
+        *("xloader.jobs.target_codecs", "xloader.jobs.target_metadata"),
+    ),
     "matplotlib": ("xloader.demo",),
 }
 """Libraries that only some rooms may import, and these rooms."""

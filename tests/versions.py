@@ -21,7 +21,7 @@ def project() -> dict[str, Any]:
 def bounds(lines: list[str]) -> Iterator[tuple[str, str]]:
     """Yield name and lower bound of each requirement that has one."""
     for line in lines:
-        found = re.fullmatch(r"([\w.-]+)(?:\[[\w,]+\])?>=([\w.]+)", line)
+        found = re.fullmatch(r"([\w.-]+)(?:\[[\w,]+\])?>=([\w.]+)(?:; .+)?", line)
         if found:
             yield found[1], found[2]
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from xloader import errors, forcings
 from xloader.core.ranks import World
+from xloader.jobs.chunk_advice import Advice, ChunkProposal
+from xloader.jobs.materialized import Materialized, MaterializedVariable
 from xloader.jobs.partial_stats import PartialStats
 from xloader.jobs.sample_mask import SampleMask
 from xloader.loader.batch import Batch
@@ -38,7 +40,9 @@ from xloader.transforms.rng import Rng
 from xloader.xbatcher.adopt import from_xbatcher
 
 __all__ = [
+    "Advice",
     "Batch",
+    "ChunkProposal",
     "ClassSamples",
     "Explanation",
     "Interleaved",
@@ -46,6 +50,8 @@ __all__ = [
     "InterleavedLoader",
     "InterleavedReport",
     "Loader",
+    "Materialized",
+    "MaterializedVariable",
     "Mosaic",
     "MosaicSummary",
     "PartialStats",

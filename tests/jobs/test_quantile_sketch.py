@@ -12,6 +12,9 @@ from xloader.core.merge_tree import MergeTree
 from xloader.errors import MissingDependencyError, OptionError, UnsupportedDataError
 from xloader.jobs.quantile_sketch import QuantileSketch
 
+# It has no wheels for the newest Python.
+pytest.importorskip("crick")
+
 ASKED = np.array([0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999])
 SIZE = 20_000
 

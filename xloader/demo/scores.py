@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.core.text_table import align_columns
 from xloader.demo.climate import Climate
 
 
@@ -137,12 +138,4 @@ def format_scores(scores: tuple[Score, ...]) -> str:
         )
         for s in scores
     ]
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    lines = [
-        "   ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (head, *rows)
-    ]
-    return "\n".join(lines)
+    return align_columns((head, *rows), num_left=2)

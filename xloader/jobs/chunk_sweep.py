@@ -117,8 +117,15 @@ class ChunkSweep:
             tasks.append(ThreadTask(bundle.reads, task))
         return tasks
 
-    def do(self, tasks: Sequence[ThreadTask]) -> None:
+    def do(self, tasks: Sequence[ThreadTask], most_threads: int | None = None) -> None:
         """Do some tasks, and return when all are done.
+
+        Parameters
+        ----------
+        tasks : sequence of ThreadTask
+            The tasks.
+        most_threads : int, optional
+            Number of threads, where it is not that of the reads.
 
         Raises
         ------
@@ -126,7 +133,7 @@ class ChunkSweep:
             If a chunk cannot be read.
         """
         if tasks:
-            self._threads.do(tasks, self._num_threads)
+            self._threads.do(tasks, most_threads or self._num_threads)
 
     def _read_bundle(
         self,

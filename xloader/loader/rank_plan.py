@@ -24,7 +24,8 @@ from xloader.errors import (
     OptionError,
     show_memory,
 )
-from xloader.loader.explain_notes import pinning_in_words, transfer_in_words, with_notes
+from xloader.loader import explain_notes
+from xloader.loader.explain_notes import chunks_note, mixes_poorly, reads_often
 from xloader.planning.epoch import Epoch
 from xloader.planning.epoch_parts import EpochParts
 from xloader.planning.explain import Cached, Explanation, explain_epoch
@@ -294,14 +295,19 @@ class RankPlan:
             Why the system refused to pin the memory of batches; empty if it did not.
         """
         recipe, layouts, device = self.recipe, self.layouts, self.options.device
-        noted = with_notes(expected, recipe, layouts, self._empty_note, packed_fields=packed_fields)
+        notes = self._empty_note, chunks_note(expected, self.options, self.plan.is_resident)
+        noted = explain_notes.with_notes(
+            expected, recipe, layouts, *notes, packed_fields=packed_fields
+        )
         # On the processor itself nothing crosses.
         if device is not None and (packed_fields or str(device) != "cpu"):
             outputs, output_dtype = make_outputs(recipe, layouts), self.options.output_dtype
-            transfer = transfer_in_words(
+            transfer = explain_notes.transfer_in_words(
                 device, outputs, packed_fields, self.batch_size, output_dtype
             )
-            way = pinning_in_words(self.options.processes, recipe.is_mapped, pinning_refusal)
+            way = explain_notes.pinning_in_words(
+                self.options.processes, recipe.is_mapped, pinning_refusal
+            )
             transfer += f", {way}" if way else ""
             noted = dataclasses.replace(noted, transfer=transfer)
         as_stored = {field.name for field in packed_fields}
@@ -368,10 +374,10 @@ class RankPlan:
         if self._has_warned or not self.options.shuffle or self.plan.is_resident:
             return
         self._has_warned = True
-        is_poor, is_costly = self._is_poor(expected), self._is_costly(expected)
+        is_poor, is_costly = mixes_poorly(expected), reads_often(expected, self.options)
         if not is_poor and not is_costly:
             return
-        remedy = f"pass {show_memory(self._enough_memory())}, or use smaller chunks"
+        remedy = f"pass {show_memory(self._enough_memory())}, or see samples.advise() on chunks"
         if self.options.spread is not None:
             remedy = f"leave out spread, and {remedy}"
         if self.options.lanes is not None and self.options.lanes > 1:
@@ -390,12 +396,6 @@ class RankPlan:
                 AmplificationWarning,
             )
 
-    def _is_poor(self, expected: Explanation) -> bool:
-        return expected.mixing < expected.full_mixing / 2
-
-    def _is_costly(self, expected: Explanation) -> bool:
-        return expected.read_amplification > self.options.max_amplification
-
     def _enough_memory(self) -> int:
         """The memory in bytes, doubled until a plan gives no reason for a warning."""
         # With a small spread given by the user, no amount of memory would mix well enough.
@@ -407,7 +407,7 @@ class RankPlan:
                 return options.memory_nbytes
             epoch = Epoch(self._planned_footprint, plan, options.seed, 0, options.drop_last)
             expected = explain_epoch(epoch, [range(epoch.sublanes.num)], {})
-            if not self._is_poor(expected) and not self._is_costly(expected):
+            if not mixes_poorly(expected) and not reads_often(expected, options):
                 return options.memory_nbytes
 
     def _make_plan(self, options: LoaderOptions, workers: int) -> Plan:

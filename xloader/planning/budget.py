@@ -138,4 +138,8 @@ class Budget:
                 f"{self.batch_nbytes} bytes, two chunks being read and the chunks of one tile",
                 given=f"memory={self.memory_nbytes} bytes",
                 minimum_nbytes=self.minimum_nbytes(lane_nbytes),
+                # Where chunks take most of the memory, smaller batches hardly help.
+                remedy="use a smaller batch"
+                if lane_nbytes <= self.batches_nbytes
+                else "use chunks that samples.advise() finds",
             )

@@ -260,14 +260,10 @@ def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
     if isinstance(epoch, Remainder):
         # Batches of the rest mix like those of the whole epoch.
         epoch = epoch.whole
-    plan, footprint, sublanes = epoch.plan, epoch.footprint, epoch.sublanes
-    dim = region_dim(footprint)
-    # A batch takes samples from the sub-lanes of one worker, and all workers mix alike.
-    lanes = epoch.lanes(sublanes.of_one_batch)
-    orders = [lane.order for lane in lanes]
+    plan, footprint = epoch.plan, epoch.footprint
     return {
-        "mixing": measure_mixing(footprint, dim, orders, plan.lane_share),
-        "full_mixing": full_mixing(footprint, dim, plan.global_batch),
+        "mixing": mixing_on(epoch, footprint),
+        "full_mixing": full_mixing(footprint, region_dim(footprint), plan.global_batch),
         "num_dropped_windows": footprint.windows.num_dropped,
         "dropped_windows": footprint.windows.dropped,
         "is_exact": True,
@@ -277,6 +273,22 @@ def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
         "spread": plan.pace.spread,
         "lanes": plan.pace.lanes,
     }
+
+
+def mixing_on(epoch: Epoch, footprint: Footprint) -> float:
+    """Mean number of distinct regions in a global batch of an epoch.
+
+    Parameters
+    ----------
+    epoch : Epoch
+        The epoch.
+    footprint : Footprint
+        The regions are those of its chunks. It is the epoch's own, or that of the same samples in
+        other chunks: only with equal regions can the mixing of different chunks be compared.
+    """
+    # A batch takes samples from the sub-lanes of one worker, and all workers mix alike.
+    orders = [lane.order for lane in epoch.lanes(epoch.sublanes.of_one_batch)]
+    return measure_mixing(footprint, region_dim(footprint), orders, epoch.plan.lane_share)
 
 
 def tile_sizes(footprint: Footprint, plan: Plan) -> dict[str, int]:

@@ -24,10 +24,16 @@ from xloader.core.options import make_options
 from xloader.core.output_dtypes import OutputDtype
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
+from xloader.jobs.chosen_chunks import chosen_chunks
+from xloader.jobs.chunk_advice import Advice, ChunkProposal
+from xloader.jobs.chunk_search import find_advice
+from xloader.jobs.materialized import Materialized
 from xloader.jobs.sample_mask import SampleMask
 from xloader.jobs.sample_scores import score_samples
 from xloader.jobs.statistics import compute_stats
 from xloader.jobs.stats_options import Clock, Dims, Lead
+from xloader.jobs.target_arrays import Sizes
+from xloader.jobs.training_store import StoreOptions, materialize, parse_run
 from xloader.jobs.valid_samples import find_valid
 from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
@@ -1846,6 +1852,174 @@ class Samples(RecordedMethods):
         (960, 60)
         """
         return loader_verbs.explain(self.recipe, order, cache, num_workers, options)
+
+    def advise(self, *, measure: bool = False, **options: Unpack[LoaderKeywords]) -> Advice:
+        """Find chunks and shards in which a copy of the data suits these samples better.
+
+        Shapes of chunks are planned for as if the data were stored in them: the variables that the
+        samples take, over the part that they cover. No value is read, unless ``measure`` is set.
+
+        Parameters
+        ----------
+        measure : bool
+            Whether to read up to four chunks, and to measure how fast they decode, and how fast and
+            how small their values are in zstd. By default speeds are computed from assumed figures.
+        **options
+            Options of :meth:`loader`, for the training that the copy is meant for: above all
+            ``batch_size``, ``memory`` and ``world_size``. Speeds are for ``threads``, by default
+            one for each core of this machine.
+
+        Returns
+        -------
+        Advice
+            Today's chunks and up to three better ones, with predicted reads, mixing, speed and
+            size. If none is clearly better, it says so.
+
+        Raises
+        ------
+        OptionError
+            If there are no windows, or an option is unknown or outside its range.
+        MemoryBudgetError
+            If the memory is too small for any chunks, because it does not hold the batches.
+        EmptySamplesError
+            If there are fewer samples than ranks.
+        ChunkError
+            If ``measure`` is set and a chunk cannot be read.
+
+        Notes
+        -----
+        :meth:`materialize` writes such a copy.
+
+        Examples
+        --------
+        One chunk holds all times of a few cells, so each field needs all chunks:
+
+        >>> import numpy as np, xarray as xr, xloader
+        >>> from xloader.testing import write_store
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.ones((960, 4000), "float32"))})
+        >>> samples = xloader.open(write_store(ds, {"t2m": (960, 100)})).window(time=1)
+        >>> advice = samples.advise(memory="8MiB", threads=2)
+        >>> advice.current.problem
+        'the memory is too small for these chunks, which need memory="18MiB"'
+        >>> best = advice.best
+        >>> dict(best.chunks), best.read_amplification
+        ({'time': 24, 'x': 4000}, 1.0)
+        """
+        return find_advice(self.recipe, make_options(**options), measure=measure)
+
+    def materialize(
+        self,
+        target: Any,
+        *,
+        chunks: Sizes | None = None,
+        shards: Sizes | None = None,
+        advice: Advice | ChunkProposal | None = None,
+        memory: int | str = "2GiB",
+        threads: int | None = None,
+        dtype: DTypeLike | None = None,
+        pack: Mapping[str, Any] | None = None,
+        stats: xr.Dataset | None = None,
+        compressor: Any = "zstd",
+        checksum: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        verify: bool = False,
+        part: tuple[int, int] | None = None,
+        progress: bool | None = None,
+        dry_run: bool = False,
+    ) -> Materialized:
+        """Write a Zarr store in chunks that suit training, which gives the same samples.
+
+        It holds the variables that the samples take, over the part that :meth:`sel` and
+        :meth:`isel` keep, with their labels and attributes. It has no windows and no recorded
+        methods: open it with :func:`xloader.open`, and use the same verbs after the selection.
+        Forcings are not written, because they are computed from labels.
+
+        Parameters
+        ----------
+        target : path, URL or store
+            Where to write: a folder, a URL, a store of zarr, obstore or fsspec that can be written,
+            or a writable session of icechunk, which you commit afterwards.
+        chunks, shards : mapping of str to int, optional
+            Number of elements of a chunk, and of a shard, along dimensions. Those that are not
+            named, or are -1, are not cut. A shard is one stored object with many chunks, of which
+            it must hold whole ones. ``{"t2m": {"time": 8}}`` gives sizes for one variable. Without
+            ``shards``, each chunk is an object of its own. Without ``chunks`` and ``advice``, the
+            first proposal of :meth:`advise` is taken.
+        advice : Advice or ChunkProposal, optional
+            The chunks and shards, as :meth:`advise` proposes them.
+        memory : int or str
+            Bytes that the job may take.
+        threads : int, optional
+            Number of threads; by default the number of cores that this process may use.
+        dtype : dtype-like, optional
+            Dtype of floats in the target, such as ``"float32"``. By default that of the source;
+            values that the source has packed stay packed.
+        pack : mapping of str to object, optional
+            Variables to store as integers: a dtype, as ``{"t2m": "int16"}``, with the largest error
+            allowed, as ``("int16", 0.01)``, or with the numbers themselves, as ``{"dtype": "int16",
+            "scale_factor": 0.01, "add_offset": 280.0}``. Values are read back and compared before
+            they are written.
+        stats : xarray.Dataset, optional
+            The result of :meth:`stats`, from which the smallest and the largest values to pack are
+            taken. Without it, they are found by one pass more over the variables that are packed.
+        compressor : {"zstd", "lz4"}, codec of zarr, or None
+            How chunks are compressed.
+        checksum : bool
+            Whether a CRC-32C is stored with each chunk, by which damage is noticed.
+        storage_options : mapping, optional
+            Options for the file system of a URL.
+        overwrite : bool
+            Whether to remove a Zarr store that lies at the target.
+        verify : bool
+            Whether all objects are read back at the end, and their digests compared. Otherwise
+            their sizes are compared.
+        part : (int, int), optional
+            ``(i, n)`` with ``0 <= i < n``: write only the i-th of n parts. Several processes may
+            write parts at once. The one that ends last completes the store.
+        progress : bool, optional
+            Whether to show a progress bar; by default on a terminal, if tqdm is installed.
+        dry_run : bool
+            Whether to return the plan, and write nothing.
+
+        Returns
+        -------
+        Materialized
+            What was written, with reads predicted and counted. Printed, it is a table.
+
+        Raises
+        ------
+        TargetError
+            If something else lies at the target, or it was begun with other arguments.
+        MemoryBudgetError
+            If the memory is too small for a shard and the chunks that it is made of.
+        StoreFullError
+            If no room is left. What is written stays; the same call goes on.
+        PackingError
+            If values cannot be packed as asked.
+
+        Notes
+        -----
+        A job that was killed goes on when the same call is made again: shards that are complete are
+        not written again. Shards that no sample needs are left out, and counted.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, zarr
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.zeros((12, 4), "f4"))})
+        >>> store = zarr.storage.MemoryStore()
+        >>> done = ds.xloader.window(time=3).materialize(store, chunks={"time": 3})
+        >>> done.is_complete, done.variables[0].num_shards
+        (True, 4)
+        """
+        sizes = chosen_chunks(self.recipe, chunks, shards, advice)
+        options = StoreOptions(*sizes, dtype, pack, stats, compressor, checksum)
+        run = parse_run(
+            *(memory, threads, part), overwrite=overwrite, verify=verify, progress=progress
+        )
+        return materialize(
+            *(self.recipe, target, options, run), storage_options=storage_options, dry_run=dry_run
+        )
 
     def mosaic(
         self,

@@ -25,6 +25,9 @@ Cut = tuple[slice | NDArray[np.int64], ...]
 MOST_INDEX_NBYTES: Final = 16 * 2**20
 """The most bytes of shard indexes that all sources of a process keep together."""
 
+INDEX_ROW_NBYTES: Final = 16
+"""Size of the row of one chunk in the index of a shard: two numbers of 8 bytes."""
+
 
 @dataclass(frozen=True)
 class Variable:

@@ -30,6 +30,7 @@ from xloader.sources.combined.joined_variables import join_variable, require_nam
 from xloader.sources.fetched import fetch_from
 from xloader.sources.per_process import PerProcess
 from xloader.sources.store_watch import Watch
+from xloader.sources.stored_objects import StoredObjects, stored_objects_of
 
 _MOST_COMPRESSED_NBYTES: Final = 16 * 2**20
 """16 MiB. Larger pickles hold data rather than descriptions, and are not compressed."""
@@ -119,6 +120,11 @@ class ConcatSource:
                 starts[name] = [0, *itertools.accumulate(counts[:-1])]
         self._starts = starts
         self._coordinates = PerProcess(partial(join_coordinates, parts, dim), self.name)
+
+    def stored_objects(self, variable: str) -> StoredObjects | None:
+        """The stored objects as in the first source; None if they are shards."""
+        found = stored_objects_of(self._parts[0], variable)
+        return None if found is None or found.shards is not None else found
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from xloader.sources import catalog
 from xloader.sources.base import Described, Fetched, Read, Source, key_within
 from xloader.sources.fetched import fetch_from
 from xloader.sources.store_watch import Watch
+from xloader.sources.stored_objects import StoredObjects, stored_objects_of
 
 
 class Named(Protocol):
@@ -95,6 +96,10 @@ class MixedSource(Described):
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""
         return self._owners[variable].path_of(variable)
+
+    def stored_objects(self, variable: str) -> StoredObjects | None:
+        """The stored objects of a variable in its own source."""
+        return stored_objects_of(self._owners[variable], variable)
 
     def __reduce__(self) -> tuple[object, ...]:
         return MixedSource, (self._owners, self._home)

@@ -55,7 +55,7 @@ def place_of(source: object, versions: Mapping[str, Any]) -> StoreLocation | Non
         return _place_of_session(source.session)
     if isinstance(source, Store):
         return GivenPlace(source)
-    if _is_obstore(source):
+    if is_obstore(source):
         return GivenPlace(ObjectStore(source, read_only=True))  # type: ignore[type-var]
     fsspec = sys.modules.get("fsspec")
     if fsspec is not None and isinstance(source, fsspec.FSMap):
@@ -154,7 +154,7 @@ def _where_of(repository: Any) -> str:
     return "/".join(part for part in found if part != "None")
 
 
-def _is_obstore(source: object) -> bool:
+def is_obstore(source: object) -> bool:
     """Whether an object is a store of obstore."""
     stores = sys.modules.get("obstore.store")
     return stores is not None and isinstance(

@@ -57,6 +57,11 @@ class RetryingStore(WrapperStore[Store]):
         attempts = current(self._retry_policy)
         return await attempts.ask_async(key, lambda: self._store.get(key, prototype, byte_range))
 
+    async def set(self, key: str, value: Buffer) -> None:
+        """Write an object as a whole. The request is retried, with the same bytes."""
+        attempts = current(self._retry_policy)
+        await attempts.ask_async(key, lambda: self._store.set(key, value))
+
     async def exists(self, key: str) -> bool:
         """Whether an object exists. The request is retried."""
         attempts = current(self._retry_policy)

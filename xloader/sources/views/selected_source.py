@@ -26,6 +26,7 @@ from xloader.sources import catalog
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable, key_within
 from xloader.sources.chunk_sizes import Sizes, compact
 from xloader.sources.store_watch import Watch
+from xloader.sources.stored_objects import StoredObjects, stored_objects_of
 
 
 @dataclass(frozen=True)
@@ -260,6 +261,11 @@ class SelectedSource(Described):
     def path_of(self, variable: str) -> str:
         """How the stored variable is read, in words."""
         return self._base.path_of(self._views[variable].selected.base)
+
+    def stored_objects(self, variable: str) -> StoredObjects | None:
+        """The stored objects of the stored variable; None for shards, which a selection shifts."""
+        found = stored_objects_of(self._base, self._views[variable].selected.base)
+        return None if found is None or found.shards is not None else found
 
     def __reduce__(self) -> tuple[object, ...]:
         # The rest is derived from these, and its size grows with the number of chunks.

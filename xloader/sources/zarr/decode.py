@@ -179,14 +179,15 @@ def _check(data: Bytes, step: Checked) -> Bytes:
         # numcodecs computes this checksum only when it also compares it.
         Fletcher32().decode(data)
         return body
-    computed = _checksum(step.name, body)
+    computed = checksum(step.name, body)
     stored = int.from_bytes(stored_bytes.tobytes(), "little")
     if computed != stored:
         raise ValueError(f"checksum {computed:#010x}, but {stored:#010x} is stored")
     return body
 
 
-def _checksum(name: str, data: Bytes) -> int:
+def checksum(name: str, data: Bytes) -> int:
+    """The checksum of some bytes: ``"crc32c"``, ``"crc32"`` or ``"adler32"``."""
     if name == "crc32c":
         # Imported here because only chunks with this checksum need it. zarr's codec installs it.
         import google_crc32c

@@ -20,9 +20,6 @@ from xloader.sources.retries import Attempts, current
 Index: TypeAlias = NDArray[np.uint64]
 """Offset and size of each chunk of a shard in bytes, of shape ``(*chunks_per_shard, 2)``."""
 
-INDEX_ROW_NBYTES: Final = 16
-"""Size of the row of one chunk in an index: two numbers of 8 bytes."""
-
 Name: TypeAlias = Hashable
 """Identifies a shard among those of all stores."""
 

@@ -26,6 +26,7 @@ from xloader.sources.zarr.allowed_codecs import Metadata
 from xloader.sources.zarr.codec_chain import Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import Scratch
+from xloader.sources.zarr.object_sizes import stored_share
 from xloader.sources.zarr.parse_codecs import chain_of, sharding_of
 from xloader.sources.zarr.shard_indexes import IndexCache
 from xloader.sources.zarr.shards import Located, Numbered, Shard, ShardReader
@@ -175,6 +176,10 @@ class StoredArray:
         first = chunks[0][1]
         num_within = partial(self._grid.num_chunks_within, self._grid.object_of(first))
         return self._shards.locate(self._shard_of(first), chunks, num_within)
+
+    def stored_share(self, itemsize: int) -> float | None:
+        """Stored bytes for each decoded byte, of a few objects; see `object_sizes.stored_share`."""
+        return stored_share(self._store, self._grid, self.key, itemsize)
 
     def forget(self, chunk: tuple[int, ...]) -> None:
         """Drop the index of a chunk's shard, so that it is read again when it is next needed."""

@@ -17,12 +17,21 @@ from zarr.abc.store import Store
 
 from xloader.errors import UnsupportedDataError, XloaderError
 from xloader.sources import catalog, zarr_adapter
-from xloader.sources.base import Described, Fetched, Outcome, Read, SmallKey, Variable
+from xloader.sources.base import (
+    INDEX_ROW_NBYTES,
+    Described,
+    Fetched,
+    Outcome,
+    Read,
+    SmallKey,
+    Variable,
+)
 from xloader.sources.chunk_slices import shape_of
 from xloader.sources.datasets.xarray_source import XarraySource
 from xloader.sources.fetched import Deferred, Several, Values
 from xloader.sources.per_process import PerProcess
 from xloader.sources.store_watch import Watch
+from xloader.sources.stored_objects import StoredObjects
 from xloader.sources.stores.access_errors import access_error, cause_of, is_denied
 from xloader.sources.stores.redaction import Secrets
 from xloader.sources.transient_errors import is_transient
@@ -33,7 +42,6 @@ from xloader.sources.zarr.fetched_chunks import ShardChunks, SingleChunks
 from xloader.sources.zarr.missing_chunks import Missing, OnMissing
 from xloader.sources.zarr.object_readers import is_waiting, objects_of
 from xloader.sources.zarr.read_routes import Route, make_route, make_variable
-from xloader.sources.zarr.shard_indexes import INDEX_ROW_NBYTES
 from xloader.sources.zarr.stored_array import StoredArray, check_keys, metadata_in_json
 
 _SMALL_NBYTES: Final = 1 << 20
@@ -227,6 +235,15 @@ class ZarrSource(Described):
         if variable not in self._small:
             return variable, route.object_of(chunk)
         return SmallKey((variable, route.object_of(chunk))) if route.is_sharded else None
+
+    def stored_objects(self, variable: str) -> StoredObjects | None:
+        """The stored objects of a variable. Sizes of a few are looked up, and none is read."""
+        grid = self._routes[variable].grid
+        if not (grid.is_known and zarr_adapter.is_known()):
+            return None
+        itemsize = self._variables[variable].stored_dtype.itemsize
+        share = self._handle.get().arrays[variable].stored_share(itemsize)
+        return StoredObjects(grid.object_sizes if grid.is_sharded else None, share)
 
     def _index_nbytes(self, variable: Variable) -> int:
         route = self._routes[variable.name]

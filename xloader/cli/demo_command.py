@@ -1,35 +1,23 @@
-"""The command line of xloader.
-
-``xloader demo`` trains a small model; ``xloader merge`` merges predictions into a store.
-"""
+"""``xloader demo``: train a small model from a chunked store."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
+from xloader.cli.endings import plain_endings
+from xloader.cli.option_texts import split_names
 from xloader.core.libraries import require_libraries
-from xloader.errors import XloaderError
 
 _DEMO_LIBRARIES = ("torch", "tqdm", "matplotlib")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="xloader")
-def main() -> None:
-    """Plan shuffled epochs over chunked arrays, and run them."""
+def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return split_names(value)
 
 
-def _split_names(
-    _context: click.Context, _option: click.Parameter, value: str | None
-) -> tuple[str, ...]:
-    """Split the value ``a,b`` of an option into the names ``a`` and ``b``."""
-    return tuple(name.strip() for name in (value or "").split(",") if name.strip())
-
-
-@main.command()
+@click.command(short_help="Train a small forecast model, in a few minutes.")
 @click.option(
     "--store",
     metavar="PATH",
@@ -38,7 +26,7 @@ def _split_names(
 @click.option(
     "--variables",
     metavar="A,B",
-    callback=_split_names,
+    callback=_names,
     help="Variables to forecast. Default: every float variable that is a map over time.",
 )
 @click.option("--time-dim", default="time", show_default=True, help="The dimension of time.")
@@ -111,7 +99,7 @@ def demo(
     Prints the plan, the errors of the forecast, of persistence and of climatology, what was read
     and how fast, and the speed of a plain torch dataset. Writes a picture of one forecast.
     """
-    try:
+    with plain_endings():
         require_libraries(_DEMO_LIBRARIES)
         # These modules import torch, which is slow and which --help does not need.
         from xloader.demo.options import DemoOptions
@@ -132,33 +120,3 @@ def demo(
             cache=cache,
         )
         run_demo(options)
-    except XloaderError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(2)
-
-
-@main.command()
-@click.argument("target", type=click.Path(path_type=Path))
-@click.option(
-    "--memory", metavar="SIZE", default="256MiB", show_default=True, help="Memory for merging."
-)
-@click.option("--overwrite", is_flag=True, help="Replace something else that lies at TARGET.")
-def merge(target: Path, memory: str, overwrite: bool) -> None:
-    """Merge the predictions that samples.mosaic(TARGET) has gathered into one Zarr store.
-
-    Exit codes: 0 if every sample has a prediction, 1 if the store was written but samples are
-    missing, 2 for an error.
-    """
-    try:
-        # Importing it takes a second, which --help does not need.
-        from xloader.samples.partial_results import merge as merge_target
-
-        summary = merge_target(target, memory=memory, overwrite=overwrite)
-    except XloaderError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(2)
-    click.echo(f"{target}: {summary}")
-    if not summary.is_complete:
-        missing = summary.num_ids - summary.num_windows
-        click.echo(f"{missing:,} samples are missing; their parts are kept, to go on with.")
-        sys.exit(1)

@@ -1,0 +1,278 @@
+"""The commands of jobs do what the verbs do, and their examples work."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import click.testing
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader import cli
+from xloader.samples.samples import Samples
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+JOBS = ("stats", "advise", "materialize", "merge")
+
+
+def run(*arguments):
+    return click.testing.CliRunner().invoke(cli.main, [str(argument) for argument in arguments])
+
+
+def succeed(*arguments) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, f"{arguments}: {result.output} {result.exception!r}"
+    return result.stdout
+
+
+def write_era5(path: Path) -> None:
+    """A year and a half of maps, each chunk over all times."""
+    time = np.arange("1978-10-01", "1980-04-01", np.timedelta64(1, "D"), "M8[ns]")
+    rng = np.random.default_rng(0)
+    shape = (len(time), 6, 8)
+    ds = xr.Dataset(
+        {
+            name: (("time", "lat", "lon"), rng.normal(280, 9, shape).astype("f4"), {"units": "K"})
+            for name in ("t2m", "u10")
+        },
+        {"time": time, "lat": np.linspace(75, -75, 6), "lon": np.arange(0.0, 360.0, 45.0)},
+    )
+    encoding = {name: {"chunks": (len(time), 3, 4)} for name in ds}
+    ds.to_zarr(path, zarr_format=3, consolidated=False, encoding=encoding)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_era5(tmp_path / "era5.zarr")
+    return tmp_path / "era5.zarr"
+
+
+# --- examples
+
+
+def examples_of(name: str) -> list[str]:
+    """The examples in the help of a command."""
+    lines = cli.main.commands[name].help.splitlines()
+    return [line.strip() for line in lines if line.strip().startswith(f"xloader {name} ")]
+
+
+@pytest.mark.parametrize("name", ["stats", "advise", "materialize"])
+def test_examples_of_the_help_work(name, store):
+    examples = examples_of(name)
+    assert len(examples) >= 2
+    for example in examples:
+        succeed(*shlex.split(example)[1:])
+
+
+def test_examples_of_merge_work(store):
+    samples = xloader.open(store).window(time=1).select([0, 1]).targets("t2m")
+    # The rank that ends first leaves the merge to others.
+    for rank in range(2):
+        out = samples.mosaic("forecast.zarr", rank=rank, world_size=2)
+        out.write([rank], samples[[rank]].targets)
+        out.flush()
+    succeed("stats", store, "--out", "stats.nc", "--part", "0/1")
+    examples = examples_of("merge")
+    assert len(examples) >= 2
+    for example in examples:
+        succeed(*shlex.split(example)[1:])
+
+
+def test_examples_of_the_page_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "command_line.md").read_text("utf-8")
+    num_run = 0
+    for kind, block in FENCE.findall(text):
+        if kind == "python":
+            exec(compile(block, "command_line.md", "exec"), {})
+        for line in block.splitlines() if kind == "sh" else []:
+            _, *arguments = shlex.split(line)
+            said = succeed(*arguments)
+            num_run += 1
+            if "--json" in arguments:
+                json.loads(said)
+    assert num_run >= 10
+
+
+def test_every_option_of_samples_is_on_the_page_and_in_each_help():
+    text = (ROOT / "docs" / "command_line.md").read_text("utf-8")
+    for name in ("stats", "advise", "materialize"):
+        command = cli.main.commands[name]
+        told = succeed(name, "--help")
+        for option in command.params:
+            if isinstance(option, cli.sample_description.SampleOption):
+                assert option.opts[0] in told
+                assert option.opts[0] in text
+
+
+# --- statistics
+
+
+def test_stats_are_those_of_the_verb(store):
+    given = json.loads(
+        succeed(
+            "stats", store, "--sel", "time=1979", "--window", "time=4", "--dim", "time", "--json"
+        )
+    )
+    samples = xloader.open(store).sel(time="1979").window(time=4)
+    expected = samples.stats(dim="time")
+    found = xr.Dataset.from_dict(given["stats"])
+    for name in ("t2m", "u10"):
+        np.testing.assert_array_equal(found[name], expected[name].transpose(*found[name].dims))
+    assert given["path"] is None
+
+
+def test_stats_without_windows_count_everything_that_is_selected(store):
+    ds = xr.open_zarr(store, consolidated=False)
+    given = json.loads(succeed("stats", store, "--sel", "time=1979,lat=75:-20", "--json"))
+    found = xr.Dataset.from_dict(given["stats"])
+    selected = ds.sel(time="1979", lat=slice(75, -20))
+    for name, values in selected.data_vars.items():
+        count, mean, std = (float(found[name].sel(stat=s)) for s in ("count", "mean", "std"))
+        assert count == values.size
+        assert mean == pytest.approx(float(values.astype(float).mean()), rel=1e-12)
+        assert std == pytest.approx(float(values.astype(float).std()), rel=1e-12)
+
+
+def test_parts_that_are_merged_are_the_whole(store):
+    succeed("stats", store, "--out", "whole.nc", "--by", "month")
+    for number in (2, 0, 1):
+        said = succeed(
+            "stats", store, "--out", "parts.nc", "--by", "month", "--part", f"{number}/3"
+        )
+        assert f"Part {number} of 3" in said
+        assert "xloader merge parts.nc" in said
+    told = json.loads(succeed("merge", "parts.nc", "--json"))
+    assert told["path"] == "parts.nc"
+    with xr.open_dataset("whole.nc") as whole, xr.open_dataset("parts.nc") as parts:
+        for name in ("t2m", "u10"):
+            np.testing.assert_array_equal(whole[name], parts[name])
+
+
+def test_large_results_in_a_file_are_described_only(store):
+    short = succeed("stats", store, "--out", "short.nc")
+    assert "280" in short
+    assert "Written to short.nc" in short
+    long = succeed("stats", store, "--dim", "lon", "--out", "long.nc")
+    assert "numbers of 2 variables" in long
+    assert len(long.splitlines()) == 2
+    told = json.loads(succeed("stats", store, "--dim", "lon", "--out", "other.nc", "--json"))
+    assert told["stats"] is None
+
+
+def test_a_part_without_a_path_is_refused(store):
+    result = run("stats", store, "--part", "0/2")
+    assert result.exit_code == 2
+    assert "--out stats.nc" in result.stderr
+
+
+def test_json_is_alone_on_stdout(store):
+    result = run("stats", store, "--window", "time=4", "--by", "month", "--json")
+    assert json.loads(result.stdout)
+
+
+# --- advice, and stores with other chunks
+
+
+def test_advice_is_that_of_the_verb(store):
+    options = ("--window", "time=1", "--batch-size", "4", "--memory", "1MiB", "--world-size", "2")
+    samples = xloader.open(store).window(time=1)
+    expected = samples.advise(batch_size=4, memory="1MiB", world_size=2, rank=0)
+    told = json.loads(succeed("advise", store, *options, "--json"))
+    assert told == json.loads(json.dumps(expected.to_dict()))
+    assert succeed("advise", store, *options) == f"{expected}\n"
+
+
+def test_materialize_writes_what_the_verb_writes(store):
+    described = ("--sel", "time=1979", "--window", "time=4", "--chunks", "time=30,lat=3")
+    told = json.loads(succeed("materialize", store, "target.zarr", *described, "--json"))
+    assert told["target"] == "target.zarr"
+    selected = xloader.open(store).sel(time="1979")
+    there = xloader.open("target.zarr").window(time=4)
+    here = selected.window(time=4)
+    assert len(there) == len(here)
+    np.testing.assert_array_equal(there[7][0], here[7][0])
+    ds = xr.open_zarr("target.zarr", consolidated=False)
+    assert ds.t2m.encoding["chunks"] == (30, 3, 8)
+
+
+def test_a_dry_run_writes_nothing(store):
+    said = succeed(
+        "materialize",
+        store,
+        "target.zarr",
+        "--window",
+        "time=1",
+        "--chunks",
+        "time=24",
+        "--dry-run",
+    )
+    assert said.strip()
+    assert not Path("target.zarr").exists()
+
+
+def test_loader_options_beside_chunks_are_refused(store):
+    line = ("materialize", store, "target.zarr", "--window", "time=1", "--chunks", "time=24")
+    result = run(*line, "--batch-size", "8")
+    assert result.exit_code == 2
+    assert "leave one of them out" in result.stderr
+
+
+def test_loader_options_choose_the_chunks(store, monkeypatch):
+    asked = []
+    advise = Samples.advise
+
+    def record(samples, **options):
+        asked.append(options)
+        return advise(samples, **options)
+
+    monkeypatch.setattr(Samples, "advise", record)
+    line = ("materialize", store, "target.zarr", "--window", "time=1", "--dry-run")
+    succeed(*line, "--batch-size", "4", "--loader-memory", "1MiB", "--memory", "64MiB")
+    assert {"batch_size": 4, "memory": "1MiB"} in asked
+
+
+# --- errors
+
+
+@pytest.mark.parametrize("command", ["stats", "advise", "materialize"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--variables", "t2n"], "did you mean 't2m'"),
+        (["--window", "tiem=2"], "did you mean 'time'"),
+        (["--sel", "time=1850"], "time"),
+    ],
+)
+def test_an_error_of_the_library_is_one_line(store, command, options, words):
+    target = ["target.zarr"] if command == "materialize" else []
+    result = run(command, store, *target, *options)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: ")
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+
+
+def test_a_store_that_is_not_there(tmp_path):
+    result = run("stats", tmp_path / "nothing.zarr")
+    assert result.exit_code == 2
+    assert "nothing at this path" in result.stderr
+
+
+def test_ctrl_c_names_the_parts(store, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Samples, "stats", interrupt)
+    result = run("stats", store, "--window", "time=1", "--out", "stats.nc")
+    assert result.exit_code == 130
+    assert "stats.nc.parts" in result.stderr
+    assert "run the same command again" in result.stderr

@@ -1,0 +1,360 @@
+"""A materialize job that was killed, or whose disk was full, goes on; parts add up to a whole."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader import Samples
+from xloader.errors import SourceAccessError, StoreFullError, TargetError
+from xloader.sources.stores.writable_store import WritableStore
+from xloader.testing import SourceRecorder, write_store
+
+OPTIONS: dict[str, Any] = {"chunks": {"time": 4}, "shards": {"time": 8}, "threads": 2}
+DIRECT, BETWEEN = "1MiB", "200KiB"
+"""Memory with which chunks are read once, and with which values pass an intermediate store."""
+
+
+def make_dataset() -> xr.Dataset:
+    values = np.random.default_rng(0).normal(280, 9, (2, 96, 32, 32)).astype("f4")
+    return xr.Dataset(
+        {"t": (("time", "y", "x"), values[0]), "u": (("time", "y", "x"), values[1])},
+        {"time": np.arange(96), "y": np.linspace(0, 1, 32)},
+    )
+
+
+def source_at(path: Path) -> Samples:
+    write_store(make_dataset(), {"t": (96, 4, 4), "u": (10, 32, 32)}, path)
+    return xloader.open(path).window(time=3)
+
+
+def objects_in(target: Path) -> dict[str, str]:
+    """The digest of each file but the store's own attributes, which hold the time."""
+    return {
+        str(path.relative_to(target)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(target.rglob("*"))
+        if path.is_file() and path != target / "zarr.json"
+    }
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Samples:
+    return source_at(tmp_path / "source.zarr")
+
+
+@pytest.fixture
+def expected(samples: Samples, tmp_path: Path) -> dict[str, str]:
+    """What an undisturbed job writes."""
+    done = samples.materialize(tmp_path / "whole.zarr", memory=DIRECT, **OPTIONS)
+    assert done.is_complete
+    with xr.open_zarr(tmp_path / "whole.zarr") as found:
+        xr.testing.assert_equal(found, make_dataset())
+    return objects_in(tmp_path / "whole.zarr")
+
+
+class Breaking:
+    """Lets some objects be written, then breaks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int, error: Exception) -> None:
+        self.keys: list[str] = []
+        put = WritableStore.put
+
+        def breaking(store: WritableStore, key: str, data: bytes) -> None:
+            if len(self.keys) >= most:
+                raise error
+            self.keys.append(key)
+            put(store, key, data)
+
+        monkeypatch.setattr(WritableStore, "put", breaking)
+
+
+@pytest.mark.parametrize(
+    ("memory", "most"),
+    [*((DIRECT, most) for most in range(0, 34, 4)), *((BETWEEN, most) for most in range(8, 64, 8))],
+)
+def test_a_job_that_breaks_anywhere_goes_on(
+    samples: Samples,
+    expected: dict[str, str],
+    tmp_path: Path,
+    memory: str,
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = tmp_path / "t.zarr"
+    with monkeypatch.context() as patched:
+        Breaking(patched, most, ZeroDivisionError())
+        # Threads of an error that is not from a store end the call as it is.
+        with pytest.raises((ZeroDivisionError, SourceAccessError)):
+            samples.materialize(target, memory=memory, **OPTIONS)
+    recorder = SourceRecorder(samples.recipe.source)
+    again = xloader.open(recorder).window(time=3)
+    done = again.materialize(target, memory=memory, verify=True, **OPTIONS)
+    assert done.is_complete
+    assert recorder.num_reads == done.num_reads == done.expected_reads
+    assert objects_in(target) == expected
+    assert sum(own.num_done + own.num_written for own in done.variables) == 24
+    (is_between,) = {own.intermediate_chunks is not None for own in done.variables[:1]}
+    assert is_between == (memory == BETWEEN) or done.variables[0].num_written == 0
+
+
+RUN = """
+import os, signal, sys
+from pathlib import Path
+import xloader
+from tests.jobs.test_materialize_restarts import OPTIONS
+from xloader.sources.stores.writable_store import WritableStore
+folder, memory, most, part = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), eval(sys.argv[4])
+put, count = WritableStore.put, 0
+
+def killed(store, key, data):
+    global count
+    count += 1
+    if count == most:
+        # The file was begun under another name.
+        path = folder / "t.zarr" / (key + "." + "0" * 32 + ".partial")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data[:7])
+        os.kill(os.getpid(), signal.SIGKILL)
+    put(store, key, data)
+
+WritableStore.put = killed
+samples = xloader.open(folder / "source.zarr").window(time=3)
+done = samples.materialize(folder / "t.zarr", memory=memory, part=part, **OPTIONS)
+print(done.is_complete, done.num_reads)
+"""
+
+
+def run(folder: Path, memory: str, most: int, part: object = None) -> subprocess.Popen[str]:
+    arguments = [str(folder), memory, str(most), repr(part)]
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, *arguments],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+@pytest.mark.parametrize("memory", [DIRECT, BETWEEN])
+def test_a_job_that_is_killed_twice_goes_on(
+    samples: Samples, expected: dict[str, str], tmp_path: Path, memory: str
+) -> None:
+    # The first is killed among the metadata or the first shards, the second later.
+    for most in (9, 23):
+        process = run(tmp_path, memory, most)
+        process.communicate(timeout=120)
+        assert process.returncode == -signal.SIGKILL
+    assert list((tmp_path / "t.zarr").rglob("*.partial"))
+    done = samples.materialize(tmp_path / "t.zarr", memory=memory, verify=True, **OPTIONS)
+    assert done.is_complete
+    assert done.num_reads == done.expected_reads
+    # With nothing lost, doubled or left over.
+    assert objects_in(tmp_path / "t.zarr") == expected
+
+
+def test_parts_in_processes_of_their_own(
+    samples: Samples, expected: dict[str, str], tmp_path: Path
+) -> None:
+    parts = [run(tmp_path, "400KiB", -1, (number, 3)) for number in range(3)]
+    told = [part.communicate(timeout=120)[0].split() for part in parts]
+    assert all(part.returncode == 0 for part in parts)
+    assert "True" in [one for one, _ in told]
+    assert objects_in(tmp_path / "t.zarr") == expected
+
+
+def test_parts_one_after_another(
+    samples: Samples, expected: dict[str, str], tmp_path: Path
+) -> None:
+    done = []
+    for number in (2, 0, 1):
+        # Each part may have another memory: who writes what does not depend on it.
+        memory = ["1MiB", "500KiB", "2MiB"][number]
+        options = {**OPTIONS, "memory": memory, "part": (number, 3)}
+        done.append(samples.materialize(tmp_path / "t.zarr", **options))
+        # A part that is called again has nothing to do.
+        again = samples.materialize(tmp_path / "t.zarr", **options)
+        assert again.num_reads == 0
+        assert again.is_complete == done[-1].is_complete
+    assert [one.is_complete for one in done] == [False, False, True]
+    assert [sum(own.num_written for own in one.variables) for one in done] == [8, 8, 8]
+    assert "not complete yet" in str(done[0])
+    assert objects_in(tmp_path / "t.zarr") == expected
+
+
+def test_a_full_disk(
+    samples: Samples, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, room = tmp_path / "t.zarr", 14
+
+    def full(path: Path, other: Path) -> Path:
+        nonlocal room
+        room -= 1
+        if room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(path, other)
+
+    replace = Path.replace
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        with pytest.raises(StoreFullError, match=r"no room is left in .*t\.zarr"):
+            samples.materialize(target, memory=DIRECT, **OPTIONS)
+    assert room < 0
+    done = samples.materialize(target, memory=DIRECT, **OPTIONS)
+    assert done.is_complete
+    assert objects_in(target) == expected
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("a small disk cannot be mounted")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_is_full_in_earnest(
+    samples: Samples, expected: dict[str, str], small_disk: Path
+) -> None:
+    stuffing = small_disk / "stuffing"
+    stuffing.write_bytes(bytes(1 << 19))
+    with pytest.raises(StoreFullError):
+        samples.materialize(small_disk / "t.zarr", memory=DIRECT, **OPTIONS)
+    stuffing.unlink()
+    done = samples.materialize(small_disk / "t.zarr", memory=DIRECT, **OPTIONS)
+    assert sum(own.num_written for own in done.variables) > 0
+    assert objects_in(small_disk / "t.zarr") == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"chunks": {"time": 8}}, "chunks"),
+        ({"shards": {"time": 16}}, "shards"),
+        ({"compressor": "lz4"}, "codecs"),
+        ({"dtype": "float64"}, "dtype"),
+        ({"pack": {"t": "int16"}}, "pack"),
+    ],
+)
+def test_other_arguments_are_refused(
+    samples: Samples, tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    target = tmp_path / "t.zarr"
+    samples.materialize(target, **OPTIONS)
+    with pytest.raises(TargetError, match=f"another .*{named}"):
+        samples.materialize(target, **{**OPTIONS, **changes})
+    done = samples.materialize(target, **{**OPTIONS, **changes}, overwrite=True)
+    assert sum(own.num_written for own in done.variables) > 0
+
+
+def test_other_samples_are_refused(samples: Samples, tmp_path: Path) -> None:
+    target = tmp_path / "t.zarr"
+    samples.materialize(target, **OPTIONS)
+    with pytest.raises(TargetError, match="another source"):
+        xloader.open(tmp_path / "source.zarr").isel(x=slice(0, 8)).window(time=3).materialize(
+            target, **OPTIONS
+        )
+    with pytest.raises(TargetError, match="another samples"):
+        samples.select([0]).materialize(target, **OPTIONS)
+    # Other windows that need the same elements are no others.
+    other = xloader.open(tmp_path / "source.zarr").window(time=4, stride=1)
+    assert other.materialize(target, **OPTIONS).num_reads == 0
+
+
+def test_objects_that_are_lost_or_changed(
+    samples: Samples, expected: dict[str, str], tmp_path: Path
+) -> None:
+    target = tmp_path / "t.zarr"
+    first = samples.materialize(target, **OPTIONS)
+    (target / "t" / "c" / "3" / "0" / "0").unlink()
+    again = samples.materialize(target, **OPTIONS)
+    assert [own.num_written for own in again.variables] == [1, 0]
+    assert [own.digest for own in again.variables] == [own.digest for own in first.variables]
+    assert objects_in(target) == expected
+    path = target / "u" / "c" / "3" / "0" / "0"
+    path.write_bytes(path.read_bytes()[::-1])
+    assert samples.materialize(target, **OPTIONS).is_complete
+    with pytest.raises(TargetError, match="digest of u"):
+        samples.materialize(target, verify=True, **OPTIONS)
+
+
+def test_bounds_that_were_found_are_not_read_again(
+    samples: Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**OPTIONS, "pack": {"u": "int16"}}
+    with monkeypatch.context() as patched:
+        Breaking(patched, 12, ZeroDivisionError())
+        with pytest.raises(ZeroDivisionError):
+            samples.materialize(tmp_path / "t.zarr", **options)
+    done = samples.materialize(tmp_path / "t.zarr", **options)
+    assert done.num_bounds_reads == 0
+    assert done.is_complete
+
+
+MEMORY = """
+import sys, threading, time
+import numpy as np, psutil, zarr
+import xloader
+folder, num_steps = sys.argv[1], int(sys.argv[2])
+group = zarr.create_group(folder + f"/{num_steps}.zarr")
+shape, dims = (num_steps, 128, 128), ("time", "y", "x")
+array = group.create_array("t", shape=shape, chunks=(64, 64, 64), dtype="f4", dimension_names=dims)
+rng = np.random.default_rng(0)
+for begin in range(0, num_steps, 64):
+    array[begin : begin + 64] = rng.random((64, 128, 128), np.float32)
+samples = xloader.open(folder + f"/{num_steps}.zarr").window(time=2)
+options = {"chunks": {"time": 16}, "shards": {"time": 48}, "memory": "48MiB", "threads": 2}
+# The first call imports and starts what it needs.
+
+samples.materialize(folder + f"/{num_steps}-dry.zarr", dry_run=True, **options)
+xloader.open(folder + "/small.zarr").window(time=2).materialize(
+    folder + f"/{num_steps}-small.zarr", chunks={"time": 16}
+)
+process, peak, is_over = psutil.Process(), [0], threading.Event()
+
+def watch():
+    while not is_over.wait(0.002):
+        peak[0] = max(peak[0], process.memory_info().rss)
+
+thread = threading.Thread(target=watch)
+begin = process.memory_info().rss
+thread.start()
+done = samples.materialize(folder + f"/{num_steps}-out.zarr", **options)
+is_over.set()
+thread.join()
+print(peak[0] - begin, done.expected_peak_nbytes, done.num_reads)
+"""
+
+
+def test_memory_stays_within_the_budget_with_16_times_the_data(tmp_path: Path) -> None:
+    small = xr.Dataset({"t": (("time", "y", "x"), np.zeros((32, 8, 8), "f4"))})
+    write_store(small, {"t": (16, 8, 8)}, tmp_path / "small.zarr")
+    peaks = []
+    for num_steps in (128, 2048):
+        command = [sys.executable, "-c", MEMORY, str(tmp_path), str(num_steps)]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        assert told.returncode == 0, told.stderr
+        peak, expected, num_reads = map(int, told.stdout.split())
+        assert num_reads == num_steps // 64 * 4
+        assert expected <= 48 << 20
+        assert peak <= 1.1 * (48 << 20) + (32 << 20)
+        peaks.append(peak)
+    # 8 and 128 MiB of data.
+    assert peaks[1] <= peaks[0] + (48 << 20)

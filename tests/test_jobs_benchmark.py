@@ -1,0 +1,214 @@
+"""The benchmark of jobs runs and counts correctly, and the one that kills jobs sees differences."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from benchmarks import chunking, job_runs, job_tables, kills, stats_contest
+from benchmarks.chunking import CaseFigures, CopyFigures, EpochFigures
+from benchmarks.job_runs import COUNT, JobRun
+from benchmarks.layouts import StoreSpec
+from benchmarks.measure import Usage
+from benchmarks.ours import Epoch
+from benchmarks.stats_contest import DASK, LOADER, StatsFigures
+from benchmarks.stores import ensure_grown, ensure_stores
+
+ROOT = Path(__file__).resolve().parents[1]
+SPEC = StoreSpec("labels", (4, 90, 90), num_steps=12, variables=("t2m", "u10"), has_labels=True)
+ALL_TIME = dataclasses.replace(SPEC, name="all-time", chunks=(12, 90, 90), has_labels=False)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory) -> dict[StoreSpec, Path]:
+    return ensure_stores(tmp_path_factory.mktemp("stores"), [SPEC, ALL_TIME])
+
+
+def play(turns, *told) -> list[JobRun]:
+    """The figures of some turns."""
+    assert next(turns) is None
+    found = [turns.send(each) for each in told]
+    turns.close()
+    return found
+
+
+# --- stores
+
+
+def test_a_store_may_have_labels(paths):
+    with xr.open_zarr(paths[SPEC], consolidated=False) as ds:
+        assert ds.indexes["time"][4] == np.datetime64("2001-01-02")
+        assert ds["lat"].values[[0, -1]].tolist() == [90, -90]
+        assert ds["t2m"].encoding["chunks"] == SPEC.chunks
+    with xr.open_zarr(paths[ALL_TIME], consolidated=False) as ds:
+        assert not ds.coords
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_grown_store_repeats_its_chunks_along_an_axis(paths, axis):
+    grown, path = ensure_grown(paths[ALL_TIME].parent, ALL_TIME, 3, axis=axis)
+    assert grown.shape[axis] == 3 * ALL_TIME.shape[axis]
+    assert grown.num_chunks == 3 * ALL_TIME.num_chunks
+    assert path.name == grown.folder_name
+    repeats = [1, 1, 1]
+    repeats[axis] = 3
+    for name in ALL_TIME.variables:
+        base = zarr.open_array(paths[ALL_TIME] / name, mode="r")[:]
+        there = zarr.open_array(path / name, mode="r")[:]
+        np.testing.assert_array_equal(there, np.tile(base, repeats))
+
+
+# --- jobs
+
+
+def test_statistics_read_each_chunk_once(paths):
+    for turns in (
+        job_runs.play_stats(paths[SPEC], SPEC, {}),
+        job_runs.play_dask_stats(paths[SPEC], SPEC, 2),
+    ):
+        timed, counted = play(turns, None, COUNT)
+        assert timed.num_reads is None
+        assert timed.seconds > 0
+        assert counted.num_reads == SPEC.num_chunks
+
+
+@pytest.mark.parametrize("name", list(stats_contest.WAYS))
+def test_every_kind_of_statistics_runs(paths, name):
+    options = stats_contest.WAYS[name]
+    (run,) = play(job_runs.play_stats(paths[SPEC], SPEC, options), COUNT)
+    assert run.num_reads == SPEC.num_chunks
+
+
+@pytest.mark.parametrize("by_dask", [False, True])
+def test_copies_have_other_chunks_and_the_same_values(paths, tmp_path, by_dask):
+    spec, target = ALL_TIME, tmp_path / "copy.zarr"
+    chunks = {"time": 3, "lat": 180, "lon": 360}
+    if by_dask:
+        turns = job_runs.play_dask_copy(paths[spec], spec, target, chunks, 2)
+    else:
+        options = {"chunks": chunks, "memory": "64MiB"}
+        turns = job_runs.play_materialize(paths[spec], spec, target, {"time": 1}, options)
+    # The second turn finds the target of the first.
+    first, second = play(turns, COUNT, COUNT)
+    assert first.num_reads == second.num_reads >= spec.num_chunks
+    for name in spec.variables:
+        copied = zarr.open_array(target / name, mode="r")
+        assert copied.chunks == (3, 180, 360)
+        np.testing.assert_array_equal(copied[:], zarr.open_array(paths[spec] / name, mode="r")[:])
+
+
+def test_a_quick_run_prints_its_tables(tmp_path):
+    pytest.importorskip("torch")
+    figures = tmp_path / "figures.json"
+    line = [sys.executable, "-m", "benchmarks.jobs", "--quick", "--only", "chunks"]
+    line += ["--folder", str(tmp_path), "--json", str(figures)]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(figures.read_text("utf-8"))["chunks"]
+    for name in ("maps", "patches"):
+        before, after = told[name]["before"], told[name]["after"]
+        assert after["amplification"] == pytest.approx(after["predicted"]["read_amplification"])
+        assert after["chunks"] != before["chunks"]
+        assert after["memory_nbytes"] <= before["memory_nbytes"]
+        assert not told[name]["copies"][0]["left_out"]
+    assert len(told["maps"]["copies"]) == 3
+    assert "whole maps of one step" in done.stdout
+
+
+# --- tables
+
+
+def test_ratios_are_to_the_loader_and_to_dask():
+    figures = StatsFigures(
+        SPEC,
+        {
+            LOADER: [JobRun(1.0, 0)],
+            "plain": [JobRun(2.0, 0), JobRun(1.25, 0)],
+            DASK: [JobRun(5, 0)],
+        },
+        {"plain": SPEC.num_chunks, DASK: 2 * SPEC.num_chunks},
+        {"3 quantiles": "not installed"},
+    )
+    told = figures.to_dict()["kinds"]
+    assert told["plain"]["of_loader"] == pytest.approx(0.8)
+    assert told["plain"]["times_dask"] == pytest.approx(4.0)
+    assert told[DASK]["reads_of_a_chunk"] == 2.0
+    table = job_tables.show_stats(figures)
+    assert "| plain | 1.25 | 0.00 | 0.80 | 4.0 | 0 | 1.00 |" in table
+    assert "not measured: not installed" in table
+
+
+def test_before_and_after_stand_one_below_the_other():
+    used = Usage(seconds=2.0, cpu_seconds=3.0, num_faults=0)
+    epoch = Epoch(used, 0.1, 1000, 4 * 10**9, 32, 1.5, 2.0, 8.0, 1 << 20)
+    told = {"read_amplification": None, "mixing_share": None, "gb_per_s": None}
+    better = {"read_amplification": 1.0, "mixing_share": 0.9, "gb_per_s": 1.8}
+    after = dataclasses.replace(epoch, amplification=1.0)
+    runs, num_reads = {chunking.XLOADER: [JobRun(2.0, 1 << 26)]}, {chunking.XLOADER: 16}
+    copy = CopyFigures(ALL_TIME, {"time": 4, "lat": 180}, 1 << 27, runs, num_reads, {})
+    layout = chunking.make_cases(is_quick=True)[0]
+    case = CaseFigures(
+        layout,
+        "advice",
+        EpochFigures((12, 90, 90), 1 << 28, told, epoch, epoch, 0.5),
+        EpochFigures((4, 180, 360), 1 << 26, better, after, after, 0.95),
+        (copy,),
+    )
+    before, after = job_tables.show_epochs([case]).splitlines()[2:]
+    assert "12 x 90 x 90 | 256 | 1.50 (does not fit) | 50% (does not fit) | 2.00" in before
+    assert "4 x 180 x 360 | 64 | 1.00 (1.00) | 95% (90%) | 2.00 (1.80)" in after
+    (row,) = job_tables.show_copies([case]).splitlines()[2:]
+    assert "| 4 x 180 | materialize | 2.0 | 0.00 | - | 64 (128) | 1.00 |" in row
+
+
+# --- kills
+
+
+def test_a_digest_sees_each_file_and_each_value(tmp_path):
+    folder = tmp_path / "a.zarr"
+    (folder / "c").mkdir(parents=True)
+    (folder / "c" / "0").write_bytes(b"chunk")
+    found = [kills.digest(folder)]
+    (folder / "c" / "0").write_bytes(b"chunK")
+    found.append(kills.digest(folder))
+    (folder / "c" / "0").rename(folder / "c" / "1")
+    found.append(kills.digest(folder))
+    for written in ("today", "tomorrow"):
+        held = {"attributes": {"history": written, "title": "a"}}
+        (folder / "zarr.json").write_text(json.dumps(held))
+        found.append(kills.digest(folder))
+    # The time of writing does not count.
+    assert found.pop() == found[-1]
+    for value in (1.0, 2.0):
+        pytest.importorskip("h5netcdf")
+        xr.Dataset({"t": ("x", [value])}).to_netcdf(tmp_path / f"{value}.nc", engine="h5netcdf")
+        found.append(kills.digest(tmp_path / f"{value}.nc"))
+    assert len(set(found)) == 6
+
+
+@pytest.mark.parametrize("job", list(kills.JOBS))
+def test_a_killed_job_ends_with_the_same_digest(job, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert kills.try_job(job, 1, 3, tmp_path) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == 2
+    assert "the same" in told[1]
+
+
+def test_a_difference_is_counted(tmp_path, capsys, monkeypatch):
+    digests = iter("ab")
+    monkeypatch.setattr(kills, "digest", lambda _: next(digests))
+    monkeypatch.setattr(kills, "start", lambda *_: None)
+    monkeypatch.setattr(kills, "finish", lambda _: 5)
+    monkeypatch.setattr(kills, "finish_or_kill", lambda *_: None)
+    monkeypatch.setattr(kills, "write", lambda _: None)
+    assert kills.try_job("stats", 1, 0, tmp_path) == 1
+    assert "DIFFERS" in capsys.readouterr().out

@@ -1,0 +1,36 @@
+"""``xloader advise``: which chunks would suit samples better."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from xloader.cli.endings import plain_endings
+from xloader.cli.json_output import print_json
+from xloader.cli.loader_options import takes_loader_options
+from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
+
+
+@click.command(cls=SampleCommand, short_help="Find chunks that suit the training.")
+@takes_samples
+@takes_loader_options()
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+def advise(description: SampleDescription, loader_options: dict[str, Any], is_json: bool) -> None:
+    r"""Compare the chunks of STORE with better ones, for samples and a loader. No value is read.
+
+    Pass the samples and the options that the training will have.
+
+    \b
+    Examples:
+      xloader advise era5.zarr --window time=1 --batch-size 32
+      xloader advise era5.zarr --window time=6 --stride time=1 --world-size 4 --json
+
+    Exit codes: 0 done, 2 an error, 130 interrupted.
+    """
+    with plain_endings("Nothing was written."):
+        advice = description.open().advise(**loader_options)
+        if is_json:
+            print_json(advice)
+        else:
+            click.echo(str(advice))

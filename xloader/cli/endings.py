@@ -1,0 +1,75 @@
+"""How commands end: their exit codes, and errors, warnings and interruptions as plain lines.
+
+==== ==================================================================
+code meaning
+==== ==================================================================
+0    done
+1    done, but incomplete; the last line says what is missing
+2    an error; nothing was done, or a job stopped and may be run again
+130  interrupted by Ctrl-C
+==== ==================================================================
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+
+from xloader.errors import XloaderError
+
+INCOMPLETE: Final = 1
+FAILED: Final = 2
+INTERRUPTED: Final = 130
+
+
+@contextmanager
+def plain_endings(on_interrupt: str = "") -> Iterator[None]:
+    """Context that prints errors and warnings without a traceback, and ends with an exit code.
+
+    Parameters
+    ----------
+    on_interrupt : str
+        How to go on after Ctrl-C, as a sentence.
+
+    Raises
+    ------
+    SystemExit
+        With 2 after an `XloaderError`, and 130 after Ctrl-C.
+    """
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            yield
+        except XloaderError as error:
+            click.echo(f"Error: {error}", err=True)
+            sys.exit(FAILED)
+        except KeyboardInterrupt:
+            click.echo(f"Interrupted. {on_interrupt}".rstrip(), err=True)
+            sys.exit(INTERRUPTED)
+
+
+def end_incomplete(message: str) -> None:
+    """Say what is missing, and end with code 1.
+
+    Parameters
+    ----------
+    message : str
+        A sentence, which goes to standard error.
+
+    Raises
+    ------
+    SystemExit
+        Always, with 1.
+    """
+    click.echo(message, err=True)
+    sys.exit(INCOMPLETE)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    # The file and the line of a warning say nothing to someone who has written neither.
+    click.echo(f"Warning: {message}", err=True)

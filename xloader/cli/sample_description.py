@@ -1,0 +1,279 @@
+"""The description of samples that all commands share, and the options that it is made of."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import click
+
+from xloader.cli import option_texts
+from xloader.cli.option_texts import Texts
+from xloader.errors import OptionError
+from xloader.samples.samples import Samples
+from xloader.samples.samples import open as open_samples
+
+
+@dataclass(frozen=True)
+class SampleDescription:
+    """The texts of the options that describe samples, which become verbs of `Samples`.
+
+    Parameters
+    ----------
+    store : str
+        A path or URL.
+    variables, group : str, optional
+        As in :func:`xloader.open`; the names of variables are separated by commas.
+    storage_option : tuple of str
+        Options of the file system of a URL, each ``name=value``.
+    sel, isel : tuple of str
+        Selections by label and by position: ``time=1979:2017``. Labels are selected first.
+    window, stride, dilation, gaps, pad : tuple of str
+        The arguments of :meth:`Samples.window`: ``time=6``.
+    wrap : str, optional
+        Dimensions along which windows wrap, separated by commas.
+    inputs, targets : str, optional
+        Variables and offsets of these fields: ``t2m,u10@time=0:2``.
+    field : tuple of str
+        Other fields: ``past=t2m@time=0:2``.
+    dropna : bool
+        Whether samples with too few valid values are dropped.
+    at_least : float, optional
+        Share of the values that must be valid; by default all.
+
+    Examples
+    --------
+    >>> SampleDescription("era5.zarr", sel=("time=1979:2017",), window=("time=6",)).store
+    'era5.zarr'
+    """
+
+    store: str
+    variables: str | None = None
+    group: str | None = None
+    storage_option: Texts = ()
+    sel: Texts = ()
+    isel: Texts = ()
+    window: Texts = ()
+    stride: Texts = ()
+    dilation: Texts = ()
+    gaps: Texts = ()
+    wrap: str | None = None
+    pad: Texts = ()
+    inputs: str | None = None
+    targets: str | None = None
+    field: Texts = ()
+    dropna: bool = False
+    at_least: float | None = None
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether any option of windows is given."""
+        return any((self.window, self.stride, self.dilation, self.gaps, self.wrap, self.pad))
+
+    def open(self) -> Samples:
+        """Open the store and call the verbs that the options name.
+
+        Returns
+        -------
+        Samples
+            The samples; without windows if no window is described.
+
+        Raises
+        ------
+        XloaderError
+            If a text cannot be read, or as the verbs raise it.
+        """
+        samples = open_samples(
+            self.store,
+            variables=option_texts.split_names(self.variables) or None,
+            group=self.group,
+            storage_options=option_texts.read_storage("--storage-option", self.storage_option),
+        )
+        samples = self._selected(samples)
+        if self.has_windows:
+            samples = samples.window(**self._window_arguments())
+        for name, text in self._field_texts():
+            variables, offsets = option_texts.read_fields(f"--{name}", text)
+            samples = samples.field(name, *variables, **offsets)
+        if self.at_least is not None and not self.dropna:
+            raise OptionError(
+                "the option --at-least belongs to --dropna",
+                given=f"--at-least {self.at_least:g} without --dropna",
+                remedy="add --dropna",
+            )
+        share = 1.0 if self.at_least is None else self.at_least
+        return samples.dropna(at_least=share) if self.dropna else samples
+
+    def _selected(self, samples: Samples) -> Samples:
+        labels = option_texts.split_pairs("--sel", self.sel)
+        if labels:
+            indexes = samples.coords.to_dataset().indexes
+            readers = {
+                # Labels that are dates or text stay text. Without labels, positions are selected.
+                dim: option_texts.read_number
+                if dim not in indexes or indexes[dim].dtype.kind in "iuf"
+                else str
+                for dim in labels
+            }
+            samples = samples.sel(
+                {
+                    dim: option_texts.read_selection(values, readers[dim])
+                    for dim, values in labels.items()
+                }
+            )
+        positions = option_texts.split_pairs("--isel", self.isel)
+        if positions:
+            samples = samples.isel(
+                {dim: option_texts.read_selection(values) for dim, values in positions.items()}
+            )
+        return samples
+
+    def _window_arguments(self) -> dict[str, Any]:
+        read_size = option_texts.read_size
+        sizes = option_texts.plain_or_pairs("--window", self.window, read_size)
+        arguments: dict[str, Any] = {"sizes": sizes or None}
+        for word in ("stride", "dilation"):
+            if texts := getattr(self, word):
+                arguments[word] = option_texts.plain_or_pairs(f"--{word}", texts, read_size)
+        if self.gaps:
+            arguments["gaps"] = option_texts.plain_or_pairs("--gaps", self.gaps, str)
+        if self.wrap:
+            arguments["wrap"] = option_texts.split_names(self.wrap)
+        if self.pad:
+            pairs = option_texts.split_pairs("--pad", self.pad)
+            arguments["pad"] = {
+                dim: option_texts.read_selection(values, option_texts.read_pad)
+                for dim, values in pairs.items()
+            }
+        return arguments
+
+    def _field_texts(self) -> list[tuple[str, str]]:
+        named = [("inputs", self.inputs), ("targets", self.targets)]
+        found = [(name, text) for name, text in named if text is not None]
+        for text in self.field:
+            name, sign, rest = text.partition("=")
+            if not sign or "@" in name:
+                raise OptionError(
+                    "the option --field has no name",
+                    given=text,
+                    allowed="name=variables, or name=variables@dimension=positions",
+                    remedy="write for example --field past=t2m@time=0:2",
+                )
+            found.append((name.strip(), rest))
+        return found
+
+
+class SampleOption(click.Option):
+    """An option that describes samples; `SampleCommand` lists these under a heading."""
+
+
+class SampleCommand(click.Command):
+    """A command whose help lists the options of the samples apart, and keeps its examples."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under two headings."""
+        for heading, is_sample in (("Samples", True), ("Options", False)):
+            rows = [
+                row
+                for param in self.get_params(context)
+                if isinstance(param, click.Option)
+                and isinstance(param, SampleOption) == is_sample
+                and (row := param.get_help_record(context)) is not None
+            ]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+
+_MULTIPLE = {"multiple": True, "metavar": "DIM=..."}
+_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("--variables", {"metavar": "A,B", "help": "Variables to offer. Default: all with numbers."}),
+    ("--group", {"metavar": "PATH", "help": "Group within the store."}),
+    (
+        "--storage-option",
+        {
+            "multiple": True,
+            "metavar": "NAME=VALUE",
+            "help": "Option of the file system of a URL, such as anon=true.",
+        },
+    ),
+    (
+        "--sel",
+        {**_MULTIPLE, "help": "Labels to keep: time=1979:2017,level=500. Ends are included."},
+    ),
+    ("--isel", {**_MULTIPLE, "help": "Positions to keep, after --sel: time=0:100."}),
+    (
+        "--window",
+        {**_MULTIPLE, "help": "Elements of a window: time=6,lat=64, or a duration: time=3D."},
+    ),
+    (
+        "--stride",
+        {**_MULTIPLE, "help": "Elements between windows: time=1. Default: the window's size."},
+    ),
+    ("--dilation", {**_MULTIPLE, "help": "Elements between those of a window: time=4."}),
+    (
+        "--gaps",
+        {**_MULTIPLE, "help": "Windows across gaps: time=drop (the default), raise or allow."},
+    ),
+    ("--wrap", {"metavar": "DIM,DIM", "help": "Dimensions along which windows wrap: lon."}),
+    ("--pad", {**_MULTIPLE, "help": "Borders: lat=edge, lat=reflect or a number."}),
+    (
+        "--inputs",
+        {
+            "metavar": "A,B@DIM=...",
+            "help": "Variables of the field inputs, and what it takes of the window: "
+            "t2m,u10@time=0:2. The end of a slice is not included, as in Python.",
+        },
+    ),
+    (
+        "--targets",
+        {
+            "metavar": "A@DIM=...",
+            "help": "The same of the field targets: t2m@time=5 or time=+10D.",
+        },
+    ),
+    (
+        "--field",
+        {
+            "multiple": True,
+            "metavar": "NAME=A@DIM=...",
+            "help": "The same of a field with another name: past=t2m@time=0:2.",
+        },
+    ),
+    ("--dropna", {"is_flag": True, "help": "Drop samples that hold too few valid values."}),
+    (
+        "--at-least",
+        {
+            "type": click.FloatRange(0, 1),
+            "metavar": "SHARE",
+            "help": "Share of the values that must be valid, with --dropna. Default: all.",
+        },
+    ),
+)
+
+
+def takes_samples(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command with ``STORE`` and the options that describe samples.
+
+    Parameters
+    ----------
+    command : callable
+        The command, which takes the keyword argument ``description``: a `SampleDescription`.
+
+    Returns
+    -------
+    callable
+        The command, to be decorated with `click.command` and options of its own.
+    """
+    names = [own.name for own in fields(SampleDescription)]
+
+    @functools.wraps(command)
+    def described(**given: Any) -> None:
+        texts = {name: given.pop(name) for name in names}
+        command(description=SampleDescription(**texts), **given)
+
+    for flag, settings in reversed(_OPTIONS):
+        described = click.option(flag, cls=SampleOption, **settings)(described)
+    return click.argument("store")(described)

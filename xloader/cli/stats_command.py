@@ -1,0 +1,123 @@
+"""``xloader stats``: statistics of the part of a store that samples cover."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+import xloader
+from xloader.cli import option_texts
+from xloader.cli.endings import plain_endings
+from xloader.cli.json_output import print_json
+from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
+from xloader.cli.stats_output import show_stats
+from xloader.errors import OptionError
+
+
+@click.command(cls=SampleCommand, short_help="Compute statistics of what samples cover.")
+@takes_samples
+@click.option("--out", metavar="PATH", help="Write the result to PATH: stats.nc or stats.zarr.")
+@click.option(
+    "--dim",
+    metavar="A,B",
+    help="Dimensions to reduce, or all; time gives statistics of each cell. Default: those that "
+    "do not become channels of the samples.",
+)
+@click.option("--by", metavar="CLOCK", help="By month, dayofyear, season or hour.")
+@click.option("--quantiles", metavar="Q,Q", help="Quantiles from 0 to 1: 0.01,0.99.")
+@click.option(
+    "--leads",
+    metavar="LEAD,LEAD",
+    help="Of differences along time instead of values: 6h,24h. 0 is the values.",
+)
+@click.option("--weights", metavar="WEIGHTS", help="area weights cells by the cosine of latitude.")
+@click.option(
+    "--part", metavar="I/N", help="Only one of N parts, from 0/N. xloader merge joins them."
+)
+@click.option("--memory", metavar="SIZE", default="2GiB", show_default=True, help="For the job.")
+@click.option(
+    "--threads", type=click.IntRange(min=1), metavar="N", help="Default: the number of cores."
+)
+@click.option("--overwrite", is_flag=True, help="Replace PATH and its parts.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+def stats(
+    description: SampleDescription,
+    out: str | None,
+    dim: str | None,
+    by: str | None,
+    quantiles: str | None,
+    leads: str | None,
+    weights: str | None,
+    part: str | None,
+    memory: str,
+    threads: int | None,
+    overwrite: bool,
+    is_json: bool,
+) -> None:
+    r"""Compute statistics of what the samples of STORE cover, each element once.
+
+    Count, mean, standard deviation, minimum and maximum are one number for each variable, and each
+    level or other channel. Without --window, everything that --sel and --isel keep counts, and
+    levels are reduced, too.
+
+    \b
+    Examples:
+      xloader stats era5.zarr --sel time=1979:2017 --out stats.nc
+      xloader stats era5.zarr --variables t2m --by month --json
+
+    A killed job with --out goes on where it was: run it again.
+
+    Exit codes: 0 done, 2 an error, 130 interrupted.
+    """
+    with plain_endings(_how_to_go_on(out)):
+        number = option_texts.read_part(part)
+        if number is not None and out is None:
+            raise OptionError(
+                "a part of statistics has to be written",
+                given=f"--part {part} without --out",
+                remedy="pass --out stats.nc, the same for all parts, then run: "
+                "xloader merge stats.nc",
+            )
+        options: dict[str, Any] = {
+            "dim": ... if dim == "all" else option_texts.split_names(dim) or None,
+            "by": by,
+            "quantiles": option_texts.read_numbers("--quantiles", quantiles),
+            "leads": tuple(map(option_texts.read_size, option_texts.split_names(leads))),
+            "weights": weights,
+            "memory": memory,
+            "threads": threads,
+            "path": None if out is None else Path(out),
+            "part": number,
+            "overwrite": overwrite,
+        }
+        result = _compute(description, options)
+        if number is not None:
+            _show_part(number, out, is_json)
+        else:
+            show_stats(result, out, is_json=is_json)
+
+
+def _how_to_go_on(out: str | None) -> str:
+    if out is None:
+        return "Nothing was written; pass --out, and a job that is killed can go on."
+    return f"What is done lies in {out}.parts; run the same command again to go on."
+
+
+def _compute(description: SampleDescription, options: dict[str, Any]) -> Any:
+    samples = description.open()
+    if description.has_windows:
+        return samples.stats(**options)
+    return xloader.stats(samples, **options)
+
+
+def _show_part(part: tuple[int, int], out: str | None, is_json: bool) -> None:
+    if is_json:
+        print_json({"path": out, "part": list(part)})
+        return
+    number, count = part
+    click.echo(
+        f"Part {number} of {count} (0 to {count - 1}) is done. "
+        f"When all are done, run: xloader merge {out}"
+    )

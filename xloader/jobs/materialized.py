@@ -1,0 +1,179 @@
+"""The result of a job that writes a store: variable by variable, with reads and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from xloader.core.nbytes import show_nbytes
+
+
+@dataclass(frozen=True)
+class MaterializedVariable:
+    """One variable of a materialized store.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    dims : tuple of str
+        Its dimensions.
+    shape, chunks : tuple of int
+        Number of elements of the array and of a chunk along each.
+    shards : tuple of int or None
+        The same of a shard; None if each chunk is an object of its own.
+    dtype : str
+        Dtype of the stored numbers.
+    nbytes : int
+        Bytes of all its values, before they are compressed.
+    num_shards : int
+        Number of objects that hold its chunks, those left out included.
+    num_unneeded : int
+        Number of these that no sample needs. They are left out.
+    num_done : int
+        Number of these that were written before this call.
+    num_others : int
+        Number of these that other parts write.
+    num_written : int
+        Number of these that this call wrote.
+    num_chunks : int
+        Number of source chunks that hold the selection.
+    expected_reads, num_reads : int
+        Source chunks that are read by this call: predicted, and counted.
+    intermediate_chunks : tuple of int or None
+        Chunks of the intermediate store that the values go through; None if there is none.
+    section_nbytes : int
+        Bytes of the largest part that is held in memory at a time.
+    stored_nbytes : int
+        Bytes of the objects that this call wrote.
+    error_bound, max_error : float
+        The largest error that packing may cause, and the largest that it caused. 0 without packing.
+    digest : str
+        SHA-256 of all its objects; empty until all are written.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    shards: tuple[int, ...] | None
+    dtype: str
+    nbytes: int
+    num_shards: int
+    num_unneeded: int
+    num_done: int
+    num_others: int
+    num_written: int
+    num_chunks: int
+    expected_reads: int
+    num_reads: int
+    intermediate_chunks: tuple[int, ...] | None
+    section_nbytes: int
+    stored_nbytes: int
+    error_bound: float
+    max_error: float
+    digest: str
+
+    def _lines(self, *, is_plan: bool) -> Iterator[str]:
+        sizes = ", ".join(f"{d}: {n}" for d, n in zip(self.dims, self.shape, strict=True))
+        cut = f"chunks {self.chunks}"
+        if self.shards is not None:
+            cut += f", shards {self.shards}"
+        yield f"{self.name}  ({sizes})  {self.dtype}, {show_nbytes(self.nbytes)}; {cut}"
+        left = self.num_shards - self.num_unneeded
+        told = "1 object" if self.num_shards == 1 else f"{self.num_shards} objects"
+        for count, why in (
+            (self.num_unneeded, "that no sample needs are left out"),
+            (self.num_done, "are written already"),
+            (self.num_others, "belong to other parts"),
+        ):
+            if count:
+                told += f", {count} {why}"
+        yield f"    {told}"
+        reads = f"{self.expected_reads} reads of {self.num_chunks} source chunks"
+        if not is_plan:
+            reads += f", {self.num_reads} counted"
+        if self.intermediate_chunks is not None:
+            reads += f"; through an intermediate store in chunks {self.intermediate_chunks}"
+        elif self.expected_reads > self.num_chunks:
+            reads += "; chunks are read again, because the memory holds only "
+            reads += f"{show_nbytes(self.section_nbytes)} at a time"
+        yield f"    {reads}"
+        if self.error_bound:
+            found = "" if is_plan else f", at most {self.max_error:.3g} found"
+            yield f"    packing errs by up to {self.error_bound:.3g}{found}"
+        if not is_plan:
+            yield (
+                f"    {self.num_written} of {left} written now, "
+                f"{show_nbytes(self.stored_nbytes)} stored"
+            )
+
+
+@dataclass(frozen=True)
+class Materialized:
+    """The result of `Samples.materialize`, or its plan with ``dry_run=True``.
+
+    Parameters
+    ----------
+    target : str
+        Name of the target, without credentials.
+    variables : tuple of MaterializedVariable
+        Its variables.
+    is_plan : bool
+        Whether nothing was written, because only the plan was asked for.
+    is_complete : bool
+        Whether every object that samples need is written and was found in the target.
+    is_verified : bool
+        Whether every object was read back, and its digest compared.
+    expected_peak_nbytes : int
+        Upper limit of the memory that the job takes.
+    num_bounds_reads : int
+        Source chunks that were read to find the smallest and the largest values to pack.
+    seconds : float
+        Time that it took.
+    """
+
+    target: str
+    variables: tuple[MaterializedVariable, ...]
+    is_plan: bool
+    is_complete: bool
+    is_verified: bool
+    expected_peak_nbytes: int
+    num_bounds_reads: int
+    seconds: float
+
+    @property
+    def expected_reads(self) -> int:
+        """Source chunks to read for all variables, by the plan."""
+        return sum(own.expected_reads for own in self.variables)
+
+    @property
+    def num_reads(self) -> int:
+        """Source chunks that were read to write all variables."""
+        return sum(own.num_reads for own in self.variables)
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Bytes of the objects that were written."""
+        return sum(own.stored_nbytes for own in self.variables)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures, in types that JSON can hold."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        what = "would be written" if self.is_plan else "complete"
+        if not self.is_plan and not self.is_complete:
+            what = "not complete yet: other parts are missing"
+        lines = [f"{self.target}: {what}"]
+        for own in self.variables:
+            lines += own._lines(is_plan=self.is_plan)
+        end = f"up to {show_nbytes(self.expected_peak_nbytes)} of memory"
+        if self.num_bounds_reads:
+            end += f"; {self.num_bounds_reads} more reads for the bounds of packed values"
+        if not self.is_plan:
+            end += f"; {show_nbytes(self.stored_nbytes)} written in {self.seconds:.1f} s"
+        return "\n".join([*lines, end])
+
+    __repr__ = __str__

@@ -1,0 +1,141 @@
+"""How long an epoch takes: a simple sum of the work, with assumed or measured figures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from xloader.core.options import LoaderOptions, usable_cores
+from xloader.planning.explain import Explanation
+
+_MOST_REQUESTS: Final = 64
+"""Requests under way at a time, to a store whose reads mostly wait."""
+
+
+@dataclass(frozen=True)
+class ReadSpeed:
+    """The seconds that parts of an epoch's work take, on one thread.
+
+    The figures that are assumed are those of the project's benchmarks, on a core of an AMD EPYC:
+    floats that compress as weather data do, with zstd, from files in the page cache.
+
+    Parameters
+    ----------
+    decode_ns : float
+        Nanoseconds to decode each byte.
+    fetch_ns : float
+        Nanoseconds for each decoded byte until it is fetched and lies in place.
+    today_ns : float or None
+        Both together, of today's chunks; None if it was not measured.
+    through_xarray_ns : float
+        What is assumed in its place where xarray reads.
+    chunk_us : float
+        Microseconds for each chunk, beside decoding it.
+    gather_ns : float
+        Nanoseconds for each byte that is copied into a batch.
+    row_ns : float
+        Nanoseconds for each row of neighbouring elements, beside its bytes.
+    request_ms : float
+        Milliseconds of one request, to a store whose reads mostly wait.
+    stored_share : float or None
+        Stored bytes of each decoded one in the target's codec; None if that was not measured.
+    num_reads : int
+        Chunks that were read to measure this; 0 if all of it is assumed.
+    """
+
+    decode_ns: float = 1.0
+    fetch_ns: float = 1.0
+    today_ns: float | None = None
+    through_xarray_ns: float = 4.0
+    chunk_us: float = 110.0
+    gather_ns: float = 0.1
+    row_ns: float = 200.0
+    request_ms: float = 50.0
+    stored_share: float | None = None
+    num_reads: int = 0
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the time for decoding was measured. The other figures are always assumed."""
+        return self.num_reads > 0
+
+    def gb_per_s(
+        self,
+        expected: Explanation,
+        options: LoaderOptions,
+        sample_nbytes: int,
+        sample_rows: int,
+        max_chunk_nbytes: int,
+        *,
+        is_waiting: bool = False,
+        is_today: bool = False,
+        is_through_xarray: bool = False,
+    ) -> float:
+        """Bytes of batches delivered in a second, in 10^9, if nothing else takes time.
+
+        Parameters
+        ----------
+        expected : Explanation
+            The cost of the epoch.
+        options : LoaderOptions
+            The options, for the number of threads and the memory.
+        sample_nbytes : int
+            Bytes of a sample in a batch.
+        sample_rows : int
+            Rows of neighbouring elements that a sample is copied in.
+        max_chunk_nbytes : int
+            Decoded bytes of the largest chunk.
+        is_waiting : bool
+            Whether reading the store mostly waits.
+        is_today : bool
+            Whether these are the chunks of today.
+        is_through_xarray : bool
+            Whether xarray reads today's chunks.
+        """
+        delivered = expected.num_samples * sample_nbytes
+        read_ns = self.read_ns_today(is_through_xarray) if is_today else self.read_ns
+        decoding = 1e-9 * read_ns * expected.read_nbytes
+        decoding += 1e-6 * self.chunk_us * expected.num_reads
+        gathering = 1e-9 * self.gather_ns * delivered
+        gathering += 1e-9 * self.row_ns * sample_rows * expected.num_samples
+        seconds = decoding / self._num_decoding(options, max_chunk_nbytes)
+        seconds += gathering / _num_threads(options)
+        if is_waiting:
+            seconds = max(seconds, 1e-3 * self.request_ms * expected.num_reads / _MOST_REQUESTS)
+        return 1e-9 * delivered / max(seconds, 1e-9)
+
+    @property
+    def read_ns(self) -> float:
+        """Nanoseconds to fetch and decode each byte of new chunks."""
+        return self.decode_ns + self.fetch_ns
+
+    def read_ns_today(self, is_through_xarray: bool) -> float:
+        """Nanoseconds to fetch and decode each byte of today's chunks."""
+        if self.today_ns is not None:
+            return self.today_ns
+        return self.through_xarray_ns if is_through_xarray else self.read_ns
+
+    def _num_decoding(self, options: LoaderOptions, max_chunk_nbytes: int) -> int:
+        """Threads that decode at a time: the memory for reads in flight limits them."""
+        fitting = options.memory_nbytes // 16 // max(max_chunk_nbytes, 1)
+        return min(_num_threads(options), max(fitting, 2))
+
+
+def _num_threads(options: LoaderOptions) -> int:
+    if not options.processes:
+        return options.num_threads
+    per_process = options.threads or max(usable_cores() // options.processes, 1)
+    return options.processes * per_process
+
+
+def show_gb_per_s(speed: float) -> str:
+    """A speed as text.
+
+    Examples
+    --------
+    >>> show_gb_per_s(1.234), show_gb_per_s(0.01234)
+    ('1.23 GB/s', '0.012 GB/s')
+    """
+    digits = 2 if speed >= 0.1 else 2 - math.floor(math.log10(max(speed, 1e-6))) - 1
+    return f"{speed:.{min(digits, 6)}f} GB/s"

@@ -1,0 +1,148 @@
+"""Records: which shards of a target are written, with the size and the digest of each.
+
+Each section of shards adds one record, an object of its own, when all its shards are written. A
+killed job leaves at most the shards of one section without a record; they are written again, with
+the same bytes::
+
+    target.zarr/xloader.records/3f2a9c51-000004.json   {"job": ..., "shards": {"t2m/c/3/0/0": ...}}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from xloader.sources.stores.writable_store import WritableStore
+
+FOLDER: Final = "xloader.records"
+"""Where records, and what else only the job needs, lie in the target until it is complete."""
+
+
+class ShardRecord(NamedTuple):
+    """The size in bytes of a shard as it is stored, and its SHA-256 in hex."""
+
+    nbytes: int
+    digest: str
+
+    @classmethod
+    def of(cls, data: bytes) -> ShardRecord:
+        """The record of some bytes."""
+        return cls(len(data), hashlib.sha256(data).hexdigest())
+
+
+@dataclass(eq=False)
+class TargetRecords:
+    """The records of one job.
+
+    Parameters
+    ----------
+    store : WritableStore
+        The target.
+    job : str
+        Names the job: records of another one do not count.
+    prefix : str
+        Where the arrays lie in the store.
+
+    Attributes
+    ----------
+    done : dict of str to ShardRecord
+        The shards that are written, by key.
+    """
+
+    store: WritableStore
+    job: str
+    prefix: str = ""
+    done: dict[str, ShardRecord] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._token = uuid.uuid4().hex[:8]
+        self._num_added = 0
+
+    def load(self) -> None:
+        """Read the records of all processes so far. Shards that are gone do not count."""
+        if self.store.is_transaction:
+            return
+        known = dict(self.done)
+        for key in self.store.keys(self._folder):
+            if key.endswith(".json"):
+                known |= self._read(key)
+        for key, record in known.items():
+            if key in self.done or self.store.size_of(self.prefix + key) == record.nbytes:
+                self.done[key] = record
+
+    def add(self, shards: Mapping[str, ShardRecord]) -> None:
+        """Record that some shards are written."""
+        self.done |= shards
+        if self.store.is_transaction or not shards:
+            return
+        text = json.dumps({"job": self.job, "shards": shards})
+        self.store.put(f"{self._folder}{self._token}-{self._num_added:06d}.json", text.encode())
+        self._num_added += 1
+
+    def find(self, keys: Iterable[str]) -> None:
+        """Take the objects that are in a store that is complete for written."""
+        for key in keys:
+            nbytes = self.store.size_of(self.prefix + key)
+            if nbytes is not None:
+                self.done[key] = ShardRecord(nbytes, "")
+
+    def digest_of(self, keys: Iterable[str]) -> str:
+        """One digest of some shards. Those of a store that was complete are read for it."""
+        found = {}
+        for key in keys:
+            found[key] = self.done[key]
+            if not found[key].digest:
+                found[key] = ShardRecord.of(self.store.get(self.prefix + key) or b"")
+        return digest_of(found)
+
+    def check(self, keys: Iterable[str], *, is_whole: bool) -> list[str]:
+        """The shards that are not in the store as they were recorded.
+
+        Parameters
+        ----------
+        keys : iterable of str
+            Keys of the shards.
+        is_whole : bool
+            Whether each is read back and its digest compared; otherwise its size is.
+        """
+        wrong = []
+        for key in keys:
+            record = self.done[key]
+            if is_whole:
+                data = self.store.get(self.prefix + key)
+                is_right = data is not None and _is_same(ShardRecord.of(data), record)
+            else:
+                is_right = self.store.size_of(self.prefix + key) == record.nbytes
+            if not is_right:
+                wrong.append(key)
+        return wrong
+
+    @property
+    def _folder(self) -> str:
+        return f"{FOLDER}/{self.job[:16]}/"
+
+    def _read(self, key: str) -> dict[str, ShardRecord]:
+        """The shards of one record; none if it is gone, damaged or another job's."""
+        try:
+            found = json.loads(self.store.get(key) or b"")
+            if found["job"] != self.job:
+                return {}
+            return {name: ShardRecord(*own) for name, own in found["shards"].items()}
+        except (ValueError, KeyError, TypeError):
+            return {}
+
+
+def _is_same(found: ShardRecord, record: ShardRecord) -> bool:
+    return found.nbytes == record.nbytes and record.digest in ("", found.digest)
+
+
+def digest_of(records: Mapping[str, ShardRecord]) -> str:
+    """One digest of many shards: of their keys and digests, sorted by key."""
+    digest = hashlib.sha256()
+    for key in sorted(records):
+        digest.update(f"{key} {records[key].digest}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,311 @@
+"""How values are stored in a target: as they are, in another dtype, or packed as integers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import xarray as xr
+from numpy.typing import DTypeLike, NDArray
+
+from xloader.core.option_checks import is_number
+from xloader.core.packing import Packing
+from xloader.errors import OptionError, PackingError
+from xloader.recipe.recipe import find
+
+_DTYPES: Final = ("int8", "uint8", "int16", "uint16", "int32")
+
+_REMEDY: Final = 'pass pack={"t2m": "int16"}, ("int16", 0.01) with the largest error allowed, or '
+_REMEDY_SCALE: Final = (
+    _REMEDY + '{"dtype": "int16", "scale_factor": 0.01, "add_offset": 273.0}; see the docs'
+)
+
+
+@dataclass(frozen=True)
+class PackRequest:
+    """How one variable is to be packed, as the user asked for it.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        Dtype of the integers.
+    max_error : float, optional
+        The largest difference allowed between a value and the one that is read back.
+    scale, offset : float, optional
+        The factor and the offset, if they are given. Otherwise they are found from the smallest and
+        the largest value.
+    """
+
+    dtype: np.dtype
+    max_error: float | None = None
+    scale: float | None = None
+    offset: float = 0.0
+
+
+def parse_pack(
+    pack: Mapping[str, Any] | None, floats: Mapping[str, np.dtype]
+) -> dict[str, PackRequest]:
+    """Check the option ``pack``.
+
+    Parameters
+    ----------
+    pack : mapping or None
+        The option.
+    floats : mapping of str to numpy.dtype
+        The variables that are written, with the dtype of their values.
+
+    Raises
+    ------
+    OptionError
+        If it is not one of the forms, or a variable does not hold floats.
+    UnknownNameError
+        If there is no such variable.
+    """
+    found = {}
+    for name, asked in (pack or {}).items():
+        find(name, floats, "variable")
+        if floats[name].kind != "f":
+            raise OptionError(
+                f"variable {name!r} does not hold floats, and needs no packing",
+                given=f"dtype {floats[name]}",
+                allowed="pack= for variables of floats",
+                remedy=f"leave {name!r} out of pack=",
+            )
+        found[name] = _parse_one(name, asked)
+    return found
+
+
+def _parse_one(name: str, asked: Any) -> PackRequest:
+    most, scale, offset = None, None, 0.0
+    if isinstance(asked, Mapping):
+        known = {"dtype", "max_error", "scale_factor", "add_offset"}
+        if not set(asked) <= known or "dtype" not in asked:
+            raise _unknown(name, asked)
+        dtype, most = asked["dtype"], asked.get("max_error")
+        scale, offset = asked.get("scale_factor"), asked.get("add_offset", 0.0)
+    elif isinstance(asked, tuple) and len(asked) == 2:
+        dtype, most = asked
+    else:
+        dtype = asked
+    try:
+        own = np.dtype(dtype)
+    except TypeError:
+        raise _unknown(name, asked) from None
+    numbers = [number for number in (most, scale, offset) if number is not None]
+    if own.name not in _DTYPES or not all(is_number(n) and math.isfinite(n) for n in numbers):
+        raise _unknown(name, asked)
+    if (most is not None and most <= 0) or (scale is not None and scale <= 0):
+        raise _unknown(name, asked)
+    return PackRequest(
+        own,
+        None if most is None else float(most),
+        None if scale is None else float(scale),
+        float(offset),
+    )
+
+
+def _unknown(name: str, asked: object) -> OptionError:
+    return OptionError(
+        f"pack= does not say how {name!r} is packed",
+        given=repr(asked),
+        allowed=f"one of {', '.join(_DTYPES)}, alone, with a largest error above 0, or with a "
+        "scale_factor above 0 and an add_offset",
+        remedy=_REMEDY_SCALE,
+    )
+
+
+@dataclass(frozen=True)
+class ValueBounds:
+    """The smallest and the largest value of a variable; NaN do not count."""
+
+    least: float
+    most: float
+
+    def union(self, other: ValueBounds) -> ValueBounds:
+        """The bounds of the values of both."""
+        return ValueBounds(min(self.least, other.least), max(self.most, other.most))
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> ValueBounds:
+        """The bounds of some values; infinite and the wrong way round where all are NaN."""
+        if not values.size:
+            return cls(math.inf, -math.inf)
+        least = np.fmin.reduce(values, axis=None)
+        if np.isnan(least):
+            return cls(math.inf, -math.inf)
+        return cls(float(least), float(np.fmax.reduce(values, axis=None)))
+
+
+def bounds_in(stats: xr.Dataset, name: str) -> ValueBounds | None:
+    """The bounds of a variable in the result of `Samples.stats`; None if they are not in it."""
+    if name not in stats.data_vars or "stat" not in stats[name].dims:
+        return None
+    found = stats[name]
+    try:
+        least, most = found.sel(stat="min").min(), found.sel(stat="max").max()
+    except KeyError:
+        return None
+    return ValueBounds(float(least), float(most))
+
+
+def make_packing(name: str, request: PackRequest, bounds: ValueBounds, dtype: np.dtype) -> Packing:
+    """The packing of a variable with values between some bounds.
+
+    The smallest of the integers stands for NaN. The others are spread over the values, so that the
+    error is at most half a step, besides the rounding of the floats that are read back.
+
+    Parameters
+    ----------
+    name : str
+        Name of the variable, for messages.
+    request : PackRequest
+        What was asked for.
+    bounds : ValueBounds
+        Bounds of its values.
+    dtype : numpy.dtype
+        Dtype of the values that are read back.
+
+    Raises
+    ------
+    PackingError
+        If values are infinite, do not fit, or would differ by more than was allowed.
+
+    Examples
+    --------
+    >>> request = PackRequest(np.dtype("int16"))
+    >>> packing = make_packing("t", request, ValueBounds(0.0, 65534.0), np.dtype("float32"))
+    >>> packing.scale, packing.offset, packing.fills
+    (1.0, 32767.0, (np.int64(-32768),))
+    """
+    limits = np.iinfo(request.dtype)
+    # For unsigned integers it is the largest, so that 0 keeps a meaning of its own.
+    fill = limits.min if request.dtype.kind == "i" else limits.max
+    low, high = (limits.min + 1, limits.max) if fill == limits.min else (0, limits.max - 1)
+    if bounds.least > bounds.most:
+        bounds = ValueBounds(0.0, 0.0)
+    if not (math.isfinite(bounds.least) and math.isfinite(bounds.most)):
+        raise PackingError(
+            f"variable {name!r} holds infinite values, which integers cannot stand for",
+            given=f"values from {bounds.least:g} to {bounds.most:g}",
+            remedy=f"leave {name!r} out of pack=, or mask them first",
+        )
+    scale, offset = request.scale, request.offset
+    if scale is None:
+        scale = (bounds.most - bounds.least) / (high - low) or 1.0
+        offset = bounds.least - low * scale
+    packing = _packing(request.dtype, fill, scale, offset, dtype)
+    ends = np.array([bounds.least, bounds.most])
+    if ((packed := np.rint((ends - offset) / scale)) < low).any() or (packed > high).any():
+        raise PackingError(
+            f"values of {name!r} lie outside the range of their packing",
+            given=f"values from {bounds.least:g} to {bounds.most:g}, scale_factor={scale:g}, "
+            f"add_offset={offset:g}",
+            allowed=f"values from {offset + low * scale:g} to {offset + high * scale:g} as "
+            f"{request.dtype}",
+            remedy="pass a larger scale_factor, or let it be found from the values",
+        )
+    bound = error_bound(packing, bounds)
+    if request.max_error is not None and bound > request.max_error:
+        raise PackingError(
+            f"packed as {request.dtype}, values of {name!r} would differ by too much",
+            given=f"up to {bound:.3g}, for values from {bounds.least:g} to {bounds.most:g}",
+            allowed=f"up to {request.max_error:g}",
+            remedy=f"pack as int32, allow more, or leave {name!r} out of pack=",
+        )
+    return packing
+
+
+def _packing(stored: np.dtype, fill: int, scale: float, offset: float, dtype: np.dtype) -> Packing:
+    # With an offset, xarray decodes integers in float64.
+    return Packing(stored, stored, (np.int64(fill),), scale, offset, np.dtype(np.float64), dtype)
+
+
+def error_bound(packing: Packing, bounds: ValueBounds) -> float:
+    """The largest difference between a value within bounds and the one that is read back."""
+    most = max(abs(bounds.least), abs(bounds.most), abs(packing.offset or 0.0))
+    step = packing.scale or 1.0
+    packed = max(abs(bounds.least - packing.offset), abs(bounds.most - packing.offset)) / step
+    wide, out = np.finfo(packing.wide_dtype).eps, np.finfo(packing.dtype).eps
+    # The product and the sum are rounded once each, and the cast to the dtype once more.
+    return float(step / 2 + (packed * step + most) * wide + most * out)
+
+
+def pack_values(
+    name: str, values: NDArray[Any], packing: Packing, bound: float
+) -> tuple[NDArray[Any], float]:
+    """Pack values, and check what is read back.
+
+    Parameters
+    ----------
+    name : str
+        Name of the variable, for messages.
+    values : numpy.ndarray of float
+        The values. NaN become the fill value.
+    packing : Packing
+        The packing.
+    bound : float
+        The largest difference allowed.
+
+    Returns
+    -------
+    numpy.ndarray
+        The packed integers.
+    float
+        The largest difference from the values that are read back.
+
+    Raises
+    ------
+    PackingError
+        If a value does not fit, or differs by more than the bound.
+    """
+    is_nan = np.isnan(values)
+    limits, fill = np.iinfo(packing.stored_dtype), packing.fills[0]
+    steps = (values.astype(np.float64) - packing.offset) / packing.scale
+    np.rint(steps, out=steps)
+    steps[is_nan] = fill
+    is_out = (steps < limits.min) | (steps > limits.max) | ((steps == fill) & ~is_nan)
+    if is_out.any():
+        raise PackingError(
+            f"a value of {name!r} lies outside the range of its packing",
+            given=f"{values[is_out].flat[0]!s}",
+            allowed="values between the smallest and the largest that the packing was made for",
+            remedy="pass statistics of these very samples, or leave stats= out",
+        )
+    packed = steps.astype(packing.stored_dtype)
+    read = packing.unpack(packed).astype(np.float64)
+    error = float(np.max(np.abs(read - values), initial=0.0, where=~is_nan))
+    if error > bound:
+        raise PackingError(
+            f"a value of {name!r} differs by more than its packing allows",
+            given=f"{error:g}",
+            allowed=f"{bound:g}",
+            remedy=f"pack as int32, or leave {name!r} out of pack=",
+        )
+    return packed, error
+
+
+def parse_dtype(dtype: DTypeLike | None) -> np.dtype | None:
+    """Check the option ``dtype``: a dtype of floats, or None.
+
+    Raises
+    ------
+    OptionError
+        If it is another dtype.
+    """
+    if dtype is None:
+        return None
+    try:
+        own = np.dtype(dtype)
+    except TypeError:
+        own = np.dtype("V1")
+    if own.kind != "f" or own.itemsize > 8:
+        raise OptionError(
+            "values cannot be written in this dtype",
+            given=f"dtype={dtype!r}",
+            allowed="float16, float32, float64, or None for that of the source",
+            remedy='for integers, pass pack={"t2m": "int16"}',
+        )
+    return own.newbyteorder("=")

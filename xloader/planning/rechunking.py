@@ -1,0 +1,402 @@
+"""Sections: how a stored array is rewritten in other chunks within a memory budget.
+
+Shards of the target are grouped into sections. A section is held in memory as a whole: the source
+chunks that it touches are read, then its shards are written::
+
+    source chunks   |       0       |       1       |       2       |
+    target shards   |   0   |   1   |   2   |   3   |   4   |   5   |
+    sections         |           0           |           1           |   chunk 1 is read twice
+    sections         |       0       |       1       |       2       |   each is read once
+
+Larger sections read fewer chunks again. Where sections that fit read too much, the data goes
+through an intermediate store, whose chunks fit both sides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import Final
+
+import numpy as np
+
+from xloader.core.axis import Axis, Ints
+from xloader.errors import MemoryBudgetError
+
+Box = tuple[tuple[int, int], ...]
+"""Per dimension, the first element of a box and the one after its last."""
+
+_MOST_PARTS: Final = 24
+"""A dimension is divided into fewer equal parts than this; powers of two come besides."""
+
+_MOST_SHAPES: Final = 40_000
+"""Most shapes of sections that are compared."""
+
+_GOOD_NBYTES: Final = 128 << 20
+"""Size of the sections that are taken where larger ones would read no less."""
+
+_READ_COPIES: Final = 3
+"""A chunk that is read takes up to so many times its decoded bytes."""
+
+_WRITE_COPIES: Final = 3
+"""A shard that is encoded takes up to so many times its bytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class SectionAxis:
+    """One dimension of an array that is rewritten.
+
+    Parameters
+    ----------
+    edges : numpy.ndarray of int64, shape (num_blocks + 1,)
+        The first element of each source chunk, and the end. Elements that are not selected do not
+        count.
+    read_sizes : numpy.ndarray of int64, shape (num_blocks,)
+        Size in elements of each source chunk, those that are not selected included.
+    shard : int
+        Size in elements of the target's shards.
+
+    Examples
+    --------
+    >>> axis = SectionAxis(np.array([0, 4, 8, 12]), np.array([4, 4, 4]), 2)
+    >>> axis.num_shards, axis.reads(3), axis.reads(2)
+    (6, (4, 16), (3, 12))
+    """
+
+    edges: Ints
+    read_sizes: Ints
+    shard: int
+
+    @classmethod
+    def of(cls, axis: Axis, shard: int) -> SectionAxis:
+        """The dimension of a stored array, with its selection."""
+        return cls(axis.edges, axis.read_sizes, shard)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(self.edges[-1])
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return -(-self.size // self.shard)
+
+    def blocks_of(self, begin: int, end: int) -> range:
+        """The source chunks that hold some elements."""
+        first = int(np.searchsorted(self.edges, begin, "right")) - 1
+        return range(first, int(np.searchsorted(self.edges, end, "left")))
+
+    def reads(self, step: int) -> tuple[int, int]:
+        """Reads for sections of ``step`` shards: the number of chunks, and of their elements."""
+        begins = np.arange(0, self.num_shards, step, dtype=np.int64) * self.shard
+        ends = np.minimum(begins + step * self.shard, self.size)
+        first = np.searchsorted(self.edges, begins, "right") - 1
+        last = np.searchsorted(self.edges, ends, "left")
+        before = np.concatenate([[0], np.cumsum(self.read_sizes)])
+        return int((last - first).sum()), int((before[last] - before[first]).sum())
+
+    def choices(self, most: int) -> list[int]:
+        """Sizes of sections to try, in shards: divisions of the whole, and those along chunks.
+
+        Parameters
+        ----------
+        most : int
+            Most sizes, from 2 on. One shard and all shards are always among them.
+        """
+        count, chunk = self.num_shards, int(self.read_sizes.max(initial=1))
+        aligned = math.lcm(chunk, self.shard) // self.shard
+        ways = {-(-count // parts) for parts in range(1, _MOST_PARTS)} | {1}
+        ways |= {1 << power for power in range(count.bit_length())}
+        ways |= {aligned * factor for factor in (1, 2, 3, 4, 6, 8, 16)}
+        found = sorted(way for way in ways if way <= count)
+        if len(found) > most:
+            picked = np.linspace(0, len(found) - 1, most).round().astype(int)
+            found = [found[place] for place in picked.tolist()]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Rechunking:
+    """An array that is rewritten in other chunks.
+
+    Parameters
+    ----------
+    axes : tuple of SectionAxis
+        Its dimensions.
+    itemsize : int
+        Bytes of an element while it is held in memory.
+    target_itemsize : int
+        Bytes of an element as it is written.
+    unit_size : int
+        Elements that are read for each: more than 1 where a dimension was dropped by the selection,
+        of which chunks hold several elements.
+    """
+
+    axes: tuple[SectionAxis, ...]
+    itemsize: int
+    target_itemsize: int
+    unit_size: int = 1
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Number of elements along each dimension."""
+        return tuple(axis.size for axis in self.axes)
+
+    @cached_property
+    def grid(self) -> tuple[int, ...]:
+        """Number of shards along each dimension."""
+        return tuple(axis.num_shards for axis in self.axes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array in memory."""
+        return math.prod(self.shape) * self.itemsize
+
+    @cached_property
+    def max_chunk_nbytes(self) -> int:
+        """Decoded bytes of the largest source chunk."""
+        sizes = (int(axis.read_sizes.max(initial=1)) for axis in self.axes)
+        return math.prod(sizes) * self.unit_size * self.itemsize
+
+    @cached_property
+    def num_chunks(self) -> int:
+        """Number of source chunks."""
+        return math.prod(len(axis.read_sizes) for axis in self.axes)
+
+    @cached_property
+    def source_nbytes(self) -> int:
+        """Decoded bytes of all source chunks."""
+        sizes = (int(axis.read_sizes.sum()) for axis in self.axes)
+        return math.prod(sizes) * self.unit_size * self.itemsize
+
+    def section_nbytes(self, steps: Sequence[int]) -> int:
+        """Bytes in memory of the largest section of so many shards along each dimension."""
+        sizes = (
+            min(step * axis.shard, axis.size) for step, axis in zip(steps, self.axes, strict=True)
+        )
+        return math.prod(sizes) * self.itemsize
+
+    def work_nbytes(self, num_threads: int) -> int:
+        """Bytes that reading and encoding take besides the section."""
+        shard = self.section_nbytes([1] * len(self.axes)) // self.itemsize * self.target_itemsize
+        return num_threads * max(_READ_COPIES * self.max_chunk_nbytes, _WRITE_COPIES * shard)
+
+    def boxes(self, steps: Sequence[int]) -> Iterator[Box]:
+        """The sections, as ranges of shards, in C order."""
+        lines = [
+            [(begin, min(begin + step, count)) for begin in range(0, count, step)]
+            for step, count in zip(steps, self.grid, strict=True)
+        ]
+        yield from product(*lines)
+
+    def elements_of(self, shards: Box) -> Box:
+        """The elements of a box of shards."""
+        return tuple(
+            (begin * axis.shard, min(end * axis.shard, axis.size))
+            for (begin, end), axis in zip(shards, self.axes, strict=True)
+        )
+
+    def blocks_of(self, shards: Box) -> list[range]:
+        """Per dimension, the source chunks that a box of shards touches."""
+        box = self.elements_of(shards)
+        return [axis.blocks_of(*part) for axis, part in zip(self.axes, box, strict=True)]
+
+    def with_shards(self, shape: Sequence[int]) -> Rechunking:
+        """The same array, rewritten in shards of another shape."""
+        pairs = zip(self.axes, shape, strict=True)
+        axes = tuple(SectionAxis(axis.edges, axis.read_sizes, size) for axis, size in pairs)
+        return replace(self, axes=axes, target_itemsize=self.itemsize)
+
+    def read_from(self, chunks: Sequence[int]) -> Rechunking:
+        """The same target, read from an array in regular chunks of a given shape."""
+        axes = []
+        for axis, chunk in zip(self.axes, chunks, strict=True):
+            edges = np.append(np.arange(0, axis.size, chunk, dtype=np.int64), axis.size)
+            axes.append(SectionAxis(edges, np.diff(edges), axis.shard))
+        return replace(self, axes=tuple(axes), unit_size=1)
+
+
+@dataclass(frozen=True)
+class SectionPlan:
+    """The sections by which an array is rewritten.
+
+    Parameters
+    ----------
+    steps : tuple of int
+        Number of shards of a section along each dimension.
+    num_threads : int
+        Number of threads.
+    num_reads : int
+        Number of source chunks that are read, again and again included.
+    read_nbytes : int
+        Decoded bytes of these.
+    section_nbytes : int
+        Bytes in memory of a section.
+    work_nbytes : int
+        Bytes that reading and encoding take besides.
+    """
+
+    steps: tuple[int, ...]
+    num_threads: int
+    num_reads: int
+    read_nbytes: int
+    section_nbytes: int
+    work_nbytes: int
+
+    @property
+    def peak_nbytes(self) -> int:
+        """Bytes that are taken at most."""
+        return self.section_nbytes + self.work_nbytes
+
+    def waiting(self, memory: int) -> SectionPlan:
+        """The same sections where reading mostly waits: what is left of the memory is read ahead.
+
+        Parameters
+        ----------
+        memory : int
+            Bytes that may be taken.
+        """
+        return replace(self, work_nbytes=max(memory - self.section_nbytes, self.work_nbytes))
+
+    @property
+    def read_room(self) -> int:
+        """Decoded bytes of chunks that may be on their way at a time."""
+        return self.work_nbytes // _READ_COPIES
+
+
+def plan_sections(job: Rechunking, memory: int, num_threads: int) -> SectionPlan:
+    """Choose the sections that fit into the memory and read the least.
+
+    Parameters
+    ----------
+    job : Rechunking
+        The array.
+    memory : int
+        Bytes that may be taken.
+    num_threads : int
+        Most threads. Fewer are taken where they leave room for sections that read less.
+
+    Returns
+    -------
+    SectionPlan
+        The sections.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If a single shard does not fit.
+    """
+    plans = []
+    for threads in sorted({max(num_threads >> power, 1) for power in range(12)}, reverse=True):
+        found = _best(job, memory - job.work_nbytes(threads), threads)
+        if found is not None:
+            plans.append(found)
+    if not plans:
+        least = job.section_nbytes([1] * len(job.axes)) + job.work_nbytes(1)
+        raise MemoryBudgetError(
+            "the memory is too small for a shard of the target and the chunks it is made of",
+            given=f"memory={memory} bytes",
+            minimum_nbytes=least,
+            remedy="choose smaller shards, or pass more memory",
+        )
+    return min(plans, key=lambda plan: (plan.read_nbytes, -plan.num_threads))
+
+
+def _best(job: Rechunking, room: int, num_threads: int) -> SectionPlan | None:
+    # Dimensions of one shard leave the others more choices.
+    num_cut = max(sum(axis.num_shards > 1 for axis in job.axes), 1)
+    most = max(int(_MOST_SHAPES ** (1 / num_cut)), 2)
+    choices = [axis.choices(most) for axis in job.axes]
+    ways = list(product(*choices))
+    shapes = np.array(ways, np.int64).reshape(len(ways), len(job.axes))
+    nbytes = np.full(len(shapes), job.itemsize, np.int64)
+    read = np.full(len(shapes), job.itemsize * job.unit_size, np.float64)
+    for dim, axis in enumerate(job.axes):
+        sizes = np.minimum(shapes[:, dim] * axis.shard, axis.size)
+        nbytes *= sizes
+        known = {step: axis.reads(step)[1] for step in choices[dim]}
+        read *= np.array([known[step] for step in shapes[:, dim].tolist()], np.float64)
+    fits = nbytes <= room
+    if not fits.any():
+        return None
+    near = fits & (read <= read[fits].min() * (1 + 1e-9))
+    good = near & (nbytes >= min(_GOOD_NBYTES, int(nbytes[near].max())))
+    steps = tuple(shapes[good][nbytes[good].argmin()].tolist())
+    reads = [axis.reads(step) for axis, step in zip(job.axes, steps, strict=True)]
+    return SectionPlan(
+        steps,
+        num_threads,
+        math.prod(count for count, _ in reads),
+        math.prod(size for _, size in reads) * job.unit_size * job.itemsize,
+        job.section_nbytes(steps),
+        job.work_nbytes(num_threads),
+    )
+
+
+def intermediate_chunks(
+    job: Rechunking, direct: SectionPlan, memory: int, num_threads: int
+) -> tuple[int, ...] | None:
+    """Chunks of an intermediate store, if going through it moves fewer bytes.
+
+    The first pass reads each source chunk once, in boxes of whole chunks; the second reads each
+    intermediate chunk once, in sections of whole shards. The chunks fit into both.
+
+    Parameters
+    ----------
+    job : Rechunking
+        The array.
+    direct : SectionPlan
+        The plan without an intermediate store.
+    memory : int
+        Bytes that may be taken.
+    num_threads : int
+        Most threads.
+
+    Returns
+    -------
+    tuple of int or None
+        None if reading chunks again moves fewer bytes.
+    """
+    if direct.read_nbytes <= job.source_nbytes + 2 * job.nbytes:
+        return None
+    best: tuple[int, tuple[int, ...]] | None = None
+    shards = _cubes(job, memory // 2)
+    for chunks in shards:
+        try:
+            first = plan_sections(job.with_shards(chunks), memory, num_threads)
+            second = plan_sections(job.read_from(chunks), memory, num_threads)
+        except MemoryBudgetError:
+            continue
+        moved = first.read_nbytes + job.nbytes + second.read_nbytes
+        if best is None or moved < best[0]:
+            best = moved, chunks
+    return None if best is None or best[0] >= direct.read_nbytes else best[1]
+
+
+def _cubes(job: Rechunking, room: int) -> list[tuple[int, ...]]:
+    """Chunks to try: where boxes of source chunks and sections of shards meet."""
+    found = set()
+    source = [int(axis.read_sizes.max(initial=1)) for axis in job.axes]
+    target = [min(axis.shard, axis.size) for axis in job.axes]
+    orders = [range(len(job.axes)), range(len(job.axes) - 1, -1, -1)]
+    for order, other in product(orders, orders):
+        read = _grown(source, job.shape, room // job.itemsize, order)
+        write = _grown(target, job.shape, room // job.itemsize, other)
+        found.add(tuple(map(min, read, write)))
+    return sorted(found)
+
+
+def _grown(
+    sizes: Sequence[int], shape: Sequence[int], room: int, order: Sequence[int]
+) -> list[int]:
+    """A box of whole chunks that fits, grown along dimensions in a given order."""
+    box = list(map(min, sizes, shape))
+    for dim in order:
+        others = math.prod(box) // box[dim]
+        most = max(room // max(others, 1) // sizes[dim], 1)
+        box[dim] = min(most * sizes[dim], shape[dim])
+    return box

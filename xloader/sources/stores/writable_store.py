@@ -1,0 +1,261 @@
+"""`WritableStore`: a store that a job writes, object by object.
+
+Each object appears at one stroke: a file under another name is renamed, and object stores show an
+upload when it is complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from zarr.abc.store import Store
+from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
+
+from xloader.core.retry_policy import RetryPolicy
+from xloader.errors import OptionError, StoreFullError, UnsupportedDataError, XloaderError
+from xloader.sources import zarr_adapter
+from xloader.sources.stores.access_errors import access_error, cause_of
+from xloader.sources.stores.locations import GivenPlace, UrlPlace
+from xloader.sources.stores.recognise import is_obstore
+from xloader.sources.stores.redaction import safe_name
+from xloader.sources.stores.retrying_store import RetryingStore
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+_FULL_TEXT: Final = re.compile(r"no space left on device|os error 28|quota exceeded", re.IGNORECASE)
+
+_PARTIAL: Final = re.compile(r"\.[0-9a-f]{32}\.partial$")
+"""End of the names that zarr gives to files while they are written."""
+
+
+class WritableStore:
+    """A store that is written.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The open store.
+    name : str
+        Its name for messages, without credentials.
+    secrets : tuple of str
+        Texts that no message may show.
+
+    Attributes
+    ----------
+    is_transaction : bool
+        Whether nothing is kept before the user commits it, as in a session of icechunk.
+    """
+
+    def __init__(self, store: Store, name: str, secrets: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.is_transaction = type(store).__module__.startswith("icechunk")
+        self._secrets = secrets
+        self._folder = store.root if isinstance(store, LocalStore) else None
+        self.store = store
+
+    @property
+    def _is_absent(self) -> bool:
+        """Whether there is no such folder: zarr would make it when it looks for something."""
+        return self._folder is not None and not self._folder.exists()
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object as a whole.
+
+        Raises
+        ------
+        StoreFullError
+            If no room is left.
+        SourceAccessError
+            If the store does not answer, or refuses access.
+        """
+        buffer = zarr_adapter.default_buffer_prototype().buffer.from_bytes(data)
+        self._ask(self.store.set(key, buffer), f"while writing {key}")
+
+    def get(self, key: str) -> bytes | None:
+        """Read an object; None if there is none."""
+        if self._is_absent:
+            return None
+        prototype = zarr_adapter.default_buffer_prototype()
+        found = self._ask(self.store.get(key, prototype), f"while reading {key}")
+        return None if found is None else bytes(found.to_bytes())
+
+    def size_of(self, key: str) -> int | None:
+        """Size of an object in bytes; None if there is none."""
+
+        async def found() -> int | None:
+            try:
+                return await self.store.getsize(key)
+            except FileNotFoundError:
+                return None
+
+        size: int | None = self._ask(found(), f"while looking for {key}")
+        return size
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """The keys of all objects under a prefix, sorted."""
+        if self._is_absent:
+            return []
+
+        async def listed() -> list[str]:
+            return [key async for key in self.store.list_prefix(prefix)]
+
+        return sorted(self._ask(listed(), "while listing it"))
+
+    def is_empty(self) -> bool:
+        """Whether no object lies in the store."""
+        if self._is_absent:
+            return True
+
+        async def first() -> bool:
+            async for _ in self.store.list_dir(""):
+                return False
+            return True
+
+        return bool(self._ask(first(), "while listing it"))
+
+    def delete(self, prefix: str) -> None:
+        """Remove all objects under a folder; all of the store for an empty text."""
+        if prefix:
+            self._ask(self.store.delete_dir(prefix), f"while removing {prefix}")
+        else:
+            self._ask(self.store.clear(), "while removing what is there")
+
+    def delete_partial(self, prefix: str = "") -> None:
+        """Remove the files under a folder that killed processes had begun to write."""
+        if self._folder is not None:
+            for key in self.keys(prefix):
+                if _PARTIAL.search(key):
+                    self._ask(self.store.delete(key), f"while removing {key}")
+
+    def _ask(self, request: Any, tried: str) -> Any:
+        try:
+            return zarr_adapter.sync(request)
+        except XloaderError:
+            raise
+        except Exception as error:
+            if _is_full(error):
+                raise StoreFullError(
+                    f"no room is left in {self.name}",
+                    given=tried,
+                    remedy="make room, and call the same again: what is written stays, and the "
+                    "rest is written then",
+                ) from cause_of(error, self._secrets)
+            told = access_error(error, self.name, self._secrets, tried)
+            raise told from cause_of(error, self._secrets)
+
+
+def open_writable(
+    target: object, storage_options: Mapping[str, Any] | None, retry_policy: RetryPolicy
+) -> WritableStore:
+    """Open a store to write it.
+
+    Parameters
+    ----------
+    target : str, os.PathLike or store
+        A path, a URL, or a store of zarr, obstore, fsspec or icechunk that can be written.
+    storage_options : mapping, optional
+        Options for the file system of a URL.
+    retry_policy : RetryPolicy
+        How long requests over a network may take, and how often they are tried again.
+
+    Returns
+    -------
+    WritableStore
+        The store. Nothing is written yet.
+
+    Raises
+    ------
+    OptionError
+        If the target can only be read, or options are given for anything but a URL.
+    UnsupportedDataError
+        If it is no place for a Zarr store.
+    """
+    if storage_options and not (isinstance(target, str) and "://" in target):
+        raise OptionError(
+            "storage_options= are only for URLs",
+            given=", ".join(map(str, storage_options)),
+            remedy="leave them out, or pass the URL",
+        )
+    if isinstance(target, str | os.PathLike):
+        path = re.sub(r"^file://", "", os.fspath(target))
+        if path.endswith(".zip"):
+            raise _unsuited(path)
+        if "://" in path:
+            return _at_url(path, storage_options, retry_policy)
+        full = Path(path).expanduser().absolute()
+        return WritableStore(LocalStore(full), str(full))
+    store = _store_of(target)
+    if store is None or isinstance(store, ZipStore):
+        raise _unsuited(f"{type(target).__module__}.{type(target).__qualname__}")
+    place = GivenPlace(store)
+    if store.read_only:
+        raise OptionError(
+            "the target can only be read",
+            given=place.name,
+            allowed="a store that can be written, such as repository.writable_session('main')",
+            remedy="open it for writing",
+        )
+    # GivenPlace would open a LocalStore with checks for reading; it is written as it was given.
+    return WritableStore(_retried(store, retry_policy), place.name, place.secrets)
+
+
+def _at_url(
+    url: str, storage_options: Mapping[str, Any] | None, retry_policy: RetryPolicy
+) -> WritableStore:
+    place = UrlPlace(url, dict(storage_options or {}), retry_policy=retry_policy)
+    try:
+        store = place.open_plain().with_read_only(False)
+    except ImportError as error:
+        raise UnsupportedDataError(
+            f"a library for this kind of URL is not installed ({error})", given=safe_name(url)
+        ) from error
+    except (ValueError, NotImplementedError) as error:
+        told = access_error(error, place.name, place.secrets, "while opening it for writing")
+        raise told from cause_of(error, place.secrets)
+    return WritableStore(_retried(store, retry_policy), place.name, place.secrets)
+
+
+def _retried(store: Store, retry_policy: RetryPolicy) -> Store:
+    is_near = isinstance(store, LocalStore | MemoryStore)
+    is_near |= type(store).__module__.startswith("icechunk")
+    return store if is_near else RetryingStore(store, retry_policy)
+
+
+def _store_of(target: object) -> Store | None:
+    """The store of an object that is open already; None if it is no store."""
+    if isinstance(target, Store):
+        return target
+    icechunk = sys.modules.get("icechunk")
+    if icechunk is not None and isinstance(target, icechunk.Session):
+        own: Store = target.store
+        return own
+    if is_obstore(target):
+        return ObjectStore(target, read_only=False)  # type: ignore[type-var]
+    fsspec = sys.modules.get("fsspec")
+    if fsspec is not None and isinstance(target, fsspec.FSMap):
+        from zarr.storage import FsspecStore
+
+        return FsspecStore.from_mapper(target, read_only=False)
+    return None
+
+
+def _unsuited(given: str) -> UnsupportedDataError:
+    return UnsupportedDataError(
+        "no Zarr store can be written there piece by piece",
+        given=given,
+        allowed="a path or URL of a folder, a store of zarr, obstore or fsspec that can be "
+        "written, or a writable session of icechunk",
+        remedy="of an icechunk.Repository, pass repository.writable_session('main')",
+    )
+
+
+def _is_full(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    return _FULL_TEXT.search(str(error)) is not None
