@@ -390,3 +390,16 @@ def test_no_times_and_no_numbers() -> None:
         xloader.stats(ds.isel(x=slice(0, 0)))
     with pytest.raises(OptionError):
         xloader.stats(ds.xloader, variables="t")
+
+
+@pytest.mark.parametrize("by", [None, "month"])
+def test_quantiles_of_values_and_of_differences_in_one_pass(by: Any) -> None:
+    pytest.importorskip("crick")
+    days = np.arange("2001-01-01", "2001-04-11", dtype="M8[D]").astype("M8[ns]")
+    ds = xr.Dataset({"t": ("time", np.arange(100.0) ** 2)}, {"time": days})
+    options: dict[str, Any] = {"by": by, "quantiles": [0.5]}
+    # In most chunks some lead has no pairs.
+    found = xloader.stats(ds.chunk(time=10), leads=[0, 1, 40], **options).t
+    for row, lead in enumerate([0, 1, 40]):
+        alone = xloader.stats(ds, leads=lead, **options).t.isel(lead=0)
+        np.testing.assert_allclose(found.isel(lead=row), alone, rtol=0.01)
