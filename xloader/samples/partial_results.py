@@ -60,7 +60,7 @@ def merge(
     PartsError
         If parts of statistics are missing, come twice, or are of different jobs.
     TargetError
-        If something lies at the path of statistics.
+        If something else lies at the path of statistics. Their finished result is returned.
     MemoryBudgetError
         If the memory is too small for a chunk.
     UnsupportedDataError
