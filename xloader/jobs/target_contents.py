@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,7 +60,9 @@ class TargetContents:
             )
 
 
-def contents_of(store: WritableStore, *, overwrite: bool, source: str) -> TargetContents:
+def contents_of(
+    store: WritableStore, *, overwrite: bool, sources: Collection[str]
+) -> TargetContents:
     """Look at what lies at a target; remove it if it is to be overwritten.
 
     Parameters
@@ -69,8 +71,8 @@ def contents_of(store: WritableStore, *, overwrite: bool, source: str) -> Target
         The target.
     overwrite : bool
         Whether what is there is to be removed.
-    source : str
-        Name of the source of the samples.
+    sources : collection of str
+        Names of the source of the samples, and of all stores and files that it reads.
 
     Raises
     ------
@@ -78,7 +80,8 @@ def contents_of(store: WritableStore, *, overwrite: bool, source: str) -> Target
         If the target is the source, or something else lies there.
     """
     own = _paths_in(store.name)[0]
-    if any(_is_within(own, other) or _is_within(other, own) for other in _paths_in(source)):
+    others = [path for name in sources for path in _paths_in(name)]
+    if any(_is_within(own, other) or _is_within(other, own) for other in others):
         raise TargetError(
             "the target lies in the source, or the source in the target",
             given=store.name,
