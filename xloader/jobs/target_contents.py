@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from xloader.errors import TargetError
-from xloader.jobs.target_metadata import JOB
 from xloader.jobs.target_records import FOLDER
+from xloader.sources.open.from_zarr import WRITTEN_BY
 from xloader.sources.stores.writable_store import WritableStore
 
 _MARKS: Final = ("zarr.json", ".zgroup", ".zmetadata", ".zarray", ".zattrs")
@@ -96,8 +96,8 @@ def contents_of(
         return TargetContents()
     if found is not None:
         attrs = json.loads(found).get("attributes", {})
-        if isinstance(attrs.get(JOB), dict):
-            own = attrs[JOB]
+        if isinstance(attrs.get(WRITTEN_BY), dict):
+            own = attrs[WRITTEN_BY]
             return TargetContents(own["job"], own["is_complete"], own.get("digests"))
     if has_store or (not is_begun and not store.is_empty()):
         raise TargetError(

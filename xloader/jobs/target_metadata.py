@@ -20,10 +20,10 @@ from xloader.core.packing import Packing
 from xloader.errors import OptionError, UnsupportedDataError, XloaderError
 from xloader.jobs.target_arrays import TargetArray
 from xloader.recipe.recipe import Recipe
+from xloader.sources.open.from_zarr import WRITTEN_BY
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
 
 ORIGIN: Final = "xloader_origin_fingerprint"
-JOB: Final = "xloader_materialize"
 
 _KEPT_KEYS: Final = ("units", "calendar", "dtype", "_FillValue", "scale_factor", "add_offset")
 """Keys of a coordinate's encoding that say how its labels are stored."""
@@ -81,7 +81,7 @@ class TargetMetadata:
             # zarr says that consolidated metadata are no part of the format yet. xarray looks for
             # them.
             warnings.simplefilter("ignore")
-            zarr.open_group(store, mode="r+").attrs.update({JOB: dict(job)})
+            zarr.open_group(store, mode="r+").attrs.update({WRITTEN_BY: dict(job)})
             if is_complete:
                 zarr.consolidate_metadata(store)
         return bytes(held["zarr.json"].to_bytes())
