@@ -122,7 +122,9 @@ class TargetMetadata:
         # Arrays without elements: of whole ones, xarray would write values, or want dask for the
         # metadata alone, whose libraries take 40 MiB.
         variables = {
-            a.name: xr.Variable(a.dims, np.zeros([0] * len(a.dims), a.dtype), self._attrs_of(a, coords))
+            a.name: xr.Variable(
+                a.dims, np.zeros([0] * len(a.dims), a.dtype), self._attrs_of(a, coords)
+            )
             for a in self.arrays
         }
         encodings = {a.name: self._encoding_of(a) for a in self.arrays}

@@ -46,8 +46,8 @@ _WRITE_COPIES: Final = 3
 
 _KEPT_SHARE: Final = 4
 _MOST_KEPT_NBYTES: Final = 32 << 20
-"""One part in so many of the memory, up to this limit, is left for what the allocator keeps of freed
-memory, for lists of chunks, and for the libraries that the first job of a process loads (26 MiB)."""
+"""One part in so many of the memory, up to this limit, is left: for libraries that the first job of
+a process loads (26 MiB), for lists of chunks, and for freed memory that the allocator keeps."""
 
 _RECORD_NBYTES: Final = 1 << 10
 """Memory of the record of an object that is written, with its key and digest."""
