@@ -37,6 +37,8 @@ DEPENDENT = (
     *("tests/test_real_files.py", "tests/test_loader_faults.py", "tests/test_selection.py"),
     *("tests/test_oracle_joins.py", "tests/test_forcings.py", "tests/test_recorded_methods.py"),
     *("tests/mosaic/test_mosaic_values.py", "tests/jobs/test_quantile_sketch.py"),
+    *("tests/jobs/test_stats.py", "tests/jobs/test_materialize.py"),
+    *("tests/jobs/test_shard_encoder.py", "tests/test_normalize_clocks.py"),
 )
 """Tests of code that calls a dependency. The other tests use NumPy alone."""
 

@@ -22,6 +22,7 @@ from xloader.engine.block_loads import MOST_REQUESTS, BlockLoads
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.open_batches import OpenBatches
 from xloader.engine.run import Run
+from xloader.engine.tally import Gauge
 from xloader.errors import ClosedError, CorruptChunkError
 from xloader.sources.zarr.fetched_chunks import SingleChunks
 from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store
@@ -142,6 +143,60 @@ def test_small_rows_are_shared_among_threads_and_shards_are_read_whole() -> None
             assert sum(sizes) == num_rows
             assert max(sizes) == (8 if store is sharded else size)
             assert sorted(read.chunk[0] for b in bundles for read in b.reads) == list(range(16))
+
+
+def test_threads_without_work_share_a_load_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shares: list[int] = []
+    bundles = BlockReader.bundles
+
+    def note(self: BlockReader, group: Any, blocks: Any, num_shares: int = 1) -> Any:
+        shares.append(num_shares)
+        return bundles(self, group, blocks, num_shares)
+
+    monkeypatch.setattr(BlockReader, "bundles", note)
+    # As if all other threads waited for work.
+    monkeypatch.setattr(Gauge, "change", lambda self, num: None)
+    ds, num_loads = steps(96, 1 << 14), 12
+    samples = window(store_of(ds, num_steps=8))
+    with samples.loader(
+        batch_size=2, memory="12MiB", output="numpy", threads=4, shuffle=False
+    ) as loader:
+        assert check(loader, ds) == 48
+        job = loader._run._job
+        assert job.pool.capacity == 2 * 2 * ds["t"][:8].nbytes, "room for two blocks"
+        num_threads = job.parts.num_threads
+    assert num_threads > 1
+    assert shares == [1] + [num_threads] * (num_loads - 1)
+
+
+def test_batches_cost_no_task_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    num = {"_walk": 0, "_finish": 0}
+
+    def count(kind: type, name: str) -> None:
+        original = getattr(kind, name)
+
+        def call(*args: Any) -> Any:
+            num[name] += 1
+            return original(*args)
+
+        monkeypatch.setattr(kind, name, call)
+
+    count(Run, "_walk")
+    count(OpenBatches, "_finish")
+    samples = window(store_of(steps(400, 50)))
+    # NaN is looked for in the first eight batches by default.
+    for own, options, num_finished in (
+        (samples, {"on_nan": "ignore"}, 0),
+        (samples, {}, 8),
+        (samples, {"on_nan": "ignore", "output_dtype": "float16"}, 200),
+        (samples.fillna(0.0), {"on_nan": "ignore"}, 200),
+    ):
+        num.update(_walk=0, _finish=0)
+        with own.loader(batch_size=2, memory="1MiB", output="numpy", **options) as loader:
+            assert len(list(loader)) == 200
+        assert num == {"_walk": 2, "_finish": num_finished}
 
 
 def test_a_worker_is_woken_for_a_task_or_by_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:

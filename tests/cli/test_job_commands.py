@@ -101,6 +101,14 @@ def test_examples_of_the_page_work(tmp_path, monkeypatch):
     assert num_run >= 10
 
 
+@pytest.mark.parametrize("name", ["stats", "advise", "materialize", "merge"])
+def test_each_example_has_a_line_of_its_own(name):
+    lines = succeed(name, "--help").splitlines()
+    begin = lines.index("  Examples:")
+    assert lines[begin + 1].startswith(f"    xloader {name} ")
+    assert lines[begin + 2].startswith(f"    xloader {name} ")
+
+
 def test_every_option_of_samples_is_on_the_page_and_in_each_help():
     text = (ROOT / "docs" / "command_line.md").read_text("utf-8")
     for name in ("stats", "advise", "materialize"):

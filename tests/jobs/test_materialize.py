@@ -577,7 +577,7 @@ def test_advice_is_taken_and_comes_true() -> None:
     ds = xr.Dataset({"t": (("time", "y", "x"), values)})
     counting = CountingStore(write_store(ds, {"t": (960, 2, 10)}))
     samples = xloader.open(counting).window(time=2)
-    options: dict[str, Any] = {"batch_size": 8, "memory": "2MiB", "threads": 1}
+    options: dict[str, Any] = {"batch_size": 8, "memory": "2MiB", "threads": 1, "output": "numpy"}
     advice = samples.advise(**options)
     assert advice.proposals
     store = zarr.storage.MemoryStore()

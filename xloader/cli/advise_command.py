@@ -17,7 +17,7 @@ from xloader.cli.sample_description import SampleCommand, SampleDescription, tak
 @takes_loader_options()
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def advise(description: SampleDescription, loader_options: dict[str, Any], is_json: bool) -> None:
-    r"""Compare the chunks of STORE with better ones, for samples and a loader. No value is read.
+    """Compare the chunks of STORE with better ones, for samples and a loader. No value is read.
 
     Pass the samples and the options that the training will have.
 

@@ -75,7 +75,7 @@ def materialize(
     loader_options: dict[str, Any],
     is_json: bool,
 ) -> None:
-    r"""Write the variables that the samples of STORE take to a new Zarr store TARGET.
+    """Write the variables that the samples of STORE take to a new Zarr store TARGET.
 
     TARGET holds the part that --sel and --isel keep, so leave these out when you open it: the same
     windows then give the same samples. Without --chunks, the options of the loader that will train

@@ -19,7 +19,7 @@ from xloader.samples.partial_results import merge as merge_target
 @click.option("--overwrite", is_flag=True, help="Replace something else that lies at TARGET.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def merge(target: Path, memory: str, overwrite: bool, is_json: bool) -> None:
-    r"""Merge what several processes have written for TARGET.
+    """Merge what several processes have written for TARGET.
 
     TARGET is the path of a mosaic, as in samples.mosaic(TARGET), or of statistics, as in
     xloader stats STORE --out TARGET --part 0/8.

@@ -56,7 +56,7 @@ def stats(
     overwrite: bool,
     is_json: bool,
 ) -> None:
-    r"""Compute statistics of what the samples of STORE cover, each element once.
+    """Compute statistics of what the samples of STORE cover, each element once.
 
     Count, mean, standard deviation, minimum and maximum are one number for each variable, and each
     level or other channel. Without --window, everything that --sel and --isel keep counts, and

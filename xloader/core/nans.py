@@ -70,6 +70,17 @@ CountNans = Callable[[NDArray[Any]], Ints]
 NO_COUNTS: Final[Mapping[str, CountNans]] = MappingProxyType({})
 
 
+def is_looked_at(on_nan: OnNan, number: int) -> bool:
+    """Whether ``on_nan`` asks to look for NaN in a batch, given its number from 0 on.
+
+    Examples
+    --------
+    >>> is_looked_at("warn", 0), is_looked_at("warn", 8), is_looked_at("ignore", 0)
+    (True, False, False)
+    """
+    return on_nan in ("count", "raise") or (on_nan == "warn" and number < NUM_FIRST)
+
+
 def look_for_nans(
     on_nan: OnNan,
     number: int,
@@ -109,7 +120,7 @@ def look_for_nans(
     >>> [str(found) for found in look_for_nans("count", 0, arrays, np.array([7, 9]))]
     ["1 value of the field 'x', in sample 7"]
     """
-    if on_nan == "ignore" or (on_nan == "warn" and number >= NUM_FIRST):
+    if not is_looked_at(on_nan, number):
         return ()
     looked_at = ((name, array[: len(ids)]) for name, array in arrays.items())
     per_row = {

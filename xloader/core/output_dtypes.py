@@ -85,6 +85,8 @@ def convert_floats(
     >>> [(name, array.dtype.name) for name, array in found.items()]
     [('x', 'float16'), ('n', 'int64')]
     """
+    if output_dtype is None:
+        return dict(arrays)
     found = {}
     for name, array in arrays.items():
         dtype = array.dtype if name in left_out else converted_dtype(array.dtype, output_dtype)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from xloader.core.axis import Ints
-from xloader.core.nans import CountNans, FieldNans, OnNan, look_for_nans
+from xloader.core.nans import CountNans, FieldNans, OnNan, is_looked_at, look_for_nans
 from xloader.engine.buffers import Arrays
 
 
@@ -35,7 +35,13 @@ class BatchTransform(Protocol):
         ...
 
 
-def _unchanged(arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
+def untransformed(arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
+    """The gathered arrays, for samples without transforms."""
+    return arrays
+
+
+def unconverted(arrays: Arrays, /) -> Arrays:
+    """The transformed arrays, where they keep their dtypes."""
     return arrays
 
 
@@ -56,10 +62,15 @@ class BatchFinish:
         By field, how its NaN values are counted, for fields that are delivered as stored.
     """
 
-    transform: BatchTransform = _unchanged
-    convert: Callable[[Arrays], Arrays] = lambda arrays: arrays
+    transform: BatchTransform = untransformed
+    convert: Callable[[Arrays], Arrays] = unconverted
     on_nan: OnNan = "ignore"
     nan_counts: Mapping[str, CountNans] = field(default_factory=dict)
+
+    def is_needed(self, index: int) -> bool:
+        """Whether a batch is transformed, converted or looked at; given the number of its step."""
+        is_changed = self.transform is not untransformed or self.convert is not unconverted
+        return is_changed or is_looked_at(self.on_nan, index)
 
     def apply(
         self, index: int, arrays: Arrays, ids: Ints, occurrences: Ints | None, num_own: int

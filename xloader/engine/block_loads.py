@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from xloader.engine.block_reader import Bundle
+from xloader.engine.block_reader import MOST_SMALL_NBYTES, Bundle
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Job, OpenBatch, RunLock, Task
@@ -167,12 +167,13 @@ class BlockLoads:
         for waiting in (self._without_memory, self._to_fetch, self._to_decode):
             waiting.clear()
 
-    def _list(self, load: Load) -> None:
-        """List the bundles of a load."""
+    def _list(self, load: Load, num_shares: int = 1) -> None:
+        """List the bundles of a load, for several threads to share."""
         begins = [block.begin for block in load.blocks]
         group = self._job.parts.footprint.groups[begins[0].group]
         # The next load of rows waits until another batch is open, so this one is for all threads.
-        num_shares = self._job.parts.num_threads if load.blocks[0].is_row else 1
+        if load.blocks[0].is_row:
+            num_shares = self._job.parts.num_threads
         load.bundles = self._job.parts.reader.bundles(
             group, [begin.block for begin in begins], num_shares
         )
@@ -181,14 +182,19 @@ class BlockLoads:
 
     def _give_memory(self) -> None:
         """Give memory to the first blocks in the queue, as far as there is enough."""
-        while self._without_memory and len(self._to_decode) < self._job.parts.num_threads:
-            load = self._without_memory[0]
+        pool, num_threads = self._job.pool, self._job.parts.num_threads
+        while self._without_memory and len(self._to_decode) < num_threads:
+            load, used_nbytes = self._without_memory[0], pool.used_nbytes
             if not self._take_memory(load):
                 return
             self._without_memory.popleft()
             load.has_memory = True
             if not load.bundles:
-                self._list(load)
+                nbytes = pool.used_nbytes - used_nbytes
+                num_idle = num_threads - self._tally.workers.num
+                # One thread would read this alone, while others wait for memory: they share it.
+                is_shared = nbytes <= MOST_SMALL_NBYTES and not pool.has_room(nbytes)
+                self._list(load, max(num_idle, 1) if is_shared else 1)
             self._to_decode.extend((load, b) for b in load.bundles if self._is_ready(b))
 
     @staticmethod

@@ -96,7 +96,7 @@ class Bundle:
         ]
 
 
-_SMALL_NBYTES, _MOST_SMALL_NBYTES = 1 << 20, 1 << 22
+_SMALL_NBYTES, MOST_SMALL_NBYTES = 1 << 20, 1 << 22
 """Chunks that may be read with any others are read together up to so many decoded bytes: up to the
 first bound where the threads would not all get a share otherwise."""
 
@@ -280,7 +280,7 @@ class BlockReader:
         """All bundles, with small ones joined to larger ones."""
         small = [part for key, parts in bundles.items() if _is_small(key) for part in parts]
         share = sum(part.room_nbytes for part in small) // num_shares
-        most_nbytes = min(max(share, _SMALL_NBYTES), _MOST_SMALL_NBYTES, self._most_nbytes)
+        most_nbytes = min(max(share, _SMALL_NBYTES), MOST_SMALL_NBYTES, self._most_nbytes)
         joined: list[Bundle] = []
         for part in small:
             last = joined[-1] if joined else None

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.engine.block_table import LoadedBlock
@@ -65,6 +64,7 @@ class OpenBatches:
             if job.is_resident
             else [Uses(needs, job.walker.entry_counts) for needs in job.walker.groups]
         )
+        self._is_plain = not (job.is_padded or job.outbox is not None or job.parts.borders)
         self._to_finish: deque[OpenBatch] = deque()
         self._last_rows: Arrays | None = None
         self._last_id = -1
@@ -113,12 +113,12 @@ class OpenBatches:
     def delivery(self, open_batch: OpenBatch) -> Delivery:
         """A finished batch in the form in which it is handed over."""
         assert open_batch.arrays is not None
-        ids, is_padding = self._padded_ids(open_batch)
+        ids = self._padded_ids(open_batch)
         return Delivery(
             open_batch.step,
             open_batch.arrays,
             ids,
-            is_padding,
+            padding_of(open_batch, len(ids)),
             open_batch.nans,
             open_batch.num_skipped,
             open_batch.sent,
@@ -188,7 +188,15 @@ class OpenBatches:
         if is_waiting and not len(open_batch.step.ids):
             return
         open_batch.is_finishing = True
-        self._to_finish.append(open_batch)
+        if self._is_final(open_batch):
+            self._on_finished(open_batch, 0.0)
+        else:
+            self._to_finish.append(open_batch)
+
+    def _is_final(self, open_batch: OpenBatch) -> bool:
+        """Whether a gathered batch is delivered as it is: that spares a task for each."""
+        is_plain = self._is_plain and open_batch.bad_rows is None
+        return is_plain and not self._job.finish.is_needed(open_batch.step.index)
 
     def _open(self) -> None:
         # Until the consumer asks for the next batch it may hold two, the previous one and this one.
@@ -331,7 +339,7 @@ class OpenBatches:
                     fill_rows(open_batch)
                 self._pad(open_batch)
                 step = open_batch.step
-                ids = self._padded_ids(open_batch)[0]
+                ids = self._padded_ids(open_batch)
                 occurrences = step.occurrences_in(len(ids))
                 open_batch.arrays, open_batch.nans = self._job.finish.apply(
                     step.index, open_batch.arrays, ids, occurrences, len(step.ids)
@@ -351,15 +359,15 @@ class OpenBatches:
         if self.head_is_ready:
             self._run_lock.batch.notify()
 
-    def _padded_ids(self, open_batch: OpenBatch) -> tuple[Ints, NDArray[np.bool_]]:
-        """Ids of all rows of a batch, and whether each row only repeats another one."""
+    def _padded_ids(self, open_batch: OpenBatch) -> Ints:
+        """Ids of all rows of a batch, with those that fill it up."""
         step = open_batch.step
         if not self._job.is_padded:
-            return step.ids, padding_of(open_batch, len(step.ids))
+            return step.ids
         size = self._job.parts.fields.batch_size
         ids = np.full(size, step.ids[-1] if len(step.ids) else self._last_id)
         ids[: len(step.ids)] = step.ids
-        return ids, padding_of(open_batch, size)
+        return ids
 
     def _pad(self, open_batch: OpenBatch) -> None:
         """Fill a short batch up with its last row, or with that of the batch before it."""

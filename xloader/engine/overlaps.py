@@ -138,8 +138,8 @@ class Hits:
         list of Hits
             The ``m`` parts. The rows of each are counted from its edge.
         """
-        places = np.searchsorted(self.rows, edges).tolist()
         table, own = self.table, self.shift
+        places = np.searchsorted(table[0], edges + own).tolist()
         return [
             Hits(table[:, lo:hi], own + shift)
             for (lo, hi), shift in zip(itertools.pairwise(places), edges.tolist(), strict=False)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+import itertools
 import os
 import threading
 import time
@@ -378,17 +379,15 @@ class Run:
 
     def _walk(self) -> Callable[[], None]:
         begin = time.perf_counter()
-        step = next(self._steps, None)
-        return partial(self._on_walked, step, time.perf_counter() - begin)
+        steps = list(itertools.islice(self._steps, self._job.walker.num_at_once))
+        return partial(self._on_walked, steps, time.perf_counter() - begin)
 
-    def _on_walked(self, step: BatchRows | None, seconds: float) -> None:
+    def _on_walked(self, steps: list[BatchRows], seconds: float) -> None:
         self.tally.walk_seconds += seconds
         self._is_walking = False
-        if step is None:
-            self._is_walked = True
-        else:
+        for step in steps:
             self._add(step)
-            self._is_walked = step.index + 1 == self._job.walker.num_steps
+        self._is_walked = not steps or steps[-1].index + 1 == self._job.walker.num_steps
         if self._is_walked:
             self._run_lock.batch.notify()
 

@@ -23,6 +23,9 @@ from xloader.order.step_dealer import Dealer
 from xloader.planning.epoch import Lane
 from xloader.planning.mixing import count_regions
 
+_TASKS_PER_LOOK = 16
+"""Tasks that the steps which are found at once are divided among, if steps are small."""
+
 _PIECE_SIZE = 1 << 16
 """Number of members that are counted in one call."""
 
@@ -152,6 +155,11 @@ class Walker:
         self._is_begun = np.zeros(len(self.entry_counts), np.bool_)
         self._last_occurrence = 0
 
+    @property
+    def num_at_once(self) -> int:
+        """Number of steps that one task takes up: about 256 rows, or one step."""
+        return max(1, self._dealer.steps_at_once // _TASKS_PER_LOOK)
+
     def steps(self, known: Sequence[NDArray[np.bool_]]) -> Iterator[BatchRows]:
         """The steps in order.
 
@@ -213,7 +221,7 @@ class Walker:
         needs = self.groups[number]
         for access in self._accesses[number]:
             hits, blocks = find_hits(needs.group, access, firsts)
-            hits.residences[:] = needs.residences_of(entries[hits.rows], blocks)
+            hits.residences[:] = needs.residences_of(entries, hits.rows, blocks)
             yield hits
 
 
@@ -292,18 +300,19 @@ class GroupNeeds:
         rows, places = expand_ranges(self.offsets[entries], self.offsets[entries + 1])
         return rows, self.members[places]
 
-    def residences_of(self, entries: Ints, blocks: Ints) -> Ints:
-        """The residence in which each entry finds a block.
+    def residences_of(self, entries: Ints, rows: Ints, blocks: Ints) -> Ints:
+        """The residence in which each hit finds its block.
 
         Parameters
         ----------
-        entries : numpy.ndarray of int64, shape (n,)
-            The entries.
-        blocks : numpy.ndarray of int64, shape (n,)
-            For each entry, a block that it needs.
+        entries : numpy.ndarray of int64, shape (num_rows,)
+            The entry of each row.
+        rows, blocks : numpy.ndarray of int64, shape (n,)
+            For each hit, its row and the block.
         """
         if self._is_resident:
             return blocks
+        entries = entries[rows]
         # An entry's residences are sorted by block, so one bisection finds those of all entries at
         # once.
         lo = self.offsets[entries]

@@ -56,7 +56,9 @@ class LabelledMoments:
             rows, first, second = self.rows, self, other
         else:
             rows = np.union1d(self.rows, other.rows)
-            first, second = self.spread(rows), other.spread(rows)
+            has_sketches = bool(self.sketches or other.sketches)
+            first = self.spread(rows, has_sketches=has_sketches)
+            second = other.spread(rows, has_sketches=has_sketches)
         pairs = zip(first.sketches, second.sketches, strict=True)
         return LabelledMoments(
             rows,
@@ -64,13 +66,15 @@ class LabelledMoments:
             tuple(one.merge(two) for one, two in pairs),
         )
 
-    def spread(self, rows: Ints) -> LabelledMoments:
+    def spread(self, rows: Ints, *, has_sketches: bool) -> LabelledMoments:
         """The same moments among more labels, which have no elements.
 
         Parameters
         ----------
         rows : numpy.ndarray of int64
             Numbers of the labels, ascending, among them those of this object.
+        has_sketches : bool
+            Whether quantiles are asked for. Without labels, this object does not tell.
         """
         if len(rows) == len(self.rows):
             return self
@@ -79,7 +83,7 @@ class LabelledMoments:
         found = Moments.empty((len(rows), *cells))
         for field in fields(found):
             getattr(found, field.name)[at] = getattr(self.moments, field.name)
-        if not self.sketches:
+        if not has_sketches:
             return LabelledMoments(rows, found)
         num = math.prod(cells)
         sketches = [QuantileSketch.empty()] * (len(rows) * num)
@@ -133,13 +137,14 @@ def side_by_side(parts: list[LabelledMoments]) -> LabelledMoments:
     rows = parts[0].rows
     for part in parts[1:]:
         rows = np.union1d(rows, part.rows)
-    spread = [part.spread(rows) for part in parts]
+    has_sketches = any(part.sketches for part in parts)
+    spread = [part.spread(rows, has_sketches=has_sketches) for part in parts]
     arrays = {
         field.name: np.stack([getattr(own.moments, field.name) for own in spread], axis=1)
         for field in fields(Moments)
     }
     sketches: tuple[QuantileSketch, ...] = ()
-    if spread[0].sketches:
+    if has_sketches:
         num = math.prod(spread[0].moments.shape[1:])
         sketches = tuple(
             sketch

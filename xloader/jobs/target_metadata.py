@@ -202,7 +202,8 @@ def _packed_encoding(packing: Packing) -> dict[str, Any]:
 
 def _facts(packing: Packing | None) -> object:
     """Everything that fixes the values of a packing."""
-    if packing is None:
+    # Older releases of xarray store a bool as an integer of one byte, which has the same bits.
+    if packing is None or (packing.dtype == bool and packing.stored_dtype.itemsize == 1):
         return None
     numbers = (packing.scale, packing.offset)
     return (

@@ -6,19 +6,20 @@ The memory is kept from job to job, and with it the chunks that stay loaded betw
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from xloader.core.axis import Ints
 from xloader.core.output_dtypes import convert_floats
 from xloader.core.packing import Packing
 from xloader.engine.assembly import EngineParts, stored_variables
-from xloader.engine.batch_finish import BatchFinish
+from xloader.engine.batch_finish import BatchFinish, unconverted, untransformed
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
-from xloader.engine.buffers import BatchPool, BlockPool, Fields, MakeMemory
+from xloader.engine.buffers import Arrays, BatchPool, BlockPool, Fields, MakeMemory
 from xloader.engine.job import Job
 from xloader.engine.step_needs import Walker
 from xloader.errors import MemoryBudgetError
@@ -129,13 +130,16 @@ class JobFactory:
         as_stored = {field.name for field in packed_fields}
         self._unpacked_layouts = tuple(x for x in rank_plan.layouts if x.name not in as_stored)
         self._nan_counts = {field.name: field.count_nans for field in packed_fields}
-        self._convert = partial(
+        output_dtype = rank_plan.options.output_dtype
+        self._convert: Callable[[Arrays], Arrays] = partial(
             convert_floats,
-            output_dtype=rank_plan.options.output_dtype,
+            output_dtype=output_dtype,
             # Arrays of the user's functions may still be in use.
             is_own=not rank_plan.recipe.is_mapped,
             left_out=as_stored,
         )
+        if output_dtype is None:
+            self._convert = unconverted
         self._normalized = normalized_packings(rank_plan.recipe, self._unpacked_layouts)
         self._packings: dict[str, Packing | None] = {
             **self._normalized,
@@ -214,7 +218,7 @@ class JobFactory:
         if self._pool.is_spoilt:
             self.renew()
         own = self._rank_plan
-        recipe, layouts, options = own.recipe, self._unpacked_layouts, own.options
+        recipe, options = own.recipe, own.options
         plan, footprint = own.plan, own.footprint
         lanes = epoch.lanes(numbers)
         peak = sum(lane.schedule.peak_nbytes for lane in lanes)
@@ -252,16 +256,7 @@ class JobFactory:
         return Job(
             walker=walker,
             parts=parts,
-            finish=BatchFinish(
-                lambda arrays, ids, occurrences=None: finish(
-                    *(recipe, layouts, arrays, ids),
-                    Chance(options.seed, epoch.epoch, occurrences),
-                    self._normalized.keys(),
-                ),
-                self._convert,
-                options.on_nan,
-                self._nan_counts,
-            ),
+            finish=self._finish(epoch.epoch),
             is_padded=options.world.world_size > 1,
             prefetch=self._num_ready,
             pool=self._pool,
@@ -269,4 +264,21 @@ class JobFactory:
             is_resident=plan.is_resident,
             on_error=options.on_error,
             outbox=None if self._device_path is None else self._device_path.outbox(),
+        )
+
+    def _finish(self, epoch: int) -> BatchFinish:
+        """The steps between a gathered batch of an epoch and a delivered one."""
+        recipe, options = self._rank_plan.recipe, self._rank_plan.options
+
+        def transform(arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
+            """Run the transforms of the recipe."""
+            chance, normalized = Chance(options.seed, epoch, occurrences), self._normalized.keys()
+            return finish(recipe, self._unpacked_layouts, arrays, ids, chance, normalized)
+
+        is_plain = not (recipe.steps or recipe.label_columns)
+        return BatchFinish(
+            untransformed if is_plain else transform,
+            self._convert,
+            options.on_nan,
+            self._nan_counts,
         )

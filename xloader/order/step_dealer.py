@@ -66,17 +66,20 @@ class Dealer:
         At the end of a lane, steps have fewer rows, or none.
         """
         taken = [hand.take(num_steps * self._share) for hand in self._hands]
+        if len(taken) == 1:
+            ids, entries, *times = taken[0]
+            edges = np.minimum(np.arange(num_steps + 1) * self._share, len(ids))
+            return Dealt(ids, entries, edges, *times)
         based = [
             (ids, own + base, *times)
             for (ids, own, *times), base in zip(taken, self._bases, strict=False)
         ]
         ids, entries, *times = (np.concatenate(column) for column in zip(*based, strict=True))
         steps = np.concatenate([np.arange(len(own)) // self._share for own, *_ in taken])
-        if len(taken) > 1:
-            # The sort is stable, so that the rows of a step stay sorted by lane and in order.
-            line = np.argsort(steps, kind="stable")
-            ids, entries, steps = ids[line], entries[line], steps[line]
-            times = [own[line] for own in times]
+        # The sort is stable, so that the rows of a step stay sorted by lane and in order.
+        line = np.argsort(steps, kind="stable")
+        ids, entries, steps = ids[line], entries[line], steps[line]
+        times = [own[line] for own in times]
         edges = np.searchsorted(steps, np.arange(num_steps + 1))
         return Dealt(ids, entries, edges, *times)
 
@@ -126,12 +129,13 @@ class _Hand:
 
         At the lane's end there are fewer than ``size``, or none.
         """
-        parts = [self._rest]
-        num_left = size - len(self._rest[0])
+        columns = self._rest
+        parts, num_left = [columns], size - len(columns[0])
         while num_left > 0 and (places := next(self._places, None)) is not None:
             parts.append(self._columns(*places))
             num_left -= len(places[0])
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        if len(parts) > 1:
+            columns = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
         self._rest = tuple(column[size:] for column in columns)
         return tuple(column[:size] for column in columns)
 

@@ -57,7 +57,7 @@ def regions_of(footprint: Footprint, dim: int, positions: tuple[Ints, ...]) -> I
     region = np.zeros(len(positions[0]), np.int64)
     for d, own in enumerate(positions):
         axis = leading_axis(footprint, d)
-        if axis is not None:
+        if axis is not None and axis.num_blocks > 1:
             along = _region_along(footprint, d, axis, own, is_merged=d == dim)
             region = region * (axis.num_blocks + 1) + along
     return region
@@ -90,10 +90,12 @@ def count_regions(footprint: Footprint, dim: int, positions: Ints, edges: Ints) 
     numpy.ndarray of int64, shape (num_batches,)
         Number of distinct regions in each batch.
     """
-    sizes = np.diff(edges)
-    rows = np.full((len(sizes), sizes.max(initial=0)), -1, np.int64)
-    is_sample = np.arange(rows.shape[1]) < sizes[:, None]
-    rows[is_sample] = regions_of(footprint, dim, tuple(positions.T))
+    sizes, regions = np.diff(edges), regions_of(footprint, dim, tuple(positions.T))
+    most = sizes.max(initial=0)
+    if len(regions) == len(sizes) * most:
+        return _num_distinct(regions.reshape(len(sizes), most))
+    rows = np.full((len(sizes), most), -1, np.int64)
+    rows[np.arange(most) < sizes[:, None]] = regions
     return _num_distinct(rows)
 
 
