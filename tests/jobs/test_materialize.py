@@ -295,6 +295,17 @@ def test_dtype() -> None:
         )
 
 
+def test_a_coordinate_with_a_space_in_its_name_hides_no_other() -> None:
+    ds = weather().assign_coords(two=("time", np.arange(24)), three=("lat", np.arange(6.0)))
+    ds = ds.assign_coords({"with space": ("time", np.arange(24.0))})
+    store = zarr.storage.MemoryStore()
+    xloader.open(ds).window(time=2).materialize(store, chunks={"time": 4})
+    with xr.open_zarr(store) as found:
+        assert {"two", "three"} <= set(found.coords)
+    attributes = zarr.open_group(store)["t2m"].attrs
+    assert attributes["coordinates"] == "three two"
+
+
 # Packing
 
 
