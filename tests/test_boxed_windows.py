@@ -87,6 +87,16 @@ def test_boxes_that_follow_each_other(
     assert is_in_order(shape, tuple(map(np.array, starts))) == expected
 
 
+def test_short_rows_far_from_each_other_are_looked_up_together() -> None:
+    """A call for each row takes minutes for 10^8 windows in narrow boxes."""
+    shape, lo, hi = (2000, 40, 60), (0, 10, 20), (2000, 12, 22)
+    flags = np.random.default_rng(0).random(shape) < 0.01
+    bits = WindowBits.of_flags(flags.reshape(-1))
+    parts = list(boxed_windows.box_flags(bits, shape, lo, hi))
+    assert len(parts) == 1
+    np.testing.assert_array_equal(parts[0], flags[:, 10:12, 20:22].reshape(-1))
+
+
 def test_memory_for_boxes_is_a_few_bits_a_window() -> None:
     shape = (1000, 100, 100)
     flags = np.random.default_rng(0).random(10**7) < 0.5

@@ -88,7 +88,7 @@ def test_sections_follow_chunks_where_that_reads_each_once() -> None:
     # 48 elements hold whole chunks and whole shards.
     assert plan.steps[0] % 2 == 0
     assert plan.num_reads == 30
-    tight = plan_sections(job, 24 * 10 * 4 * 4, 1)
+    tight = plan_sections(job, 2 * 24 * 10 * 4 * 4, 1)
     assert tight.steps[0] == 1
     assert tight.num_reads == 40
 

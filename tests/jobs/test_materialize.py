@@ -26,6 +26,7 @@ from xloader.errors import (
     TargetError,
     UnknownNameError,
     UnsupportedDataError,
+    XloaderWarning,
 )
 from xloader.testing import CountingStore, LatencyStore, SourceRecorder, write_store
 
@@ -292,6 +293,17 @@ def test_dtype() -> None:
         xloader.open(ds).window(time=2).materialize(
             zarr.storage.MemoryStore(), chunks={"time": 4}, dtype="float16"
         )
+
+
+def test_a_coordinate_with_a_space_in_its_name_hides_no_other() -> None:
+    ds = weather().assign_coords(two=("time", np.arange(24)), three=("lat", np.arange(6.0)))
+    ds = ds.assign_coords({"with space": ("time", np.arange(24.0))})
+    store = zarr.storage.MemoryStore()
+    xloader.open(ds).window(time=2).materialize(store, chunks={"time": 4})
+    with xr.open_zarr(store) as found:
+        assert {"two", "three"} <= set(found.coords)
+    attributes = zarr.open_group(store)["t2m"].attrs
+    assert attributes["coordinates"] == "three two"
 
 
 # Packing
@@ -592,6 +604,43 @@ def test_advice_is_taken_and_comes_true() -> None:
     one = samples.materialize(zarr.storage.MemoryStore(), advice=advice.proposals[-1], threads=1)
     assert one.variables[0].chunks == tuple(advice.proposals[-1].chunks.values())
     assert samples.materialize(zarr.storage.MemoryStore(), threads=1).is_complete
+
+
+def test_advised_shards_are_made_smaller_for_a_small_memory() -> None:
+    values = np.random.default_rng(0).normal(size=(960, 16, 50)).astype("f4")
+    ds = xr.Dataset({"t": (("time", "y", "x"), values)})
+    samples = xloader.open(write_store(ds, {"t": (960, 2, 10)})).window(time=2)
+    advice = samples.advise(batch_size=8, memory="2MiB", threads=1)
+    best = advice.best
+    assert best is not None
+    assert best.shards is not None
+    store = zarr.storage.MemoryStore()
+    with pytest.warns(XloaderWarning, match="advised shards"):
+        done = samples.materialize(store, advice=advice, threads=1, memory="4MiB")
+    (own,) = done.variables
+    assert own.shards is not None
+    assert np.prod(own.shards) < np.prod(list(best.shards.values()))
+    assert done.expected_peak_nbytes <= 4 << 20
+    check_same(samples, store)
+    # Shards of one's own are kept to.
+    with pytest.raises(MemoryBudgetError):
+        samples.materialize(
+            zarr.storage.MemoryStore(), chunks=best.chunks, shards=best.shards, memory="4MiB"
+        )
+
+
+def test_a_part_of_many_joined_sources_is_never_overwritten(tmp_path: Path) -> None:
+    """The name of the joined source tells only the first and the last."""
+    parts = []
+    for number in range(4):
+        path = tmp_path / f"{number}.zarr"
+        write_store(weather().isel(time=slice(6 * number, 6 * number + 6)), CHUNKS, path)
+        parts.append(path)
+    samples = xloader.concat(parts, dim="time").window(time=2)
+    before = sorted(path.name for path in (tmp_path / "2.zarr").rglob("*"))
+    with pytest.raises(TargetError, match="lies in the source"):
+        samples.materialize(tmp_path / "2.zarr", chunks={"time": 4}, overwrite=True)
+    assert sorted(path.name for path in (tmp_path / "2.zarr").rglob("*")) == before
 
 
 def test_advice_beside_sizes_is_refused() -> None:

@@ -19,12 +19,12 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.errors import SourceAccessError, StoreFullError, TargetError
+from xloader.errors import SourceAccessError, StoreFullError, TargetError, XloaderWarning
 from xloader.sources.stores.writable_store import WritableStore
 from xloader.testing import SourceRecorder, write_store
 
 OPTIONS: dict[str, Any] = {"chunks": {"time": 4}, "shards": {"time": 8}, "threads": 2}
-DIRECT, BETWEEN = "1MiB", "200KiB"
+DIRECT, BETWEEN = "1MiB", "256KiB"
 """Memory with which chunks are read once, and with which values pass an intermediate store."""
 
 
@@ -193,6 +193,19 @@ def test_parts_one_after_another(
     assert [sum(own.num_written for own in one.variables) for one in done] == [8, 8, 8]
     assert "not complete yet" in str(done[0])
     assert objects_in(tmp_path / "t.zarr") == expected
+
+
+def test_who_opens_a_store_that_is_not_complete_is_told(
+    samples: Samples, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    for number in range(2):
+        samples.materialize(tmp_path / "t.zarr", part=(number, 2), **OPTIONS)
+        if not number:
+            with pytest.warns(XloaderWarning, match="is not complete.*Call it again"):
+                xloader.open(tmp_path / "t.zarr")
+    recwarn.clear()
+    xloader.open(tmp_path / "t.zarr")
+    assert not recwarn.list
 
 
 def test_a_full_disk(

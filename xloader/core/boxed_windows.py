@@ -281,19 +281,26 @@ def box_flags(
         dim -= 1
     inner = math.prod(shape[dim + 1 :])
     begin, end, size = lo[dim] * inner, hi[dim] * inner, shape[dim] * inner
+    if dim and end - begin < _LONG_ROW and size > _MOST_WASTE * (end - begin):
+        # Short rows far from each other: they are looked up together.
+        counts = [high - low for low, high in zip(lo[:dim], hi[:dim], strict=True)]
+        at_once = max(_LOOK_UP_SIZE // (end - begin), 1)
+        for first in range(0, math.prod(counts), at_once):
+            places = np.unravel_index(
+                np.arange(first, min(first + at_once, math.prod(counts))), counts
+            )
+            shifted = tuple(own + low for own, low in zip(places, lo, strict=False))
+            rows = np.ravel_multi_index(shifted, shape[:dim])[:, None] * size
+            yield bits.contains((rows + np.arange(begin, end)).reshape(-1))
+        return
     for first, num_rows in _row_ranges(shape[:dim], lo[:dim], hi[:dim], size):
         if num_rows == 1 or end - begin >= _LONG_ROW:
             for row in range(first * size, (first + num_rows) * size, size):
                 for part in range(row + begin, row + end, _BLOCK_SIZE):
                     yield bits.flags(part, min(part + _BLOCK_SIZE, row + end))
-        elif size <= _MOST_WASTE * (end - begin):
+        else:
             flags = bits.flags(first * size, (first + num_rows) * size)
             yield flags.reshape(-1, size)[:, begin:end].reshape(-1)
-        else:
-            at_once = max(_LOOK_UP_SIZE // (end - begin), 1)
-            for row in range(first, first + num_rows, at_once):
-                rows = np.arange(row, min(row + at_once, first + num_rows))[:, None] * size
-                yield bits.contains((rows + np.arange(begin, end)).reshape(-1))
 
 
 def _row_ranges(

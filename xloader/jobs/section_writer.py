@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from xloader.recipe.recipe import Field, Recipe
 from xloader.sources.retries import Attempts
 
 Flags = NDArray[np.bool_]
+
+_NUM_BLOCKS: Final = 1024
+"""So many chunks are listed for reading at a time: the list takes 3 KiB for each."""
 
 
 class SectionWork(NamedTuple):
@@ -158,7 +161,9 @@ class SectionWriter:
                 section = _HeldSection.of(self.array, job.elements_of(work.box))
                 # Without dimensions, the one block of the sample's window is read.
                 blocks = work.blocks if self.array.dims else [(0,)]
-                sweep.do(sweep.read(group, blocks, section.place))
+                for begin in range(0, len(blocks), _NUM_BLOCKS):
+                    some = blocks[begin : begin + _NUM_BLOCKS]
+                    sweep.do(sweep.read(group, some, section.place))
                 made: dict[str, tuple[ShardRecord, float]] = {}
                 tasks = [
                     ThreadTask((), partial(self._write, encoder, section, shard, made))
@@ -268,8 +273,8 @@ def sweep_values(
     with ChunkSweep(own, footprint, memory // 4, num_threads) as sweep:
         for group in footprint.groups:
             needed = footprint.needed(group)
-            for begin in range(0, len(needed), 1024):
-                found = np.unravel_index(needed[begin : begin + 1024], group.shape)
+            for begin in range(0, len(needed), _NUM_BLOCKS):
+                found = np.unravel_index(needed[begin : begin + _NUM_BLOCKS], group.shape)
                 blocks = [tuple(row) for row in np.stack(found, axis=-1).tolist()]
                 sweep.do(sweep.read(group, blocks, use))
         return sweep.num_reads

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Axis
+from xloader.core.messages import warn_caller
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.packing import Packing
-from xloader.errors import OptionError, PackingError
+from xloader.errors import MemoryBudgetError, OptionError, PackingError, XloaderWarning
 from xloader.jobs.value_packing import pack_values
-from xloader.planning.rechunking import Rechunking, SectionAxis
+from xloader.planning.rechunking import Rechunking, SectionAxis, plan_sections
 from xloader.recipe.recipe import Recipe, find
 
 Sizes = Mapping[str, Any]
@@ -196,6 +197,44 @@ def make_array(
         # They are attributes only where the source was opened without decoding.
         {key: own for key, own in stored.attrs.items() if key not in _DECODING_KEYS},
     )
+
+
+def with_fitting_shards(array: TargetArray, memory: int) -> TargetArray:
+    """The array in smaller shards, with a warning, where the memory is too small for its own.
+
+    Parameters
+    ----------
+    array : TargetArray
+        The array, in shards that were advised.
+    memory : int
+        Bytes that may be taken.
+    """
+    found = array
+    while found.shards is not None:
+        try:
+            plan_sections(found.rechunking(), memory, 1)
+        except MemoryBudgetError:
+            found = replace(found, shards=_smaller_shards(found.shards, found.chunks))
+        else:
+            break
+    if found.shards != array.shards:
+        told = "no shards, each chunk an object" if found.shards is None else str(found.shards)
+        warn_caller(
+            f"memory={memory} bytes is too small to write {array.name!r} in the advised shards of "
+            f"{array.shards}. It gets {told}. Pass more memory for the advised ones.",
+            XloaderWarning,
+        )
+    return found
+
+
+def _smaller_shards(shards: Sequence[int], chunks: Sequence[int]) -> tuple[int, ...] | None:
+    """Half as many chunks along the dimension that has the most; None if a chunk is left."""
+    counts = [size // chunk for size, chunk in zip(shards, chunks, strict=True)]
+    dim = counts.index(max(counts))
+    counts[dim] = -(-counts[dim] // 2)
+    if max(counts) == 1:
+        return None
+    return tuple(count * chunk for count, chunk in zip(counts, chunks, strict=True))
 
 
 def check_sizes(option: str, sizes: object, recipe: Recipe, names: Sequence[str]) -> None:

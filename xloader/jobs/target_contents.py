@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from xloader.errors import TargetError
-from xloader.jobs.target_metadata import JOB
 from xloader.jobs.target_records import FOLDER
+from xloader.sources.open.from_zarr import WRITTEN_BY
 from xloader.sources.stores.writable_store import WritableStore
 
 _MARKS: Final = ("zarr.json", ".zgroup", ".zmetadata", ".zarray", ".zattrs")
@@ -60,7 +60,9 @@ class TargetContents:
             )
 
 
-def contents_of(store: WritableStore, *, overwrite: bool, source: str) -> TargetContents:
+def contents_of(
+    store: WritableStore, *, overwrite: bool, sources: Collection[str]
+) -> TargetContents:
     """Look at what lies at a target; remove it if it is to be overwritten.
 
     Parameters
@@ -69,8 +71,8 @@ def contents_of(store: WritableStore, *, overwrite: bool, source: str) -> Target
         The target.
     overwrite : bool
         Whether what is there is to be removed.
-    source : str
-        Name of the source of the samples.
+    sources : collection of str
+        Names of the source of the samples, and of all stores and files that it reads.
 
     Raises
     ------
@@ -78,7 +80,8 @@ def contents_of(store: WritableStore, *, overwrite: bool, source: str) -> Target
         If the target is the source, or something else lies there.
     """
     own = _paths_in(store.name)[0]
-    if any(_is_within(own, other) or _is_within(other, own) for other in _paths_in(source)):
+    others = [path for name in sources for path in _paths_in(name)]
+    if any(_is_within(own, other) or _is_within(other, own) for other in others):
         raise TargetError(
             "the target lies in the source, or the source in the target",
             given=store.name,
@@ -93,8 +96,8 @@ def contents_of(store: WritableStore, *, overwrite: bool, source: str) -> Target
         return TargetContents()
     if found is not None:
         attrs = json.loads(found).get("attributes", {})
-        if isinstance(attrs.get(JOB), dict):
-            own = attrs[JOB]
+        if isinstance(attrs.get(WRITTEN_BY), dict):
+            own = attrs[WRITTEN_BY]
             return TargetContents(own["job"], own["is_complete"], own.get("digests"))
     if has_store or (not is_begun and not store.is_empty()):
         raise TargetError(

@@ -20,10 +20,10 @@ from xloader.core.packing import Packing
 from xloader.errors import OptionError, UnsupportedDataError, XloaderError
 from xloader.jobs.target_arrays import TargetArray
 from xloader.recipe.recipe import Recipe
+from xloader.sources.open.from_zarr import WRITTEN_BY
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
 
 ORIGIN: Final = "xloader_origin_fingerprint"
-JOB: Final = "xloader_materialize"
 
 _KEPT_KEYS: Final = ("units", "calendar", "dtype", "_FillValue", "scale_factor", "add_offset")
 """Keys of a coordinate's encoding that say how its labels are stored."""
@@ -81,7 +81,7 @@ class TargetMetadata:
             # zarr says that consolidated metadata are no part of the format yet. xarray looks for
             # them.
             warnings.simplefilter("ignore")
-            zarr.open_group(store, mode="r+").attrs.update({JOB: dict(job)})
+            zarr.open_group(store, mode="r+").attrs.update({WRITTEN_BY: dict(job)})
             if is_complete:
                 zarr.consolidate_metadata(store)
         return bytes(held["zarr.json"].to_bytes())
@@ -119,31 +119,38 @@ class TargetMetadata:
         return held
 
     def _written(self, coords: xr.Dataset, attrs: dict[str, Any]) -> dict[str, Any]:
-        import dask.array
-
-        variables, encodings = {}, {}
-        for array in self.arrays:
-            empty = dask.array.zeros(array.shape, dtype=array.dtype, chunks=-1)
-            variables[array.name] = xr.Variable(array.dims, empty, dict(array.attrs))
-            encodings[array.name] = self._encoding_of(array)
-        dataset = xr.Dataset(variables, coords, attrs)
+        # Arrays without elements: of whole ones, xarray would write values, or want dask for the
+        # metadata alone, which loads 13 MiB more of libraries.
+        variables = {
+            a.name: xr.Variable(
+                a.dims, np.zeros([0] * len(a.dims), a.dtype), self._attrs_of(a, coords)
+            )
+            for a in self.arrays
+        }
+        encodings = {a.name: self._encoding_of(a) for a in self.arrays}
         held: dict[str, Any] = {}
         store = MemoryStore(held)
+        options: Any = {"zarr_format": 3, "consolidated": False}
         with warnings.catch_warnings():
             # zarr says that some dtypes of labels are no part of the format yet.
             warnings.simplefilter("ignore")
-            dataset.to_zarr(
-                store,
-                mode="w",
-                zarr_format=3,
-                consolidated=False,
-                compute=False,
-                encoding=encodings,
-                safe_chunks=False,
-                write_empty_chunks=True,
-            )
+            empty = xr.Dataset(variables)
+            empty.to_zarr(store, mode="w", encoding=encodings, safe_chunks=False, **options)
+            for array in self.arrays:
+                _set_shape(held, array)
+            coords.assign_attrs(attrs).to_zarr(store, mode="a", **options)
             _check_labels(held, coords)
         return held
+
+    def _attrs_of(self, array: TargetArray, coords: xr.Dataset) -> dict[str, Any]:
+        """The attributes of an array; as in CF, they name the coordinates that are no index."""
+        others = [
+            str(name)
+            for name, own in coords.coords.items()
+            # Names are divided by spaces, so xarray leaves out those that hold one.
+            if name not in coords.dims and " " not in str(name) and set(own.dims) <= set(array.dims)
+        ]
+        return {**array.attrs, **({"coordinates": " ".join(sorted(others))} if others else {})}
 
     def _encoding_of(self, array: TargetArray) -> dict[str, Any]:
         own: dict[str, Any] = {"chunks": array.chunks, "compressors": self._compressors}
@@ -163,6 +170,15 @@ class TargetMetadata:
             if found[array.name].dtype != array.dtype
             or _facts(found[array.name].packing) != _facts(array.packing)
         ]
+
+
+def _set_shape(held: dict[str, Any], array: TargetArray) -> None:
+    """Give an array that was written without elements its shape."""
+    key = f"{array.name}/zarr.json"
+    told = json.loads(held[key].to_bytes()) | {"shape": list(array.shape)}
+    held[key] = type(held[key]).from_bytes(json.dumps(told, indent=2).encode())
+    for written in [own for own in held if own.startswith(f"{array.name}/c")]:
+        del held[written]
 
 
 def _packed_encoding(packing: Packing) -> dict[str, Any]:

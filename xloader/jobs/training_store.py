@@ -21,7 +21,13 @@ from xloader.jobs.array_rewrite import ArrayRewrite
 from xloader.jobs.materialized import Materialized
 from xloader.jobs.needed_shards import needed_shards, parse_part, shards_of_part
 from xloader.jobs.progress_bar import ProgressBar
-from xloader.jobs.target_arrays import Sizes, check_sizes, make_array, written_names
+from xloader.jobs.target_arrays import (
+    Sizes,
+    check_sizes,
+    make_array,
+    with_fitting_shards,
+    written_names,
+)
 from xloader.jobs.target_bounds import find_bounds, packings_of
 from xloader.jobs.target_codecs import parse_compressors
 from xloader.jobs.target_contents import TargetContents, begin, contents_of
@@ -50,6 +56,8 @@ class StoreOptions:
         The codecs.
     checksum : bool
         Whether each chunk has a checksum.
+    is_advised : bool
+        Whether chunks and shards are advised. Shards are then made smaller if the memory is small.
     """
 
     chunks: Sizes
@@ -59,6 +67,7 @@ class StoreOptions:
     stats: xr.Dataset | None
     compressor: Any
     checksum: bool
+    is_advised: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +164,7 @@ class TrainingStore:
         if options.shards is not None:
             check_sizes("shards", options.shards, self._recipe, names)
         self._found = contents_of(
-            store, overwrite=run.overwrite and not is_dry, source=self._recipe.source.name
+            store, overwrite=run.overwrite and not is_dry, sources=self._source_names()
         )
         if is_dry and run.overwrite:
             self._found = TargetContents()
@@ -193,6 +202,11 @@ class TrainingStore:
                 job.run(bar.advance)
         return self._finish()
 
+    def _source_names(self) -> set[str]:
+        """The names of the source and of all its stores: that of many sources names two of them."""
+        source = self._recipe.source
+        return {source.name, *(watch.store for watch in source.watches(list(source.variables)))}
+
     def _describe(
         self, names: Sequence[str], options: StoreOptions, *, is_dry: bool
     ) -> TargetMetadata:
@@ -213,6 +227,8 @@ class TrainingStore:
             make_array(recipe, n, options.chunks, options.shards, dtype, packings.get(n))
             for n in names
         ]
+        if options.is_advised:
+            arrays = [with_fitting_shards(array, self._run.memory) for array in arrays]
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         attrs = {
             ORIGIN: recipe.source.fingerprint,
@@ -284,7 +300,7 @@ class TrainingStore:
         keys = {job.array.name: job.keys for job in self._jobs}
         if any(key not in records.done for own in keys.values() for key in own):
             # Another part that has completed the store has removed the records too.
-            found = contents_of(store, overwrite=False, source="")
+            found = contents_of(store, overwrite=False, sources=())
             return self._summary(is_complete=found.is_complete, digests=found.digests)
         is_verified = self._run.verify
         wrong = [key for own in keys.values() for key in records.check(own, is_whole=is_verified)]

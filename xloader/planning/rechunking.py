@@ -44,6 +44,14 @@ _READ_COPIES: Final = 3
 _WRITE_COPIES: Final = 3
 """A shard that is encoded takes up to so many times its bytes."""
 
+_KEPT_SHARE: Final = 4
+_MOST_KEPT_NBYTES: Final = 32 << 20
+"""One part in so many of the memory, up to this limit, is left: for libraries that the first job of
+a process loads (26 MiB), for lists of chunks, and for freed memory that the allocator keeps."""
+
+_RECORD_NBYTES: Final = 1 << 10
+"""Memory of the record of an object that is written, with its key and digest."""
+
 
 @dataclass(frozen=True, eq=False)
 class SectionAxis:
@@ -238,6 +246,8 @@ class SectionPlan:
         Bytes in memory of a section.
     work_nbytes : int
         Bytes that reading and encoding take besides.
+    kept_nbytes : int
+        Bytes that are left for records, and for what Python and the allocator take.
     """
 
     steps: tuple[int, ...]
@@ -246,11 +256,12 @@ class SectionPlan:
     read_nbytes: int
     section_nbytes: int
     work_nbytes: int
+    kept_nbytes: int = 0
 
     @property
     def peak_nbytes(self) -> int:
         """Bytes that are taken at most."""
-        return self.section_nbytes + self.work_nbytes
+        return self.section_nbytes + self.work_nbytes + self.kept_nbytes
 
     def waiting(self, memory: int) -> SectionPlan:
         """The same sections where reading mostly waits: what is left of the memory is read ahead.
@@ -260,7 +271,8 @@ class SectionPlan:
         memory : int
             Bytes that may be taken.
         """
-        return replace(self, work_nbytes=max(memory - self.section_nbytes, self.work_nbytes))
+        left = memory - self.kept_nbytes - self.section_nbytes
+        return replace(self, work_nbytes=max(left, self.work_nbytes))
 
     @property
     def read_room(self) -> int:
@@ -291,19 +303,26 @@ def plan_sections(job: Rechunking, memory: int, num_threads: int) -> SectionPlan
         If a single shard does not fit.
     """
     plans = []
+    kept = _kept_nbytes(job, memory)
     for threads in sorted({max(num_threads >> power, 1) for power in range(12)}, reverse=True):
-        found = _best(job, memory - job.work_nbytes(threads), threads)
+        found = _best(job, memory - kept - job.work_nbytes(threads), threads)
         if found is not None:
-            plans.append(found)
+            plans.append(replace(found, kept_nbytes=kept))
     if not plans:
         least = job.section_nbytes([1] * len(job.axes)) + job.work_nbytes(1)
         raise MemoryBudgetError(
             "the memory is too small for a shard of the target and the chunks it is made of",
             given=f"memory={memory} bytes",
-            minimum_nbytes=least,
+            minimum_nbytes=least + _kept_nbytes(job, 2 * least),
             remedy="choose smaller shards, or pass more memory",
         )
     return min(plans, key=lambda plan: (plan.read_nbytes, -plan.num_threads))
+
+
+def _kept_nbytes(job: Rechunking, memory: int) -> int:
+    """Memory that is left free beside sections and the work on them: half of it at most."""
+    records = min(math.prod(job.grid) * _RECORD_NBYTES, memory // _KEPT_SHARE)
+    return records + min(memory // _KEPT_SHARE, _MOST_KEPT_NBYTES)
 
 
 def _best(job: Rechunking, room: int, num_threads: int) -> SectionPlan | None:
@@ -364,7 +383,7 @@ def intermediate_chunks(
     if direct.read_nbytes <= job.source_nbytes + 2 * job.nbytes:
         return None
     best: tuple[int, tuple[int, ...]] | None = None
-    shards = _cubes(job, memory // 2)
+    shards = _cubes(job, (memory - _kept_nbytes(job, memory)) // 2)
     for chunks in shards:
         try:
             first = plan_sections(job.with_shards(chunks), memory, num_threads)

@@ -1948,7 +1948,8 @@ class Samples(RecordedMethods):
             ``shards``, each chunk is an object of its own. Without ``chunks`` and ``advice``, the
             first proposal of :meth:`advise` is taken.
         advice : Advice or ChunkProposal, optional
-            The chunks and shards, as :meth:`advise` proposes them.
+            The chunks and shards, as :meth:`advise` proposes them. Shards that ``memory`` is too
+            small for are made smaller, with a warning.
         memory : int or str
             Bytes that the job may take.
         threads : int, optional
@@ -2014,7 +2015,9 @@ class Samples(RecordedMethods):
         (True, 4)
         """
         sizes = chosen_chunks(self.recipe, chunks, shards, advice)
-        options = StoreOptions(*sizes, dtype, pack, stats, compressor, checksum)
+        options = StoreOptions(
+            *(*sizes, dtype, pack, stats, compressor, checksum), is_advised=chunks is None
+        )
         run = parse_run(
             *(memory, threads, part), overwrite=overwrite, verify=verify, progress=progress
         )

@@ -63,6 +63,11 @@ class Watch:
         self._change = ""
 
     @property
+    def store(self) -> str:
+        """Name of the store."""
+        return self._store
+
+    @property
     def is_unchecked(self) -> bool:
         """Whether something was read since the last look."""
         return self._read is not self._checked

@@ -9,19 +9,20 @@ import os
 import zipfile
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import xarray as xr
 import zarr
 from numpy.typing import DTypeLike
 from zarr.errors import ContainsArrayError, NodeNotFoundError
 
-from xloader.core.messages import closest, extra_remedy
+from xloader.core.messages import closest, extra_remedy, warn_caller
 from xloader.errors import (
     MissingDependencyError,
     SourceNotFoundError,
     UnsupportedDataError,
     XloaderError,
+    XloaderWarning,
 )
 from xloader.sources import catalog, zarr_adapter
 from xloader.sources.base import Source
@@ -32,6 +33,9 @@ from xloader.sources.transient_errors import is_timeout
 from xloader.sources.zarr.allowed_codecs import unknown_codec_error
 from xloader.sources.zarr.missing_chunks import OnMissing
 from xloader.sources.zarr.zarr_source import ZarrSource
+
+WRITTEN_BY: Final = "xloader_materialize"
+"""Attribute of a store that `Samples.materialize` writes: the job, and whether it is complete."""
 
 
 def from_zarr(
@@ -84,6 +88,7 @@ def _from_zarr(
         opener, dataset, group = _open_either(opener, by_fsspec)
     if not dataset.data_vars:
         refuse_empty(opener.name, _groups_of(group))
+    _warn_if_incomplete(group, opener.name)
     # Stores list their arrays in any order, and copies of a store may differ in it.
     dataset = dataset[sorted(dataset.data_vars, key=str)].assign_coords(dataset.coords)
     return ZarrSource(
@@ -101,6 +106,18 @@ def _from_zarr(
         is_behind=group.metadata.consolidated_metadata is not None,
         secrets=opener.place.secrets,
     )
+
+
+def _warn_if_incomplete(group: zarr.Group, name: str) -> None:
+    """Warn of a store that `Samples.materialize` has not completed: absent chunks read as fills."""
+    told = group.attrs.get(WRITTEN_BY)
+    if isinstance(told, dict) and told.get("is_complete") is False:
+        warn_caller(
+            f"{name} is not complete: the samples.materialize(...) that writes it was killed, or "
+            "is still at work. Values that are not written yet read as fill values. Call it again "
+            "with the same arguments to complete the store.",
+            XloaderWarning,
+        )
 
 
 def _open_both(opener: ZarrOpener) -> tuple[ZarrOpener, xr.Dataset, zarr.Group]:
