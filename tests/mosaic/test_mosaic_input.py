@@ -314,7 +314,7 @@ def test_the_command_merges_and_says_what_is_missing(tmp_path: Path) -> None:
     samples, path = windows(), tmp_path / "a.zarr"
     result = run(str(path))
     assert result.exit_code == 2
-    assert "no predictions to merge" in result.output
+    assert "no predictions or partial statistics to merge" in result.output
     out = samples.mosaic(path, rank=0, world_size=2)
     out.write(range(7), samples[:7].targets)
     out.flush()

@@ -25,6 +25,7 @@ from xloader.jobs.stats_options import Dims
 from xloader.jobs.stats_parts import StatsParts, open_stats_parts
 from xloader.jobs.stats_template import StatsResult
 from xloader.recipe.recipe import Recipe
+from xloader.sources.stores.write_places import check_apart, check_replaceable
 
 
 def compute_stats(
@@ -50,6 +51,10 @@ def compute_stats(
     own_part = (0, 1) if part is None else _check_part(part)
     is_shown(progress)
     target = None if path is None else target_path(path)
+    if target is not None:
+        check_apart(target, recipe.source)
+        if overwrite:
+            check_replaceable(target)
     # All ranks of a group must get the same numbers, so the whole of a slab counts.
     job = StatsJob(recipe.planned, dim, by, quantiles, leads, weights)
     if target is not None:

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from xloader.jobs.stats_parts import (
     writing,
 )
 from xloader.jobs.stats_template import JOB, StatsResult, StatsTemplate
+from xloader.sources.stores.write_places import check_replaceable
 
 _LEAST_FREE: Final = 1 << 20
 """Bytes for what a file holds beside its values."""
@@ -103,7 +105,8 @@ def _stored_stats(target: Path) -> xr.Dataset | None:
 def has_stats(path: str | os.PathLike[str]) -> bool:
     """Whether statistics lie at a path, or partial ones beside it."""
     target = Path(path).expanduser()
-    if _has_parts(target):
+    # The root of a file system has no name, and no folder beside it.
+    if target.name and _has_parts(target):
         return True
     return target.suffix in (".nc", ".zarr") and _stored_stats(target) is not None
 
@@ -225,6 +228,13 @@ def _merge(
     return result.dataset()
 
 
+def _write_zarr(result: xr.Dataset, path: Path) -> None:
+    with warnings.catch_warnings():
+        # zarr says that the dtype of the labels, and metadata in one place, are not in the format.
+        warnings.simplefilter("ignore")
+        result.to_zarr(path, zarr_format=3, consolidated=True)
+
+
 def write_target(target: Path, result: xr.Dataset, *, overwrite: bool) -> xr.Dataset:
     """Write a result at one stroke, and remove its partial statistics.
 
@@ -241,8 +251,9 @@ def write_target(target: Path, result: xr.Dataset, *, overwrite: bool) -> xr.Dat
             if target.suffix == ".nc":
                 result.to_netcdf(partial)
             else:
-                result.to_zarr(partial, zarr_format=3, consolidated=False)
+                _write_zarr(result, partial)
             if overwrite and target.is_dir():
+                check_replaceable(target)
                 remove_folder(target)
             os.replace(partial, target)
         except (OSError, RuntimeError) as error:

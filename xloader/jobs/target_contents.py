@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,8 +11,7 @@ from xloader.errors import TargetError
 from xloader.jobs.target_records import FOLDER
 from xloader.sources.open.from_zarr import WRITTEN_BY
 from xloader.sources.stores.writable_store import WritableStore
-
-_MARKS: Final = ("zarr.json", ".zgroup", ".zmetadata", ".zarray", ".zattrs")
+from xloader.sources.stores.write_places import ZARR_MARKS
 
 _BEGUN: Final = f"{FOLDER}/begun.json"
 """The first object of a job: without it, a job killed at its first objects would look foreign."""
@@ -60,9 +57,7 @@ class TargetContents:
             )
 
 
-def contents_of(
-    store: WritableStore, *, overwrite: bool, sources: Collection[str]
-) -> TargetContents:
+def contents_of(store: WritableStore, *, overwrite: bool) -> TargetContents:
     """Look at what lies at a target; remove it if it is to be overwritten.
 
     Parameters
@@ -71,25 +66,14 @@ def contents_of(
         The target.
     overwrite : bool
         Whether what is there is to be removed.
-    sources : collection of str
-        Names of the source of the samples, and of all stores and files that it reads.
 
     Raises
     ------
     TargetError
-        If the target is the source, or something else lies there.
+        If something else lies there.
     """
-    own = _paths_in(store.name)[0]
-    others = [path for name in sources for path in _paths_in(name)]
-    if any(_is_within(own, other) or _is_within(other, own) for other in others):
-        raise TargetError(
-            "the target lies in the source, or the source in the target",
-            given=store.name,
-            allowed="another place",
-            remedy="choose another target",
-        )
     found = store.get("zarr.json")
-    has_store = found is not None or any(store.get(mark) is not None for mark in _MARKS)
+    has_store = found is not None or any(store.get(mark) is not None for mark in ZARR_MARKS)
     is_begun = not store.is_transaction and store.get(_BEGUN) is not None
     if overwrite and (has_store or is_begun):
         store.delete("")
@@ -116,17 +100,3 @@ def begin(store: WritableStore, objects: Mapping[str, bytes], root: bytes) -> No
     for key, data in objects.items():
         store.put(key, data)
     store.put("zarr.json", root)
-
-
-def _paths_in(name: str) -> list[str]:
-    """The paths and URLs that the name of a source tells, such as "an open Dataset of /a.zarr"."""
-    parts = re.split(r" and |, ", name.replace("file://", ""))
-    return [part.removeprefix("an open Dataset of ") for part in parts]
-
-
-def _is_within(inner: str, outer: str) -> bool:
-    """Whether a path is another one, or lies in it."""
-    if not (os.path.isabs(inner) and os.path.isabs(outer)):
-        return inner == outer and "://" in inner
-    own, other = os.path.realpath(inner), os.path.realpath(outer)
-    return own == other or own.startswith(other.rstrip(os.sep) + os.sep)

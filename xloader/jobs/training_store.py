@@ -36,6 +36,7 @@ from xloader.jobs.target_records import FOLDER, TargetRecords
 from xloader.jobs.value_packing import ValueBounds, parse_dtype, parse_pack
 from xloader.recipe.recipe import Recipe
 from xloader.sources.stores.writable_store import WritableStore, open_writable
+from xloader.sources.stores.write_places import check_apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,9 +164,8 @@ class TrainingStore:
         check_sizes("chunks", options.chunks, self._recipe, names)
         if options.shards is not None:
             check_sizes("shards", options.shards, self._recipe, names)
-        self._found = contents_of(
-            store, overwrite=run.overwrite and not is_dry, sources=self._source_names()
-        )
+        check_apart(store.name, self._recipe.source)
+        self._found = contents_of(store, overwrite=run.overwrite and not is_dry)
         if is_dry and run.overwrite:
             self._found = TargetContents()
         self._num_bounds_reads = 0
@@ -201,11 +201,6 @@ class TrainingStore:
             for job in self._jobs:
                 job.run(bar.advance)
         return self._finish()
-
-    def _source_names(self) -> set[str]:
-        """The names of the source and of all its stores: that of many sources names two of them."""
-        source = self._recipe.source
-        return {source.name, *(watch.store for watch in source.watches(list(source.variables)))}
 
     def _describe(
         self, names: Sequence[str], options: StoreOptions, *, is_dry: bool
@@ -300,7 +295,7 @@ class TrainingStore:
         keys = {job.array.name: job.keys for job in self._jobs}
         if any(key not in records.done for own in keys.values() for key in own):
             # Another part that has completed the store has removed the records too.
-            found = contents_of(store, overwrite=False, sources=())
+            found = contents_of(store, overwrite=False)
             return self._summary(is_complete=found.is_complete, digests=found.digests)
         is_verified = self._run.verify
         wrong = [key for own in keys.values() for key in records.check(own, is_whole=is_verified)]

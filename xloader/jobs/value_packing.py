@@ -65,6 +65,13 @@ def parse_pack(
         If there is no such variable.
     """
     found = {}
+    if pack is not None and not isinstance(pack, Mapping):
+        raise OptionError(
+            "pack= does not say which variables are packed",
+            given=repr(pack),
+            allowed="a mapping from names of variables, or None",
+            remedy=_REMEDY_SCALE,
+        )
     for name, asked in (pack or {}).items():
         find(name, floats, "variable")
         if floats[name].kind != "f":

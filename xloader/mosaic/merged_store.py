@@ -18,6 +18,7 @@ from xloader.mosaic.parts import GRID_FILE, LABELS, FolderParts, differences, pa
 from xloader.mosaic.records import Record
 from xloader.mosaic.stored_groups import group_of, groups_of, name_within
 from xloader.mosaic.target_grid import COVERAGE, TargetGrid
+from xloader.sources.stores.write_places import check_replaceable
 
 _ATTRIBUTE: Final = "xloader_mosaic"
 
@@ -58,15 +59,18 @@ def merge_store(
     if not (folder / GRID_FILE).is_file():
         has_target = path.exists()
         raise SourceNotFoundError(
-            f"{path} has no predictions to merge",
+            f"{path} has no predictions or partial statistics to merge",
             given=f"nothing in {folder}" + " (the target is there)" * has_target,
-            allowed="the target of samples.mosaic(target), some of whose predictions are written",
-            remedy="the mosaic may be merged already: open it with xarray.open_zarr"
+            allowed="the target of samples.mosaic(target) or samples.stats(path=target, part=...), "
+            "some of which is written",
+            remedy="it may be merged already: open it with xarray"
             if has_target
             else "check the path",
         )
     parts = FolderParts(folder)
-    if not overwrite:
+    if overwrite:
+        check_replaceable(path)
+    else:
         check_target(path, parts.grid)
     damaged = parts.damaged()
     if damaged:

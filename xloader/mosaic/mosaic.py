@@ -37,6 +37,7 @@ from xloader.mosaic.prediction_arrays import as_predictions
 from xloader.mosaic.sample_rows import SampleRows
 from xloader.mosaic.target_grid import BLENDS, COVERAGE, Blend
 from xloader.recipe.recipe import Recipe
+from xloader.sources.stores.write_places import check_apart, check_replaceable
 
 _LOG: Final = logging.getLogger("xloader")
 
@@ -108,6 +109,10 @@ class Mosaic:
         self._memory, self._overwrite = memory, overwrite
         self._world = resolve_world(rank, world_size)
         self.target = _as_path(target)
+        if self.target is not None:
+            check_apart(self.target, recipe.source)
+            if overwrite:
+                check_replaceable(self.target)
         self._parts = self._open_parts()
         self._is_weighted = recipe.subset is not None and recipe.subset.weights is not None
         self._states = np.full(recipe.num_ids, _NOT_DONE, np.uint8)

@@ -150,6 +150,10 @@ class WritableStore:
             raise told from cause_of(error, self._secrets)
 
 
+_OTHER_FORMATS: Final = (".zip", ".nc", ".nc4", ".h5", ".hdf5", ".grib", ".grb", ".grib2", ".tif")
+"""Ends of paths of files, where nobody expects a folder."""
+
+
 def open_writable(
     target: object, storage_options: Mapping[str, Any] | None, retry_policy: RetryPolicy
 ) -> WritableStore:
@@ -184,7 +188,7 @@ def open_writable(
         )
     if isinstance(target, str | os.PathLike):
         path = re.sub(r"^file://", "", os.fspath(target))
-        if path.endswith(".zip"):
+        if path.endswith(_OTHER_FORMATS):
             raise _unsuited(path)
         if "://" in path:
             return _at_url(path, storage_options, retry_policy)

@@ -1,0 +1,85 @@
+"""Places where results are written: never in the data that they are made of."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from xloader.errors import TargetError
+from xloader.sources.base import Source
+
+ZARR_MARKS: Final = ("zarr.json", ".zgroup", ".zmetadata", ".zarray", ".zattrs")
+"""Objects of which each Zarr store has at least one."""
+
+
+def check_apart(target: str | os.PathLike[str], source: Source) -> None:
+    """Check that a target and the data of a source do not lie in each other.
+
+    Parameters
+    ----------
+    target : str or path
+        A path or URL that is to be written.
+    source : Source
+        The source that is read.
+
+    Raises
+    ------
+    TargetError
+        If they do.
+
+    Examples
+    --------
+    >>> from xloader.testing import write_store
+    >>> import numpy as np, xarray as xr
+    >>> from xloader.sources.open.open_source import open_source
+    >>> store = write_store(xr.Dataset({"t2m": ("time", np.arange(4.0))}), {"t2m": (2,)})
+    >>> check_apart("stats.nc", open_source(store))
+    """
+    own = os.fspath(target).removeprefix("file://")
+    if "://" not in own:
+        own = os.path.abspath(own)
+    # The name of a source of many stores tells only two of them; each store has a watch.
+    names = {source.name, *(watch.store for watch in source.watches(list(source.variables)))}
+    others = [path for name in names for path in _paths_in(name)]
+    if any(_is_within(own, other) or _is_within(other, own) for other in others):
+        raise TargetError(
+            "the target lies in the source, or the source in the target",
+            given=os.fspath(target),
+            allowed="another place",
+            remedy="choose another target",
+        )
+
+
+def check_replaceable(target: Path) -> None:
+    """Check that what lies at a path is a file or a Zarr store, which may be overwritten.
+
+    Raises
+    ------
+    TargetError
+        If it is a folder of anything else.
+    """
+    if not target.is_dir() or not any(target.iterdir()):
+        return
+    if not any((target / mark).exists() for mark in ZARR_MARKS):
+        raise TargetError(
+            f"{target} is a folder that is no Zarr store",
+            given="overwrite=True",
+            allowed="a path where nothing lies, a file, or a Zarr store",
+            remedy="choose another path, or remove the folder yourself",
+        )
+
+
+def _paths_in(name: str) -> list[str]:
+    """The paths and URLs that the name of a source tells, such as "an open Dataset of /a.zarr"."""
+    parts = re.split(r" and |, ", name.replace("file://", ""))
+    return [part.removeprefix("an open Dataset of ") for part in parts]
+
+
+def _is_within(inner: str, outer: str) -> bool:
+    """Whether a path is another one, or lies in it."""
+    if not (os.path.isabs(inner) and os.path.isabs(outer)):
+        return inner == outer and "://" in inner
+    own, other = os.path.realpath(inner), os.path.realpath(outer)
+    return own == other or own.startswith(other.rstrip(os.sep) + os.sep)
