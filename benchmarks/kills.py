@@ -31,7 +31,7 @@ import xarray as xr
 from zarr.storage import LocalStore
 
 import xloader
-from xloader.jobs import stats_job, stats_sweep
+from xloader.jobs.statistics import stats_job, stats_sweep
 from xloader.testing import CountingStore, LatencyStore
 
 DELAY_SECONDS: Final = 0.05

@@ -69,8 +69,8 @@ ONLY_UNDER = {
     "zarr": (
         *("xloader.sources", "xloader.testing", "xloader.demo", "xloader.mosaic"),
         # These write stores.
-        *("xloader.jobs.intermediate_store", "xloader.jobs.shard_encoder"),
-        *("xloader.jobs.target_codecs", "xloader.jobs.target_metadata"),
+        *("xloader.jobs.materialize.intermediate_store", "xloader.jobs.materialize.shard_encoder"),
+        *("xloader.jobs.materialize.target_codecs", "xloader.jobs.materialize.target_metadata"),
     ),
     "matplotlib": ("xloader.demo",),
 }

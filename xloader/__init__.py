@@ -10,10 +10,10 @@ from typing import Any
 
 from xloader import errors, forcings
 from xloader.core.ranks import World
-from xloader.jobs.chunk_advice import Advice, ChunkProposal
-from xloader.jobs.materialized import Materialized, MaterializedVariable
-from xloader.jobs.partial_stats import PartialStats
-from xloader.jobs.sample_mask import SampleMask
+from xloader.jobs.advice.chunk_advice import Advice, ChunkProposal
+from xloader.jobs.materialize.materialized import Materialized, MaterializedVariable
+from xloader.jobs.statistics.partial_stats import PartialStats
+from xloader.jobs.valid.sample_mask import SampleMask
 from xloader.loader.batch import Batch
 from xloader.loader.interleaved_figures import InterleavedExplanation, InterleavedReport
 from xloader.loader.interleaved_loader import InterleavedLoader

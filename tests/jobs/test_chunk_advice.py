@@ -26,11 +26,11 @@ from xloader.errors import (
     UnsupportedDataError,
     XloaderError,
 )
-from xloader.jobs import chunk_choice, chunk_search
-from xloader.jobs.chunk_search import find_advice
-from xloader.jobs.chunk_trials import ChunkTrials
-from xloader.jobs.read_speed import ReadSpeed
-from xloader.jobs.target_recipe import recipe_in_chunks, taken_variables
+from xloader.jobs.advice import chunk_choice, chunk_search
+from xloader.jobs.advice.chunk_search import find_advice
+from xloader.jobs.advice.chunk_trials import ChunkTrials
+from xloader.jobs.advice.read_speed import ReadSpeed
+from xloader.jobs.advice.target_recipe import recipe_in_chunks, taken_variables
 from xloader.loader.loader import Loader
 from xloader.loader.rank_plan import RankPlan
 from xloader.planning import chunk_shapes

@@ -10,7 +10,7 @@ import pytest
 
 from xloader.core.merge_tree import MergeTree
 from xloader.errors import MissingDependencyError, OptionError, UnsupportedDataError
-from xloader.jobs.quantile_sketch import QuantileSketch
+from xloader.jobs.statistics.quantile_sketch import QuantileSketch
 
 # It has no wheels for the newest Python.
 pytest.importorskip("crick")

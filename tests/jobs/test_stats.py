@@ -22,7 +22,7 @@ from xloader.errors import (
     UnknownNameError,
     XloaderError,
 )
-from xloader.jobs import stats_sweep
+from xloader.jobs.statistics import stats_sweep
 from xloader.recipe.layout import make_layouts
 from xloader.testing import CountingStore, write_store
 
@@ -302,7 +302,7 @@ def test_quantiles_lie_within_the_error_of_their_sketch() -> None:
         line = np.sort(own.values[~np.isnan(own.values)].ravel())
         found = stats[name] if name != "z" else stats[name].isel(level=1)
         for q in (0.01, 0.5, 0.99):
-            error = xloader.jobs.quantile_sketch.QuantileSketch.rank_error(q)
+            error = xloader.jobs.statistics.quantile_sketch.QuantileSketch.rank_error(q)
             lo, hi = np.quantile(line, [max(q - error, 0), min(q + error, 1)])
             assert lo <= found.sel(stat=f"q{q}").item() <= hi
     by_cell = samples.stats(quantiles=0.5, dim="time", by="season").t2m.sel(stat="q0.5")

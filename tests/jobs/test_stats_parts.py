@@ -33,7 +33,7 @@ from xloader.errors import (
     TargetError,
     UnsupportedDataError,
 )
-from xloader.jobs import stats_job, stats_merge, stats_parts, stats_sweep
+from xloader.jobs.statistics import stats_job, stats_merge, stats_parts, stats_sweep
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, truncate, write_store
 
 KINDS: list[dict[str, Any]] = [
@@ -158,7 +158,7 @@ CHILD = """
 import sys, time
 from tests.jobs import test_stats_parts as parts
 from zarr.storage import LocalStore
-from xloader.jobs import stats_job, stats_sweep
+from xloader.jobs.statistics import stats_job, stats_sweep
 from xloader.testing import LatencyStore
 stats_job._FLUSH_SECONDS, stats_sweep._WAVE_CHUNKS = 0.0, 4
 store = LatencyStore(LocalStore(sys.argv[1]), 0.003)

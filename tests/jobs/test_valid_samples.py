@@ -23,8 +23,8 @@ from xloader.errors import (
     OptionError,
     UnknownNameError,
 )
-from xloader.jobs import sweep_line, valid_counts
-from xloader.jobs.valid_counts import least_count
+from xloader.jobs.valid import sweep_line, valid_counts
+from xloader.jobs.valid.valid_counts import least_count
 from xloader.testing import CountingStore, write_store
 
 SHARES = [1.0, 0.9, 0.5, 0.07, 0.0]

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import xarray as xr
 
 from xloader.errors import OptionError
-from xloader.jobs.label_pairs import Lead
-from xloader.jobs.stats_options import Clock, Dims
+from xloader.jobs.statistics.label_pairs import Lead
+from xloader.jobs.statistics.stats_options import Clock, Dims
 from xloader.samples.samples import Samples, open
 
 

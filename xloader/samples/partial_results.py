@@ -9,8 +9,8 @@ from typing import Any, overload
 import xarray as xr
 
 from xloader.errors import UnsupportedDataError
-from xloader.jobs.partial_stats import PartialStats
-from xloader.jobs.stats_merge import has_stats, merge_parts, merge_stats
+from xloader.jobs.statistics.partial_stats import PartialStats
+from xloader.jobs.statistics.stats_merge import has_stats, merge_parts, merge_stats
 from xloader.mosaic.merged_boxes import MosaicSummary
 from xloader.mosaic.merged_store import merge_store
 

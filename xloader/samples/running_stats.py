@@ -21,8 +21,13 @@ from numpy.typing import NDArray
 
 from xloader.core.moments import Moments
 from xloader.errors import OptionError, StateError, UnsupportedDataError, XloaderError
-from xloader.jobs.stats_template import STATISTICS, moments_table
-from xloader.jobs.stream_series import StreamSeries, series_of, series_of_array, series_of_labelled
+from xloader.jobs.statistics.stats_template import STATISTICS, moments_table
+from xloader.jobs.statistics.stream_series import (
+    StreamSeries,
+    series_of,
+    series_of_array,
+    series_of_labelled,
+)
 from xloader.loader.batch import Batch
 from xloader.loader.batch_origin import as_numpy
 from xloader.recipe.layout import make_layouts

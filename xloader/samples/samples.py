@@ -24,18 +24,18 @@ from xloader.core.options import make_options
 from xloader.core.output_dtypes import OutputDtype
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
-from xloader.jobs.chosen_chunks import chosen_chunks
-from xloader.jobs.chunk_advice import Advice, ChunkProposal
-from xloader.jobs.chunk_search import find_advice
-from xloader.jobs.label_pairs import Lead
-from xloader.jobs.materialized import Materialized
-from xloader.jobs.sample_mask import SampleMask
-from xloader.jobs.sample_scores import score_samples
-from xloader.jobs.statistics import compute_stats
-from xloader.jobs.stats_options import Clock, Dims
-from xloader.jobs.target_arrays import Sizes
-from xloader.jobs.training_store import StoreOptions, materialize, parse_run
-from xloader.jobs.valid_samples import find_valid
+from xloader.jobs.advice.chunk_advice import Advice, ChunkProposal
+from xloader.jobs.advice.chunk_search import find_advice
+from xloader.jobs.materialize.chosen_chunks import chosen_chunks
+from xloader.jobs.materialize.materialized import Materialized
+from xloader.jobs.materialize.target_arrays import Sizes
+from xloader.jobs.materialize.training_store import StoreOptions, materialize, parse_run
+from xloader.jobs.statistics.label_pairs import Lead
+from xloader.jobs.statistics.statistics import compute_stats
+from xloader.jobs.statistics.stats_options import Clock, Dims
+from xloader.jobs.valid.sample_mask import SampleMask
+from xloader.jobs.valid.sample_scores import score_samples
+from xloader.jobs.valid.valid_samples import find_valid
 from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
 from xloader.mosaic.mosaic import Mosaic

@@ -17,7 +17,7 @@ from xloader.core.axis import Ints
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits
 from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
-from xloader.jobs.sample_mask import SampleMask
+from xloader.jobs.valid.sample_mask import SampleMask
 from xloader.recipe import selection
 from xloader.recipe.recipe import Recipe, find
 from xloader.samples.sample_ids import as_mask, listed_ids, normal_ids

@@ -1,0 +1,1 @@
+"""Which chunks would suit samples and a loader better."""

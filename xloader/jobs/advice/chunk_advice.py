@@ -1,0 +1,272 @@
+"""Advice on chunks: today's and better ones, each with what an epoch is predicted to cost."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from xloader.core.nbytes import show_nbytes
+from xloader.jobs.advice.read_speed import ReadSpeed, show_gb_per_s
+from xloader.planning.explain import Explanation
+
+
+@dataclass(frozen=True)
+class ChunkProposal:
+    """Chunks and shards of a store, and what an epoch over it is predicted to cost.
+
+    Attributes
+    ----------
+    kind : str
+        ``"today"``, or in what the proposal is better than the others: ``"best"`` (speed and
+        mixing together), ``"mixes best"``, ``"reads least"`` or ``"fewest chunks"``.
+    chunks : mapping of str to int
+        Number of elements of a chunk along each dimension, which all variables with that dimension
+        share. Of today's, those of the variable with most bytes; the largest, where they differ.
+    shards : mapping of str to int or None
+        Number of elements of a shard, the stored object, along each dimension; None if each chunk
+        is an object of its own, or that is not known of today's.
+    explanation : Explanation or None
+        The prediction that ``samples.loader(...).explain()`` gives on such a store, without notes;
+        None if the memory is too small.
+    is_resident : bool
+        Whether the memory holds all chunks that samples need, so that epochs after the first read
+        nothing.
+    problem : str
+        Why there is no explanation; else empty.
+    minimum_nbytes : int or None
+        The least memory that is enough, in bytes, where it is too small.
+    chunk_nbytes : int
+        Decoded bytes of the largest chunk.
+    batch_chunks : int
+        Chunks that a batch of samples from all over the data touches.
+    mixing_share : float or None
+        Mixing as a share of a full shuffle's, counted on regions that are the same for all
+        proposals. ``explanation.mixing`` counts regions of the chunks themselves.
+    gb_per_s : float or None
+        Predicted speed: bytes of batches delivered in a second, in 10^9. See `Advice.speed`.
+    nbytes : int or None
+        Stored bytes of the part that the samples cover; None if not known.
+    num_objects : int or None
+        Stored objects, such as files, of that part; None if not known.
+    """
+
+    kind: str
+    chunks: Mapping[str, int]
+    shards: Mapping[str, int] | None
+    explanation: Explanation | None
+    chunk_nbytes: int
+    batch_chunks: int
+    mixing_share: float | None = None
+    gb_per_s: float | None = None
+    nbytes: int | None = None
+    num_objects: int | None = None
+    is_resident: bool = False
+    problem: str = ""
+    minimum_nbytes: int | None = None
+
+    @property
+    def read_amplification(self) -> float | None:
+        """Reads for each distinct chunk needed; None if the memory is too small."""
+        return None if self.explanation is None else self.explanation.read_amplification
+
+    @property
+    def mixing(self) -> float | None:
+        """Distinct regions in a batch; None if the memory is too small."""
+        return None if self.explanation is None else self.explanation.mixing
+
+    @property
+    def full_mixing(self) -> float | None:
+        """The same of a full shuffle; None if the memory is too small."""
+        return None if self.explanation is None else self.explanation.full_mixing
+
+    @property
+    def peak_nbytes(self) -> int | None:
+        """The most bytes in use at a time; None if the memory is too small."""
+        return None if self.explanation is None else self.explanation.peak_nbytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures by name, as plain values that JSON can hold."""
+        told = self.explanation
+        return {
+            "kind": self.kind,
+            "chunks": dict(self.chunks),
+            "shards": None if self.shards is None else dict(self.shards),
+            "chunk_nbytes": self.chunk_nbytes,
+            "batch_chunks": self.batch_chunks,
+            "num_reads": None if told is None else told.num_reads,
+            "read_nbytes": None if told is None else told.read_nbytes,
+            "read_amplification": self.read_amplification,
+            "mixing": self.mixing,
+            "full_mixing": self.full_mixing,
+            "mixing_share": self.mixing_share,
+            "peak_nbytes": self.peak_nbytes,
+            "minimum_nbytes": self.minimum_nbytes,
+            "problem": self.problem,
+            "gb_per_s": self.gb_per_s,
+            "nbytes": self.nbytes,
+            "num_objects": self.num_objects,
+            "is_resident": self.is_resident,
+        }
+
+    def in_words(self) -> str:
+        """The proposal in one sentence or two."""
+        begin = "Today a chunk holds" if self.kind == "today" else "With chunks of"
+        begin += f" {_shown(self.chunks)} ({show_nbytes(self.chunk_nbytes)} decoded)"
+        are = "chunk" if self.batch_chunks == 1 else "chunks"
+        touched = f"a batch touches {self.batch_chunks:,} {are}"
+        if self.explanation is None:
+            return f"{begin}, and {touched}, but {self.problem}."
+        times = f"{self.explanation.read_amplification:.2f}"
+        reads = ("once" if times == "1.00" else f"{times} times") + " in an epoch"
+        if self.is_resident:
+            reads = f"{reads.removesuffix(' in an epoch')}, and then stays in memory"
+        mixing = ""
+        if self.mixing_share is not None:
+            mixing = f", and batches draw from {self.mixing_share:.0%} as many places as those of "
+            mixing += "a full shuffle"
+        if not self.explanation.num_reads:
+            return f"{begin}, {touched}, and nothing is read{mixing}."
+        return f"{begin}, {touched}, each is read {reads}{mixing}."
+
+    def cells(self) -> dict[str, str]:
+        """The figures as texts, by the heading of their row."""
+        found = {f"chunk {dim}": f"{size:,}" for dim, size in self.chunks.items()}
+        found["chunk, decoded"] = show_nbytes(self.chunk_nbytes)
+        found |= {f"shard {dim}": f"{size:,}" for dim, size in (self.shards or {}).items()}
+        found["chunks a batch touches"] = f"{self.batch_chunks:,}"
+        told = self.explanation
+        if told is None:
+            need = self.minimum_nbytes
+            found["memory"] = f"needs {show_nbytes(need)}" if need else "cannot be planned"
+        else:
+            found["chunks read"] = f"{told.num_reads:,}"
+            found["reads a chunk"] = f"{told.read_amplification:.3f}"
+            found["memory"] = f"{show_nbytes(told.peak_nbytes)} at most"
+        if self.mixing_share is not None:
+            found["mixing, of a full shuffle"] = f"{self.mixing_share:.0%}"
+        if self.gb_per_s is not None:
+            found["speed"] = show_gb_per_s(self.gb_per_s)
+        found["on disk"] = "not known" if self.nbytes is None else show_nbytes(self.nbytes)
+        count = self.num_objects
+        found["stored objects"] = "not known" if count is None else f"{count:,}"
+        return found
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Today's chunks and better ones for some samples and the options of a loader.
+
+    It is made by :meth:`xloader.Samples.advise`. ``print(advice)`` shows it in words and as a
+    table.
+
+    Attributes
+    ----------
+    current : ChunkProposal
+        The chunks as they are today.
+    proposals : tuple of ChunkProposal
+        Up to three that are better, best first; none if today's are as good.
+    speed : ReadSpeed
+        What speeds are computed from. Unless ``measure=True`` was asked for, all of it is assumed.
+    num_plans : int
+        Shapes of chunks that were planned for.
+    """
+
+    current: ChunkProposal
+    proposals: tuple[ChunkProposal, ...]
+    speed: ReadSpeed
+    num_plans: int
+
+    @property
+    def best(self) -> ChunkProposal:
+        """The first proposal; today's chunks if there is none."""
+        return self.proposals[0] if self.proposals else self.current
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures by name, as plain values that JSON can hold."""
+        return {
+            "current": self.current.to_dict(),
+            "proposals": [proposal.to_dict() for proposal in self.proposals],
+            "speed": "measured" if self.speed.is_measured else "assumed",
+            "num_measured_reads": self.speed.num_reads,
+            "num_plans": self.num_plans,
+        }
+
+    def in_words(self) -> tuple[str, ...]:
+        """Sentences on today's chunks, on each proposal, and on the figures that are assumed."""
+        found = [self.current.in_words()]
+        found += [
+            f"{number}. {proposal.kind}: {proposal.in_words()}"
+            for number, proposal in enumerate(self.proposals, 1)
+        ]
+        if not self.proposals:
+            found.append(
+                "Today's chunks are as good as it gets for these samples and this loader: none of "
+                f"{self.num_plans} other shapes is clearly better."
+            )
+        return (*found, self._assumptions())
+
+    def _assumptions(self) -> str:
+        speed = self.speed
+        if speed.is_measured:
+            how = (
+                f"decoding takes {speed.decode_ns:.2f} ns a byte as zstd, and reading "
+                f"{speed.today_ns:.2f} ns today, measured on {speed.num_reads} chunks; assumed are "
+                f"{speed.fetch_ns:g} ns a byte to fetch new chunks, and {speed.chunk_us:g} us a "
+                "chunk beside its bytes"
+            )
+        else:
+            how = (
+                f"assumed are {speed.read_ns:g} ns to fetch and decode a byte "
+                f"({speed.through_xarray_ns:g} through xarray) and {speed.chunk_us:g} us a chunk "
+                "beside its bytes; advise(measure=True) measures decoding"
+            )
+        return f"Reads, mixing and memory are exact predictions. Speeds are estimates: {how}."
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        """The headings of the columns, and the rows, each with its own heading first."""
+        every = [self.current, *self.proposals]
+        heads = ["today", *(f"{n}. {p.kind}" for n, p in enumerate(self.proposals, 1))]
+        columns = [proposal.cells() for proposal in every]
+        # The longest column first, so that rows keep its order.
+        names = list(dict.fromkeys(n for own in sorted(columns, key=len)[::-1] for n in own))
+        how = "measured" if self.speed.is_measured else "assumed"
+        rows = [
+            [
+                f"{name}, {how}" if name == "speed" else name,
+                *(own.get(name, "-") for own in columns),
+            ]
+            for name in names
+        ]
+        return heads, rows
+
+    def __str__(self) -> str:
+        heads, rows = self._table()
+        lines = [["", *heads], *rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = [
+            "  "
+            + "  ".join(
+                cell.ljust(width) if not place else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
+        return "\n".join([*self.in_words(), "", *table])
+
+    def _repr_html_(self) -> str:
+        heads, rows = self._table()
+        words = "".join(f"<p>{html.escape(text)}</p>" for text in self.in_words())
+        top = "".join(f"<th style='text-align:right'>{html.escape(h)}</th>" for h in ["", *heads])
+        body = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(row[0])}</th>"
+            + "".join(f"<td style='text-align:right'>{html.escape(c)}</td>" for c in row[1:])
+            + "</tr>"
+            for row in rows
+        )
+        return f"{words}<table><tr>{top}</tr>{body}</table>"
+
+
+def _shown(sizes: Mapping[str, int]) -> str:
+    return " x ".join(f"{dim} {size:,}" for dim, size in sizes.items())

@@ -1,0 +1,90 @@
+"""Searches better chunks: promising shapes first, then those near the best of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from xloader.core.options import LoaderOptions
+from xloader.jobs.advice.chunk_advice import Advice, ChunkProposal
+from xloader.jobs.advice.chunk_choice import amplification_of, choose, kinds_of, value_of
+from xloader.jobs.advice.chunk_trials import ChunkTrials
+from xloader.jobs.advice.read_speed import ReadSpeed
+from xloader.jobs.advice.speed_measurement import measure_speed
+from xloader.planning.chunk_shapes import (
+    Shape,
+    candidate_shapes,
+    diverse_shapes,
+    neighbour_shapes,
+)
+from xloader.recipe.recipe import Recipe
+
+_FIRST_PLANS = 10
+_NEAR_PLANS = 5
+_ROUNDS = 2
+"""At most 10 + 2 x 5 shapes are planned for, and today's chunks twice: as they are, in shards.
+
+Of the first ten, four are enough if no other can be clearly better than one of them.
+"""
+
+_MANY_IDS = 200_000
+"""Ids of a subset from which on shapes are first compared for all windows."""
+
+
+def find_advice(recipe: Recipe, options: LoaderOptions, *, measure: bool = False) -> Advice:
+    """Find better chunks; see `Samples.advise`.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    options : LoaderOptions
+        The options of the loader that will train on the store.
+    measure : bool
+        Whether to read a few chunks, and to measure how fast they and the new ones decode.
+    """
+    recipe.require_windows()
+    options = options.settled()
+    trials = ChunkTrials(recipe, options, measure_speed(recipe) if measure else ReadSpeed())
+    current = trials.current()
+    tried = _search(trials, current.chunks)
+    limit = options.max_amplification
+    chosen = choose(current, [one for one in tried if amplification_of(one) <= limit])
+    # Where the memory is small, each chunk may have to be read more often than allowed.
+    chosen = chosen or choose(current, tried)
+    return Advice(current, tuple(chosen), trials.speed, trials.num_plans)
+
+
+def _search(trials: ChunkTrials, today: Shape) -> list[ChunkProposal]:
+    """Plan for promising shapes. Of many samples out of more windows, only for a few of them."""
+    recipe = trials.recipe
+    if recipe.subset is None or recipe.slab is not None or recipe.num_ids < _MANY_IDS:
+        tried = _search_all(trials, today)
+        if not tried:
+            trials.raise_if_none()
+        return tried
+    # Each plan for so many ids takes seconds, and for all windows a fraction of one.
+    scouts = ChunkTrials(replace(recipe, subset=None), trials.options, trials.speed)
+    found = _search_all(scouts, today)
+    fitting = [one for one in found if amplification_of(one) <= trials.options.max_amplification]
+    tried = trials.propose([one.chunks for one in kinds_of(fitting or found)])
+    trials.num_plans += scouts.num_plans
+    if not tried:
+        trials.raise_if_none()
+    return tried
+
+
+def _search_all(trials: ChunkTrials, today: Shape) -> list[ChunkProposal]:
+    """Plan for promising shapes, then for those near the best of them."""
+    tried = trials.propose([today])
+    shapes = candidate_shapes(trials.part)
+    tried += trials.propose(
+        diverse_shapes([shape for shape in shapes if shape != today], _FIRST_PLANS)
+    )
+    for _ in range(_ROUNDS):
+        known = [*(proposal.chunks for proposal in tried), *trials.failed]
+        left = [shape for shape in shapes if shape not in known]
+        if not left or any(map(trials.is_ideal, tried)):
+            break
+        front = max(tried, key=value_of).chunks if tried else shapes[0]
+        tried += trials.propose(neighbour_shapes(left, front, _NEAR_PLANS))
+    return tried

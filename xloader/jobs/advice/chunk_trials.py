@@ -1,0 +1,255 @@
+"""Plans the epochs of a loader on stores that are not written yet."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from xloader.core.boxes import Boxes
+from xloader.core.footprint import Footprint
+from xloader.core.options import LoaderOptions
+from xloader.errors import (
+    EmptySamplesError,
+    LanesError,
+    MemoryBudgetError,
+    OptionError,
+    show_memory,
+)
+from xloader.jobs.advice.chunk_advice import ChunkProposal
+from xloader.jobs.advice.chunk_choice import share_of
+from xloader.jobs.advice.read_speed import ReadSpeed
+from xloader.jobs.advice.stored_sizes import StoredSizes, stored_sizes
+from xloader.jobs.advice.target_recipe import chunked_part, recipe_in_chunks, taken_variables
+from xloader.loader.rank_plan import RankPlan
+from xloader.planning.chunk_shapes import ChunkedPart, Shape, shard_shape
+from xloader.planning.explain import mixing_on
+from xloader.planning.make_plan import batch_nbytes, delivered_nbytes
+from xloader.planning.mixing import full_mixing, region_dim
+from xloader.planning.remainder import Remainder
+from xloader.recipe.demands import make_footprint
+from xloader.recipe.layout import FieldLayout, make_layouts
+from xloader.recipe.recipe import Recipe
+from xloader.sources.chunk_sizes import Sizes
+
+ENOUGH_PLANS = 4
+"""Plans after which an ideal one ends the search."""
+
+_REGIONS = 1024
+_REGIONS_ACROSS = 16
+"""Chunks that regions are made of, along the windowed dimension with most windows and others."""
+
+
+class ChunkTrials:
+    """Plans the epochs of a loader on stores in other chunks.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    options : LoaderOptions
+        The options of the loader, with the rank that this process has.
+    speed : ReadSpeed
+        What speeds are computed from.
+
+    Attributes
+    ----------
+    num_plans : int
+        Shapes of chunks that were planned for, today's among them, but in shards.
+    failed : list of dict of str to int
+        Shapes for which there is no plan, most often because the memory is too small.
+    """
+
+    def __init__(self, recipe: Recipe, options: LoaderOptions, speed: ReadSpeed) -> None:
+        self.recipe = recipe
+        self.options = options
+        self.speed = speed
+        self.num_plans = 0
+        self.failed: list[Shape] = []
+        self._errors: list[OptionError] = []
+        self._is_today_refused = False
+
+    @cached_property
+    def part(self) -> ChunkedPart:
+        """The variables that a copy would store, and what samples take of them."""
+        footprint, options = self._footprint, self.options
+        batches = (options.prefetch + 2) * batch_nbytes(footprint, self._layouts, options)
+        pool = (options.memory_nbytes * 15 // 16 - batches) // options.carried_lanes
+        return chunked_part(self.recipe, footprint.num_samples, options.global_batch, max(pool, 1))
+
+    @cached_property
+    def _layouts(self) -> tuple[FieldLayout, ...]:
+        return make_layouts(self.recipe)
+
+    @cached_property
+    def _footprint(self) -> Footprint:
+        return make_footprint(self.recipe, self._layouts)
+
+    @cached_property
+    def _stored(self) -> StoredSizes:
+        return stored_sizes(self.recipe)
+
+    @cached_property
+    def _regions(self) -> Footprint:
+        """The same samples in small chunks, whose regions are the same for all proposals."""
+        windows = self.recipe.planned.require_windows()
+        longest = max(range(len(windows.dims)), key=windows.num_positions.__getitem__)
+        fine = {
+            name: -(-size // (_REGIONS if dim == longest else _REGIONS_ACROSS))
+            for dim, (name, size) in enumerate(zip(windows.dims, windows.dim_sizes, strict=True))
+        }
+        recipe = recipe_in_chunks(self.recipe.planned, fine)
+        return make_footprint(recipe, make_layouts(recipe))
+
+    @cached_property
+    def _full_mixing(self) -> float:
+        return full_mixing(self._regions, region_dim(self._regions), self.options.global_batch)
+
+    def current(self) -> ChunkProposal:
+        """Today's chunks. If the memory is too small for them, the proposal says so."""
+        stored, part = self._stored, self.part
+        proposal = ChunkProposal(
+            kind="today",
+            chunks=_chunks_today(self.recipe, part),
+            shards=stored.shards,
+            explanation=None,
+            chunk_nbytes=self._footprint.max_chunk_nbytes,
+            batch_chunks=_batch_chunks(self._footprint, self.options.global_batch),
+            nbytes=stored.nbytes,
+            num_objects=stored.num_objects,
+        )
+        try:
+            return self._predicted(proposal, RankPlan(self.recipe, self.options), is_today=True)
+        except (EmptySamplesError, LanesError):
+            raise
+        except MemoryBudgetError as error:
+            self._is_today_refused = True
+            least = error.minimum_nbytes
+            self._errors.append(error)
+            problem = f"the memory is too small for these chunks, which need {show_memory(least)}"
+            return replace(proposal, problem=problem, minimum_nbytes=least)
+        except OptionError as error:
+            self._is_today_refused = True
+            self._errors.append(error)
+            return replace(proposal, problem=error.what)
+
+    def propose(self, shapes: Sequence[Shape]) -> list[ChunkProposal]:
+        """Plan for some shapes of chunks, each in shards. Shapes without a plan are left out."""
+        found: list[ChunkProposal] = []
+        for chunks in shapes:
+            if len(found) >= ENOUGH_PLANS and any(map(self.is_ideal, found)):
+                break
+            self.num_plans += 1
+            shards = shard_shape(self.part, chunks)
+            recipe = recipe_in_chunks(self.recipe, chunks, shards)
+            try:
+                rank_plan = RankPlan(recipe, self.options)
+                ratio = self.speed.stored_share or self._stored.stored_share
+                proposal = ChunkProposal(
+                    kind="",
+                    chunks=chunks,
+                    shards=shards,
+                    explanation=None,
+                    chunk_nbytes=rank_plan.footprint.max_chunk_nbytes,
+                    batch_chunks=_batch_chunks(rank_plan.footprint, self.options.global_batch),
+                    nbytes=None if ratio is None else round(ratio * self.part.nbytes),
+                    num_objects=self.part.num_chunks(shards or chunks),
+                )
+                found.append(self._predicted(proposal, rank_plan))
+            except OptionError as error:
+                self.failed.append(chunks)
+                self._errors.append(error)
+        return found
+
+    def is_ideal(self, proposal: ChunkProposal) -> bool:
+        """Whether no other chunks can be clearly better, so that the search may end."""
+        told, part, own = proposal.explanation, self.part, self.recipe.planned
+        if told is None or own.num_ids < len(own.require_windows()) / 4:
+            return False
+        # With gaps between windows, as with few of all windows, smaller chunks may read less.
+        has_gaps = any(dim.extent is not None and dim.extent < dim.stride for dim in part.dims)
+        overhead = 1e3 * self.speed.chunk_us * told.num_reads
+        return (
+            not has_gaps
+            and told.read_amplification <= 1.02
+            and share_of(proposal) >= 0.97
+            and overhead <= 0.1 * self.speed.read_ns * told.read_nbytes
+        )
+
+    def raise_if_none(self) -> None:
+        """If there is no plan for today's chunks either, raise the error that asks for least."""
+        if not self._is_today_refused:
+            return
+        budgets = [error for error in self._errors if isinstance(error, MemoryBudgetError)]
+        raise min(budgets, key=lambda error: error.minimum_nbytes, default=self._errors[0])
+
+    def _predicted(
+        self, proposal: ChunkProposal, rank_plan: RankPlan, *, is_today: bool = False
+    ) -> ChunkProposal:
+        left = rank_plan.remainder(0, 0)
+        expected = rank_plan.explain(left)
+        share = None
+        if self.options.shuffle:
+            epoch = left.whole if isinstance(left, Remainder) else left
+            # A full shuffle exceeds its mean in some epochs.
+            share = min(mixing_on(epoch, self._regions) / max(self._full_mixing, 1e-9), 1.0)
+        source = self.recipe.source
+        names = [variable.name for variable in taken_variables(self.recipe)]
+        speed = self.speed.gb_per_s(
+            expected,
+            self.options,
+            delivered_nbytes(self._layouts, self.options.output_dtype),
+            _rows_of(self.recipe, self._layouts),
+            proposal.chunk_nbytes,
+            is_waiting=any(map(source.is_waiting, names)),
+            is_today=is_today,
+            is_through_xarray=any(map(source.is_through_xarray, names)),
+        )
+        return dataclasses.replace(
+            proposal,
+            explanation=expected,
+            mixing_share=share,
+            gb_per_s=speed,
+            is_resident=rank_plan.plan.is_resident,
+        )
+
+
+def _chunks_today(recipe: Recipe, part: ChunkedPart) -> dict[str, int]:
+    """The largest chunk along each dimension, of the variable with most bytes that has it."""
+    found: dict[str, Sizes] = {}
+    stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
+    for variable in sorted(stored, key=lambda v: -int(np.prod(v.shape)) * v.stored_dtype.itemsize):
+        for dim, chunks in zip(variable.dims, variable.chunks, strict=True):
+            found.setdefault(dim, chunks)
+    return {
+        dim: max(min(max(own) if isinstance(own := found[dim], tuple) else own, size), 1)
+        for dim, size in part.sizes.items()
+    }
+
+
+def _rows_of(recipe: Recipe, layouts: Sequence[FieldLayout]) -> int:
+    """Rows of neighbouring elements of a sample: along the last dimensions that it takes whole."""
+    count = 0
+    for layout in layouts:
+        length = 1
+        for dim, size in zip(reversed(layout.dims), reversed(layout.shape), strict=True):
+            length *= size
+            if size < recipe.dim_sizes.get(dim, size):
+                break
+        count += math.prod(layout.shape) // max(length, 1)
+    return count
+
+
+def _batch_chunks(footprint: Footprint, batch_size: int) -> int:
+    """Number of chunks that a batch of samples from all over the data touches."""
+    num_ids = len(footprint.windows) if footprint.subset is None else len(footprint.subset)
+    ids = np.unique(np.linspace(0, num_ids - 1, min(batch_size, num_ids, 4096)).astype(np.int64))
+    boxes = Boxes.at(footprint.positions_of(ids))
+    return sum(
+        len(np.unique(footprint.needs(group, boxes)[1])) * group.num_reads_per_block
+        for group in footprint.groups
+    )

@@ -1,0 +1,1 @@
+"""Stores written anew, in chunks that suit samples."""

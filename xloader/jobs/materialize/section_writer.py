@@ -1,0 +1,280 @@
+"""Writes the sections of one array: chunks are read into memory, then encoded shard by shard."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.windows import Windows
+from xloader.engine.task_threads import ThreadTask
+from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
+from xloader.jobs.materialize.shard_encoder import Index, ShardEncoder
+from xloader.jobs.materialize.target_arrays import TargetArray
+from xloader.jobs.materialize.target_records import ShardRecord, TargetRecords
+from xloader.planning.rechunking import Box, Rechunking, SectionPlan
+from xloader.recipe.demands import make_footprint
+from xloader.recipe.layout import layout_of
+from xloader.recipe.recipe import Field, Recipe
+from xloader.sources.retries import Attempts
+
+Flags = NDArray[np.bool_]
+
+_NUM_BLOCKS: Final = 1024
+"""So many chunks are listed for reading at a time: the list takes 3 KiB for each."""
+
+
+class SectionWork(NamedTuple):
+    """The work on one section.
+
+    Parameters
+    ----------
+    box : tuple of (int, int)
+        The shards that it spans along each dimension.
+    shards : list of tuple of int
+        The shards that are written.
+    blocks : list of tuple of int
+        The source chunks that are read for them.
+    """
+
+    box: Box
+    shards: list[Index]
+    blocks: list[Index]
+
+
+def section_work(job: Rechunking, plan: SectionPlan, wanted: Flags) -> Iterator[SectionWork]:
+    """The sections in which shards are wanted, in order.
+
+    Parameters
+    ----------
+    job : Rechunking
+        The array.
+    plan : SectionPlan
+        Its sections.
+    wanted : numpy.ndarray of bool
+        One flag for each shard.
+    """
+    for box in job.boxes(plan.steps):
+        own = wanted[tuple(slice(*part) for part in box)]
+        if not own.any():
+            continue
+        first = [begin for begin, _ in box]
+        shards = [
+            tuple(int(n) + b for n, b in zip(index, first, strict=True))
+            for index in np.argwhere(own)
+        ]
+        ranges = job.blocks_of(box)
+        if own.all():
+            yield SectionWork(box, shards, list(itertools.product(*ranges)))
+            continue
+        is_read = np.zeros([len(part) for part in ranges], np.bool_)
+        for shard in shards:
+            parts = job.blocks_of(tuple((n, n + 1) for n in shard))
+            pairs = zip(parts, ranges, strict=True)
+            is_read[tuple(slice(p.start - r.start, p.stop - r.start) for p, r in pairs)] = True
+        blocks = [
+            tuple(int(n) + r.start for n, r in zip(index, ranges, strict=True))
+            for index in np.argwhere(is_read)
+        ]
+        yield SectionWork(box, shards, blocks)
+
+
+def sweep_recipe(recipe: Recipe, name: str) -> Recipe:
+    """One sample that takes all selected elements of a variable."""
+    # A variable without dimensions needs windows along some other one.
+    dims = recipe.dims_of(name) or tuple(recipe.dim_sizes)[:1]
+    sizes = tuple(recipe.dim_sizes[dim] for dim in dims)
+    windows = Windows(dims, sizes, sizes, sizes, (1,) * len(sizes))
+    return replace(
+        recipe,
+        windows=windows,
+        fields=(Field(name, (name,), has_channels=False),),
+        steps=(),
+        subset=None,
+        slab=None,
+        num_taken=None,
+    )
+
+
+@dataclass(eq=False)
+class SectionWriter:
+    """Writes one array.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples whose source is read.
+    array : TargetArray
+        The array.
+    metadata : bytes
+        Its ``zarr.json`` in the target.
+    plan : SectionPlan
+        The sections.
+    records : TargetRecords
+        Where the shards are written and recorded.
+    wanted : numpy.ndarray of bool
+        One flag for each shard that is to be written.
+
+    Attributes
+    ----------
+    num_reads : int
+        Number of chunks read so far.
+    written_nbytes : int
+        Bytes of shards written so far, as they are stored.
+    max_error : float
+        The largest error of packing so far.
+    """
+
+    recipe: Recipe
+    array: TargetArray
+    metadata: bytes
+    plan: SectionPlan
+    records: TargetRecords
+    wanted: Flags
+    num_reads: int = 0
+    written_nbytes: int = 0
+    max_error: float = 0.0
+
+    def run(self, on_section: Callable[[int], None]) -> None:
+        """Write all shards that are wanted.
+
+        Parameters
+        ----------
+        on_section : callable
+            Called with the number of shards when those of a section are written.
+        """
+        if not self.wanted.any():
+            return
+        job = self.array.rechunking()
+        encoder = ShardEncoder(self.array, self.metadata)
+        own = sweep_recipe(self.recipe, self.array.name)
+        footprint = make_footprint(own, (layout_of(own, own.fields[0]),))
+        group = footprint.groups[0]
+        room = max(self.plan.read_room, job.max_chunk_nbytes)
+        with ChunkSweep(own, footprint, room, self.plan.num_threads) as sweep:
+            for work in section_work(job, self.plan, self.wanted):
+                section = _HeldSection.of(self.array, job.elements_of(work.box))
+                # Without dimensions, the one block of the sample's window is read.
+                blocks = work.blocks if self.array.dims else [(0,)]
+                for begin in range(0, len(blocks), _NUM_BLOCKS):
+                    some = blocks[begin : begin + _NUM_BLOCKS]
+                    sweep.do(sweep.read(group, some, section.place))
+                made: dict[str, tuple[ShardRecord, float]] = {}
+                tasks = [
+                    ThreadTask((), partial(self._write, encoder, section, shard, made))
+                    for shard in work.shards
+                ]
+                sweep.do(tasks, self.plan.num_threads)
+                # Its memory is free before that of the next section is taken.
+                del section, tasks
+                self._note(made)
+                self.num_reads = sweep.num_reads
+                on_section(len(work.shards))
+
+    def _note(self, made: Mapping[str, tuple[ShardRecord, float]]) -> None:
+        self.records.add({key: record for key, (record, _) in made.items()})
+        self.written_nbytes += sum(record.nbytes for record, _ in made.values())
+        self.max_error = max([self.max_error, *(error for _, error in made.values())])
+
+    def _write(
+        self,
+        encoder: ShardEncoder,
+        section: _HeldSection,
+        shard: Index,
+        made: dict[str, tuple[ShardRecord, float]],
+        _: Attempts,
+    ) -> None:
+        own, error = self.array.convert(section.shard(shard))
+        data = encoder.encode(shard, own)
+        key = f"{self.array.name}/{encoder.key_of(shard)}"
+        self.records.store.put(self.records.prefix + key, data)
+        made[key] = ShardRecord.of(data), error
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldSection:
+    """The values of a section in memory.
+
+    Parameters
+    ----------
+    array : TargetArray
+        The array.
+    box : tuple of (int, int)
+        The elements that it spans along each dimension.
+    values : numpy.ndarray
+        Their values, as they are stored in the source.
+    """
+
+    array: TargetArray
+    box: Box
+    values: NDArray[Any]
+
+    @classmethod
+    def of(cls, array: TargetArray, box: Box) -> _HeldSection:
+        return cls(array, box, np.empty([end - begin for begin, end in box], array.source_dtype))
+
+    def place(self, chunk: ChunkValues) -> None:
+        """Copy the part of a chunk that lies in the section."""
+        kept = self.array.kept
+        shape = [chunk.values.shape[number] for number in kept]
+        found = chunk.values.reshape(shape)
+        to, of = [], []
+        for number, size, (begin, end) in zip(kept, shape, self.box, strict=True):
+            first = chunk.begins[number]
+            low, high = max(first, begin), min(first + size, end)
+            to.append(slice(low - begin, high - begin))
+            of.append(slice(low - first, high - first))
+        self.values[tuple(to)] = found[tuple(of)]
+
+    def shard(self, shard: Index) -> NDArray[Any]:
+        """The values of a shard."""
+        place: list[Any] = []
+        for n, size, (begin, end) in zip(shard, self.array.objects, self.box, strict=True):
+            place.append(slice(n * size - begin, min((n + 1) * size, end) - begin))
+        # With the ellipsis, a variable without dimensions stays an array.
+        own: NDArray[Any] = self.values[(*place, ...)]
+        return own
+
+
+def sweep_values(
+    recipe: Recipe,
+    name: str,
+    memory: int,
+    num_threads: int,
+    use: Callable[[ChunkValues], None],
+) -> int:
+    """Read all chunks of a variable once.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    name : str
+        The variable.
+    memory : int
+        Bytes that may be taken.
+    num_threads : int
+        Most threads.
+    use : callable
+        Is given the values of each chunk, on the threads that read.
+
+    Returns
+    -------
+    int
+        Number of chunks read.
+    """
+    own = sweep_recipe(recipe, name)
+    footprint = make_footprint(own, (layout_of(own, own.fields[0]),))
+    with ChunkSweep(own, footprint, memory // 4, num_threads) as sweep:
+        for group in footprint.groups:
+            needed = footprint.needed(group)
+            for begin in range(0, len(needed), _NUM_BLOCKS):
+                found = np.unravel_index(needed[begin : begin + _NUM_BLOCKS], group.shape)
+                blocks = [tuple(row) for row in np.stack(found, axis=-1).tolist()]
+                sweep.do(sweep.read(group, blocks, use))
+        return sweep.num_reads

@@ -1,0 +1,300 @@
+"""The arrays of a store that is written for training: their shapes, chunks, shards and values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Axis
+from xloader.core.messages import warn_caller
+from xloader.core.option_checks import MOST, check_whole
+from xloader.core.packing import Packing
+from xloader.errors import MemoryBudgetError, OptionError, PackingError, XloaderWarning
+from xloader.jobs.materialize.value_packing import pack_values
+from xloader.planning.rechunking import Rechunking, SectionAxis, plan_sections
+from xloader.recipe.recipe import Recipe, find
+
+Sizes = Mapping[str, Any]
+"""Sizes by dimension, or by variable and then by dimension."""
+
+_DECODING_KEYS: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+"""Attributes by which xarray would decode values again that are stored as they are."""
+
+_REMEDY: Final = 'pass chunks={"time": 8}: dimensions that are not named are not cut'
+
+
+@dataclass(frozen=True, eq=False)
+class TargetArray:
+    """An array of the target.
+
+    Parameters
+    ----------
+    name : str
+        Name of the variable.
+    dims : tuple of str
+        Its dimensions: those of the stored variable that the selection does not drop.
+    shape, chunks : tuple of int
+        Number of elements along each, of the array and of a chunk.
+    shards : tuple of int or None
+        The same of a shard; None if each chunk is an object of its own.
+    axes : tuple of Axis
+        The stored dimensions, with the elements that are kept.
+    kept : tuple of int
+        Numbers of those stored dimensions that the array has.
+    source_dtype : numpy.dtype
+        Dtype of the values that are read: packed where the source is.
+    unpacking : Packing or None
+        How values that are read become those that are written, where the source is packed and the
+        target not, or otherwise.
+    dtype : numpy.dtype
+        Dtype of the values, before they are packed.
+    packing : Packing or None
+        How the values are packed in the target.
+    bound : float
+        The largest error that packing may cause. 0 where values are kept as they are stored.
+    attrs : mapping
+        Its attributes.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    shards: tuple[int, ...] | None
+    axes: tuple[Axis, ...]
+    kept: tuple[int, ...]
+    source_dtype: np.dtype
+    unpacking: Packing | None
+    dtype: np.dtype
+    packing: Packing | None
+    bound: float
+    attrs: Mapping[str, object]
+
+    @property
+    def objects(self) -> tuple[int, ...]:
+        """Number of elements of a stored object along each dimension."""
+        return self.shards or self.chunks
+
+    @property
+    def written_dtype(self) -> np.dtype:
+        """Dtype of the numbers in the target."""
+        return self.dtype if self.packing is None else self.packing.stored_dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array, before it is compressed."""
+        return math.prod(self.shape) * self.written_dtype.itemsize
+
+    def rechunking(self) -> Rechunking:
+        """The array as it is planned for."""
+        own = [self.axes[number] for number in self.kept]
+        others = (axis for number, axis in enumerate(self.axes) if number not in self.kept)
+        sizes = zip(own, self.objects, strict=True)
+        return Rechunking(
+            tuple(SectionAxis.of(axis, size) for axis, size in sizes),
+            self.source_dtype.itemsize,
+            # Values are packed, and read back, in several arrays of float64.
+            12 if self.bound else max(self.dtype.itemsize, self.written_dtype.itemsize),
+            math.prod(axis.max_read_size for axis in others),
+        )
+
+    def unpacked(self) -> TargetArray:
+        """The same array, in which values that the source has packed are stored unpacked."""
+        assert self.packing is not None
+        return replace(self, unpacking=self.packing, packing=None)
+
+    def convert(self, values: NDArray[Any]) -> tuple[NDArray[Any], float]:
+        """The numbers to write for values that were read, and the largest error of packing.
+
+        Raises
+        ------
+        PackingError
+            If a value cannot be packed within the bound, or is too large for the dtype.
+        """
+        if self.unpacking is not None:
+            values = self.unpacking.unpack(values)
+        if self.bound:
+            assert self.packing is not None
+            return pack_values(self.name, values, self.packing, self.bound)
+        if values.dtype == self.written_dtype:
+            return values, 0.0
+        with np.errstate(over="ignore"):
+            cast = values.astype(self.dtype)
+        if self.dtype.itemsize < values.dtype.itemsize:
+            lost = np.isinf(cast) & ~np.isinf(values)
+            if lost.any():
+                raise PackingError(
+                    f"a value of {self.name!r} is too large for the dtype",
+                    given=f"{values[lost].flat[0]!s}",
+                    allowed=f"values that {self.dtype} can hold",
+                    remedy=f"leave dtype= out, or pass pack={{{self.name!r}: 'int16'}}",
+                )
+        return cast, 0.0
+
+
+def written_names(recipe: Recipe) -> tuple[str, ...]:
+    """The stored variables that the fields of samples take; forcings are computed again.
+
+    Without windows, all variables are taken.
+    """
+    taken = set(recipe.variables)
+    if recipe.windows is not None:
+        taken = {name for field in recipe.gathered_fields for name in field.variables}
+    return tuple(
+        name for name in recipe.variables if name in taken and not recipe.variable(name).is_computed
+    )
+
+
+def make_array(
+    recipe: Recipe,
+    name: str,
+    chunks: Sizes,
+    shards: Sizes | None,
+    dtype: np.dtype | None,
+    packing: tuple[Packing, float] | None = None,
+) -> TargetArray:
+    """Describe the array of a variable.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    name : str
+        The variable.
+    chunks, shards : mapping
+        The sizes that were asked for.
+    dtype : numpy.dtype or None
+        The dtype for floats, where one was asked for.
+    packing : (Packing, float), optional
+        How floats are packed, and the largest error, where that was asked for.
+    """
+    stored = recipe.variable(name)
+    dims = recipe.dims_of(name)
+    axes = recipe.axes_of(name)
+    kept = tuple(number for number, dim in enumerate(stored.dims) if dim in dims)
+    shape = tuple(axes[number].size for number in kept)
+    own_chunks = _shape_of("chunks", chunks, name, dims, shape)
+    own_shards = None
+    if shards is not None:
+        asked = _shape_of("shards", shards, name, dims, shape)
+        own_shards = _whole_shards(name, dims, own_chunks, asked, shape)
+    unpacking, target, bound = None, stored.packing, 0.0
+    values_dtype = stored.dtype
+    if packing is not None:
+        unpacking = stored.packing
+        target, bound = packing
+        values_dtype = target.dtype
+    elif dtype is not None and stored.dtype.kind == "f" and dtype != stored.dtype:
+        unpacking, target, values_dtype = stored.packing, None, dtype
+    return TargetArray(
+        *(name, dims, shape, own_chunks, own_shards, axes, kept),
+        *(stored.stored_dtype, unpacking, values_dtype, target, bound),
+        # They are attributes only where the source was opened without decoding.
+        {key: own for key, own in stored.attrs.items() if key not in _DECODING_KEYS},
+    )
+
+
+def with_fitting_shards(array: TargetArray, memory: int) -> TargetArray:
+    """The array in smaller shards, with a warning, where the memory is too small for its own.
+
+    Parameters
+    ----------
+    array : TargetArray
+        The array, in shards that were advised.
+    memory : int
+        Bytes that may be taken.
+    """
+    found = array
+    while found.shards is not None:
+        try:
+            plan_sections(found.rechunking(), memory, 1)
+        except MemoryBudgetError:
+            found = replace(found, shards=_smaller_shards(found.shards, found.chunks))
+        else:
+            break
+    if found.shards != array.shards:
+        told = "no shards, each chunk an object" if found.shards is None else str(found.shards)
+        warn_caller(
+            f"memory={memory} bytes is too small to write {array.name!r} in the advised shards of "
+            f"{array.shards}. It gets {told}. Pass more memory for the advised ones.",
+            XloaderWarning,
+        )
+    return found
+
+
+def _smaller_shards(shards: Sequence[int], chunks: Sequence[int]) -> tuple[int, ...] | None:
+    """Half as many chunks along the dimension that has the most; None if a chunk is left."""
+    counts = [size // chunk for size, chunk in zip(shards, chunks, strict=True)]
+    dim = counts.index(max(counts))
+    counts[dim] = -(-counts[dim] // 2)
+    if max(counts) == 1:
+        return None
+    return tuple(count * chunk for count, chunk in zip(counts, chunks, strict=True))
+
+
+def check_sizes(option: str, sizes: object, recipe: Recipe, names: Sequence[str]) -> None:
+    """Check the option ``chunks`` or ``shards``.
+
+    Raises
+    ------
+    OptionError
+        If it is no mapping, or a size is not a whole number from 1 on, or -1.
+    UnknownNameError
+        If there is no such dimension or variable.
+    """
+    if not isinstance(sizes, Mapping):
+        raise OptionError(
+            f"{option} is not a mapping of sizes",
+            given=repr(sizes),
+            allowed="sizes by dimension, or by variable and dimension",
+            remedy=_REMEDY,
+        )
+    dims = {dim for name in names for dim in recipe.dims_of(name)}
+    for key, size in sizes.items():
+        if isinstance(size, Mapping):
+            find(str(key), names, "variable")
+            check_sizes(option, size, recipe, [str(key)])
+            continue
+        find(str(key), sorted(dims), "dimension")
+        if size != -1:
+            check_whole(f"{option} of {key!r}", size, 1, MOST)
+
+
+def _shape_of(
+    option: str, sizes: Sizes, name: str, dims: Sequence[str], shape: Sequence[int]
+) -> tuple[int, ...]:
+    asked = {**sizes, **sizes.get(name, {})} if isinstance(sizes.get(name), Mapping) else sizes
+    own = []
+    for dim, size in zip(dims, shape, strict=True):
+        found = asked.get(dim, -1)
+        is_size = not isinstance(found, Mapping) and found != -1
+        own.append(max(min(int(found), size), 1) if is_size else max(size, 1))
+    return tuple(own)
+
+
+def _whole_shards(
+    name: str,
+    dims: Sequence[str],
+    chunks: Sequence[int],
+    shards: Sequence[int],
+    shape: Sequence[int],
+) -> tuple[int, ...]:
+    own = []
+    for dim, chunk, shard, size in zip(dims, chunks, shards, shape, strict=True):
+        if shard >= size:
+            # A shard may reach beyond the array, and must hold whole chunks.
+            shard = -(-size // chunk) * chunk
+        if shard % chunk:
+            raise OptionError(
+                f"a shard of {name!r} does not hold whole chunks along {dim!r}",
+                given=f"shards of {shard} elements, chunks of {chunk}",
+                allowed="multiples of the chunks",
+                remedy=f"pass shards={{{dim!r}: {-(-shard // chunk) * chunk}}}",
+            )
+        own.append(shard)
+    return tuple(own)

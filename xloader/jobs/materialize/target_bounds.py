@@ -1,0 +1,117 @@
+"""The smallest and largest values of variables that are to be packed."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from xloader.core.packing import Packing
+from xloader.errors import OptionError
+from xloader.jobs.chunk_sweep import ChunkValues
+from xloader.jobs.materialize.section_writer import sweep_values
+from xloader.jobs.materialize.value_packing import (
+    PackRequest,
+    ValueBounds,
+    bounds_in,
+    error_bound,
+    make_packing,
+)
+from xloader.recipe.recipe import Recipe
+
+
+def find_bounds(
+    recipe: Recipe,
+    requests: Mapping[str, PackRequest],
+    known: Mapping[str, Any],
+    stats: xr.Dataset | None,
+    memory: int,
+    num_threads: int,
+    *,
+    is_dry: bool = False,
+) -> tuple[dict[str, ValueBounds], int]:
+    """The bounds of all variables to pack.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    requests : mapping of str to PackRequest
+        The variables to pack.
+    known : mapping of str to (float, float)
+        Bounds that an earlier call for the same target found.
+    stats : xarray.Dataset, optional
+        The result of `Samples.stats`.
+    memory, num_threads : int
+        Bytes and threads for one pass over the values, where nothing else gives the bounds.
+    is_dry : bool
+        Whether nothing may be read. The bounds are then taken to be 0 and 1, and the reads that
+        the pass would make are counted.
+
+    Returns
+    -------
+    dict of str to ValueBounds
+        By variable.
+    int
+        Number of chunks read.
+    """
+    found, num_reads = {}, 0
+    if stats is not None and not isinstance(stats, xr.Dataset):
+        raise OptionError(
+            "stats is not the result of samples.stats()",
+            given=type(stats).__name__,
+            allowed='an xarray.Dataset with the dimension "stat"',
+            remedy="leave it out: the bounds are then found by one pass over the values",
+        )
+    for name in requests:
+        own = bounds_in(stats, name) if stats is not None else None
+        if own is None and name in known:
+            own = ValueBounds(*known[name])
+        if own is None and is_dry:
+            own = ValueBounds(0.0, 1.0)
+            num_reads += math.prod(axis.num_blocks for axis in recipe.axes_of(name))
+        if own is None:
+            own, reads = _read(recipe, name, memory, num_threads)
+            num_reads += reads
+        found[name] = own
+    return found, num_reads
+
+
+def _read(recipe: Recipe, name: str, memory: int, num_threads: int) -> tuple[ValueBounds, int]:
+    stored = recipe.variable(name)
+    found = [ValueBounds(math.inf, -math.inf)]
+    lock = threading.Lock()
+
+    def use(chunk: ChunkValues) -> None:
+        values = chunk.values
+        if stored.packing is not None:
+            values = stored.packing.unpack(values)
+        own = ValueBounds.of(values)
+        with lock:
+            found[0] = found[0].union(own)
+
+    num_reads = sweep_values(recipe, name, memory, num_threads, use)
+    return found[0], num_reads
+
+
+def packings_of(
+    requests: Mapping[str, PackRequest], bounds: Mapping[str, ValueBounds]
+) -> dict[str, tuple[Packing, float]]:
+    """The packing of each variable, and the largest error that it may cause.
+
+    Raises
+    ------
+    PackingError
+        If values do not fit, or the error could be larger than was allowed.
+    """
+    found = {}
+    for name, request in requests.items():
+        # As xloader.open decodes packed integers; see `decoded_dtype`.
+        dtype = np.dtype(np.float64 if request.dtype.itemsize >= 4 else np.float32)
+        packing = make_packing(name, request, bounds[name], dtype)
+        found[name] = packing, error_bound(packing, bounds[name])
+    return found

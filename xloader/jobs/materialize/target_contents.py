@@ -1,0 +1,102 @@
+"""The contents of a target before a job begins, and whether the job may go on with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from xloader.errors import TargetError
+from xloader.jobs.materialize.target_records import FOLDER
+from xloader.sources.open.from_zarr import WRITTEN_BY
+from xloader.sources.stores.writable_store import WritableStore
+from xloader.sources.stores.write_places import ZARR_MARKS
+
+_BEGUN: Final = f"{FOLDER}/begun.json"
+"""The first object of a job: without it, a job killed at its first objects would look foreign."""
+
+_REMEDY: Final = "choose another target, or pass overwrite=True to begin anew"
+
+
+@dataclass(frozen=True)
+class TargetContents:
+    """The job that has made what lies at a target.
+
+    Parameters
+    ----------
+    job : mapping or None
+        What was asked of that job; None if nothing lies there, or too little to know.
+    is_complete : bool
+        Whether the job is complete.
+    digests : mapping
+        The digest of each variable, if it is.
+    """
+
+    job: Mapping[str, Any] | None = None
+    is_complete: bool = False
+    digests: Mapping[str, str] | None = None
+
+    def check(self, asked: Mapping[str, Any], store: WritableStore) -> None:
+        """Check that a job may go on with what lies there.
+
+        Raises
+        ------
+        TargetError
+            If other arguments were given than those it was begun with.
+        """
+        if self.job is None:
+            return
+        differing = [name for name, own in asked.items() if self.job.get(name) != own]
+        if differing:
+            raise TargetError(
+                f"{store.name} was begun with other arguments",
+                given=f"another {', '.join(differing)}",
+                allowed="the samples and the options with which it was begun",
+                remedy=f"call it as before, {_REMEDY}",
+            )
+
+
+def contents_of(store: WritableStore, *, overwrite: bool) -> TargetContents:
+    """Look at what lies at a target; remove it if it is to be overwritten.
+
+    Parameters
+    ----------
+    store : WritableStore
+        The target.
+    overwrite : bool
+        Whether what is there is to be removed.
+
+    Raises
+    ------
+    TargetError
+        If something else lies there.
+    """
+    found = store.get("zarr.json")
+    has_store = found is not None or any(store.get(mark) is not None for mark in ZARR_MARKS)
+    is_begun = not store.is_transaction and store.get(_BEGUN) is not None
+    if overwrite and (has_store or is_begun):
+        store.delete("")
+        return TargetContents()
+    if found is not None:
+        attrs = json.loads(found).get("attributes", {})
+        if isinstance(attrs.get(WRITTEN_BY), dict):
+            own = attrs[WRITTEN_BY]
+            return TargetContents(own["job"], own["is_complete"], own.get("digests"))
+    if has_store or (not is_begun and not store.is_empty()):
+        raise TargetError(
+            f"something else lies at {store.name} already",
+            given="another Zarr store" if has_store else "files that are no Zarr store",
+            allowed="a place where nothing lies, or a store that the same call has begun",
+            remedy=_REMEDY if has_store else "choose another target, or remove what is there",
+        )
+    return TargetContents()
+
+
+def begin(store: WritableStore, objects: Mapping[str, bytes], root: bytes) -> None:
+    """Write the metadata and the labels; the object that makes them a store comes last."""
+    if not store.is_transaction:
+        store.put(_BEGUN, b"{}")
+    for key, data in objects.items():
+        store.put(key, data)
+    store.put("zarr.json", root)

@@ -1,0 +1,387 @@
+"""Writes the part of a source that samples cover as a store in other chunks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import xarray as xr
+from numpy.typing import DTypeLike
+
+from xloader.core.nbytes import parse_nbytes
+from xloader.core.option_checks import MOST_THREADS, check_whole
+from xloader.core.options import usable_cores
+from xloader.errors import EmptySamplesError, OptionError, TargetError
+from xloader.jobs.materialize.array_rewrite import ArrayRewrite
+from xloader.jobs.materialize.materialized import Materialized
+from xloader.jobs.materialize.needed_shards import needed_shards, parse_part, shards_of_part
+from xloader.jobs.materialize.target_arrays import (
+    Sizes,
+    check_sizes,
+    make_array,
+    with_fitting_shards,
+    written_names,
+)
+from xloader.jobs.materialize.target_bounds import find_bounds, packings_of
+from xloader.jobs.materialize.target_codecs import parse_compressors
+from xloader.jobs.materialize.target_contents import TargetContents, begin, contents_of
+from xloader.jobs.materialize.target_metadata import ORIGIN, TargetMetadata
+from xloader.jobs.materialize.target_records import FOLDER, TargetRecords
+from xloader.jobs.materialize.value_packing import ValueBounds, parse_dtype, parse_pack
+from xloader.jobs.progress_bar import ProgressBar
+from xloader.recipe.recipe import Recipe
+from xloader.sources.stores.writable_store import WritableStore, open_writable
+from xloader.sources.stores.write_places import check_apart
+
+
+@dataclass(frozen=True, eq=False)
+class StoreOptions:
+    """The options of `Samples.materialize` that say what is written.
+
+    Parameters
+    ----------
+    chunks, shards : mapping, optional
+        Sizes of chunks and shards.
+    dtype : dtype-like, optional
+        Dtype for floats.
+    pack : mapping, optional
+        The variables to pack as integers.
+    stats : xarray.Dataset, optional
+        Statistics that give the bounds of packed values.
+    compressor : object
+        The codecs.
+    checksum : bool
+        Whether each chunk has a checksum.
+    is_advised : bool
+        Whether chunks and shards are advised. Shards are then made smaller if the memory is small.
+    """
+
+    chunks: Sizes
+    shards: Sizes | None
+    dtype: DTypeLike | None
+    pack: Mapping[str, Any] | None
+    stats: xr.Dataset | None
+    compressor: Any
+    checksum: bool
+    is_advised: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class StoreRun:
+    """The options of `Samples.materialize` that say how it is written.
+
+    Parameters
+    ----------
+    memory, num_threads : int
+        Bytes and threads that may be taken.
+    part : tuple of int
+        Number of this part, and number of parts.
+    overwrite : bool
+        Whether what is there is removed.
+    verify : bool
+        Whether what was written is read back.
+    progress : bool or None
+        Whether progress is shown.
+    """
+
+    memory: int
+    num_threads: int
+    part: tuple[int, int]
+    overwrite: bool
+    verify: bool
+    progress: bool | None
+
+
+def parse_run(
+    memory: int | str,
+    threads: int | None,
+    part: Any,
+    *,
+    overwrite: bool,
+    verify: bool,
+    progress: bool | None,
+) -> StoreRun:
+    """Check the options that say how a store is written."""
+    return StoreRun(
+        parse_nbytes(memory),
+        usable_cores() if threads is None else check_whole("threads", threads, 1, MOST_THREADS),
+        parse_part(part),
+        overwrite,
+        verify,
+        progress,
+    )
+
+
+class TrainingStore:
+    """A store of the values that samples take, which is planned, and then written.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    store : WritableStore
+        The target.
+    options : StoreOptions
+        What is written.
+    run : StoreRun
+        How it is written.
+    is_dry : bool
+        Whether nothing may be changed, because only the plan is wanted.
+
+    Raises
+    ------
+    TargetError
+        If something else lies at the target.
+    MemoryBudgetError
+        If the memory is too small for a shard.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        store: WritableStore,
+        options: StoreOptions,
+        run: StoreRun,
+        *,
+        is_dry: bool = False,
+    ) -> None:
+        self._begun = time.monotonic()
+        # All ranks of a group share one store.
+        self._recipe, self._store, self._run = recipe.planned, store, run
+        names = written_names(self._recipe)
+        if not names:
+            raise EmptySamplesError(
+                "the samples take no stored variable",
+                given="forcings only",
+                allowed="samples with a variable of the source",
+                remedy="forcings are computed again from the labels of any store",
+            )
+        check_sizes("chunks", options.chunks, self._recipe, names)
+        if options.shards is not None:
+            check_sizes("shards", options.shards, self._recipe, names)
+        check_apart(store.name, self._recipe.source)
+        self._found = contents_of(store, overwrite=run.overwrite and not is_dry)
+        if is_dry and run.overwrite:
+            self._found = TargetContents()
+        self._num_bounds_reads = 0
+        self._metadata = self._describe(names, options, is_dry=is_dry)
+        self._job = self._facts()
+        self._found.check(self._job, store)
+        self._jobs = self._plan()
+
+    def plan(self) -> Materialized:
+        """The plan: nothing is written."""
+        return self._summary(is_plan=True, is_complete=False)
+
+    def write(self) -> Materialized:
+        """Write it.
+
+        Raises
+        ------
+        StoreFullError
+            If no room is left.
+        ChunkError
+            If a chunk cannot be read.
+        PackingError
+            If a value cannot be packed.
+        TargetError
+            If objects that were written are not found in the target.
+        """
+        run, store = self._run, self._store
+        if self._found.job is None:
+            root = self._metadata.root(self._attribute(None), is_complete=False)
+            begin(store, self._metadata.objects, root)
+        total = sum(int(job.wanted.sum()) for job in self._jobs)
+        with ProgressBar("materialize", total, run.progress, unit="objects") as bar:
+            for job in self._jobs:
+                job.run(bar.advance)
+        return self._finish()
+
+    def _describe(
+        self, names: Sequence[str], options: StoreOptions, *, is_dry: bool
+    ) -> TargetMetadata:
+        """The arrays and the metadata. Bounds of packed values are read if nothing has them."""
+        recipe, known = self._recipe, self._found.job or {}
+        requests = parse_pack(options.pack, {n: recipe.variable(n).dtype for n in names})
+        dtype = parse_dtype(options.dtype)
+        compressors = parse_compressors(options.compressor, checksum=options.checksum)
+        own_known = known.get("bounds", {}) if known.get("source") == self._source_key else {}
+        bounds, self._num_bounds_reads = find_bounds(
+            *(recipe, requests, own_known, options.stats),
+            *(self._run.memory, self._run.num_threads),
+            is_dry=is_dry,
+        )
+        self._bounds: dict[str, ValueBounds] = bounds
+        packings = packings_of(requests, bounds)
+        arrays = [
+            make_array(recipe, n, options.chunks, options.shards, dtype, packings.get(n))
+            for n in names
+        ]
+        if options.is_advised:
+            arrays = [with_fitting_shards(array, self._run.memory) for array in arrays]
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        attrs = {
+            ORIGIN: recipe.source.fingerprint,
+            "history": f"{now}: written by xloader from {recipe.source.name}",
+        }
+        return TargetMetadata(recipe, arrays, compressors, attrs)
+
+    @property
+    def _source_key(self) -> str:
+        """Names the source and the part of it that is kept."""
+        parts = (self._recipe.source.fingerprint, self._recipe.selection)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def _facts(self) -> dict[str, Any]:
+        """Everything that fixes the bytes of the target, by what it says, as JSON holds it."""
+        arrays = self._metadata.arrays
+        packed = {a.name: a.packing and a.packing.describe() for a in arrays}
+        facts = {
+            "source": self._source_key,
+            "variables": sorted(a.name for a in arrays),
+            "chunks": {a.name: a.chunks for a in arrays},
+            "shards": {a.name: a.shards for a in arrays},
+            "dtype": {a.name: a.dtype.str for a in arrays},
+            "pack": packed,
+            "codecs": {a.name: self._metadata.codecs_of(a.name) for a in arrays},
+            "bounds": {n: [own.least, own.most] for n, own in self._bounds.items()},
+        }
+        facts["samples"] = self._needs()
+        found: dict[str, Any] = json.loads(json.dumps(facts))
+        return found
+
+    def _needs(self) -> str:
+        """Names the shards that samples need."""
+        self._needed = {a.name: needed_shards(self._recipe, a) for a in self._metadata.arrays}
+        digest = hashlib.sha256()
+        for name in sorted(self._needed):
+            digest.update(name.encode() + self._needed[name].tobytes())
+        return digest.hexdigest()
+
+    def _plan(self) -> list[ArrayRewrite]:
+        key = hashlib.sha256(json.dumps(self._job, sort_keys=True).encode()).hexdigest()
+        self._records = TargetRecords(self._store, key)
+        if self._found.job is not None and not self._found.is_complete:
+            self._records.load()
+        objects = self._metadata.objects
+        run = self._run
+        return [
+            ArrayRewrite(
+                recipe=self._recipe,
+                array=array,
+                metadata=objects[f"{array.name}/zarr.json"],
+                records=self._records,
+                needed=self._needed[array.name],
+                own=shards_of_part(self._needed[array.name], run.part),
+                memory=run.memory,
+                num_threads=run.num_threads,
+                is_written=self._found.is_complete,
+                # Each part would fill an intermediate store of its own.
+                may_pass_between=run.part[1] == 1 and not self._store.is_transaction,
+            )
+            for array in self._metadata.arrays
+        ]
+
+    def _finish(self) -> Materialized:
+        """Check what is written, and complete the store if every part is."""
+        store, records = self._store, self._records
+        if not self._found.is_complete:
+            records.load()
+        keys = {job.array.name: job.keys for job in self._jobs}
+        if any(key not in records.done for own in keys.values() for key in own):
+            # Another part that has completed the store has removed the records too.
+            found = contents_of(store, overwrite=False)
+            return self._summary(is_complete=found.is_complete, digests=found.digests)
+        is_verified = self._run.verify
+        wrong = [key for own in keys.values() for key in records.check(own, is_whole=is_verified)]
+        if wrong:
+            raise TargetError(
+                f"{len(wrong)} objects of {store.name} are not as they were written",
+                given=", ".join(wrong[:5]),
+                allowed="objects that nothing else changes or removes",
+                remedy="call the same again for those that are gone; else pass overwrite=True",
+            )
+        before = self._found.digests or {}
+        is_new = is_verified or not before or any(job.wanted.any() for job in self._jobs)
+        if not is_new:
+            return self._summary(is_complete=True, digests=before)
+        digests = {name: records.digest_of(own) for name, own in keys.items()}
+        damaged = [n for n, own in digests.items() if is_verified and before.get(n, own) != own]
+        if damaged:
+            raise TargetError(
+                f"{store.name} was changed after it was complete",
+                given=f"another digest of {', '.join(damaged)}",
+                remedy="pass overwrite=True to begin anew",
+            )
+        store.put("zarr.json", self._metadata.root(self._attribute(digests), is_complete=True))
+        if not store.is_transaction:
+            store.delete(FOLDER)
+        store.delete_partial()
+        return self._summary(is_complete=True, is_verified=is_verified, digests=digests)
+
+    def _attribute(self, digests: Mapping[str, str] | None) -> dict[str, Any]:
+        """The attribute of the store by which a later call knows the job."""
+        return {"job": self._job, "is_complete": digests is not None, "digests": digests}
+
+    def _summary(
+        self,
+        *,
+        is_complete: bool,
+        is_plan: bool = False,
+        is_verified: bool = False,
+        digests: Mapping[str, str] | None = None,
+    ) -> Materialized:
+        known = digests or {}
+        return Materialized(
+            target=self._store.name,
+            variables=tuple(job.summary(known.get(job.array.name, "")) for job in self._jobs),
+            is_plan=is_plan,
+            is_complete=is_complete,
+            is_verified=is_verified,
+            expected_peak_nbytes=max(job.peak_nbytes for job in self._jobs),
+            num_bounds_reads=self._num_bounds_reads,
+            seconds=time.monotonic() - self._begun,
+        )
+
+
+def materialize(
+    recipe: Recipe,
+    target: object,
+    options: StoreOptions,
+    run: StoreRun,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    dry_run: bool = False,
+) -> Materialized:
+    """Write the part of a source that samples cover; see `Samples.materialize`.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    target : path, URL or store
+        Where the store is written.
+    options : StoreOptions
+        What is written.
+    run : StoreRun
+        How it is written.
+    storage_options : mapping, optional
+        Options for the file system of a URL.
+    dry_run : bool
+        Whether only the plan is wanted.
+    """
+    store = open_writable(target, storage_options, recipe.retry_policy)
+    if store.is_transaction and run.part[1] > 1:
+        raise OptionError(
+            "parts cannot share one session",
+            given=f"part={run.part} with {store.name}",
+            allowed="one part for a session of icechunk",
+            remedy="leave part= out, or write to a path or URL",
+        )
+    job = TrainingStore(recipe, store, options, run, is_dry=dry_run)
+    return job.plan() if dry_run else job.write()

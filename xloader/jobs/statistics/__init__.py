@@ -1,0 +1,1 @@
+"""Statistics of what samples need, of a whole archive or a stream."""

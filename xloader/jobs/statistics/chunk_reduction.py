@@ -1,0 +1,221 @@
+"""Statistics of the elements of one chunk that samples need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.moments import Moments
+from xloader.jobs.covered_elements import BoxCover, Flags
+from xloader.jobs.statistics.labelled_moments import LabelledMoments
+from xloader.jobs.statistics.quantile_sketch import QuantileSketch
+
+_ONE_ROW = np.zeros(1, np.int64)
+
+Taken = slice | Ints
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkElements:
+    """Values of a chunk, and which of them count.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        The values, unpacked.
+    lines : tuple of (numpy.ndarray of bool or None)
+        Per axis, the elements that count; None for all.
+    flags : numpy.ndarray of bool, optional
+        Whether each element counts, where lines cannot say it.
+    weights : numpy.ndarray of float64, optional
+        Weights, to be broadcast over the values.
+    rows : numpy.ndarray of int64, optional
+        Number of the label of each element along the clock's axis.
+    """
+
+    values: NDArray[Any]
+    lines: tuple[Flags | None, ...]
+    flags: Flags | None = None
+    weights: NDArray[np.float64] | None = None
+    rows: Ints | None = None
+
+    @classmethod
+    def of(
+        cls,
+        values: NDArray[Any],
+        cover: BoxCover,
+        weights: NDArray[np.float64] | None = None,
+        rows: Ints | None = None,
+    ) -> ChunkElements:
+        """The elements of a chunk that samples need."""
+        return cls(values, cover.lines, cover.flags, weights, rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of values and flags."""
+        return self.values.nbytes + (0 if self.flags is None else self.flags.nbytes)
+
+    def take(self, axis: int, part: Taken, *, has_rows: bool = False) -> ChunkElements:
+        """Some elements along an axis.
+
+        Parameters
+        ----------
+        axis : int
+            The axis.
+        part : slice or numpy.ndarray of int64
+            The elements.
+        has_rows : bool
+            Whether it is the axis of the clock.
+        """
+        at = (slice(None),) * axis + (part,)
+        lines = list(self.lines)
+        line = lines[axis]
+        lines[axis] = None if line is None else line[part]
+        flags, weights = self.flags, self.weights
+        if flags is not None and flags.shape[axis] > 1:
+            flags = flags[at]
+        if weights is not None and weights.shape[axis] > 1:
+            weights = weights[at]
+        rows = self.rows
+        if rows is not None and has_rows:
+            rows = rows[part]
+        return ChunkElements(self.values[at], tuple(lines), flags, weights, rows)
+
+    def copy(self) -> ChunkElements:
+        """The same elements in memory of their own, so that the chunk can be forgotten."""
+        flags = None if self.flags is None else np.array(self.flags)
+        return ChunkElements(np.array(self.values), self.lines, flags, self.weights, self.rows)
+
+    def minus(self, earlier: ChunkElements) -> ChunkElements:
+        """The differences from earlier elements, which count if both do."""
+        # In float64: a difference of rounded numbers is not rounded once more.
+        values = self.values.astype(np.float64)
+        values -= earlier.values
+        lines = tuple(_both(*pair) for pair in zip(self.lines, earlier.lines, strict=True))
+        flags = _both(self.flags, earlier.flags)
+        return ChunkElements(values, lines, flags, earlier.weights, earlier.rows)
+
+
+def _both(first: Flags | None, second: Flags | None) -> Flags | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
+
+
+def reduce_elements(
+    elements: ChunkElements, kept: tuple[int, ...], clock: int | None, *, has_sketches: bool = False
+) -> LabelledMoments:
+    """The statistics of elements of a chunk, by label.
+
+    Parameters
+    ----------
+    elements : ChunkElements
+        The elements.
+    kept : tuple of int
+        The axes that are kept.
+    clock : int, optional
+        The axis whose labels count, if there are labels.
+    has_sketches : bool
+        Whether sketches are made, for quantiles.
+
+    Returns
+    -------
+    LabelledMoments
+        Of the shape of the kept axes, for each label.
+    """
+    for axis, line in enumerate(elements.lines):
+        if line is not None and axis not in kept:
+            elements = elements.take(axis, run_of(np.flatnonzero(line)), has_rows=axis == clock)
+            elements = _without_line(elements, axis)
+    parts, rows = [elements], _ONE_ROW
+    if elements.rows is not None:
+        assert clock is not None
+        rows = np.unique(elements.rows)
+        parts = [
+            elements.take(clock, run_of(np.flatnonzero(elements.rows == row)), has_rows=True)
+            for row in rows
+        ]
+    found = [_reduce(part, kept) for part in parts]
+    sketches = tuple(s for part in parts for s in _sketches(part, kept)) if has_sketches else ()
+    return LabelledMoments(rows, _stack(found, elements.values.shape, kept), sketches)
+
+
+def _stack(found: list[Moments], shape: tuple[int, ...], kept: tuple[int, ...]) -> Moments:
+    """The moments of several labels, along a new axis that comes first."""
+    if len(found) == 1:
+        # Views are made faster than stacks, which counts for small chunks.
+        own = found[0].arrays()
+        return Moments.of_arrays({name: array[None] for name, array in own.items()})
+    if not found:
+        return Moments.empty((0, *(shape[axis] for axis in kept)))
+    arrays = [own.arrays() for own in found]
+    return Moments.of_arrays({name: np.stack([own[name] for own in arrays]) for name in arrays[0]})
+
+
+def _without_line(elements: ChunkElements, axis: int) -> ChunkElements:
+    lines = tuple(None if d == axis else line for d, line in enumerate(elements.lines))
+    return ChunkElements(elements.values, lines, elements.flags, elements.weights, elements.rows)
+
+
+def _reduce(elements: ChunkElements, kept: tuple[int, ...]) -> Moments:
+    values = elements.values
+    axes = tuple(axis for axis in range(values.ndim) if axis not in kept)
+    return Moments.of(values, axes, _valid(elements), elements.weights)
+
+
+def _valid(elements: ChunkElements) -> Flags | None:
+    """The elements that count, to be broadcast over the values; None for all."""
+    ndim = elements.values.ndim
+    valid = elements.flags
+    for axis, line in enumerate(elements.lines):
+        if line is not None:
+            own = line.reshape([-1 if d == axis else 1 for d in range(ndim)])
+            valid = own if valid is None else valid & own
+    return valid
+
+
+def _sketches(elements: ChunkElements, kept: tuple[int, ...]) -> Iterator[QuantileSketch]:
+    """A sketch for each kept element, in C order."""
+    values, valid, weights = elements.values, _valid(elements), elements.weights
+    if valid is not None:
+        valid = np.broadcast_to(valid, values.shape)
+    if weights is not None:
+        weights = np.broadcast_to(weights, values.shape)
+    if not kept:
+        yield _sketch(values, valid, weights)
+        return
+    shape = tuple(values.shape[axis] for axis in kept)
+    for index in np.ndindex(*shape):
+        at: list[Any] = [slice(None)] * values.ndim
+        for axis, own in zip(kept, index, strict=True):
+            at[axis] = own
+        cell = tuple(at)
+        yield _sketch(
+            values[cell],
+            None if valid is None else valid[cell],
+            None if weights is None else weights[cell],
+        )
+
+
+def _sketch(
+    values: NDArray[Any], valid: Flags | None, weights: NDArray[np.float64] | None
+) -> QuantileSketch:
+    if valid is not None:
+        values = values[valid]
+        weights = None if weights is None else weights[valid]
+    return QuantileSketch.of(values, weights)
+
+
+def run_of(places: Ints) -> Taken:
+    """The places as a slice if they follow each other at one distance, which saves a copy."""
+    if len(places) < 2:
+        return slice(int(places[0]), int(places[0]) + 1) if len(places) else slice(0, 0)
+    step = int(places[1] - places[0])
+    if step > 0 and (np.diff(places) == step).all():
+        return slice(int(places[0]), int(places[-1]) + 1, step)
+    return places

@@ -1,0 +1,145 @@
+"""Statistics of the elements that samples need: checks the arguments, sweeps, merges and writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.core.messages import warn_caller
+from xloader.core.nbytes import parse_nbytes
+from xloader.core.option_checks import MOST_THREADS, check_whole, is_whole
+from xloader.core.options import usable_cores
+from xloader.errors import OptionError, StatisticsWarning
+from xloader.jobs.progress_bar import is_shown
+from xloader.jobs.statistics.label_pairs import Lead
+from xloader.jobs.statistics.partial_stats import PartialStats
+from xloader.jobs.statistics.stats_job import StatsJob
+from xloader.jobs.statistics.stats_merge import (
+    finished_stats,
+    merge_stored,
+    target_path,
+    write_target,
+)
+from xloader.jobs.statistics.stats_options import Dims
+from xloader.jobs.statistics.stats_parts import StatsParts, open_stats_parts
+from xloader.jobs.statistics.stats_template import StatsResult
+from xloader.recipe.recipe import Recipe
+from xloader.sources.stores.write_places import check_apart, check_replaceable
+
+
+def compute_stats(
+    recipe: Recipe,
+    *,
+    dim: Dims = None,
+    by: str | None = None,
+    quantiles: Iterable[float] = (),
+    leads: Lead | Iterable[Lead] = (),
+    weights: str | xr.DataArray | None = None,
+    memory: int | str = "2GiB",
+    threads: int | None = None,
+    progress: bool | None = None,
+    path: str | os.PathLike[str] | None = None,
+    part: tuple[int, int] | None = None,
+    overwrite: bool = False,
+) -> xr.Dataset | PartialStats:
+    """Compute the statistics of the elements that samples need; see `Samples.stats`."""
+    num_threads = (
+        usable_cores() if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
+    )
+    memory_nbytes = parse_nbytes(memory)
+    own_part = (0, 1) if part is None else _check_part(part)
+    is_shown(progress)
+    target = None if path is None else target_path(path)
+    if target is not None:
+        check_apart(target, recipe.source)
+        if overwrite:
+            check_replaceable(target)
+    # All ranks of a group must get the same numbers, so the whole of a slab counts.
+    job = StatsJob(recipe.planned, dim, by, quantiles, leads, weights)
+    if target is not None:
+        _check_has_no_groups(job)
+    if target is None:
+        result = StatsResult(job.template) if part is None else None
+        wanted = [_share(own, own_part) for own in job.all_pieces()]
+        sweep = job.sweep(memory_nbytes, num_threads, result, wanted)
+        job.run(sweep, wanted, progress)
+        if result is not None:
+            return result.dataset()
+        return PartialStats(own_part, sweep.num_reads, job.template, sweep.drain())
+    finished = None if overwrite else _finished(job, target)
+    if finished is not None and part is None:
+        return finished
+    if finished is not None:
+        return PartialStats(own_part, 0, job.template, {}, str(target))
+    parts = open_stats_parts(target, job.template, overwrite=overwrite)
+    sweep = job.sweep(memory_nbytes, num_threads, is_written=part is None)
+    wanted = [
+        _share(own, own_part) & is_missing
+        for own, is_missing in zip(job.all_pieces(), _missing(job, parts), strict=True)
+    ]
+    job.run(sweep, wanted, progress, parts)
+    if part is not None:
+        return PartialStats(own_part, sweep.num_reads, job.template, {}, str(target))
+    return write_target(target, merge_stored(target), overwrite=overwrite)
+
+
+def _check_has_no_groups(job: StatsJob) -> None:
+    if any("/" in own.name for own in job.template.variables):
+        raise OptionError(
+            "statistics of joined data cannot be written to one group",
+            given=", ".join(own.name for own in job.template.variables if "/" in own.name),
+            allowed="variables without a '/' in their names",
+            remedy="leave path out, and write the variables of each group as you like",
+        )
+
+
+def _finished(job: StatsJob, target: Path) -> xr.Dataset | None:
+    """The result of the job if it lies at the target already, with a warning."""
+    found = finished_stats(target, job.template.key)
+    if found is not None:
+        # Fingerprints do not look at values.
+        warn_caller(
+            f"the result of this job lies at {target} already, and is returned as it is. If "
+            "values in the data have changed since, pass overwrite=True",
+            StatisticsWarning,
+        )
+    return found
+
+
+def _check_part(part: Any) -> tuple[int, int]:
+    is_pair = isinstance(part, Sequence) and len(part) == 2 and all(map(is_whole, part))
+    if not is_pair or not 0 <= part[0] < part[1]:
+        raise OptionError(
+            "part is not a number and a count",
+            given=repr(part),
+            allowed="(i, n) with i from 0 to n - 1",
+            remedy="pass part=(0, 8) to part=(7, 8) in eight processes",
+        )
+    return int(part[0]), int(part[1])
+
+
+def _share(pieces: NDArray[np.bool_], part: tuple[int, int]) -> NDArray[np.bool_]:
+    """The pieces that one part of the job computes."""
+    number, count = part
+    own = np.zeros_like(pieces)
+    size = len(pieces)
+    own[size * number // count : size * (number + 1) // count] = True
+    return own & pieces
+
+
+def _missing(job: StatsJob, parts: StatsParts) -> list[NDArray[np.bool_]]:
+    """Per variable, the pieces that no file holds."""
+    found = job.all_pieces()
+    for own in parts.nodes():
+        variable, tree = own.tree
+        order = job.jobs[variable].order
+        begin, end = order.edges[tree : tree + 2].tolist()
+        level, index = own.node
+        found[variable][begin + (index << level) : min(begin + ((index + 1) << level), end)] = False
+    return found

@@ -1,0 +1,268 @@
+"""Merges partial statistics into the result, and writes it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import uuid
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import xarray as xr
+
+from xloader.core.merge_tree import MergeTree, Node
+from xloader.errors import OptionError, PartsError, SourceNotFoundError, TargetError
+from xloader.jobs.statistics.labelled_moments import LabelledMoments
+from xloader.jobs.statistics.partial_stats import PartialStats
+from xloader.jobs.statistics.stats_parts import (
+    FORM_FILE,
+    StatsParts,
+    StoredNode,
+    remove_folder,
+    stats_folder,
+    writing,
+)
+from xloader.jobs.statistics.stats_template import JOB, StatsResult, StatsTemplate
+from xloader.sources.stores.write_places import check_replaceable
+
+_LEAST_FREE: Final = 1 << 20
+"""Bytes for what a file holds beside its values."""
+
+Nodes = Mapping[Node, LabelledMoments | StoredNode]
+
+
+def target_path(path: str | os.PathLike[str]) -> Path:
+    """Check the path of a result.
+
+    Raises
+    ------
+    OptionError
+        If it is no local path that ends in ``.nc`` or ``.zarr``.
+    """
+    is_path = isinstance(path, str | os.PathLike)
+    target = Path(path).expanduser() if is_path else Path()
+    if not is_path or "://" in str(path) or target.suffix not in (".nc", ".zarr"):
+        raise OptionError(
+            "the path of statistics is not a local path of a netCDF file or a Zarr store",
+            given=repr(path),
+            allowed='a path that ends in ".nc" or ".zarr"',
+            remedy='pass path="stats.nc", or leave path out and write the result yourself',
+        )
+    return target
+
+
+def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
+    """The result of the same job, if it lies at a target already; None where nothing lies.
+
+    Parameters
+    ----------
+    target : pathlib.Path
+        The target.
+    key : str, optional
+        The key of the job; None for that of the partial statistics beside the target, if any.
+
+    Raises
+    ------
+    TargetError
+        If something else lies there.
+    """
+    if not target.exists():
+        return None
+    found = _stored_stats(target)
+    key_of_parts = StatsParts(stats_folder(target)).template.key if _has_parts(target) else None
+    if key is None:
+        key = key_of_parts
+    if found is None or key not in (None, found.attrs[JOB]):
+        raise TargetError(
+            f"something lies at {target} already",
+            given="something else than statistics"
+            if found is None
+            else "statistics of other data, samples or options",
+            allowed="a path where nothing lies, or the result of the same job",
+            remedy="open it with xarray, choose another path, or pass overwrite=True",
+        )
+    if key_of_parts is not None and key_of_parts == key:
+        # The job was killed after its result was whole.
+        remove_folder(stats_folder(target))
+    return found
+
+
+def _stored_stats(target: Path) -> xr.Dataset | None:
+    """Statistics in a file, as they were before they were written; None if it holds others."""
+    options: dict[str, Any] = (
+        {"engine": "zarr", "consolidated": False} if target.suffix == ".zarr" else {}
+    )
+    try:
+        with xr.open_dataset(target, decode_timedelta=True, **options) as stored:
+            return stored.load().drop_encoding() if JOB in stored.attrs else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def has_stats(path: str | os.PathLike[str]) -> bool:
+    """Whether statistics lie at a path, or partial ones beside it."""
+    target = Path(path).expanduser()
+    # The root of a file system has no name, and no folder beside it.
+    if target.name and _has_parts(target):
+        return True
+    return target.suffix in (".nc", ".zarr") and _stored_stats(target) is not None
+
+
+def _has_parts(target: Path) -> bool:
+    """Whether partial statistics lie beside a target."""
+    return (stats_folder(target) / FORM_FILE).is_file()
+
+
+def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> xr.Dataset:
+    """Merge the partial statistics beside a target, and write the target.
+
+    If that was done before, the result is read.
+
+    Raises
+    ------
+    SourceNotFoundError
+        If there are none.
+    PartsError
+        If some are missing.
+    TargetError
+        If something lies at the target.
+    """
+    path = target_path(target)
+    if not overwrite and (finished := finished_stats(path, None)) is not None:
+        return finished
+    if not _has_parts(path):
+        raise SourceNotFoundError(
+            f"{path} has no partial statistics to merge",
+            given=f"nothing in {stats_folder(path)}",
+            allowed="the path that was passed to stats(path=..., part=...)",
+            remedy="check the path",
+        )
+    return write_target(path, merge_stored(path), overwrite=overwrite)
+
+
+def merge_stored(target: Path) -> xr.Dataset:
+    """The result of the partial statistics beside a target."""
+    parts = StatsParts(stats_folder(target))
+    trees: dict[tuple[int, int], dict[Node, LabelledMoments | StoredNode]] = {}
+    for own in parts.nodes():
+        trees.setdefault(own.tree, {})[own.node] = own
+    damaged = parts.damaged()
+    note = f"{len(damaged)} files are damaged, such as {damaged[0].name}" if damaged else ""
+    return _merge(parts.template, trees, note)
+
+
+def merge_parts(parts: Sequence[PartialStats]) -> xr.Dataset:
+    """The result of parts in memory.
+
+    Raises
+    ------
+    PartsError
+        If they are of different jobs, some are missing, or one comes twice.
+    """
+    first = parts[0]
+    if any(own.path for own in parts):
+        raise PartsError(
+            "these parts were written to files",
+            given=", ".join(sorted({own.path for own in parts if own.path})),
+            allowed="parts of stats(part=...) without a path",
+            remedy="pass the path instead: xloader.merge(path)",
+        )
+    for own in parts:
+        differing = [
+            name
+            for name, digest in first.template.fingerprint.items()
+            if own.template.fingerprint[name] != digest
+        ]
+        if differing or own.part[1] != first.part[1]:
+            raise PartsError(
+                "the parts are of different jobs",
+                given=f"parts with other {', '.join(differing)}"
+                if differing
+                else f"parts of {first.part[1]} and of {own.part[1]}",
+                allowed="parts of one job",
+                remedy="run all parts with the same samples and options",
+            )
+    numbers = [own.part[0] for own in parts]
+    twice = sorted({number for number in numbers if numbers.count(number) > 1})
+    missing = sorted(set(range(first.part[1])) - set(numbers))
+    if twice or missing:
+        raise PartsError(
+            "parts are missing" if missing else "a part comes twice",
+            given=f"parts {sorted(numbers)} of {first.part[1]}",
+            allowed=f"each of the {first.part[1]} parts once, from 0 on",
+            remedy=f"run the parts {missing}" if missing else f"pass the parts {twice} once",
+        )
+    trees: dict[tuple[int, int], dict[Node, LabelledMoments | StoredNode]] = {}
+    for own in parts:
+        for tree, nodes in own.nodes.items():
+            trees.setdefault(tree, {}).update(nodes)
+    return _merge(first.template, trees)
+
+
+def _merge(
+    template: StatsTemplate, trees: Mapping[tuple[int, int], Nodes], note: str = ""
+) -> xr.Dataset:
+    """Merge trees one by one, so that only the nodes of one are in memory."""
+    result = StatsResult(template)
+    num_missing = 0
+    for variable, form in enumerate(template.variables):
+        for number, num_leaves in enumerate(form.leaves):
+            tree = MergeTree(num_leaves, LabelledMoments.merge)
+            for node, own in sorted(trees.get((variable, number), {}).items()):
+                tree.add_node(node, own.load() if isinstance(own, StoredNode) else own)
+            missing = tree.missing()
+            num_missing += sum(end - begin for begin, end in missing)
+            if not missing:
+                result.put(variable, number, tree.result())
+    if num_missing:
+        raise PartsError(
+            "statistics of some chunks are missing",
+            given=f"{num_missing} of {template.num_leaves} missing" + f"; {note}" * bool(note),
+            allowed="the statistics of all chunks",
+            remedy="run the parts that were not run or were killed, and merge again: what is "
+            "there is not computed again",
+        )
+    return result.dataset()
+
+
+def _write_zarr(result: xr.Dataset, path: Path) -> None:
+    with warnings.catch_warnings():
+        # zarr says that the dtype of the labels, and metadata in one place, are not in the format.
+        warnings.simplefilter("ignore")
+        result.to_zarr(path, zarr_format=3, consolidated=True)
+
+
+def write_target(target: Path, result: xr.Dataset, *, overwrite: bool) -> xr.Dataset:
+    """Write a result at one stroke, and remove its partial statistics.
+
+    Raises
+    ------
+    StoreFullError
+        If there is no room left.
+    """
+    # In the folder that is removed afterwards, so that a killed process leaves nothing else. The
+    # suffix tells xarray which format it is.
+    partial = stats_folder(target) / f"{uuid.uuid4().hex[:8]}.partial{target.suffix}"
+    with writing(target.parent):
+        try:
+            if target.suffix == ".nc":
+                result.to_netcdf(partial)
+            else:
+                _write_zarr(result, partial)
+            if overwrite and target.is_dir():
+                check_replaceable(target)
+                remove_folder(target)
+            os.replace(partial, target)
+        except (OSError, RuntimeError) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise
+            # The netCDF library does not tell a full disk from other failures.
+            is_full = shutil.disk_usage(target.parent).free < result.nbytes + _LEAST_FREE
+            raise OSError(errno.ENOSPC if is_full else errno.EIO, str(error)) from error
+    remove_folder(stats_folder(target))
+    return result

@@ -1,0 +1,314 @@
+"""Partial statistics in files, from which a job that was killed goes on.
+
+Beside the result ``stats.nc`` lies a folder until the job is done::
+
+    stats.nc.parts/
+        form/stats.json               the form of the result
+        form/labels.zarr/             its coordinates
+        nodes/3f2a9c51-000000.nodes   the statistics of some chunks, merged as far as they go
+        nodes/...
+
+Files are added, and none is changed. So a process that is killed leaves whole files only, and parts
+of a job on several machines do not meet.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import uuid
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import xarray as xr
+
+from xloader.core.merge_tree import Node
+from xloader.errors import (
+    PartsError,
+    SourceAccessError,
+    StoreFullError,
+)
+from xloader.jobs.statistics.labelled_moments import LabelledMoments
+from xloader.jobs.statistics.stats_template import StatsTemplate
+
+FORM_FILE: Final = Path("form", "stats.json")
+_LABELS: Final = Path("form", "labels.zarr")
+_MOST_HEAD: Final = 1 << 12
+_PIECE_NBYTES: Final = 1 << 20
+
+Tree = tuple[int, int]
+"""Number of a variable, and of one of its trees."""
+
+
+@dataclass(frozen=True)
+class StoredNode:
+    """The statistics of a complete subtree, in a file.
+
+    Parameters
+    ----------
+    tree : (int, int)
+        The tree.
+    node : (int, int)
+        Level and index.
+    path : pathlib.Path
+        The file.
+    offset, nbytes : int
+        The place of its bytes.
+    """
+
+    tree: Tree
+    node: Node
+    path: Path
+    offset: int
+    nbytes: int
+
+    def load(self) -> LabelledMoments:
+        """Read it."""
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            return LabelledMoments.from_bytes(file.read(self.nbytes))
+
+
+def stats_folder(target: Path) -> Path:
+    """The folder of the partial statistics of a target."""
+    return target.with_name(target.name + ".parts")
+
+
+class StatsParts:
+    """The folder of partial statistics of a target.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        The folder. It must hold the form.
+
+    Raises
+    ------
+    PartsError
+        If the form cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            text = (folder / FORM_FILE).read_text("utf-8")
+            with xr.open_zarr(folder / _LABELS, consolidated=False) as labels:
+                self.template = StatsTemplate.from_json(text, labels.load())
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PartsError(
+                f"{folder} holds no partial statistics that this version of xloader can read",
+                given=str(error),
+                allowed="the folder that stats(path=...) has made",
+                remedy="remove it, or pass overwrite=True to begin anew",
+            ) from error
+        # Files of one run never meet those of another.
+        self._token = uuid.uuid4().hex[:8]
+        self._num_files = 0
+
+    def add(self, nodes: dict[Tree, dict[Node, LabelledMoments]]) -> None:
+        """Write the statistics of some subtrees as a file, and empty the dicts.
+
+        The file appears at one stroke.
+
+        Raises
+        ------
+        StoreFullError
+            If there is no room left.
+        SourceAccessError
+            If it cannot be written for another reason.
+        """
+        entries, bodies = [], []
+        for tree in sorted(nodes):
+            for node in sorted(nodes[tree]):
+                # Taken out, so that they are not in memory twice.
+                body = nodes[tree].pop(node).to_bytes()
+                entries.append([*tree, *node, len(body)])
+                bodies.append(body)
+        if not entries:
+            return
+        index = json.dumps(entries).encode()
+        crc = zlib.crc32(index)
+        for body in bodies:
+            crc = zlib.crc32(body, crc)
+        head = {
+            "key": self.template.key,
+            "index": len(index),
+            "nbytes": len(index) + sum(map(len, bodies)),
+            "crc32": crc,
+        }
+        path = self.folder / "nodes" / f"{self._token}-{self._num_files:06d}.nodes"
+        partial = path.with_suffix(".partial")
+        with writing(self.folder):
+            path.parent.mkdir(exist_ok=True)
+            try:
+                with open(partial, "wb") as file:
+                    file.write(json.dumps(head).encode() + b"\n" + index)
+                    for body in bodies:
+                        file.write(body)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(partial, path)
+            except BaseException:
+                with suppress(OSError):
+                    partial.unlink(missing_ok=True)
+                raise
+        self._num_files += 1
+
+    def nodes(self) -> list[StoredNode]:
+        """All subtrees in whole files, each leaf in one of them only.
+
+        A subtree that lies in a larger one was computed by two runs at a time, with the same bits;
+        it is left out.
+        """
+        found: dict[tuple[Tree, Node], StoredNode] = {}
+        for path in sorted((self.folder / "nodes").glob("*.nodes")):
+            for own in _nodes_of(path, self.template.key):
+                found.setdefault((own.tree, own.node), own)
+        return [own for (tree, node), own in found.items() if not _is_within(tree, node, found)]
+
+    def damaged(self) -> list[Path]:
+        """Files that cannot be read, and so do not count."""
+        paths = sorted((self.folder / "nodes").glob("*.nodes"))
+        return [path for path in paths if not _nodes_of(path, self.template.key)]
+
+
+def _is_within(tree: Tree, node: Node, found: dict[tuple[Tree, Node], StoredNode]) -> bool:
+    level, index = node
+    return any((tree, (level + up, index >> up)) in found for up in range(1, 64 - level))
+
+
+def _nodes_of(path: Path, key: str) -> list[StoredNode]:
+    """The subtrees of a file; none if it is damaged or belongs to another job."""
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(_MOST_HEAD)
+            head = json.loads(line)
+            if head["key"] != key or path.stat().st_size != len(line) + head["nbytes"]:
+                return []
+            index = file.read(head["index"])
+            crc = zlib.crc32(index)
+            while piece := file.read(_PIECE_NBYTES):
+                crc = zlib.crc32(piece, crc)
+            if crc != head["crc32"]:
+                return []
+            found, at = [], len(line) + len(index)
+            for variable, tree, level, own, nbytes in json.loads(index):
+                found.append(StoredNode((variable, tree), (level, own), path, at, nbytes))
+                at += nbytes
+            return found
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Turn errors of the file system while something is written into errors of this library.
+
+    Parameters
+    ----------
+    place : pathlib.Path
+        Where it is written, for messages.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFullError(
+                f"no room is left in {place}",
+                given=str(error),
+                remedy="make room, and run the same job again: it goes on from what is written",
+            ) from error
+        raise SourceAccessError(
+            f"{place} cannot be written to",
+            given=str(error),
+            remedy="check the path and its permissions, and run the same job again",
+        ) from error
+
+
+def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) -> StatsParts:
+    """Open the partial statistics of a target, which are begun if there are none.
+
+    Parameters
+    ----------
+    target : pathlib.Path
+        The target.
+    template : StatsTemplate
+        The form of the result at hand.
+    overwrite : bool
+        Whether those of another job are removed.
+
+    Raises
+    ------
+    PartsError
+        If those that are there belong to another job.
+    """
+    folder = stats_folder(target)
+    if not (folder / FORM_FILE).exists():
+        if folder.exists() and any(folder.iterdir()) and not overwrite:
+            _check_is_ours(folder)
+        _make(folder, template)
+    try:
+        parts = StatsParts(folder)
+        differing = [
+            name
+            for name, own in template.fingerprint.items()
+            if parts.template.fingerprint.get(name) != own
+        ]
+        if not differing:
+            return parts
+        error = PartsError(
+            f"{folder} holds statistics of another job",
+            given=f"a job with other {', '.join(differing)}",
+            allowed="the data, the samples and the options with which it was begun",
+            remedy="call it as before, choose another path, or pass overwrite=True to begin anew",
+        )
+    except PartsError as unreadable:
+        error = unreadable
+    if not overwrite:
+        raise error
+    remove_folder(folder)
+    _make(folder, template)
+    return StatsParts(folder)
+
+
+def _check_is_ours(folder: Path) -> None:
+    """Refuse a folder that holds something else, such as the predictions of a mosaic."""
+    strange = [own.name for own in folder.iterdir() if own.suffix != ".partial"]
+    if strange:
+        raise PartsError(
+            f"{folder} holds something else than partial statistics",
+            given=", ".join(sorted(strange)[:3]),
+            allowed="a path beside which no such folder lies",
+            remedy="choose another path, or remove the folder",
+        )
+
+
+def _make(folder: Path, template: StatsTemplate) -> None:
+    """Make a folder of parts. Several processes may do so at once: all write the same."""
+    partial = folder / f"{uuid.uuid4().hex[:8]}.partial"
+    with writing(folder):
+        partial.mkdir(parents=True)
+        (partial / FORM_FILE.name).write_text(template.to_json(), "utf-8")
+        template.labels.to_zarr(partial / _LABELS.name, zarr_format=3, consolidated=False)
+        try:
+            # Both appear at one stroke.
+            os.rename(partial, folder / FORM_FILE.parent)
+        except OSError:
+            shutil.rmtree(partial, ignore_errors=True)
+            if not (folder / FORM_FILE).exists():
+                raise
+            # Another process was faster.
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, under another name first, so that nobody sees a half of it."""
+    removed = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}.removed")
+    with suppress(FileNotFoundError):
+        os.rename(folder, removed)
+    shutil.rmtree(removed, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Which samples are valid, and scores of samples."""

@@ -1,0 +1,205 @@
+"""Which samples are valid: checks the arguments, looks in the cache, and reads where it must."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from xloader.core.nbytes import parse_nbytes
+from xloader.core.option_checks import MOST_THREADS, check_whole, is_number
+from xloader.core.options import usable_cores
+from xloader.core.point_table import LabelColumn
+from xloader.core.subset import Subset
+from xloader.core.window_sets import WindowBits
+from xloader.errors import OptionError
+from xloader.jobs.batch_sweep import batch_sweep
+from xloader.jobs.cache_files import Cache, CacheFile, cache_file
+from xloader.jobs.valid.sample_mask import SampleMask
+from xloader.jobs.valid.valid_counts import count_valid, may_hold_nan
+from xloader.jobs.wanted_elements import MaskArgument
+from xloader.recipe.layout import FieldLayout, layout_of
+from xloader.recipe.recipe import Field, Recipe, find
+
+
+def find_valid(
+    recipe: Recipe,
+    fields: Sequence[str],
+    *,
+    at_least: float = 1.0,
+    mask: str | xr.DataArray | None = None,
+    memory: int | str = "2GiB",
+    threads: int | None = None,
+    cache: Cache = None,
+) -> SampleMask:
+    """Find the samples that hold enough valid values; see `Samples.is_valid`."""
+    begun = time.monotonic()
+    recipe.require_windows()
+    share = _check_share(at_least)
+    num_threads = threads if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
+    memory_nbytes = parse_nbytes(memory)
+    # All ranks of a group must choose the same samples, so the whole of a slab counts.
+    own, labels = _of_fields(recipe.planned, fields)
+    layouts = tuple(layout_of(own, field) for field in own.fields if field.name in labels.others)
+    argument = None if mask is None else MaskArgument(own, mask)
+    if argument is not None:
+        _require_use(own, layouts, argument)
+    told = [*map(repr, fields), f"at_least={share:g}"]
+    if argument is not None:
+        told.append(f"mask={mask!r}" if isinstance(mask, str) else "mask=...")
+    check = f"is_valid({', '.join(told)})"
+    if not layouts:
+        return SampleMask(labels.valid(share), check, 0, time.monotonic() - begun)
+    file = _file_of(own, layouts, share, argument, cache)
+    found = None if file is None else file.load(WindowBits.words_nbytes(own.num_ids))
+    if found is not None:
+        bits = WindowBits(own.num_ids, np.frombuffer(found, "<u8"))
+        return SampleMask(labels.among(bits, share), check, 0, time.monotonic() - begun)
+    if set(own.require_windows().ends) != {"stop"}:
+        _refuse_mask(argument)
+        bits, num_reads = _count_in_batches(own, layouts, share, memory_nbytes, num_threads)
+    else:
+        cores = num_threads or usable_cores()
+        wanted = None if argument is None else argument.read(memory_nbytes, cores)
+        left = memory_nbytes - (0 if wanted is None else wanted.flags.nbytes)
+        bits, num_reads = count_valid(own, layouts, share, wanted, left, cores)
+        num_reads += 0 if wanted is None else wanted.num_reads
+    if file is not None:
+        file.save(bits.words.tobytes())
+    return SampleMask(labels.among(bits, share), check, num_reads, time.monotonic() - begun)
+
+
+def _refuse_mask(argument: MaskArgument | None) -> None:
+    if argument is not None:
+        raise OptionError(
+            "a mask cannot be used where windows wrap or are padded",
+            given="mask= together with wrap= or pad= of .window(...)",
+            allowed="mask= with windows that stay within the array",
+            remedy="leave mask= out, and apply the mask to the data first: ds.where(mask).xloader",
+        )
+
+
+def _count_in_batches(
+    recipe: Recipe,
+    layouts: tuple[FieldLayout, ...],
+    at_least: float,
+    memory_nbytes: int,
+    threads: int | None,
+) -> tuple[WindowBits, int]:
+    """The valid samples where windows wrap or are padded, from their values; and the reads."""
+    is_valid = np.ones(recipe.num_ids, np.bool_)
+    names = {
+        layout.name
+        for layout in layouts
+        if any(may_hold_nan(recipe, part.variable) for part in layout.parts)
+    }
+    if not names:
+        return WindowBits.of_flags(is_valid), 0
+    fields = tuple(field for field in recipe.fields if field.name in names)
+    with batch_sweep(replace(recipe, fields=fields), memory_nbytes, threads) as loader:
+        for batch in loader:
+            for name in names:
+                values = batch[name].reshape(len(batch.ids), -1)
+                num_valid = np.count_nonzero(~np.isnan(values), axis=1)
+                is_valid[batch.ids] &= num_valid / values.shape[1] >= at_least
+        return WindowBits.of_flags(is_valid), loader.report().num_reads
+
+
+def _check_share(at_least: Any) -> float:
+    if not is_number(at_least) or not 0 <= at_least <= 1:
+        raise OptionError(
+            "at_least is not a share of a sample's values",
+            given=repr(at_least),
+            allowed="a number from 0 to 1",
+            remedy="pass 0.9 to keep samples of which 90 % of the values are valid",
+        )
+    return float(at_least)
+
+
+@dataclass(frozen=True, eq=False)
+class _LabelFields:
+    """The fields to check that are columns of a table of points, and the names of the others."""
+
+    columns: tuple[LabelColumn, ...]
+    others: frozenset[str]
+    num_ids: int
+
+    def among(self, bits: WindowBits, at_least: float) -> WindowBits:
+        """The samples of ``bits`` that have no NaN in the columns."""
+        # Without columns, flags of all samples would take much memory for nothing.
+        return bits & self.valid(at_least) if self.columns else bits
+
+    def valid(self, at_least: float) -> WindowBits:
+        """Which samples have no NaN in the columns; all of them if NaN are allowed."""
+        is_valid = np.ones(self.num_ids, np.bool_)
+        for column in self.columns:
+            if at_least > 0 and column.values.dtype.kind == "f":
+                is_valid &= ~np.isnan(column.values)
+        return WindowBits.of_flags(is_valid)
+
+
+def _of_fields(recipe: Recipe, names: Sequence[str]) -> tuple[Recipe, _LabelFields]:
+    """The recipe with what is checked as its fields, without transforms and each sample once.
+
+    Names are those of fields or of their variables. Fields that are columns of a table are given
+    apart.
+    """
+    gathered, columns = recipe.gathered_fields, recipe.label_columns
+    own_names = [field.name for field in gathered] + [column.name for column in columns]
+    variables = [name for field in gathered for name in field.variables]
+    for name in names:
+        find(name, list(dict.fromkeys(own_names + variables)), "field or variable of a field")
+    wanted = set(names or own_names)
+    checked = tuple(part for field in gathered for part in _wanted_parts(field, wanted))
+    # Fields that are not checked need not be laid out; without any, all would be gathered.
+    kept = checked or gathered
+    # Samples of weight 0 are checked, too: weights may change later.
+    chosen = None if recipe.subset is None else recipe.subset.indices
+    subset = None if chosen is None else Subset(len(recipe.require_windows()), chosen)
+    own = tuple(column for column in columns if column.name in wanted)
+    changed = replace(recipe, fields=kept, steps=(), subset=subset)
+    others = frozenset(field.name for field in checked)
+    return changed, _LabelFields(own, others, recipe.num_ids)
+
+
+def _wanted_parts(field: Field, wanted: set[str]) -> tuple[Field, ...]:
+    """A field that is wanted itself, or with only one of its variables for each that is wanted."""
+    if field.name in wanted:
+        return (field,)
+    return tuple(
+        replace(field, name=f"{field.name}: {variable}", variables=(variable,))
+        for variable in field.variables
+        if variable in wanted
+    )
+
+
+def _require_use(recipe: Recipe, layouts: tuple[FieldLayout, ...], argument: MaskArgument) -> None:
+    """Refuse a mask with dimensions that no variable of the fields has."""
+    dims = {p.variable: recipe.dims_of(p.variable) for own in layouts for p in own.parts}
+    if not any(set(argument.dims) <= set(own) for own in dims.values()):
+        raise OptionError(
+            "the mask has dimensions that no variable of the fields has together",
+            given=f"a mask along {', '.join(argument.dims)}",
+            allowed=f"dimensions of one of {dims}",
+            remedy="pass a mask along fewer dimensions, or name other fields",
+        )
+
+
+def _file_of(
+    recipe: Recipe,
+    layouts: tuple[FieldLayout, ...],
+    at_least: float,
+    argument: MaskArgument | None,
+    cache: Cache,
+) -> CacheFile | None:
+    """The file of the mask; None if it is not to be kept."""
+    names = {part.variable for layout in layouts for part in layout.parts}
+    names = {name for name in names if may_hold_nan(recipe, name)}
+    if argument is not None and isinstance(argument.mask, str):
+        names.add(argument.mask)
+    key = (at_least, "" if argument is None else argument.key)
+    return cache_file(recipe, "mask", cache, names, key)
