@@ -281,13 +281,19 @@ def test_without_windows_all_of_the_selection_is_written() -> None:
 
 
 def test_dtype() -> None:
-    ds = weather().astype("f8")
+    ds = weather()[["t2m", "z"]].astype("f8") * 1.000001
     samples = xloader.open(ds).window(time=2)
     store = zarr.storage.MemoryStore()
-    samples.materialize(store, chunks={"time": 4}, dtype="float32")
+    done = samples.materialize(store, chunks={"time": 4}, dtype="float32")
+    change = {name: float(abs(ds[name].astype("f4") - ds[name]).max()) for name in ds}
+    assert min(change.values()) > 0
+    assert {own.name: own.max_error for own in done.variables} == change
     with xr.open_zarr(store) as found:
         assert found.t2m.dtype == np.float32
         np.testing.assert_array_equal(found.t2m, ds.t2m.astype("f4"))
+    half = samples.materialize(zarr.storage.MemoryStore(), chunks={"time": 4}, dtype="float16")
+    assert 0.01 < half.variables[0].max_error < 0.2
+    assert "float16 changed values by up to" in str(half)
     ds["t2m"][3] = 1e9
     with pytest.raises(PackingError, match="too large for the dtype"):
         xloader.open(ds).window(time=2).materialize(

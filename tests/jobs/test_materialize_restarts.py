@@ -271,7 +271,7 @@ def test_other_arguments_are_refused(
 ) -> None:
     target = tmp_path / "t.zarr"
     samples.materialize(target, **OPTIONS)
-    with pytest.raises(TargetError, match=f"another .*{named}"):
+    with pytest.raises(TargetError, match=f"other .*{named}"):
         samples.materialize(target, **{**OPTIONS, **changes})
     done = samples.materialize(target, **{**OPTIONS, **changes}, overwrite=True)
     assert sum(own.num_written for own in done.variables) > 0
@@ -280,11 +280,11 @@ def test_other_arguments_are_refused(
 def test_other_samples_are_refused(samples: Samples, tmp_path: Path) -> None:
     target = tmp_path / "t.zarr"
     samples.materialize(target, **OPTIONS)
-    with pytest.raises(TargetError, match="another source"):
+    with pytest.raises(TargetError, match="Given: other source"):
         xloader.open(tmp_path / "source.zarr").isel(x=slice(0, 8)).window(time=3).materialize(
             target, **OPTIONS
         )
-    with pytest.raises(TargetError, match="another samples"):
+    with pytest.raises(TargetError, match="Given: other samples"):
         samples.select([0]).materialize(target, **OPTIONS)
     # Other windows that need the same elements are no others.
     other = xloader.open(tmp_path / "source.zarr").window(time=4, stride=1)

@@ -226,9 +226,9 @@ def test_bad_arguments() -> None:
     cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (OptionError, "share of a sample's values.*1.5.*0 to 1", {"at_least": 1.5}),
         (OptionError, "share", {"at_least": True}),
-        (OptionError, "another shape.*lon: 10, lat: 12.*lat: 6.*sel", {"mask": sea}),
-        (OptionError, "another shape.*level: 3", {"mask": xr.DataArray([True] * 3, dims="level")}),
-        (OptionError, "other labels along 'lat'", {"mask": sea.isel(lat=slice(6, 12))}),
+        (OptionError, "shape of the.*lon: 10, lat: 12.*lat: 6.*sel", {"mask": sea}),
+        (OptionError, "shape of the.*level: 3", {"mask": xr.DataArray([True] * 3, dims="level")}),
+        (OptionError, "labels of .* along 'lat' are not", {"mask": sea.isel(lat=slice(6, 12))}),
         (OptionError, "not boolean.*float64", {"mask": part * 1.0}),
         (OptionError, "not boolean.*float32", {"mask": "sst"}),
         (OptionError, "no dimensions", {"mask": part.isel(lat=0, lon=0)}),

@@ -205,8 +205,8 @@ def check_fits(recipe: Recipe, array: xr.DataArray, noun: str) -> None:
     wanted = ", ".join(f"{dim}: {size}" for dim, size in sizes.items())
     if any(sizes.get(str(dim)) != size for dim, size in array.sizes.items()):
         raise OptionError(
-            f"the {noun} has another shape than the selected elements",
-            given=f"a {noun} with {given}",
+            f"the shape of the {noun} is not that of the selected elements",
+            given=f"{noun} with {given}",
             allowed=f"some of the dimensions {wanted}",
             remedy=f"select the same elements of the {noun}, as by {noun}.sel(...), before you "
             "pass it",
@@ -218,7 +218,7 @@ def check_fits(recipe: Recipe, array: xr.DataArray, noun: str) -> None:
         labels = coords.indexes[dim][np.asarray(recipe.kept_of(dim))]
         if not labels.equals(array.indexes[dim]):
             raise OptionError(
-                f"the {noun} has other labels along {dim!r} than the samples",
+                f"the labels of the {noun} along {dim!r} are not those of the samples",
                 given=f"labels from {array.indexes[dim][0]} to {array.indexes[dim][-1]}",
                 allowed=f"the labels of the samples, from {labels[0]} to {labels[-1]}",
                 remedy=f"select and order the {noun} by {noun}.sel({dim}=...); or pass "

@@ -7,6 +7,7 @@ Statistics of other variables are refused, and those of other data give a warnin
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -109,7 +110,9 @@ def _by_name(values: Any) -> dict[str, Any]:
         "the statistics do not say which variable they belong to",
         given=repr(values),
         allowed=f"a mapping or an xarray Dataset: {FORMS}",
-        remedy='pass for example {"t2m": (280.0, 20.0)}',
+        remedy="open the file first: normalize(xarray.open_dataset(path))"
+        if isinstance(values, str | os.PathLike)
+        else 'pass for example {"t2m": (280.0, 20.0)}',
     )
 
 

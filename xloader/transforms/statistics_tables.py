@@ -232,6 +232,7 @@ def _misfit(recipe: Recipe, name: str, word: str, given: str) -> OptionError:
         f"the {word} of {name!r} does not fit the variable",
         given=given,
         allowed=_that_fit(recipe, name),
-        remedy="average over the other dimensions, and pass a DataArray that names those that "
-        "are left; for a slab too, it covers the whole dimension",
+        remedy="choose one of several leads by stats.sel(lead=..., drop=True); average over the "
+        "other dimensions, and pass a DataArray that names those that are left; for a slab too, it "
+        "covers the whole dimension",
     )

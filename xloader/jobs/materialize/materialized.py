@@ -48,7 +48,8 @@ class MaterializedVariable:
     stored_nbytes : int
         Bytes of the objects that this call wrote.
     error_bound, max_error : float
-        The largest error that packing may cause, and the largest that it caused. 0 without packing.
+        The largest error that packing may cause, 0 without packing; and the largest that packing,
+        or a smaller dtype, has caused in what this call wrote.
     digest : str
         SHA-256 of all its objects; empty until all are written.
     """
@@ -103,6 +104,8 @@ class MaterializedVariable:
         if self.error_bound:
             found = "" if is_plan else f", at most {self.max_error:.3g} found"
             yield f"    packing errs by up to {self.error_bound:.3g}{found}"
+        elif self.max_error:
+            yield f"    {self.dtype} changed values by up to {self.max_error:.3g}"
         if not is_plan:
             yield (
                 f"    {self.num_written} of {left} written now, "

@@ -98,10 +98,20 @@ class TargetArray:
         return Rechunking(
             tuple(SectionAxis.of(axis, size) for axis, size in sizes),
             self.source_dtype.itemsize,
-            # Values are packed, and read back, in several arrays of float64.
-            12 if self.bound else max(self.dtype.itemsize, self.written_dtype.itemsize),
+            self._work_itemsize,
             math.prod(axis.max_read_size for axis in others),
         )
+
+    @property
+    def _work_itemsize(self) -> int:
+        """Bytes at work for each element, beside its value and its encoding."""
+        if self.bound:
+            # Values are packed, and read back, in several arrays of float64.
+            return 12
+        if self.dtype.itemsize < self.source_dtype.itemsize:
+            # The values in the smaller dtype, and their differences.
+            return self.dtype.itemsize + self.source_dtype.itemsize
+        return max(self.dtype.itemsize, self.written_dtype.itemsize)
 
     def unpacked(self) -> TargetArray:
         """The same array, in which values that the source has packed are stored unpacked."""
@@ -109,7 +119,7 @@ class TargetArray:
         return replace(self, unpacking=self.packing, packing=None)
 
     def convert(self, values: NDArray[Any]) -> tuple[NDArray[Any], float]:
-        """The numbers to write for values that were read, and the largest error of packing.
+        """The numbers to write for values that were read, and by how much these err at most.
 
         Raises
         ------
@@ -134,7 +144,17 @@ class TargetArray:
                     allowed=f"values that {self.dtype} can hold",
                     remedy=f"leave dtype= out, or pass pack={{{self.name!r}: 'int16'}}",
                 )
+            return cast, _largest_difference(values, cast)
         return cast, 0.0
+
+
+def _largest_difference(values: NDArray[Any], cast: NDArray[Any]) -> float:
+    """How much values are changed at most by another dtype. NaN and infinities do not count."""
+    difference = cast.astype(values.dtype)
+    with np.errstate(invalid="ignore"):
+        np.subtract(difference, values, out=difference)
+    np.abs(difference, out=difference)
+    return max(float(np.fmax.reduce(difference, axis=None, initial=0.0)), 0.0)
 
 
 def written_names(recipe: Recipe) -> tuple[str, ...]:

@@ -48,10 +48,13 @@ class TargetContents:
         if self.job is None:
             return
         differing = [name for name, own in asked.items() if self.job.get(name) != own]
+        if {"chunks", "shards"} & set(differing):
+            # The samples are told by the shards that they need.
+            differing = [name for name in differing if name != "samples"]
         if differing:
             raise TargetError(
                 f"{store.name} was begun with other arguments",
-                given=f"another {', '.join(differing)}",
+                given=f"other {', '.join(differing)}",
                 allowed="the samples and the options with which it was begun",
                 remedy=f"call it as before, {_REMEDY}",
             )
