@@ -51,6 +51,32 @@ def clock_rows(times: Any, clock: str) -> Ints:
     >>> [CLOCKS[clock][clock_rows(times, clock)].tolist() for clock in CLOCKS]
     [[1, 12], [31, 365], [6, 23], ['DJF', 'DJF']]
     """
+    labels = checked_times(times, f", and have no {clock}", "open the data with decode_times=True")
+    if labels.dtype.kind == "M":
+        return _rows_of_datetime64(labels, clock)
+    rows = [_row_of_cftime(label, clock) for label in labels.flat]
+    return np.array(rows, np.int64).reshape(labels.shape)
+
+
+def checked_times(times: Any, lack: str, remedy: str) -> NDArray[Any]:
+    """Labels as an array of datetime64, or of the objects of cftime.
+
+    Parameters
+    ----------
+    times : array-like, any shape
+        The labels.
+    lack : str
+        For the error: what other labels do not have.
+    remedy : str
+        For the error.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If these are no times.
+    OptionError
+        If a time is missing (NaT).
+    """
     labels = np.asarray(times)
     if labels.dtype.kind == "M":
         if np.isnat(labels).any():
@@ -60,15 +86,14 @@ def clock_rows(times: Any, clock: str) -> Ints:
                 allowed="a time for each element",
                 remedy="leave these elements out with .isel(time=...)",
             )
-        return _rows_of_datetime64(labels, clock)
+        return labels
     if labels.dtype == object and all(hasattr(label, "dayofyr") for label in labels.flat):
-        rows = [_row_of_cftime(label, clock) for label in labels.flat]
-        return np.array(rows, np.int64).reshape(labels.shape)
+        return labels
     raise UnsupportedDataError(
-        f"these labels are no times, and have no {clock}",
+        f"these labels are no times{lack}",
         given=f"dtype {labels.dtype}" + (f", such as {labels.flat[0]!r}" if labels.size else ""),
         allowed="datetime64, or the objects of cftime",
-        remedy="open the data with decode_times=True",
+        remedy=remedy,
     )
 
 

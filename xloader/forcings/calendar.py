@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.errors import OptionError, UnsupportedDataError
+from xloader.core.clock_labels import checked_times
 
 Floats = NDArray[np.float64]
 
@@ -76,28 +76,16 @@ def instants_of(time: Any) -> Instants:
     >>> instants.days.tolist(), instants.day_fraction.tolist(), instants.year_fraction.tolist()
     ([0.25, 182.5], [0.75, 0.0], [0.0020491803278688526, 0.5])
     """
-    labels = np.asarray(time)
-    if labels.dtype.kind == "M":
-        return _of_datetime64(labels)
-    if labels.dtype == object and all(hasattr(label, "dayofyr") for label in labels.flat):
-        return _of_cftime(labels)
-    raise UnsupportedDataError(
-        "these labels are no times",
-        given=f"dtype {labels.dtype}" + (f", such as {labels.flat[0]!r}" if labels.size else ""),
-        allowed="datetime64, or the objects of cftime",
-        remedy="open the data with decode_times=True, or name the coordinate with times, "
+    labels = checked_times(
+        time,
+        "",
+        "open the data with decode_times=True, or name the coordinate with times, "
         'as in forcing(..., coords={"time": "valid_time"})',
     )
+    return _of_datetime64(labels) if labels.dtype.kind == "M" else _of_cftime(labels)
 
 
 def _of_datetime64(labels: NDArray[Any]) -> Instants:
-    if np.isnat(labels).any():
-        raise OptionError(
-            "a time is missing",
-            given="NaT among the labels",
-            allowed="a time for each element",
-            remedy="leave these elements out with .isel(time=...)",
-        )
     day, year = labels.astype("M8[D]"), labels.astype("M8[Y]")
     begin = year.astype("M8[D]")
     size = ((year + _ONE_YEAR).astype("M8[D]") - begin).astype(np.float64)
