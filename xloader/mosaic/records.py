@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.sources.stores.write_places import whole_file
 
 _MOST_HEAD: Final = 1 << 16
 _SLAB_NBYTES: Final = 1 << 20
@@ -89,14 +89,10 @@ def write_record(
         "dtype": little.str,
         "nbytes": len(body) + sum(own.nbytes for own in rows),
     }
-    partial = path.with_suffix(".partial")
-    with open(partial, "wb") as file:
+    with whole_file(path) as file:
         file.write(json.dumps(head).encode() + b"\n" + body)
         for own in rows:
             file.write(np.ascontiguousarray(own, little).data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
 
 
 def read_record(path: Path, key: str) -> Record | None:

@@ -14,7 +14,6 @@ of a job on several machines do not meet.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -36,6 +35,7 @@ from xloader.errors import (
 )
 from xloader.jobs.statistics.labelled_moments import LabelledMoments
 from xloader.jobs.statistics.stats_template import StatsTemplate
+from xloader.sources.stores.write_places import FULL_ERRNOS, whole_file
 
 FORM_FILE: Final = Path("form", "stats.json")
 _LABELS: Final = Path("form", "labels.zarr")
@@ -143,21 +143,12 @@ class StatsParts:
             "crc32": crc,
         }
         path = self.folder / "nodes" / f"{self._token}-{self._num_files:06d}.nodes"
-        partial = path.with_suffix(".partial")
         with writing(self.folder):
             path.parent.mkdir(exist_ok=True)
-            try:
-                with open(partial, "wb") as file:
-                    file.write(json.dumps(head).encode() + b"\n" + index)
-                    for body in bodies:
-                        file.write(body)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(partial, path)
-            except BaseException:
-                with suppress(OSError):
-                    partial.unlink(missing_ok=True)
-                raise
+            with whole_file(path) as file:
+                file.write(json.dumps(head).encode() + b"\n" + index)
+                for body in bodies:
+                    file.write(body)
         self._num_files += 1
 
     def nodes(self) -> list[StoredNode]:
@@ -218,7 +209,7 @@ def writing(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL_ERRNOS:
             raise StoreFullError(
                 f"no room is left in {place}",
                 given=str(error),

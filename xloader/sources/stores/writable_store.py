@@ -6,7 +6,6 @@ upload when it is complete.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import sys
@@ -25,8 +24,7 @@ from xloader.sources.stores.locations import GivenPlace, UrlPlace
 from xloader.sources.stores.recognise import is_obstore
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.stores.retrying_store import RetryingStore
-
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+from xloader.sources.stores.write_places import FULL_ERRNOS
 
 _FULL_TEXT: Final = re.compile(r"no space left on device|os error 28|quota exceeded", re.IGNORECASE)
 
@@ -260,6 +258,6 @@ def _unsuited(given: str) -> UnsupportedDataError:
 
 
 def _is_full(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno in _FULL:
+    if isinstance(error, OSError) and error.errno in FULL_ERRNOS:
         return True
     return _FULL_TEXT.search(str(error)) is not None

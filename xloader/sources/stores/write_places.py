@@ -1,17 +1,45 @@
-"""Places where results are written: never in the data that they are made of."""
+"""Places where results are written: apart from the data, and file by file at one stroke."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from xloader.errors import TargetError
 from xloader.sources.base import Source
 
 ZARR_MARKS: Final = ("zarr.json", ".zgroup", ".zmetadata", ".zarray", ".zattrs")
 """Objects of which each Zarr store has at least one."""
+
+FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of the errors of a disk or a quota without room."""
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write it. It appears at one stroke, when all of it is on the disk.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file. Its folder must exist.
+    """
+    partial = path.with_suffix(".partial")
+    try:
+        with open(partial, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
 
 
 def check_apart(target: str | os.PathLike[str], source: Source) -> None:
