@@ -20,6 +20,7 @@ TOWER = (
     ("cli",),
     ("demo",),
     ("__init__",),
+    ("dask",),
     ("xbatcher",),
     ("torch",),
     ("samples",),

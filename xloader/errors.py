@@ -31,6 +31,7 @@ allowed, and what to do::
     |-- ForkError (RuntimeError)            a handle used in a forked child process
     |-- NanError (ValueError)               a batch holds NaN, and on_nan="raise"
     |-- WorkersError (RuntimeError)         worker processes that cannot start, or that have died
+    |-- ClusterError (RuntimeError)         a dask cluster that lost workers, tasks or its scheduler
     |-- TransformError (RuntimeError)       a function of the user raised an error
     |-- RanksError (RuntimeError)           ranks that disagree, or would divide samples twice
     `-- ClosedError (RuntimeError)          an object used after close()
@@ -385,6 +386,10 @@ class NanError(XloaderError, ValueError):
 
 class WorkersError(XloaderError, RuntimeError):
     """Worker processes cannot start here, or one of them has died."""
+
+
+class ClusterError(XloaderError, RuntimeError):
+    """A dask cluster has lost its workers, its tasks or its scheduler."""
 
 
 class TransformError(XloaderError, RuntimeError):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import graphlib
 import math
-import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.sources.chunk_sizes import span_of
+from xloader.sources.dask_cluster import active_client
 
 Graph = dict[Any, Any]
 """Tasks by key, in the form that dask's schedulers take."""
@@ -79,7 +79,8 @@ def compute_blocks(blocks: Sequence[tuple[Any, tuple[int, ...]]]) -> list[NDArra
     from dask.highlevelgraph import HighLevelGraph
     from dask.local import get_sync
 
-    get = _cluster() or get_sync
+    client = active_client()
+    get = get_sync if client is None else client.get
     blocks = [(array, _counting_empty(array.chunks, index)) for array, index in blocks]
     if not all(_has_layers(array) for array, _ in blocks):
         return [
@@ -97,7 +98,7 @@ def compute_blocks(blocks: Sequence[tuple[Any, tuple[int, ...]]]) -> list[NDArra
 
 def is_on_cluster() -> bool:
     """Whether blocks are computed on a cluster."""
-    return _cluster() is not None
+    return active_client() is not None
 
 
 def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
@@ -169,19 +170,6 @@ def _checked(block: Any, array: Any, index: tuple[int, ...]) -> NDArray[Any]:
 def _has_layers(array: Any) -> bool:
     """Whether an array's graph has layers. Arrays of dask's query planning have none."""
     return hasattr(array, "__dask_layers__")
-
-
-def _cluster() -> Callable[..., Any] | None:
-    """The function that computes on this process's cluster. None if there is no cluster."""
-    # A process that uses a cluster has imported it.
-    distributed = sys.modules.get("distributed")
-    if distributed is None:
-        return None
-    try:
-        client = distributed.default_client()
-    except ValueError:
-        return None
-    return None if client.asynchronous else client.get
 
 
 class _LayerKeys:

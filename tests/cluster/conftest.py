@@ -1,0 +1,34 @@
+"""dask clusters of worker processes on this machine, for tests."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+distributed = pytest.importorskip("distributed", reason="distributed is not installed")
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[Any]:
+    """A cluster of two workers for all tests that harm none of them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with local_cluster(2) as cluster:
+            yield cluster
+
+
+@pytest.fixture
+def client(shared_cluster: Any) -> Iterator[Any]:
+    """A client of the shared cluster, which is active during one test."""
+    with distributed.Client(shared_cluster) as client:
+        yield client
+
+
+def local_cluster(num_workers: int, **options: Any) -> Any:
+    """A cluster of worker processes with one thread each; use it in a ``with`` statement."""
+    return distributed.LocalCluster(
+        n_workers=num_workers, threads_per_worker=1, dashboard_address=":0", **options
+    )

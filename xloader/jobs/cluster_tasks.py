@@ -1,0 +1,233 @@
+"""Tasks of a job on the workers of a dask cluster: a few at a time, whatever the size of the job.
+
+Each task gets what all share, which is sent once to each worker, and one *unit* of the work, which
+is small. Results come back in the order in which tasks end::
+
+    client       unit 7   unit 8   unit 9 ...          units wait here, not on the scheduler
+    scheduler    unit 3 ... unit 6                     those of the workers, and a few more
+    workers      [shared] unit 3   [shared] unit 4     one task a thread
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import cloudpickle
+
+from xloader.errors import OptionError
+from xloader.recipe.recipe import Recipe
+from xloader.sources.dask_cluster import active_client, cluster_errors, working_for_cluster
+
+_MOST_SHARED_NBYTES: Final = 8 << 20
+"""Bytes of a pickle that is sent to workers. The scheduler keeps it too."""
+
+_NUM_AHEAD: Final = 2
+"""Tasks that the scheduler holds for each thread of a worker, so that none runs out of work."""
+
+MOST_UNITS: Final = 10_000
+"""Most units of a job. A larger job has larger units."""
+
+Shared = TypeVar("Shared")
+Unit = TypeVar("Unit")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterTasks:
+    """A dask cluster on which parts of a job are computed.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+    """
+
+    client: Any
+
+    @property
+    def num_threads(self) -> int:
+        """Number of threads of all workers that are there now; at least 1."""
+        return max(sum(self._threads()), 1)
+
+    def task_memory(self, memory_nbytes: int) -> int:
+        """Of the memory that each worker process may take, the part of one task.
+
+        Parameters
+        ----------
+        memory_nbytes : int
+            The option ``memory`` of the job, in bytes.
+        """
+        # A worker runs as many tasks at a time as it has threads.
+        return memory_nbytes // max(self._threads(), default=1)
+
+    def _threads(self) -> list[int]:
+        """Number of threads of each worker that is there now."""
+        return list(self.client.nthreads().values())
+
+    def run(
+        self,
+        what: str,
+        work: Callable[[Shared, Unit], Result],
+        shared: Shared,
+        units: Iterable[Unit],
+    ) -> Iterator[tuple[Unit, Result]]:
+        """Do some work for each unit on the workers, and yield results as they come.
+
+        A task whose worker is lost is done again by another worker. Tasks that are left when the
+        iterator is closed are cancelled.
+
+        Parameters
+        ----------
+        what : str
+            The work, for errors, as a phrase such as ``"computing statistics"``.
+        work : callable
+            A function of a module, of what is shared and of one unit. Its result must pickle.
+        shared : object
+            Sent once to each worker.
+        units : iterable
+            Small values that pickle. They are taken as workers get free.
+
+        Raises
+        ------
+        ClusterError
+            If the cluster fails.
+        Exception
+            As a task raised it.
+        """
+        from distributed import as_completed
+
+        client, token = self.client, uuid.uuid4().hex[:12]
+        waiting = enumerate(units)
+        running: dict[Any, Unit] = {}
+        held: list[Any] = []
+        try:
+            with cluster_errors(what):
+                # As the result of a task, it is made again where the worker that had it is lost.
+                held.append(client.submit(_load, dump(shared), key=f"xloader-shared-{token}"))
+                done: Any = as_completed([], loop=client.loop)  # type: ignore[no-untyped-call]
+                room = _NUM_AHEAD * self.num_threads
+                while True:
+                    while len(running) < room and (own := next(waiting, None)) is not None:
+                        number, unit = own
+                        key = f"xloader-{token}-{number}"
+                        future = client.submit(_do, work, held[0], unit, key=key)
+                        running[future] = unit
+                        done.add(future)
+                    if not running:
+                        return
+                    future = next(done)
+                    result = future.result()
+                    unit = running.pop(future)
+                    # Its result is forgotten by the cluster before the next one comes.
+                    del future
+                    room = max(room, _NUM_AHEAD * self.num_threads)
+                    yield unit, result
+        finally:
+            client.cancel([*running, *held])
+
+    def call(self, what: str, function: Callable[..., Result], *args: Any) -> Result:
+        """Call a function on one worker, and return its result.
+
+        Parameters
+        ----------
+        what : str
+            The work, for errors.
+        function : callable
+            The function.
+        *args
+            Its arguments, which must pickle.
+
+        Raises
+        ------
+        ClusterError
+            If the cluster fails.
+        Exception
+            As the function raised it.
+        """
+        ((_, result),) = self.run(what, _call, (function, args), [0])
+        found: Result = result
+        return found
+
+
+def find_cluster(client: Any, recipe: Recipe) -> ClusterTasks | None:
+    """The cluster on which a job over samples runs; None for the threads of this process.
+
+    Parameters
+    ----------
+    client : distributed.Client, False or None
+        The cluster. None stands for the active client, if there is one and workers can open what
+        the samples are of. False stands for this process.
+    recipe : Recipe
+        The samples.
+
+    Raises
+    ------
+    OptionError
+        If it is none of these, or workers cannot open the source of the samples.
+    """
+    if client is False:
+        return None
+    own = active_client() if client is None else _checked(client)
+    if own is None:
+        return None
+    try:
+        nbytes = len(dump(recipe))
+        fault = f"a pickle of {nbytes:,} bytes" if nbytes > _MOST_SHARED_NBYTES else ""
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}"
+    if not fault:
+        return ClusterTasks(own)
+    if client is None:
+        return None
+    raise OptionError(
+        "the samples cannot be sent to the workers of a cluster",
+        given=fault,
+        allowed=f"samples that pickle to at most {_MOST_SHARED_NBYTES >> 20} MiB, as those over "
+        "stores at paths and URLs do",
+        remedy="write the data to a store that the workers reach, or pass client=False",
+    )
+
+
+def _checked(client: Any) -> Any:
+    """The client, if it is one that can be used here."""
+    # A process that has a client has imported it.
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        raise _no_client(repr(client))
+    if isinstance(client, distributed.Client) and not client.asynchronous:
+        return client
+    is_client = isinstance(client, distributed.Client)
+    raise _no_client("an asynchronous client" if is_client else repr(client))
+
+
+def _no_client(given: str) -> OptionError:
+    return OptionError(
+        "client is not a dask client",
+        given=given,
+        allowed="a distributed.Client, None for the active one, or False for this process",
+        remedy="pass client=distributed.Client(address)",
+    )
+
+
+def dump(value: object) -> bytes:
+    """Pickle a value for workers, functions of a notebook among it."""
+    found: bytes = cloudpickle.dumps(value)
+    return found
+
+
+def _load(data: bytes) -> Any:
+    return cloudpickle.loads(data)
+
+
+def _do(work: Callable[[Any, Any], Any], shared: Any, unit: Any) -> Any:
+    with working_for_cluster():
+        return work(shared, unit)
+
+
+def _call(shared: tuple[Callable[..., Any], tuple[Any, ...]], _: int) -> Any:
+    function, args = shared
+    return function(*args)
