@@ -12,6 +12,7 @@ A rank prefers its *home*, so that caches of a worker serve the same rank in the
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections import Counter
@@ -71,6 +72,7 @@ class RankQueue:
     def __post_init__(self) -> None:
         self._token = uuid.uuid4().hex[:12]
         self._num_sent = 0
+        self._news = threading.Event()
 
     def results(self) -> Iterator[tuple[int, bytes]]:
         """Yield ranks and the pickles of their results, as they come.
@@ -139,6 +141,8 @@ class RankQueue:
             workers=[worker],
             allow_other_workers=False,
         )
+        # A function of dask that waits would look for the active client, which may be another one.
+        future.add_done_callback(lambda _: self._news.set())
         self._num_sent += 1
         self.waiting.remove(rank)
         self._running.append(Attempt(rank, worker, future))
@@ -155,16 +159,8 @@ class RankQueue:
 
     def _ended(self) -> list[Attempt]:
         """Attempts with a result or an error, after waiting a little for one."""
-        from distributed import wait
-
-        if not self._running:
-            time.sleep(_SECONDS)
-            return []
-        try:
-            futures = [attempt.future for attempt in self._running]
-            wait(futures, timeout=_SECONDS, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
-        except TimeoutError:
-            return []
+        self._news.wait(_SECONDS)
+        self._news.clear()
         return [attempt for attempt in self._running if attempt.future.status != "pending"]
 
     def _result_of(self, attempt: Attempt) -> bytes | None:
