@@ -22,6 +22,8 @@ from typing import Any, Final
 
 from xloader.dask.rank_task import HostShares, run_rank
 from xloader.errors import ClusterError
+from xloader.jobs.task_warnings import TaskWarnings
+from xloader.loader.process_messages import Warned
 
 _LOG: Final = logging.getLogger("xloader")
 
@@ -85,17 +87,20 @@ class RankQueue:
             As the function of a rank raised it, with a note on the rank.
         """
         try:
-            while self.waiting or self._running:
-                threads = worker_threads(self.client)
-                self._drop_lost(threads)
-                self._send(threads)
-                self._check_workers(threads)
-                for attempt in self._ended():
-                    result = self._result_of(attempt)
-                    if result is not None:
-                        self._running.remove(attempt)
-                        attempt.future.release()
-                        yield attempt.rank, result
+            with TaskWarnings(self._token) as shown:
+                while self.waiting or self._running:
+                    threads = worker_threads(self.client)
+                    self._drop_lost(threads)
+                    self._send(threads)
+                    self._check_workers(threads)
+                    for attempt in self._ended():
+                        found = self._result_of(attempt)
+                        if found is not None:
+                            result, warned = found
+                            self._running.remove(attempt)
+                            attempt.future.release()
+                            shown.show(warned)
+                            yield attempt.rank, result
         finally:
             self.client.cancel([attempt.future for attempt in self._running])
 
@@ -137,6 +142,7 @@ class RankQueue:
             self.job,
             rank,
             shares,
+            self._token,
             key=f"xloader-rank-{rank}-{self._token}-{self._num_sent}",
             workers=[worker],
             allow_other_workers=False,
@@ -163,11 +169,11 @@ class RankQueue:
         self._news.clear()
         return [attempt for attempt in self._running if attempt.future.status != "pending"]
 
-    def _result_of(self, attempt: Attempt) -> bytes | None:
-        """The pickle of a result; None if its worker was lost before the client had it."""
+    def _result_of(self, attempt: Attempt) -> tuple[bytes, list[Warned]] | None:
+        """The pickle of a result, and warnings; None if its worker was lost before the client had it."""
         if attempt.future.status == "finished":
             try:
-                found: bytes = attempt.future.result(timeout=_RESULT_SECONDS)
+                found: tuple[bytes, list[Warned]] = attempt.future.result(timeout=_RESULT_SECONDS)
             except TimeoutError:
                 return None
             return found
