@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 import warnings
@@ -192,6 +193,29 @@ def test_an_error_names_its_rank_and_ends_the_others(
         xloader.dask.run(refuse, samples, **OPTIONS)
     with pytest.raises(TransformError, match=r"sys.exit\(3\)"):
         xloader.dask.run(lambda loader: exit_with(3), samples, **OPTIONS)
+
+
+def test_ctrl_c_ends_all_ranks(client: Any, samples: xloader.Samples, tmp_path: Path):
+    def never_end(loader: Any) -> None:
+        try:
+            while True:
+                for _ in loader:
+                    (tmp_path / f"begun-{loader.rank}").touch()
+        finally:
+            (tmp_path / f"ended-{loader.rank}").touch()
+
+    def interrupt() -> None:
+        while len(list(tmp_path.glob("begun-*"))) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        xloader.dask.run(never_end, samples, world_size=2, **OPTIONS)
+    thread.join()
+    assert len(xloader.dask.run(gather, samples, world_size=2, **OPTIONS)) == 2
+    assert len(list(tmp_path.glob("ended-*"))) == 2
 
 
 def refuse(loader: Any) -> None:
