@@ -53,6 +53,11 @@ class ClusterTasks:
         """Number of threads of all workers that are there now; at least 1."""
         return max(sum(self._threads()), 1)
 
+    @property
+    def threads_per_worker(self) -> int:
+        """Most threads of a worker that is there now: so many tasks run in it at a time."""
+        return max(self._threads(), default=1)
+
     def task_memory(self, memory_nbytes: int) -> int:
         """Of the memory that each worker process may take, the part of one task.
 
@@ -61,8 +66,7 @@ class ClusterTasks:
         memory_nbytes : int
             The option ``memory`` of the job, in bytes.
         """
-        # A worker runs as many tasks at a time as it has threads.
-        return memory_nbytes // max(self._threads(), default=1)
+        return memory_nbytes // self.threads_per_worker
 
     def _threads(self) -> list[int]:
         """Number of threads of each worker that is there now."""
@@ -151,6 +155,31 @@ class ClusterTasks:
         ((_, result),) = self.run(what, _call, (function, args), [0])
         found: Result = result
         return found
+
+    def ask_workers(self, what: str, function: Callable[..., Result], *args: Any) -> list[Result]:
+        """Call a function in each worker process at once, beside the tasks that it works on.
+
+        Parameters
+        ----------
+        what : str
+            The question, for errors.
+        function : callable
+            A quick function of a module.
+        *args
+            Its arguments, which must pickle.
+
+        Returns
+        -------
+        list
+            The answers. Workers that are lost give none.
+
+        Raises
+        ------
+        ClusterError
+            If the cluster fails.
+        """
+        with cluster_errors(what):
+            return list(self.client.run(function, *args, on_error="ignore").values())
 
 
 def find_cluster(client: Any, recipe: Recipe) -> ClusterTasks | None:
