@@ -53,11 +53,6 @@ class ClusterTasks:
         """Number of threads of all workers that are there now; at least 1."""
         return max(sum(self._threads()), 1)
 
-    @property
-    def threads_per_worker(self) -> int:
-        """Most threads of a worker that is there now: so many tasks run in it at a time."""
-        return max(self._threads(), default=1)
-
     def task_memory(self, memory_nbytes: int) -> int:
         """Of the memory that each worker process may take, the part of one task.
 
@@ -66,7 +61,12 @@ class ClusterTasks:
         memory_nbytes : int
             The option ``memory`` of the job, in bytes.
         """
-        return memory_nbytes // self.threads_per_worker
+        return memory_nbytes // self.most_threads_of_worker
+
+    @property
+    def most_threads_of_worker(self) -> int:
+        """Most threads of one worker, which runs as many tasks at a time; at least 1."""
+        return max(self._threads(), default=1)
 
     def _threads(self) -> list[int]:
         """Number of threads of each worker that is there now."""
