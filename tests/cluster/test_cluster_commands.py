@@ -101,3 +101,9 @@ def test_a_cluster_only_measures(store: Path) -> None:
     found = run("advise", store, *CHUNKS[:2], "--scheduler", "tcp://127.0.0.1:1")
     assert found.exit_code == 2
     assert "add --measure" in found.output
+
+
+@pytest.mark.parametrize("window", [(), ("--window", "time=3")])
+def test_stats(shared_cluster: Any, store: Path, window: tuple[str, ...]) -> None:
+    found = succeed("stats", store, *window, "--scheduler", shared_cluster.scheduler_address)
+    assert found == succeed("stats", store, *window)
