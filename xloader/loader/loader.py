@@ -145,6 +145,16 @@ class Loader:
         return self._resolver.rank_plan.num_samples
 
     @property
+    def rank(self) -> int:
+        """Number of this process among those that divide the samples, from 0."""
+        return self._resolver.settle().options.world.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that divide the samples."""
+        return self._resolver.settle().options.world.world_size
+
+    @property
     def epoch(self) -> int:
         """Number of the epoch that the next ``iter`` delivers."""
         return self._cursor.epoch
