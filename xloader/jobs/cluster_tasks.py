@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import cloudpickle
 
-from xloader.errors import OptionError
+from xloader.errors import MemoryBudgetError, OptionError
 from xloader.jobs.task_warnings import TaskWarnings, collect_warnings
 from xloader.loader.process_messages import Warned
 from xloader.sources.dask_cluster import (
@@ -37,6 +38,11 @@ _NUM_AHEAD: Final = 2
 
 MOST_UNITS: Final = 10_000
 """Most units of a job. A larger job has larger units."""
+
+_UNITS_A_THREAD: Final = 4
+_MOST_UNIT_NBYTES: Final = 1 << 28
+"""A thread gets at least so many units, if there are enough chunks; and a unit has so many bytes at
+most, unless there would be too many units."""
 
 Shared = TypeVar("Shared")
 Unit = TypeVar("Unit")
@@ -68,11 +74,11 @@ class ClusterTasks:
         memory_nbytes : int
             The option ``memory`` of the job, in bytes.
         """
-        return memory_nbytes // self.most_threads_of_worker
+        return memory_nbytes // self.threads_per_worker
 
     @property
-    def most_threads_of_worker(self) -> int:
-        """Most threads of one worker, which runs as many tasks at a time; at least 1."""
+    def threads_per_worker(self) -> int:
+        """Most threads of a worker, which runs as many tasks at a time; at least 1."""
         return max(self._threads(), default=1)
 
     @property
@@ -80,11 +86,47 @@ class ClusterTasks:
         """Most tasks that the scheduler holds."""
         return _NUM_AHEAD * self.num_threads
 
+    def unit_nbytes(self, total_nbytes: int) -> int:
+        """Decoded bytes of a unit of work, of a job that reads so many in all.
+
+        Each thread gets several units, so that all end at about the same time.
+        """
+        share = total_nbytes // (_UNITS_A_THREAD * self.num_threads)
+        return max(min(share, _MOST_UNIT_NBYTES), -(-total_nbytes // MOST_UNITS), 1)
+
     def _threads(self) -> list[int]:
         """Number of threads of each worker that is there now."""
         with cluster_errors("looking for its workers", self.client):
             check_open(self.client)
             return list(self.client.nthreads().values())
+
+    @contextmanager
+    def memory_errors(self, memory_nbytes: int) -> Iterator[None]:
+        """Turn what a task lacks of memory, in the ``with`` block, into what a worker lacks.
+
+        Parameters
+        ----------
+        memory_nbytes : int
+            The option ``memory`` of the job, in bytes.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the block raises it; with the least memory for all tasks that a worker runs at a
+            time.
+        """
+        try:
+            yield
+        except MemoryBudgetError as error:
+            count = self.threads_per_worker
+            if count == 1 or not error.minimum_nbytes:
+                raise
+            raise MemoryBudgetError(
+                error.what,
+                given=f"memory={memory_nbytes} bytes for {count} tasks at a time on a worker",
+                minimum_nbytes=count * error.minimum_nbytes,
+                remedy="give the workers fewer threads",
+            ) from error
 
     def run(
         self,
@@ -178,7 +220,9 @@ class ClusterTasks:
         return found
 
 
-def find_cluster(client: Any, recipe: object) -> ClusterTasks | None:
+def find_cluster(
+    client: Any, recipe: object, beside: object = None, beside_nbytes: int = 0
+) -> ClusterTasks | None:
     """The cluster on which a job over samples runs; None for the threads of this process.
 
     Parameters
@@ -188,11 +232,16 @@ def find_cluster(client: Any, recipe: object) -> ClusterTasks | None:
         the samples are of. False stands for this process.
     recipe : object
         The samples, or all that tasks share.
+    beside : object, optional
+        Sent to the workers beside the samples, such as a function of the user's.
+    beside_nbytes : int, default 0
+        Bytes that are sent beside all that, such as those of a mask that is not read yet.
 
     Raises
     ------
     OptionError
-        If it is none of these, or workers cannot open the source of the samples.
+        If it is none of these, or the samples and what is sent beside them cannot be pickled, or
+        are too large to be sent.
     """
     if client is False:
         return None
@@ -200,7 +249,7 @@ def find_cluster(client: Any, recipe: object) -> ClusterTasks | None:
     if own is None:
         return None
     try:
-        nbytes = len(dump(recipe))
+        nbytes = len(dump((recipe, beside))) + beside_nbytes
         fault = f"a pickle of {nbytes:,} bytes" if nbytes > _MOST_SHARED_NBYTES else ""
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
@@ -212,8 +261,9 @@ def find_cluster(client: Any, recipe: object) -> ClusterTasks | None:
         "the samples cannot be sent to the workers of a cluster",
         given=fault,
         allowed=f"samples that pickle to at most {_MOST_SHARED_NBYTES >> 20} MiB, as those over "
-        "stores at paths and URLs do",
-        remedy="write the data to a store that the workers reach, or pass client=False",
+        "stores at paths and URLs do; with masks and functions",
+        remedy="write the data to a store that the workers reach, pass a mask along fewer "
+        "dimensions and a function that holds little data, or pass client=False",
     )
 
 

@@ -180,7 +180,7 @@ class StatsOnCluster:
         waiting = memory.tree_nbytes + cut * min(self._tasks.most_running, len(sizes))
         kept_nbytes += unit + waiting * (not is_flushed)
         check_memory(memory_nbytes, max(kept_nbytes, least_nbytes))
-        shares = self._tasks.most_threads_of_worker
+        shares = self._tasks.threads_per_worker
         share, kept = memory_nbytes // shares, unit + memory.under_way_nbytes
         self._most_nbytes = memory.most_read_nbytes(share, kept, num_shares=shares)
 
