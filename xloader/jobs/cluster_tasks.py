@@ -219,6 +219,32 @@ class ClusterTasks:
         found: Result = result
         return found
 
+    def ask_workers(self, what: str, function: Callable[..., Result], *args: Any) -> list[Result]:
+        """Call a function in each worker process at once, beside the tasks that it works on.
+
+        Parameters
+        ----------
+        what : str
+            The question, for errors.
+        function : callable
+            A quick function of a module.
+        *args
+            Its arguments, which must pickle.
+
+        Returns
+        -------
+        list
+            The answers. Workers that are lost give none.
+
+        Raises
+        ------
+        ClusterError
+            If the cluster fails.
+        """
+        with cluster_errors(what, self.client):
+            check_open(self.client)
+            return list(self.client.run(function, *args, on_error="ignore").values())
+
 
 def find_cluster(
     client: Any, recipe: object, beside: object = None, beside_nbytes: int = 0

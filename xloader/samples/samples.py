@@ -1963,6 +1963,7 @@ class Samples(RecordedMethods):
         part: tuple[int, int] | None = None,
         progress: bool | None = None,
         dry_run: bool = False,
+        client: Any = None,
     ) -> Materialized:
         """Write a Zarr store in chunks that suit training, which gives the same samples.
 
@@ -2018,6 +2019,11 @@ class Samples(RecordedMethods):
             Whether to show a progress bar; by default on a terminal, if tqdm is installed.
         dry_run : bool
             Whether to return the plan, and write nothing.
+        client : distributed.Client or False, optional
+            A dask cluster whose workers read the chunks and write the target. By default the active
+            client, if there is one and its workers can open the data and the target; False for the
+            threads of this process. ``memory`` holds for each worker process, and ``threads`` is
+            not used on a cluster.
 
         Returns
         -------
@@ -2034,6 +2040,8 @@ class Samples(RecordedMethods):
             If no room is left. What is written stays; the same call goes on.
         PackingError
             If values cannot be packed as asked.
+        ClusterError
+            If the cluster fails. What is written stays; the same call goes on.
 
         Notes
         -----
@@ -2057,7 +2065,10 @@ class Samples(RecordedMethods):
             *(memory, threads, part), overwrite=overwrite, verify=verify, progress=progress
         )
         return materialize(
-            *(self.recipe, target, options, run), storage_options=storage_options, dry_run=dry_run
+            *(self.recipe, target, options, run),
+            client=client,
+            storage_options=storage_options,
+            dry_run=dry_run,
         )
 
     def mosaic(
