@@ -62,9 +62,7 @@ class StatsMemory:
         """Most bytes of statistics that are done and wait for the next file."""
         return min(2 * self.flush_nbytes, self.nodes_nbytes(wanted))
 
-    def most_read_nbytes(
-        self, memory_nbytes: int, kept_nbytes: int, least_nbytes: int = 0, num_shares: int = 1
-    ) -> int:
+    def most_read_nbytes(self, memory_nbytes: int, kept_nbytes: int, least_nbytes: int = 0) -> int:
         """Decoded bytes of chunks that may be read at a time.
 
         Parameters
@@ -75,16 +73,13 @@ class StatsMemory:
             Bytes that are taken besides.
         least_nbytes : int
             Bytes that are needed afterwards.
-        num_shares : int
-            Number of threads of a worker of a cluster, of each of which this is the share.
 
         Raises
         ------
         MemoryBudgetError
             If the memory is too small for one chunk.
         """
-        least = max(kept_nbytes + self.work_nbytes, least_nbytes)
-        check_memory(memory_nbytes, least, num_shares)
+        check_memory(memory_nbytes, max(kept_nbytes + self.work_nbytes, least_nbytes))
         return (memory_nbytes - kept_nbytes) * self.max_chunk_nbytes // self.work_nbytes
 
 
@@ -94,11 +89,11 @@ def check_memory(memory_nbytes: int, least_nbytes: int, num_shares: int = 1) -> 
     Parameters
     ----------
     memory_nbytes : int
-        The memory of the job, or the share of a thread.
+        The memory of the job.
     least_nbytes : int
         The bytes that are needed.
     num_shares : int
-        Number of threads that share the memory of a worker of a cluster.
+        Number of threads of a worker of a cluster, if these need so much.
 
     Raises
     ------
@@ -110,8 +105,8 @@ def check_memory(memory_nbytes: int, least_nbytes: int, num_shares: int = 1) -> 
     shares = f", of which each of {num_shares} threads of a worker has its share"
     raise MemoryBudgetError(
         "the memory is too small for the statistics under way, the result and one chunk at work",
-        given=f"memory={memory_nbytes * num_shares} bytes" + shares * (num_shares > 1),
-        minimum_nbytes=least_nbytes * num_shares,
+        given=f"memory={memory_nbytes} bytes" + shares * (num_shares > 1),
+        minimum_nbytes=least_nbytes,
         remedy="keep fewer dimensions, labels or quantiles",
     )
 

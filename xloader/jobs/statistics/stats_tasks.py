@@ -30,7 +30,9 @@ _RESULT_NBYTES: Final = 1 << 24
 
 
 class StatsWork:
-    """What all tasks of one job share. Each worker finds out once which chunks there are.
+    """The samples and options that all tasks of a job share.
+
+    Each worker finds out once which chunks that means.
 
     Parameters
     ----------
@@ -178,11 +180,11 @@ class StatsOnCluster:
         unit, cut = (max(own, default=0) for own in zip(*sizes, strict=True)) if sizes else (0, 0)
         # Subtrees wait for the units that are computed at the same time.
         waiting = memory.tree_nbytes + cut * min(self._tasks.most_running, len(sizes))
-        kept_nbytes += unit + waiting * (not is_flushed)
-        check_memory(memory_nbytes, max(kept_nbytes, least_nbytes))
-        shares = self._tasks.threads_per_worker
-        share, kept = memory_nbytes // shares, unit + memory.under_way_nbytes
-        self._most_nbytes = memory.most_read_nbytes(share, kept, num_shares=shares)
+        here = max(kept_nbytes + unit + waiting * (not is_flushed), least_nbytes)
+        shares, kept = self._tasks.threads_per_worker, unit + memory.under_way_nbytes
+        worker = shares * (kept + memory.work_nbytes)
+        check_memory(memory_nbytes, max(here, worker), shares if worker > here else 1)
+        self._most_nbytes = memory.most_read_nbytes(memory_nbytes // shares, kept)
 
     def _nodes_nbytes(self, unit: StatsUnit) -> tuple[int, int]:
         """Bytes of the statistics of a unit, and of those of trees that it does not complete."""

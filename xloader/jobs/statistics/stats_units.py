@@ -50,7 +50,7 @@ class PieceRange(NamedTuple):
 
 
 StatsUnit = tuple[PieceRange, ...]
-"""What one task computes."""
+"""The ranges whose statistics one task computes."""
 
 
 @dataclass(frozen=True)
