@@ -121,7 +121,8 @@ class UnitCounts:
 def count_unit(task: CountTask, unit: SweepUnit) -> UnitCounts:
     """Read the chunks of a unit, each once, and count their valid elements, on one thread."""
     counter = WindowCounter(task.check, task.wanted, unit)
-    counter.add_static(task.static or ())
+    if task.static is not None:
+        counter.add_static(task.static)
     line = task.line.take(slice(unit.begin, unit.end))
     num_reads = counter.read(line, task.memory_nbytes, 1, unit.share)
     counter.advance(unit.own[1])
