@@ -14,7 +14,7 @@ from xloader.loader.loader import Loader
 
 
 class Checkpoint:
-    """What a rank of `xloader.dask.run` saves, so that another worker can go on from there.
+    """The last position and value that a rank saves, from which another worker can go on.
 
     Inside the function that is run, :func:`xloader.dask.checkpoint` returns it.
 

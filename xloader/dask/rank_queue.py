@@ -12,6 +12,7 @@ A rank prefers its *home*, so that caches of a worker serve the same rank in the
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections import Counter
@@ -21,6 +22,8 @@ from typing import Any, Final
 
 from xloader.dask.rank_task import HostShares, run_rank
 from xloader.errors import ClusterError
+from xloader.jobs.task_warnings import TaskWarnings
+from xloader.loader.process_messages import Warned
 
 _LOG: Final = logging.getLogger("xloader")
 
@@ -71,6 +74,7 @@ class RankQueue:
     def __post_init__(self) -> None:
         self._token = uuid.uuid4().hex[:12]
         self._num_sent = 0
+        self._news = threading.Event()
 
     def results(self) -> Iterator[tuple[int, bytes]]:
         """Yield ranks and the pickles of their results, as they come.
@@ -83,17 +87,20 @@ class RankQueue:
             As the function of a rank raised it, with a note on the rank.
         """
         try:
-            while self.waiting or self._running:
-                threads = worker_threads(self.client)
-                self._drop_lost(threads)
-                self._send(threads)
-                self._check_workers(threads)
-                for attempt in self._ended():
-                    result = self._result_of(attempt)
-                    if result is not None:
-                        self._running.remove(attempt)
-                        attempt.future.release()
-                        yield attempt.rank, result
+            with TaskWarnings(self._token) as shown:
+                while self.waiting or self._running:
+                    threads = worker_threads(self.client)
+                    self._drop_lost(threads)
+                    self._send(threads)
+                    self._check_workers(threads)
+                    for attempt in self._ended():
+                        found = self._result_of(attempt)
+                        if found is not None:
+                            result, warned = found
+                            self._running.remove(attempt)
+                            attempt.future.release()
+                            shown.show(warned)
+                            yield attempt.rank, result
         finally:
             self.client.cancel([attempt.future for attempt in self._running])
 
@@ -135,10 +142,13 @@ class RankQueue:
             self.job,
             rank,
             shares,
+            self._token,
             key=f"xloader-rank-{rank}-{self._token}-{self._num_sent}",
             workers=[worker],
             allow_other_workers=False,
         )
+        # A function of dask that waits would look for the active client, which may be another one.
+        future.add_done_callback(lambda _: self._news.set())
         self._num_sent += 1
         self.waiting.remove(rank)
         self._running.append(Attempt(rank, worker, future))
@@ -155,23 +165,15 @@ class RankQueue:
 
     def _ended(self) -> list[Attempt]:
         """Attempts with a result or an error, after waiting a little for one."""
-        from distributed import wait
-
-        if not self._running:
-            time.sleep(_SECONDS)
-            return []
-        try:
-            futures = [attempt.future for attempt in self._running]
-            wait(futures, timeout=_SECONDS, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
-        except TimeoutError:
-            return []
+        self._news.wait(_SECONDS)
+        self._news.clear()
         return [attempt for attempt in self._running if attempt.future.status != "pending"]
 
-    def _result_of(self, attempt: Attempt) -> bytes | None:
-        """The pickle of a result; None if its worker was lost before the client had it."""
+    def _result_of(self, attempt: Attempt) -> tuple[bytes, list[Warned]] | None:
+        """The pickle of a result, and warnings; None if its worker was lost before the client had it."""
         if attempt.future.status == "finished":
             try:
-                found: bytes = attempt.future.result(timeout=_RESULT_SECONDS)
+                found: tuple[bytes, list[Warned]] = attempt.future.result(timeout=_RESULT_SECONDS)
             except TimeoutError:
                 return None
             return found

@@ -14,10 +14,12 @@ import cloudpickle
 from xloader.core.options import usable_cores
 from xloader.dask.checkpoint_places import CheckpointPlace
 from xloader.dask.rank_checkpoint import Checkpoint, current_checkpoint
-from xloader.errors import OptionError, TransformError
+from xloader.errors import ClosedError, OptionError, TransformError
 from xloader.jobs.cluster_tasks import dump
+from xloader.jobs.task_warnings import collect_warnings
 from xloader.loader.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
+from xloader.loader.process_messages import Warned
 from xloader.samples.interleave import Interleaved
 from xloader.samples.samples import Samples
 from xloader.sources.dask_cluster import working_for_cluster
@@ -127,10 +129,19 @@ class HostShares:
         return max(cores // (self.on_worker if has_own else self.on_host), 1)
 
 
-def run_rank(job: RankJob, rank: int, shares: HostShares) -> bytes:
-    """Do the work of one rank, as a task on a worker; see `RankJob.run`."""
-    with working_for_cluster():
-        return job.run(rank, shares)
+def run_rank(job: RankJob, rank: int, shares: HostShares, token: str) -> tuple[bytes, list[Warned]]:
+    """Do the work of one rank, as a task on a worker; see `RankJob.run`.
+
+    Returns
+    -------
+    bytes
+        The pickle of the function's result.
+    list of Warned
+        Warnings that were given meanwhile.
+    """
+    with working_for_cluster(), collect_warnings(token) as warned:
+        data = job.run(rank, shares)
+    return data, warned
 
 
 @contextmanager
@@ -142,12 +153,14 @@ def _closed_if_cancelled(loader: Loader | InterleavedLoader) -> Iterator[None]:
     from distributed import get_worker
 
     worker, ended = get_worker(), threading.Event()
-    key = worker.get_current_task()
+    key, is_cancelled = worker.get_current_task(), False
 
     def watch() -> None:
+        nonlocal is_cancelled
         while not ended.wait(_SECONDS):
             task = worker.state.tasks.get(key)
             if task is None or task.state in ("cancelled", "released", "forgotten"):
+                is_cancelled = True
                 loader.close()
                 return
 
@@ -158,6 +171,9 @@ def _closed_if_cancelled(loader: Loader | InterleavedLoader) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+    if is_cancelled:
+        # A function that has caught the error of the loader has only a part of its result.
+        raise ClosedError("the rank was cancelled", remedy="call xloader.dask.run again")
 
 
 def _pickled(result: object, rank: int) -> bytes:
