@@ -139,7 +139,7 @@ def test_find_cluster(client: Any, tmp_path: Path):
     assert find_cluster(None, large) is None
     with pytest.raises(OptionError, match="cannot be sent to the workers"):
         find_cluster(client, large)
-    with pytest.raises(OptionError, match="client is no dask client"):
+    with pytest.raises(OptionError, match="client is not a dask client"):
         find_cluster("tcp://localhost:8786", recipe)
 
 

@@ -310,7 +310,7 @@ def _checked(client: Any) -> Any:
 
 def _no_client(given: str) -> OptionError:
     return OptionError(
-        "client is no dask client that can be used here",
+        "client is not a dask client that can be used here",
         given=given,
         allowed="a distributed.Client, None for the active one, or False for this process",
         remedy="pass client=distributed.Client(address)",
