@@ -295,8 +295,9 @@ def count_tasks(dask_worker: Any) -> int:
     return len(dask_worker.active_threads)
 
 
-@pytest.mark.parametrize(("memory", "place"), [("2MiB", LAST_OF_U), ("512KiB", IN_T)])
-@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize(
+    ("memory", "place", "is_held"), [("2MiB", LAST_OF_U, False), ("512KiB", IN_T, True)]
+)
 def test_a_client_that_is_killed(
     wide_cluster: Any, samples: Samples, tmp_path: Path, memory: str, place: Place, is_held: bool
 ) -> None:

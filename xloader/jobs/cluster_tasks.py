@@ -74,7 +74,12 @@ class ClusterTasks:
         memory_nbytes : int
             The option ``memory`` of the job, in bytes.
         """
-        return memory_nbytes // self.threads_per_worker
+        return memory_nbytes // self.most_threads_of_worker
+
+    @property
+    def most_threads_of_worker(self) -> int:
+        """Most threads of one worker, which runs as many tasks at a time; at least 1."""
+        return max(self._threads(), default=1)
 
     @property
     def threads_per_worker(self) -> int:

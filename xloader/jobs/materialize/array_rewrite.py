@@ -103,7 +103,7 @@ class ArrayRewrite:
     @property
     def peak_nbytes(self) -> int:
         """Upper limit of the memory that it takes; on a cluster, in a worker."""
-        num_tasks = 1 if self.tasks is None else self.tasks.threads_per_worker
+        num_tasks = 1 if self.tasks is None else self.tasks.most_threads_of_worker
         return num_tasks * max(plan.peak_nbytes for _, plan in self._passes)
 
     def writer(self) -> SectionWriter:
