@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 import warnings
@@ -15,8 +16,8 @@ import xarray as xr
 
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
-from xloader.dask import rank_queue
-from xloader.dask.checkpoint_places import FolderPlace
+from xloader.dask import checkpoint_places, rank_queue
+from xloader.dask.checkpoint_places import FolderPlace, SchedulerPlace
 from xloader.dask.job_folder import describe_function
 from xloader.dask.rank_queue import worker_threads
 from xloader.dask.rank_task import HostShares
@@ -25,6 +26,7 @@ from xloader.errors import (
     ClusterError,
     EmptySamplesError,
     LanesError,
+    MemoryBudgetError,
     NanWarning,
     OptionError,
     StateError,
@@ -194,6 +196,29 @@ def test_an_error_names_its_rank_and_ends_the_others(
         xloader.dask.run(lambda loader: exit_with(3), samples, **OPTIONS)
 
 
+def test_ctrl_c_ends_all_ranks(client: Any, samples: xloader.Samples, tmp_path: Path):
+    def never_end(loader: Any) -> None:
+        try:
+            while True:
+                for _ in loader:
+                    (tmp_path / f"begun-{loader.rank}").touch()
+        finally:
+            (tmp_path / f"ended-{loader.rank}").touch()
+
+    def interrupt() -> None:
+        while len(list(tmp_path.glob("begun-*"))) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        xloader.dask.run(never_end, samples, world_size=2, **OPTIONS)
+    thread.join()
+    assert len(xloader.dask.run(gather, samples, world_size=2, **OPTIONS)) == 2
+    assert len(list(tmp_path.glob("ended-*"))) == 2
+
+
 def refuse(loader: Any) -> None:
     raise OptionError("a lambda of mine")
 
@@ -340,6 +365,53 @@ def test_a_finished_job_is_not_run_again(client: Any, samples: xloader.Samples, 
     again = xloader.dask.run(times, samples, path=path, overwrite=True, **OPTIONS)
     assert all(new > old for new, old in zip(again, first, strict=True))
     assert len(list(path.iterdir())) == 2
+
+
+def test_ranks_keep_their_plan_with_other_memory(client: Any, tmp_path: Path):
+    values = np.zeros((400, 50), "f4")
+    store = write_store(
+        xr.Dataset({"t": (("time", "x"), values)}), {"t": (5, 50)}, tmp_path / "s.zarr"
+    )
+    samples = xloader.open(store).window(time=2, stride=1)
+    marks = str(tmp_path)
+
+    def gather_later(loader: Any) -> Rows:
+        if loader.rank == 1 and not (Path(marks) / "again").exists():
+            while not list(Path(marks).glob("job/*/rank-0000/*.result")):
+                time.sleep(0.01)
+            raise RuntimeError("not now")
+        return gather(loader)
+
+    def run_with(memory: str) -> list[Rows]:
+        options = {**OPTIONS, "memory": memory, "world_size": 2, "path": tmp_path / "job"}
+        return xloader.dask.run(gather_later, samples, **options)
+
+    with pytest.raises(RuntimeError, match="not now"):
+        run_with("40kB")
+    (tmp_path / "again").touch()
+    with pytest.raises(MemoryBudgetError, match="the plan of the state needs more memory"):
+        run_with("30kB")
+    assert ids_in(run_with("60kB")) == list(range(399))
+
+
+def test_an_older_attempt_gives_up_its_rank_on_the_scheduler(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checkpoint_places, "_SECONDS", 0.2)
+    place = SchedulerPlace("made-up")
+    place.prepare(client, 4)
+    old = place.claim(3)
+    assert (old.attempt, old.load()) == (0, None)
+    old.save(b"old")
+    new = place.claim(3)
+    assert (new.attempt, new.load()) == (1, b"old")
+    with pytest.raises(ClusterError, match="another worker has taken it up"):
+        old.save(b"older")
+    new.save(b"new")
+    assert place.claim(3).load() == b"new"
+    place.remove(client, 4)
+    with pytest.raises(ClusterError, match="its job has ended"):
+        new.save(b"newer")
 
 
 def test_a_folder_of_something_else_is_left_alone(

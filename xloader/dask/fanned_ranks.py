@@ -58,7 +58,8 @@ def run(
 
     A worker has as many ranks at a time as it has threads. Further ranks wait, so ranks must not
     wait for each other: for training with gradients that all ranks share, start one process for
-    each GPU with torchrun or SLURM, without dask.
+    each GPU with torchrun or SLURM, without dask. An adaptive cluster does not see ranks that wait:
+    ask for its workers first, as with ``cluster.scale(4)``.
 
     If a worker is lost, another one takes up its rank: from the last
     :meth:`xloader.dask.Checkpoint.save`, or from the beginning if there was none. So a function

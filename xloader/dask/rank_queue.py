@@ -6,7 +6,7 @@
     running   ranks on workers: at most one for each thread
     done      ranks with a result
 
-A rank prefers its *home*, so that caches of a worker serve the same rank in the next job.
+Each rank prefers a worker of its own, so that caches of a worker serve the same rank again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _SECONDS: Final = 0.5
 """How often the client looks for workers that are new or lost."""
 
 _RESULT_SECONDS: Final = 10.0
-"""How long a result may take to arrive before the client looks whether its worker is lost."""
+"""How long a result may take to arrive before the client looks whether its worker is lost.
+
+The next time, the client waits twice as long.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +71,14 @@ class RankQueue:
     worker_timeout: float
     _running: list[Attempt] = field(default_factory=list)
     _num_lost: Counter[int] = field(default_factory=Counter)
-    _homes: list[str] = field(default_factory=list)
+    _preferred: list[str] = field(default_factory=list)
     _alone_since: float | None = None
 
     def __post_init__(self) -> None:
         self._token = uuid.uuid4().hex[:12]
         self._num_sent = 0
         self._news = threading.Event()
+        self._result_seconds = _RESULT_SECONDS
 
     def results(self) -> Iterator[tuple[int, bytes]]:
         """Yield ranks and the pickles of their results, as they come.
@@ -116,15 +120,15 @@ class RankQueue:
             self.waiting = sorted([*self.waiting, attempt.rank])
 
     def _send(self, threads: Mapping[str, int]) -> None:
-        """Send waiting ranks to threads that have none: to their homes first."""
-        self._homes = self._homes or sorted(threads)
+        """Send waiting ranks to threads that have none: to the preferred worker first."""
+        self._preferred = self._preferred or sorted(threads)
         free = Counter(threads)
         free.subtract(attempt.worker for attempt in self._running)
         for rank in list(self.waiting):
-            home = self._homes[rank % len(self._homes)] if self._homes else ""
-            if free[home] > 0:
-                self._send_one(rank, home, threads)
-                free[home] -= 1
+            own = self._preferred[rank % len(self._preferred)] if self._preferred else ""
+            if free[own] > 0:
+                self._send_one(rank, own, threads)
+                free[own] -= 1
         for rank in list(self.waiting):
             # Of workers with as many free threads, the first by address.
             worker = max(sorted(threads), key=lambda name: free[name], default="")
@@ -170,11 +174,12 @@ class RankQueue:
         return [attempt for attempt in self._running if attempt.future.status != "pending"]
 
     def _result_of(self, attempt: Attempt) -> tuple[bytes, list[Warned]] | None:
-        """The pickle of a result, and warnings; None if its worker was lost before the client had it."""
+        """The pickle of a result, and warnings; None if it does not arrive in time."""
         if attempt.future.status == "finished":
             try:
-                found: tuple[bytes, list[Warned]] = attempt.future.result(timeout=_RESULT_SECONDS)
+                found: tuple[bytes, list[Warned]] = attempt.future.result(self._result_seconds)
             except TimeoutError:
+                self._result_seconds *= 2
                 return None
             return found
         try:
