@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from xloader.errors import ClusterError
@@ -16,6 +18,8 @@ _LOST: Final = (
 )
 
 _num_tasks = 0
+_settings: Any = None
+_worker: Any = None
 _lock = threading.Lock()
 
 
@@ -52,17 +56,60 @@ def check_open(client: Any) -> None:
         raise CommClosedError("the client was closed")
 
 
+def client_of_worker() -> Any:
+    """The client with which a worker of a cluster fetches values, while it carries out a task.
+
+    Returns
+    -------
+    distributed.Client or None
+        None if this process carries out no task of a cluster.
+    """
+    with _lock:
+        # dask's own ``get_client`` knows the worker only on the thread of the task itself.
+        return None if _worker is None else _worker._get_client()
+
+
 @contextmanager
 def working_for_cluster() -> Iterator[None]:
-    """Note that this process carries out a task of a cluster. Then it computes blocks itself."""
-    global _num_tasks
+    """Note that this process carries out a task of a cluster. Then it computes blocks itself.
+
+    Functions in blocks that call ``.compute()`` themselves compute on their own thread. By dask's
+    default, they would wait for other tasks of the cluster.
+    """
+    global _num_tasks, _settings, _worker
+    import dask
+    from distributed import get_worker
+
     with _lock:
+        if not _num_tasks:
+            with suppress(ValueError):
+                _worker = get_worker()
+            # dask's settings are those of the process.
+            _settings = dask.config.set(scheduler="synchronous")
         _num_tasks += 1
     try:
         yield
     finally:
         with _lock:
             _num_tasks -= 1
+            if not _num_tasks:
+                _settings.__exit__(None, None, None)
+                _worker = None
+
+
+def compute_synchronously() -> None:
+    """Have dask compute on the calling thread, in all of this process and for good.
+
+    Called at the start of a worker process, in which no scheduler may be started. The main process
+    is left as it is.
+    """
+    if multiprocessing.parent_process() is None:
+        return
+    os.environ["DASK_SCHEDULER"] = "synchronous"
+    dask = sys.modules.get("dask")
+    # dask reads the environment when it is imported.
+    if dask is not None:
+        dask.config.set(scheduler="synchronous")
 
 
 @contextmanager
