@@ -61,7 +61,7 @@ def compute(job: StatsJob, units: list[StatsUnit]) -> tuple[xr.Dataset, int]:
 
 
 def any_sizes(data: st.DataObject) -> UnitSizes:
-    unit, clean, result = (data.draw(st.integers(1, most)) for most in (3000, 9000, 3000))
+    unit, clean, result = (data.draw(st.integers(1, most)) for most in (900, 3000, 3000))
     return UnitSizes(unit, max(unit, clean), result)
 
 
@@ -96,10 +96,11 @@ def dataset(shape: tuple[int, ...] = (40, 6, 8)) -> xr.Dataset:
 @settings(max_examples=25)
 @given(data=st.data())
 def test_units_of_differences_count_what_is_read_twice(data: st.DataObject) -> None:
-    chunks = tuple(data.draw(st.integers(1, size)) for size in (12, 6, 8))
-    recorder = SourceRecorder(xloader.open(write_store(dataset(), {"t": chunks})).recipe.source)
+    chunks = tuple(data.draw(st.integers(1, size)) for size in (9, 3, 4))
+    store = write_store(dataset((24, 3, 4)), {"t": chunks})
+    recorder = SourceRecorder(xloader.open(store).recipe.source)
     samples = xloader.open(recorder)
-    leads = data.draw(st.lists(st.integers(0, 30), min_size=1, max_size=3, unique=True))
+    leads = data.draw(st.lists(st.integers(0, 19), min_size=1, max_size=3, unique=True))
     dim = data.draw(st.sampled_from([None, "time", ["time", "x"]]))
     job = job_of(samples, dim=dim, leads=leads)
     units = units_of(job, any_sizes(data))
@@ -109,7 +110,7 @@ def test_units_of_differences_count_what_is_read_twice(data: st.DataObject) -> N
     assert num_reads == sum(num_chunks(order, own) for unit in units for own in unit)
     xr.testing.assert_identical(result, samples.stats(dim=dim, leads=leads, client=False))
     # Units that may be as large as a line of time read no chunk twice.
-    along = -(-40 // chunks[0])
+    along = -(-24 // chunks[0])
     line = job.jobs[0].chunk_nbytes * along
     units = units_of(job, UnitSizes(job.jobs[0].chunk_nbytes, line, 1 << 40))
     assert sum(num_chunks(order, own) for unit in units for own in unit) == len(

@@ -146,7 +146,10 @@ class _CutLine:
         self._most = max(sizes.clean_nbytes // job.chunk_nbytes, self._each)
         self._most_trees = max(sizes.result_nbytes // job.node_nbytes, 1)
         self._chunks = chunks_of(job.order, wanted)
-        # By number of the needed chunk before which is cut.
+        places = np.append(self._chunks, len(job.order.chunks))
+        # For each needed chunk before which may be cut: the first piece behind the cut, and the
+        # chunks and shards that both sides would read.
+        self._pieces = np.searchsorted(job.order.first, places)
         self._num_twice = self._pairs_across()
         self._num_shards = self._shards_across(source)
 
@@ -186,28 +189,23 @@ class _CutLine:
     def _end_of_trees(self, begin: int) -> int:
         """The first chunk of the tree that a unit's result has no room for."""
         order = self._order
-        piece = self._piece_before(np.array([begin]))[0]
+        piece = self._pieces[begin]
         tree = int(np.searchsorted(order.edges, piece, side="right")) - 1 + self._most_trees
         if tree >= len(order.edges) - 1:
             return len(self._chunks)
         at = np.searchsorted(self._chunks, order.first[order.edges[tree]])
         return max(int(at), begin + 1)
 
-    def _piece_before(self, cuts: Ints) -> Ints:
-        """The first piece behind each cut."""
-        places = np.append(self._chunks, len(self._order.chunks))[cuts]
-        return np.asarray(np.searchsorted(self._order.first, places), np.int64)
-
     def _levels(self, cuts: Ints) -> Ints:
         """The level of the largest subtree that may begin behind each cut."""
         edges = self._order.edges
-        piece = self._piece_before(cuts)
+        piece = self._pieces[cuts]
         leaf = piece - edges[np.searchsorted(edges, piece, side="right") - 1]
         lowest = leaf & -leaf
         return np.where(leaf == 0, _END_LEVEL, np.log2(np.maximum(lowest, 1))).astype(np.int64)
 
     def _wanted_between(self, begin: int, end: int) -> list[PieceRange]:
-        lo, hi = self._piece_before(np.array([begin, end])).tolist()
+        lo, hi = self._pieces[[begin, end]].tolist()
         edges = np.flatnonzero(np.diff(self._wanted[lo:hi], prepend=False, append=False)) + lo
         pairs = edges.reshape(-1, 2).tolist()
         return [PieceRange(self._job.number, first, last) for first, last in pairs]
