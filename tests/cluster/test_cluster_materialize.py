@@ -26,7 +26,7 @@ from tests.jobs.test_materialize_restarts import (
     source_at,
 )
 from xloader import Samples
-from xloader.errors import CorruptChunkError, OptionError, TargetError
+from xloader.errors import CorruptChunkError, MemoryBudgetError, OptionError, TargetError
 from xloader.sources.base import Fetched, Read
 from xloader.testing import SourceRecorder
 
@@ -149,14 +149,13 @@ def test_four_workers(samples: Samples, tmp_path: Path) -> None:
         check_on(client, samples, tmp_path, "through an intermediate store")
 
 
-def test_all_workers_write(client: Any, samples: Samples, tmp_path: Path) -> None:
+def test_an_active_client_is_used(client: Any, samples: Samples, tmp_path: Path) -> None:
     recorder = SourceRecorder(samples.recipe.source, log=tmp_path / "reads")
-    recorded = xloader.open(recorder, variables=["u"]).window(time=3)
+    recorded = xloader.open(recorder).window(time=3)
     done = recorded.materialize(tmp_path / "t.zarr", chunks={"time": 10})
-    # An active client is used. Its sections read no chunk twice.
     assert done.num_cluster_threads == 2
     assert set(recorder.reads.values()) == {1}
-    assert len({pid for pid, _ in recorder._tally.lines()}) == 2
+    assert {pid for pid, _ in recorder._tally.lines()} <= set(client.run(os.getpid).values())
 
 
 def test_a_small_job_is_cut_into_many_sections(
@@ -284,6 +283,20 @@ def wide_cluster() -> Iterator[Any]:
         n_workers=1, threads_per_worker=2, dashboard_address=":0"
     ) as cluster:
         yield cluster
+
+
+def test_the_memory_of_a_worker_is_divided_by_its_threads(
+    wide_cluster: Any, samples: Samples, tmp_path: Path
+) -> None:
+    samples = xloader.open(tmp_path / "source.zarr", variables=["u"]).window(time=3)
+    with distributed.Client(wide_cluster) as client:
+        with pytest.raises(MemoryBudgetError, match="each of its 2 threads has an equal") as error:
+            samples.materialize(tmp_path / "t.zarr", client=client, memory=1000, **OPTIONS)
+        least = error.value.minimum_nbytes
+        options = {**OPTIONS, "dry_run": True}
+        plan = samples.materialize(tmp_path / "t.zarr", memory=least, **options)
+        alone = samples.materialize(tmp_path / "t.zarr", memory=least // 2, client=False, **options)
+    assert plan.expected_peak_nbytes == 2 * alone.expected_peak_nbytes <= least
 
 
 def wait_for_tasks(client: Any) -> None:

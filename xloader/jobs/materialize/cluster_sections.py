@@ -86,27 +86,28 @@ def find_writing_cluster(
     OptionError
         If a client was given, and workers cannot reach the data or the target.
     """
-    if client is None or client is False:
-        is_alone = part[1] > 1 or store.is_transaction or store.is_in_memory
-        tasks = None if is_alone else find_cluster(client, recipe)
-        return tasks if tasks is None or _fault_of(store) is None else None
     tasks = find_cluster(client, recipe)
-    if part[1] > 1:
+    if tasks is None:
+        return None
+    is_part = part[1] > 1
+    fault = None if is_part else _fault_of(store)
+    if not is_part and fault is None:
+        return tasks
+    if client is None:
+        return None
+    if is_part:
         raise OptionError(
             "a cluster divides the work itself",
             given=f"part={part} with client=",
             allowed="one of them",
             remedy="leave part= out, or pass client=False",
         )
-    fault = _fault_of(store)
-    if fault is not None:
-        raise OptionError(
-            "the workers of a cluster cannot write to the target",
-            given=f"{store.name}: {fault}",
-            allowed="a folder that all workers share, or a URL",
-            remedy="write to a path or a URL, or pass client=False",
-        )
-    return tasks
+    raise OptionError(
+        "the workers of a cluster cannot write to the target",
+        given=f"{store.name}: {fault}",
+        allowed="a folder that all workers share, or a URL",
+        remedy="write to a path or a URL, or pass client=False",
+    )
 
 
 def _fault_of(store: WritableStore) -> str | None:

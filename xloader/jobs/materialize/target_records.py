@@ -143,8 +143,14 @@ class TargetRecords:
         if not is_whole:
             sizes = ((key, self.store.size_of(self.prefix + key)) for key in keys)
             return [key for key, size in sizes if size != self.done[key].nbytes]
-        found = (read or self.read_back)(keys)
-        return [key for key, own in found if own is None or not _is_same(own, self.done[key])]
+        wrong = []
+        for key, own in (read or self.read_back)(keys):
+            if own is None or not _is_same(own, self.done[key]):
+                wrong.append(key)
+            else:
+                # Of a store that was complete, the digest was not known.
+                self.done[key] = own
+        return wrong
 
     def read_back(self, keys: Iterable[str]) -> Iterator[tuple[str, ShardRecord | None]]:
         """Read shards, and yield what they are now; None for those that are gone."""

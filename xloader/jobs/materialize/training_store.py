@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole
 from xloader.core.options import usable_cores
-from xloader.errors import EmptySamplesError, OptionError, TargetError
+from xloader.errors import EmptySamplesError, MemoryBudgetError, OptionError, TargetError
 from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.jobs.materialize.array_rewrite import ArrayRewrite, write_arrays
 from xloader.jobs.materialize.cluster_sections import find_writing_cluster, read_back_on_cluster
@@ -166,9 +166,10 @@ class TrainingStore:
         # All ranks of a group share one store.
         self._recipe, self._store, self._run = recipe.planned, store, run
         self._tasks = tasks
-        self._memory, self._num_threads = run.memory, run.num_threads
-        if tasks is not None:
-            self._memory, self._num_threads = tasks.task_memory(run.memory), 1
+        # What one task may take, of which a worker runs several at a time.
+        self._num_tasks = 1 if tasks is None else tasks.most_threads_of_worker
+        self._memory = run.memory // self._num_tasks
+        self._num_threads = run.num_threads if tasks is None else 1
         names = written_names(self._recipe)
         if not names:
             raise EmptySamplesError(
@@ -188,7 +189,10 @@ class TrainingStore:
         self._metadata = self._describe(names, options, is_dry=is_dry)
         self._job = self._facts()
         self._found.check(self._job, store)
-        self._jobs = self._plan()
+        try:
+            self._jobs = self._plan()
+        except MemoryBudgetError as error:
+            raise self._of_worker(error) from None
 
     def plan(self) -> Materialized:
         """The plan: nothing is written."""
@@ -242,7 +246,9 @@ class TrainingStore:
             for n in names
         ]
         if options.is_advised:
-            arrays = [with_fitting_shards(array, self._memory) for array in arrays]
+            arrays = [
+                with_fitting_shards(array, self._run.memory, self._num_tasks) for array in arrays
+            ]
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         attrs = {
             ORIGIN: recipe.source.fingerprint,
@@ -306,6 +312,18 @@ class TrainingStore:
             )
             for array in self._metadata.arrays
         ]
+
+    def _of_worker(self, error: MemoryBudgetError) -> MemoryBudgetError:
+        """The error in the memory of a worker, of which each task has a part."""
+        if self._num_tasks == 1:
+            return error
+        return MemoryBudgetError(
+            f"the memory of a worker is too small, of which each of its {self._num_tasks} threads "
+            "has an equal part for a shard of the target and the chunks it is made of",
+            given=f"memory={self._run.memory} bytes",
+            minimum_nbytes=error.minimum_nbytes * self._num_tasks,
+            remedy="choose smaller shards, or start workers with fewer threads",
+        )
 
     def _finish(self) -> Materialized:
         """Check what is written, and complete the store if every part is."""
