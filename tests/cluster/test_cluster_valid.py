@@ -19,6 +19,7 @@ import xloader
 from tests.cluster.conftest import distributed, local_cluster
 from xloader import Samples
 from xloader.errors import CorruptChunkError, MemoryBudgetError, OptionError
+from xloader.jobs import cluster_tasks
 from xloader.sources.base import Fetched, Read
 from xloader.testing import SourceRecorder, write_store
 
@@ -261,6 +262,21 @@ def test_caches_are_kept_by_the_client(client: Any, path: Path, tmp_path: Path) 
     again = samples.is_valid(at_least=0.9, cache=tmp_path / "c", client=False)
     assert again == first
     assert not again.num_reads
+
+
+def test_what_is_too_large_to_be_sent_is_refused(
+    client: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = only(xloader.open(path), "sst", "whole").window(time=2).inputs("sst")
+    options: dict[str, Any] = {"at_least": 0.5, "cache": False, "mask": "whole"}
+    most = len(cluster_tasks.dump((samples.recipe, None))) + 36 * 12 * 10 // 8
+    monkeypatch.setattr(cluster_tasks, "_MOST_SHARED_NBYTES", most + 500)
+    expected = samples.is_valid(**options, client=client)
+    monkeypatch.setattr(cluster_tasks, "_MOST_SHARED_NBYTES", most - 100)
+    with pytest.raises(OptionError, match=r"cannot be sent.*a mask along fewer dimensions"):
+        samples.is_valid(**options, client=client)
+    # The active client is not one that was asked for: threads of this process do it.
+    assert samples.is_valid(**options) == expected
 
 
 def test_errors(client: Any, path: Path, tmp_path: Path) -> None:

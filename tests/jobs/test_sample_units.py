@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases
-from tests.jobs.test_valid_samples import SHARES, with_mask
+from tests.jobs.test_valid_samples import SHARES, is_enough, with_mask
 from xloader.errors import MemoryBudgetError
 from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.jobs.sample_units import cut_samples, ids_of, num_reads
@@ -82,6 +82,38 @@ def test_masks_of_units_are_those_of_threads(
     if not case.spans.wrap and not case.spans.pad:
         assert mask.num_reads == len(reads) == expected.num_reads
     event(f"{len(reads)} chunks read")
+
+
+@given(
+    seed=st.integers(0, 99),
+    chunk=st.integers(1, 9),
+    window=st.integers(1, 7),
+    stride=st.integers(1, 3),
+    dilation=st.integers(1, 2),
+    num_chunks=st.integers(1, 6),
+    is_2d=st.booleans(),
+)
+def test_windows_at_the_borders_of_units(
+    seed: int, chunk: int, window: int, stride: int, dilation: int, num_chunks: int, is_2d: bool
+) -> None:
+    """Units of several chunks, with windows of their own between those that they share."""
+    rng = np.random.default_rng(seed)
+    values = rng.random((60, 6))
+    values[rng.random(values.shape) < 0.1] = np.nan
+    ds = xr.Dataset({"t": (("time", "lat"), values), "n": ("lat", values[0])})
+    store = CountingStore(write_store(ds, {"t": (chunk, 3), "n": (4,)}))
+    sizes = {"time": window, "lat": 2} if is_2d else {"time": window}
+    samples = xloader.open(store).window(sizes, stride=stride, dilation={"time": dilation})
+    shares = [is_enough(array, 0.9) for array in samples[:]["t"]]
+    store.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        here(patch, TasksHere(None, num_chunks * chunk * 6 * 8, seed))
+        mask = samples.is_valid("t", at_least=0.9)
+        both = samples.is_valid(at_least=0.75)
+    assert np.asarray(mask).tolist() == shares
+    assert mask.num_reads == -(-60 // chunk) * 2 or stride * dilation > 1
+    assert both == samples.is_valid(at_least=0.75)
+    event(f"{'some' if any(shares) else 'none'} valid")
 
 
 def described(batch: Batch) -> Any:

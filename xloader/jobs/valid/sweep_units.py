@@ -83,26 +83,30 @@ def cut_sweep(
     """
     if not len(line.lo):
         return []
+    levels = _levels(line, recipe, places)
     while True:
-        begins = _begins(line, recipe, places, most_nbytes)
+        begins = _begins(line, levels, most_nbytes)
         units = list(_units(line, begins, most_nbytes))
         if len(units) == 1 or sum(unit.num_border for unit in units) <= most_border:
             return units
         most_nbytes *= 2
 
 
-def _begins(line: SweepLine, recipe: Recipe, places: Places, most_nbytes: int) -> list[int]:
+def _levels(line: SweepLine, recipe: Recipe, places: Places) -> list[Ints]:
+    """The blocks at which a unit may begin: the fewest, then more, then all but the first."""
+    is_new = np.diff(line.lo, prepend=line.lo[0]) > 0
+    is_whole = is_new & ~_within_objects(line, recipe, places)
+    return [np.flatnonzero(is_whole), np.flatnonzero(is_new), np.arange(1, len(line.lo))]
+
+
+def _begins(line: SweepLine, levels: list[Ints], most_nbytes: int) -> list[int]:
     """The first block of each unit, then the number of blocks."""
     sizes = line.sizes
     before = np.cumsum(sizes) - sizes
     count = max(min(-(-int(sizes.sum()) // most_nbytes), len(sizes)), 1)
     marks = np.arange(1, count) * (int(sizes.sum()) / count)
-    is_new = np.diff(line.lo, prepend=line.lo[0] - 1) > 0
-    is_whole = is_new & ~_within_objects(line, recipe, places)
     cuts: Ints = np.zeros(0, np.int64)
-    for allowed in (is_whole, is_new, np.ones(len(sizes), np.bool_)):
-        at = np.flatnonzero(allowed)
-        at = at[at > 0]
+    for at in levels:
         if len(at):
             cuts = np.unique(at[nearest(before[at], marks)])
         if len(cuts) + 1 >= _ENOUGH * count:
