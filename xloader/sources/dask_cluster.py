@@ -64,9 +64,16 @@ def client_of_worker() -> Any:
     distributed.Client or None
         None if this process carries out no task of a cluster.
     """
+    import dask
+
     with _lock:
         # dask's own ``get_client`` knows the worker only on the thread of the task itself.
-        return None if _worker is None else _worker._get_client()
+        if _worker is None:
+            return None
+        client = _worker._get_client()
+        # A new client has made itself dask's scheduler in this process.
+        dask.config.set(scheduler="synchronous")
+        return client
 
 
 @contextmanager

@@ -178,7 +178,8 @@ def with_held_values(tasks: Graph) -> Graph:
             remedy="keep the client open, and read in its process (num_workers=0, processes=0); "
             "or call .compute() in place of .persist(), or write the data to a store",
         )
-    futures = [distributed.Future(key, client) for key in held]
+    # They were complete when they were sent here, which `wait_for_persisted` sees to.
+    futures = [distributed.Future(key, client, state="memory") for key in held]
     try:
         with cluster_errors("fetching persisted blocks"):
             values = client.gather(futures)
