@@ -82,11 +82,6 @@ class ClusterTasks:
         return max(self._threads(), default=1)
 
     @property
-    def threads_per_worker(self) -> int:
-        """Most threads of a worker, which runs as many tasks at a time; at least 1."""
-        return max(self._threads(), default=1)
-
-    @property
     def most_running(self) -> int:
         """Most tasks that the scheduler holds."""
         return _NUM_AHEAD * self.num_threads
@@ -123,7 +118,7 @@ class ClusterTasks:
         try:
             yield
         except MemoryBudgetError as error:
-            count = self.threads_per_worker
+            count = self.most_threads_of_worker
             if count == 1 or not error.minimum_nbytes:
                 raise
             raise MemoryBudgetError(

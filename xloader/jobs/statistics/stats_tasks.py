@@ -181,7 +181,7 @@ class StatsOnCluster:
         # Subtrees wait for the units that are computed at the same time.
         waiting = memory.tree_nbytes + cut * min(self._tasks.most_running, len(sizes))
         here = max(kept_nbytes + unit + waiting * (not is_flushed), least_nbytes)
-        shares, kept = self._tasks.threads_per_worker, unit + memory.under_way_nbytes
+        shares, kept = self._tasks.most_threads_of_worker, unit + memory.under_way_nbytes
         worker = shares * (kept + memory.work_nbytes)
         check_memory(memory_nbytes, max(here, worker), shares if worker > here else 1)
         self._most_nbytes = memory.most_read_nbytes(memory_nbytes // shares, kept)

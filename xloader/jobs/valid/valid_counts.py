@@ -165,7 +165,7 @@ def count_on_cluster(
     """
     if check.footprint is None:
         return count_valid(check, wanted, memory_nbytes, 1)
-    WindowCounter(check).check_memory(memory_nbytes, tasks.threads_per_worker)
+    WindowCounter(check).check_memory(memory_nbytes, tasks.most_threads_of_worker)
     return count_in_units(
         check,
         wanted,
