@@ -34,7 +34,7 @@ from benchmarks import page, stats_contest
 from benchmarks.measure import MIB, PeakMemory, resident_nbytes
 from benchmarks.stores import ensure_stores
 from benchmarks.table import make_table
-from xloader.jobs.statistics import stats_units
+from xloader.jobs import cluster_tasks
 
 NUM_WORKERS: Final = 2
 NUM_SHARDS: Final = (10**3, 10**4, 10**5)
@@ -111,7 +111,7 @@ def measure_scheduler(folder: Path, num_shards: int, client: Client) -> Schedule
     samples = xloader.open(write_shards(folder, num_shards), on_missing="fill")
     client.run_on_scheduler(_begin)  # type: ignore[no-untyped-call]
     begin = time.perf_counter()
-    with mock.patch.object(stats_units, "_UNIT_NBYTES", SHARD_NBYTES):
+    with mock.patch.object(cluster_tasks, "_MOST_UNIT_NBYTES", SHARD_NBYTES):
         stats = samples.stats(client=client)
     seconds = time.perf_counter() - begin
     assert int(stats["t"].sel(stat="count")) == num_shards * SHARD_NBYTES // 4

@@ -103,6 +103,15 @@ def test_a_cluster_only_measures(store: Path) -> None:
     assert "add --measure" in found.output
 
 
+def test_a_worker_measures(shared_cluster: Any, store: Path) -> None:
+    line = ("advise", store, *CHUNKS[:2], "--batch-size", 4)
+    scheduler = ("--scheduler", shared_cluster.scheduler_address)
+    found = succeed(*line, "--measure", *scheduler)
+    assert (found["speed"], succeed(*line)["speed"]) == ("measured", "assumed")
+    assert found["num_measured_reads"] == 4
+    assert succeed(*line, "--measure")["num_measured_reads"] == 4
+
+
 @pytest.mark.parametrize("window", [(), ("--window", "time=3")])
 def test_stats(shared_cluster: Any, store: Path, window: tuple[str, ...]) -> None:
     found = succeed("stats", store, *window, "--scheduler", shared_cluster.scheduler_address)

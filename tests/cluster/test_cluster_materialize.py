@@ -290,7 +290,7 @@ def test_the_memory_of_a_worker_is_divided_by_its_threads(
 ) -> None:
     samples = xloader.open(tmp_path / "source.zarr", variables=["u"]).window(time=3)
     with distributed.Client(wide_cluster) as client:
-        with pytest.raises(MemoryBudgetError, match="each of its 2 threads has an equal") as error:
+        with pytest.raises(MemoryBudgetError, match="each of 2 threads of a worker") as error:
             samples.materialize(tmp_path / "t.zarr", client=client, memory=1000, **OPTIONS)
         least = error.value.minimum_nbytes
         options = {**OPTIONS, "dry_run": True}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +15,7 @@ import xarray as xr
 
 import xloader
 from xloader import Batch, Samples
-from xloader.errors import OptionError, TransformError
+from xloader.errors import ClusterError, OptionError, TransformError
 from xloader.jobs.sample_units import cut_samples, num_reads
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
@@ -95,6 +97,25 @@ def test_errors_of_the_function_and_caches(client: Any, path: Path, tmp_path: Pa
 
 def mean_rain(batch: Batch) -> Any:
     return batch.rain.mean(axis=(1, 2, 3))
+
+
+def test_a_module_that_workers_lack(client: Any, path: Path, tmp_path: Path) -> None:
+    name = "only_here_of_scores"
+    (tmp_path / f"{name}.py").write_text(
+        "def mean(batch):\n    return batch.rain.mean((1, 2, 3))\n"
+    )
+    samples = xloader.open(path).window(time=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        module = importlib.import_module(name)
+        with pytest.raises(ClusterError, match=rf"lacks a module.*{name}.*upload_file"):
+            samples.score(module.mean, client=client)
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            scores = samples.score(module.mean, client=client)
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
+    np.testing.assert_array_equal(scores, samples.score(mean_rain, client=False))
 
 
 def test_advice_is_measured_by_a_worker(client: Any, path: Path, tmp_path: Path) -> None:

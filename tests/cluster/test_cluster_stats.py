@@ -23,8 +23,9 @@ from zarr.storage import LocalStore
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
 from xloader.errors import MemoryBudgetError, MissingChunkWarning, OptionError
+from xloader.jobs import cluster_tasks
 from xloader.jobs.cluster_tasks import ClusterTasks
-from xloader.jobs.statistics import stats_tasks, stats_units
+from xloader.jobs.statistics import stats_tasks
 from xloader.jobs.statistics.stats_job import StatsJob
 from xloader.jobs.statistics.stats_tasks import StatsOnCluster
 from xloader.testing import FaultyStore, SourceRecorder, write_store
@@ -260,7 +261,7 @@ def test_the_scheduler_holds_few_tasks(
     samples = xloader.open(data)
     whole = samples.stats(client=False)
     # A chunk a unit.
-    monkeypatch.setattr(stats_units, "_UNIT_NBYTES", 1)
+    monkeypatch.setattr(cluster_tasks, "_MOST_UNIT_NBYTES", 1)
     client.run_on_scheduler(watch)
     xr.testing.assert_identical(samples.stats(), whole)
     most, num_done = client.run_on_scheduler(told)

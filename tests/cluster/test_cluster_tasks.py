@@ -17,7 +17,7 @@ from dask.utils import key_split
 
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
-from xloader.errors import ClusterError, CorruptChunkError, OptionError
+from xloader.errors import ClusterError, CorruptChunkError, OptionError, TransformError
 from xloader.jobs.cluster_tasks import ClusterTasks, find_cluster
 from xloader.sources.dask_cluster import active_client
 
@@ -71,6 +71,15 @@ def fail(shared: Path, unit: int) -> None:
 def test_an_error_of_a_task_is_passed_on(client: Any):
     with pytest.raises(CorruptChunkError, match="bytes do not decode"):
         list(ClusterTasks(client).run("failing", fail, None, range(9)))
+
+
+def leave(shared: None, unit: int) -> None:
+    raise SystemExit(3)
+
+
+def test_a_task_cannot_end_its_worker(client: Any):
+    with pytest.raises(TransformError, match=r"tried to end the process.*SystemExit\(3\)"):
+        list(ClusterTasks(client).run("leaving", leave, None, [0]))
 
 
 def sees_client(shared: None, unit: int) -> bool:
@@ -141,6 +150,65 @@ def test_find_cluster(client: Any, tmp_path: Path):
         find_cluster(client, large)
     with pytest.raises(OptionError, match="client is not a dask client"):
         find_cluster("tcp://localhost:8786", recipe)
+
+
+class Threads(ClusterTasks):
+    """A cluster of two workers with four threads each."""
+
+    def _threads(self) -> list[int]:
+        return [4, 4]
+
+
+def test_sizes_of_units(client: Any):
+    gib, tasks = 1 << 30, Threads(client)
+    # Large jobs: a quarter of a gigabyte, and at most so many units.
+    assert tasks.unit_nbytes(1000 * gib) == gib // 4
+    assert tasks.unit_nbytes(10**6 * gib) == 100 * gib
+    assert tasks.unit_nbytes(10**6 * gib, 5000) == 200 * gib
+    # Small jobs: four for each thread.
+    assert (tasks.unit_nbytes(128), tasks.unit_nbytes(3)) == (4, 1)
+
+
+def test_workers_that_start_for_tasks():
+    """Of a cluster that starts its workers for tasks, the threads of a worker are known."""
+    with (
+        local_cluster(0, processes=False) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        cluster.adapt(minimum=0, maximum=1, interval="50ms", wait_count=10**6)
+        recipe = xr.Dataset({"t": ("time", np.arange(8.0))}).xloader.window(time=2).recipe
+        assert not client.nthreads()
+        found = find_cluster(None, recipe)
+        assert found is not None
+        assert len(client.nthreads()) == 1
+
+
+def count_in_task(path: str, kind: str) -> float:
+    if kind == "an active client":
+        distributed.get_client()
+        client = None
+    elif kind == "a client":
+        client = distributed.get_client()
+    samples = xloader.open(path).window(time=2)
+    if kind == "a client of one's own":
+        with distributed.worker_client() as client:
+            return float(samples.stats(client=client).t.sel(stat="count"))
+    return float(samples.stats(client=client).t.sel(stat="count"))
+
+
+@pytest.mark.parametrize("kind", ["an active client", "a client", "a client of one's own"])
+def test_jobs_within_a_task_do_not_wait_for_their_own_thread(
+    client: Any, tmp_path: Path, kind: str
+):
+    xr.Dataset({"t": ("time", np.arange(8.0))}).to_zarr(
+        tmp_path / "s.zarr", zarr_format=3, consolidated=False
+    )
+    # All threads of the workers wait at the same time.
+    futures = [
+        client.submit(count_in_task, str(tmp_path / "s.zarr"), kind, key=f"{kind}-{number}")
+        for number in range(2)
+    ]
+    assert [future.result(timeout=60) for future in futures] == [8, 8]
 
 
 def test_memory_of_a_task(client: Any):

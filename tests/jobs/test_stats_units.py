@@ -183,10 +183,7 @@ def test_number_of_subtrees(num_leaves: int) -> None:
 
 
 def test_sizes_of_units() -> None:
-    gib = 1 << 30
-    # Large jobs: a quarter of a gigabyte, and at most so many units.
-    assert UnitSizes.of(1000 * gib, 8, 10_000, 1).unit_nbytes == gib // 4
-    assert UnitSizes.of(10**6 * gib, 8, 10_000, 1).unit_nbytes == 200 * gib
-    # Small jobs: four for each thread, and no larger than the share of a thread.
-    small = UnitSizes.of(64, 4, 10_000, 1)
-    assert (small.unit_nbytes, small.clean_nbytes) == (4, 16)
+    # No unit goes on for longer than the share of a thread, or than 2 GiB.
+    assert UnitSizes.of(4, 64, 4, 1) == UnitSizes(4, 16, 1)
+    assert UnitSizes.of(4, 1 << 40, 4, 1) == UnitSizes(4, 1 << 31, 1)
+    assert UnitSizes.of(1 << 32, 1 << 40, 4, 1) == UnitSizes(1 << 32, 1 << 32, 1)

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 import cloudpickle
 
-from xloader.errors import MemoryBudgetError, OptionError
+from xloader.errors import ClusterError, MemoryBudgetError, OptionError, TransformError
 from xloader.jobs.task_warnings import TaskWarnings, collect_warnings
 from xloader.loader.process_messages import Warned
 from xloader.sources.dask_cluster import (
@@ -27,6 +27,7 @@ from xloader.sources.dask_cluster import (
     check_open,
     cluster_errors,
     is_closed,
+    waiting_in_task,
     working_for_cluster,
 )
 
@@ -86,19 +87,34 @@ class ClusterTasks:
         """Most tasks that the scheduler holds."""
         return _NUM_AHEAD * self.num_threads
 
-    def unit_nbytes(self, total_nbytes: int) -> int:
-        """Decoded bytes of a unit of work, of a job that reads so many in all.
+    def unit_nbytes(self, total_nbytes: int, most_units: int = MOST_UNITS) -> int:
+        """Decoded bytes of a unit of work.
 
         Each thread gets several units, so that all end at about the same time.
+
+        Parameters
+        ----------
+        total_nbytes : int
+            Decoded bytes that the job reads in all.
+        most_units : int
+            Most units of the job.
         """
         share = total_nbytes // (_UNITS_A_THREAD * self.num_threads)
-        return max(min(share, _MOST_UNIT_NBYTES), -(-total_nbytes // MOST_UNITS), 1)
+        return max(min(share, _MOST_UNIT_NBYTES), -(-total_nbytes // most_units), 1)
 
     def _threads(self) -> list[int]:
         """Number of threads of each worker that is there now."""
         with cluster_errors("looking for its workers", self.client):
             check_open(self.client)
             return list(self.client.nthreads().values())
+
+    def wait_for_worker(self) -> None:
+        """Wait for a worker, where there is none: a cluster may start its workers for tasks.
+
+        How many threads share the memory of a worker is known only then.
+        """
+        while not self._threads():
+            self.call("waiting for a worker", bool)
 
     @contextmanager
     def memory_errors(self, memory_nbytes: int) -> Iterator[None]:
@@ -123,7 +139,8 @@ class ClusterTasks:
                 raise
             raise MemoryBudgetError(
                 error.what,
-                given=f"memory={memory_nbytes} bytes for {count} tasks at a time on a worker",
+                given=f"memory={memory_nbytes} bytes, of which each of {count} threads of a worker "
+                "has its share",
                 minimum_nbytes=count * error.minimum_nbytes,
                 remedy="give the workers fewer threads",
             ) from error
@@ -168,7 +185,7 @@ class ClusterTasks:
         running: dict[Any, Unit] = {}
         held: list[Any] = []
         try:
-            with shown, cluster_errors(what, client):
+            with shown, cluster_errors(what, client), waiting_in_task():
                 check_open(client)
                 # As the result of a task, it is made again where the worker that had it is lost.
                 held.append(client.submit(_load, dump(shared), key=f"{name}-shared-{token}"))
@@ -280,7 +297,9 @@ def find_cluster(
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
     if not fault:
-        return ClusterTasks(own)
+        tasks = ClusterTasks(own)
+        tasks.wait_for_worker()
+        return tasks
     if client is None:
         return None
     raise OptionError(
@@ -324,14 +343,30 @@ def dump(value: object) -> bytes:
 
 
 def _load(data: bytes) -> Any:
-    return cloudpickle.loads(data)
+    try:
+        return cloudpickle.loads(data)
+    except (ImportError, AttributeError) as error:
+        raise ClusterError(
+            "a worker of the dask cluster lacks a module, or has another version of it",
+            given=f"{type(error).__name__}: {error}",
+            remedy="install the module on the workers, or send it: client.upload_file(path), or "
+            "cloudpickle.register_pickle_by_value(module) before this call",
+        ) from error
 
 
 def _do(
     work: Callable[[Any, Any], Result], shared: Any, unit: Any, token: str
 ) -> tuple[Result, list[Warned]]:
     with working_for_cluster(), collect_warnings(token) as warned:
-        result = work(shared, unit)
+        try:
+            result = work(shared, unit)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # dask would end the worker, and the client would wait forever.
+            raise TransformError(
+                "a function that was called in a task of a cluster tried to end the process",
+                given=repr(error),
+                remedy="raise an exception of another kind there",
+            ) from error
     return result, warned
 
 

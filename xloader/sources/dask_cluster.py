@@ -29,8 +29,8 @@ def active_client() -> Any:
     Returns
     -------
     distributed.Client or None
-        None if there is none, if it can only be awaited, and while this process carries out a task
-        of a cluster: a task that waits for other tasks could wait forever.
+        None if there is none, if it can only be awaited, and within a task of a cluster, whosever
+        it is: a task that waits for other tasks could wait forever.
     """
     # A process that uses a cluster has imported it.
     distributed = sys.modules.get("distributed")
@@ -40,7 +40,41 @@ def active_client() -> Any:
         client = distributed.default_client()
     except ValueError:
         return None
-    return None if client.asynchronous or is_closed(client) else client
+    if client.asynchronous or is_closed(client) or is_in_task():
+        return None
+    # A worker makes a client for its tasks active in its process, for good.
+    return None if client.id.startswith("Client-worker-") else client
+
+
+def is_in_task() -> bool:
+    """Whether the calling thread carries out a task of a cluster."""
+    from distributed import get_worker
+
+    try:
+        get_worker()
+    except ValueError:
+        return False
+    return True
+
+
+@contextmanager
+def waiting_in_task() -> Iterator[None]:
+    """Wait for tasks of a cluster, in a ``with`` block that may itself run in a task.
+
+    Then the task gives its thread back to the worker meanwhile, as in dask's own ``.compute()``.
+    """
+    from distributed import rejoin, secede
+    from distributed.threadpoolexecutor import thread_state
+
+    # Tasks that have already given it back do not take it again.
+    if not is_in_task() or not getattr(thread_state, "proceed", False):
+        yield
+        return
+    secede()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        rejoin()  # type: ignore[no-untyped-call]
 
 
 def is_closed(client: Any) -> bool:

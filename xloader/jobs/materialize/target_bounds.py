@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -14,8 +14,7 @@ import xarray as xr
 from xloader.core.packing import Packing
 from xloader.errors import OptionError
 from xloader.jobs.chunk_sweep import ChunkValues
-from xloader.jobs.cluster_tasks import MOST_UNITS, ClusterTasks
-from xloader.jobs.materialize.cluster_sections import UNITS_PER_THREAD
+from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.jobs.materialize.section_writer import sweep_values
 from xloader.jobs.materialize.value_packing import (
     PackRequest,
@@ -25,9 +24,6 @@ from xloader.jobs.materialize.value_packing import (
     make_packing,
 )
 from xloader.recipe.recipe import Recipe
-
-_PART_NBYTES: Final = 128 << 20
-"""Decoded bytes of the chunks that a task on a cluster reads."""
 
 
 def find_bounds(
@@ -100,14 +96,13 @@ class _BoundsPass:
     memory: int
     num_threads: int
 
-    def parts(self, num_threads: int) -> Iterator[tuple[int, int]]:
-        """Parts of the chunks, for a cluster with so many threads."""
+    def parts(self, tasks: ClusterTasks) -> Iterator[tuple[int, int]]:
+        """Parts of the chunks for the tasks of a cluster."""
         axes = self.recipe.axes_of(self.name)
         num_chunks = math.prod(axis.num_blocks for axis in axes)
         nbytes = math.prod(axis.size for axis in axes)
         nbytes *= self.recipe.variable(self.name).stored_dtype.itemsize
-        count = max(UNITS_PER_THREAD * num_threads, nbytes // _PART_NBYTES)
-        count = min(count, num_chunks, MOST_UNITS)
+        count = min(-(-nbytes // tasks.unit_nbytes(nbytes)), num_chunks)
         for number in range(count):
             yield number * num_chunks // count, (number + 1) * num_chunks // count
 
@@ -116,8 +111,7 @@ def _read(job: _BoundsPass, tasks: ClusterTasks | None) -> tuple[ValueBounds, in
     if tasks is None:
         return _read_part(job, None)
     found, num_reads = ValueBounds(math.inf, -math.inf), 0
-    parts = job.parts(tasks.num_threads)
-    for _, (own, reads) in tasks.run("finding bounds of values", _read_part, job, parts):
+    for _, (own, reads) in tasks.run("finding bounds of values", _read_part, job, job.parts(tasks)):
         found, num_reads = found.union(own), num_reads + reads
     return found, num_reads
 

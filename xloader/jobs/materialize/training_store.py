@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +18,7 @@ from numpy.typing import DTypeLike
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole
 from xloader.core.options import usable_cores
-from xloader.errors import EmptySamplesError, MemoryBudgetError, OptionError, TargetError
+from xloader.errors import EmptySamplesError, OptionError, TargetError
 from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.jobs.materialize.array_rewrite import ArrayRewrite, write_arrays
 from xloader.jobs.materialize.cluster_sections import find_writing_cluster, read_back_on_cluster
@@ -168,7 +169,7 @@ class TrainingStore:
         self._tasks = tasks
         # What one task may take, of which a worker runs several at a time.
         self._num_tasks = 1 if tasks is None else tasks.most_threads_of_worker
-        self._memory = run.memory // self._num_tasks
+        self._memory = run.memory if tasks is None else tasks.task_memory(run.memory)
         self._num_threads = run.num_threads if tasks is None else 1
         names = written_names(self._recipe)
         if not names:
@@ -189,10 +190,8 @@ class TrainingStore:
         self._metadata = self._describe(names, options, is_dry=is_dry)
         self._job = self._facts()
         self._found.check(self._job, store)
-        try:
+        with nullcontext() if tasks is None else tasks.memory_errors(run.memory):
             self._jobs = self._plan()
-        except MemoryBudgetError as error:
-            raise self._of_worker(error) from None
 
     def plan(self) -> Materialized:
         """The plan: nothing is written."""
@@ -312,18 +311,6 @@ class TrainingStore:
             )
             for array in self._metadata.arrays
         ]
-
-    def _of_worker(self, error: MemoryBudgetError) -> MemoryBudgetError:
-        """The error in the memory of a worker, of which each task has a part."""
-        if self._num_tasks == 1:
-            return error
-        return MemoryBudgetError(
-            f"the memory of a worker is too small, of which each of its {self._num_tasks} threads "
-            "has an equal part for a shard of the target and the chunks it is made of",
-            given=f"memory={self._run.memory} bytes",
-            minimum_nbytes=error.minimum_nbytes * self._num_tasks,
-            remedy="choose smaller shards, or start workers with fewer threads",
-        )
 
     def _finish(self) -> Materialized:
         """Check what is written, and complete the store if every part is."""

@@ -150,7 +150,9 @@ class StatsOnCluster:
             len(chunks_of(own.order, pieces)) * own.chunk_nbytes
             for own, pieces in zip(job.jobs, wanted, strict=True)
         )
-        sizes = UnitSizes.of(total, tasks.num_threads, MOST_UNITS, _RESULT_NBYTES)
+        # Ends of units are looked for in the upper half of this size.
+        unit_nbytes = tasks.unit_nbytes(total, MOST_UNITS // 2)
+        sizes = UnitSizes.of(unit_nbytes, total, tasks.num_threads, _RESULT_NBYTES)
         self._units = cut_units(job.recipe.source, job.jobs, wanted, sizes)
         self.num_reads = 0
 

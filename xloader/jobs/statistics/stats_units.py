@@ -22,12 +22,8 @@ from xloader.jobs.statistics.chunk_order import ChunkOrder
 from xloader.jobs.statistics.stats_sweep import Pieces, VariableJob, chunks_of
 from xloader.sources.base import SmallKey, Source
 
-_UNIT_NBYTES: Final = 1 << 28
 _CLEAN_NBYTES: Final = 1 << 31
-"""Decoded bytes of a unit; and of one that ends only there so that no chunk is read twice."""
-
-_UNITS_PER_THREAD: Final = 4
-"""Least units for each thread of the cluster, if there are so many chunks."""
+"""Most decoded bytes of a unit that goes on so that no chunk is read twice."""
 
 _END_LEVEL: Final = 64
 """The level of the end of a tree, which is above that of any subtree."""
@@ -73,26 +69,23 @@ class UnitSizes:
 
     @classmethod
     def of(
-        cls, total_nbytes: int, num_threads: int, most_units: int, result_nbytes: int
+        cls, unit_nbytes: int, total_nbytes: int, num_threads: int, result_nbytes: int
     ) -> UnitSizes:
         """The sizes for a job.
 
         Parameters
         ----------
+        unit_nbytes : int
+            Decoded bytes of a unit, by `ClusterTasks.unit_nbytes`.
         total_nbytes : int
             Decoded bytes of the job.
         num_threads : int
             Threads of the cluster.
-        most_units : int
-            Most units of a job.
         result_nbytes : int
             Most bytes of the statistics of a unit.
         """
-        share = total_nbytes // num_threads
-        unit = min(_UNIT_NBYTES, share // _UNITS_PER_THREAD)
-        # Ends of ranges are looked for in the upper half of this size.
-        unit = max(unit, 2 * total_nbytes // most_units, 1)
-        return cls(unit, max(unit, min(share, _CLEAN_NBYTES)), result_nbytes)
+        clean_nbytes = min(total_nbytes // num_threads, _CLEAN_NBYTES)
+        return cls(unit_nbytes, max(unit_nbytes, clean_nbytes), result_nbytes)
 
 
 def cut_units(

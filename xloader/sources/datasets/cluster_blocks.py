@@ -149,13 +149,15 @@ class BlockRequests:
         return self._are_reached
 
 
-def with_held_values(tasks: Graph) -> Graph:
+def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
     """Tasks for this thread, with the values that a cluster holds: persisted and scattered ones.
 
     Parameters
     ----------
     tasks : dict
         The tasks.
+    keys : sequence
+        The keys of the values that are wanted.
 
     Raises
     ------
@@ -167,6 +169,8 @@ def with_held_values(tasks: Graph) -> Graph:
         return tasks
     held = [key for key, task in tasks.items() if isinstance(task, distributed.Future)]
     needed = {key for task in tasks.values() for key in getattr(task, "dependencies", ())}
+    # A block that is itself persisted has no task left.
+    needed.update(keys)
     held += needed - tasks.keys()
     if not held:
         return tasks

@@ -97,7 +97,7 @@ class BlockComputer:
         tasks = self._graph_of([array for array, _ in blocks]).tasks(keys)
         client = active_client()
         if client is None:
-            found = _get_sync(with_held_values(tasks), keys)
+            found = _get_sync(with_held_values(tasks, keys), keys)
         else:
             found = BlockRequests.of(client).get(client, tasks, keys)
         return [_checked(block, *place) for block, place in zip(found, blocks, strict=True)]
