@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import dask
 import pytest
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
@@ -24,6 +25,29 @@ def shared_cluster() -> Iterator[Any]:
 def client(shared_cluster: Any) -> Iterator[Any]:
     """A client of the shared cluster, which is active during one test."""
     with distributed.Client(shared_cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def mortal_cluster() -> Iterator[Any]:
+    """A cluster of four workers for all tests that kill some of them: dask starts them again."""
+    # A task that kills one more worker than this is given up; each takes seconds to start.
+    with (
+        warnings.catch_warnings(),
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+    ):
+        warnings.simplefilter("ignore")
+        with local_cluster(4) as cluster:
+            yield cluster
+
+
+@pytest.fixture
+def mortal_client(mortal_cluster: Any) -> Iterator[Any]:
+    """A client of the mortal cluster, which is active during one test.
+
+    Wait for four workers where they are needed: those of other tests may be about to start again.
+    """
+    with distributed.Client(mortal_cluster) as client:
         yield client
 
 

@@ -16,7 +16,7 @@ import xarray as xr
 import zarr
 
 import xloader
-from tests.cluster.conftest import distributed, local_cluster
+from tests.cluster.conftest import distributed
 from tests.jobs.test_materialize_restarts import (
     BETWEEN,
     DIRECT,
@@ -143,10 +143,9 @@ def test_stores_have_the_bytes_of_threads(
     check_on(client, samples, tmp_path, case)
 
 
-def test_four_workers(samples: Samples, tmp_path: Path) -> None:
-    with local_cluster(4) as cluster, distributed.Client(cluster) as client:
-        client.wait_for_workers(4)
-        check_on(client, samples, tmp_path, "through an intermediate store")
+def test_four_workers(mortal_client: Any, samples: Samples, tmp_path: Path) -> None:
+    mortal_client.wait_for_workers(4)
+    check_on(mortal_client, samples, tmp_path, "through an intermediate store")
 
 
 def test_an_active_client_is_used(client: Any, samples: Samples, tmp_path: Path) -> None:
@@ -230,16 +229,15 @@ IN_T: Place = ("t", (0, 4, 4))
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_workers_that_are_killed(samples: Samples, tmp_path: Path) -> None:
+def test_workers_that_are_killed(mortal_client: Any, samples: Samples, tmp_path: Path) -> None:
     """One while sections are written, and one while the intermediate store is filled."""
     samples.materialize(tmp_path / "threads.zarr", client=False, memory=DIRECT, **OPTIONS)
     source, folders = samples.recipe.source, [tmp_path / "first", tmp_path / "second"]
     for folder, place in zip(folders, (LAST_OF_U, IN_T), strict=True):
         folder.mkdir()
         source = Trap(source, place, folder, kill=True)
-    with local_cluster(2) as cluster, distributed.Client(cluster):
-        trapped = xloader.open(source).window(time=3)
-        done = trapped.materialize(tmp_path / "t.zarr", memory=BETWEEN, verify=True, **OPTIONS)
+    trapped = xloader.open(source).window(time=3)
+    done = trapped.materialize(tmp_path / "t.zarr", memory=BETWEEN, verify=True, **OPTIONS)
     assert all(map(has_begun, folders))
     assert done.is_complete
     assert done.variables[0].intermediate_chunks is not None

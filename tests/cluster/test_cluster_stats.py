@@ -21,7 +21,7 @@ import xarray as xr
 from zarr.storage import LocalStore
 
 import xloader
-from tests.cluster.conftest import distributed, local_cluster
+from tests.cluster.conftest import distributed
 from xloader.errors import MemoryBudgetError, MissingChunkWarning, OptionError
 from xloader.jobs import cluster_tasks
 from xloader.jobs.cluster_tasks import ClusterTasks
@@ -173,19 +173,22 @@ def faulty(data: Path, faults: dict[str, Any]) -> FaultyStore:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_four_workers_of_which_one_is_killed(data: Path, tmp_path: Path) -> None:
+def test_four_workers_of_which_one_is_killed(
+    mortal_client: Any, data: Path, tmp_path: Path
+) -> None:
     whole = xloader.open(data).stats(client=False)
     (tmp_path / "pids").mkdir()
     both = {f"t2m/c/{number}/0/0": partial(meet, tmp_path / "pids") for number in range(15)}
     recorder, samples = recorded(faulty(data, both), tmp_path / "log")
     one = {"z/c/17/1/0": partial(die_once, tmp_path / "mark")}
-    with local_cluster(4) as cluster, distributed.Client(cluster) as client:
-        xr.testing.assert_identical(samples.stats(client=client), whole)
-        assert set(recorder.reads.values()) == {1}
-        assert len(pids_of(recorder)) > 1
-        assert os.getpid() not in pids_of(recorder)
-        recorder, samples = recorded(faulty(data, one), tmp_path / "log of kills")
-        xr.testing.assert_identical(samples.stats(client=client, path=tmp_path / "s.nc"), whole)
+    mortal_client.wait_for_workers(4)
+    xr.testing.assert_identical(samples.stats(client=mortal_client), whole)
+    assert set(recorder.reads.values()) == {1}
+    assert len(pids_of(recorder)) > 1
+    assert os.getpid() not in pids_of(recorder)
+    recorder, samples = recorded(faulty(data, one), tmp_path / "log of kills")
+    found = samples.stats(client=mortal_client, path=tmp_path / "s.nc")
+    xr.testing.assert_identical(found, whole)
     assert (tmp_path / "mark").exists()
     assert recorder.reads["z", (17, 1, 0)] == 2
     # What was done by other workers is not done again.
@@ -196,7 +199,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from tests.cluster import test_cluster_stats as tests
-from tests.cluster.conftest import distributed, local_cluster
+from tests.cluster.conftest import distributed
 from xloader.jobs.statistics import stats_trees
 from xloader.jobs.statistics.stats_parts import StatsParts
 
@@ -211,7 +214,7 @@ if __name__ == "__main__":
 
     StatsParts.add = add_or_die
     _, samples = tests.recorded(Path(sys.argv[1]), folder / "log")
-    with local_cluster(1) as cluster, distributed.Client(cluster):
+    with distributed.Client(sys.argv[3]):
         samples.stats(path=folder / "stats.nc", by="month")
 """
 
@@ -219,6 +222,7 @@ if __name__ == "__main__":
 def test_a_killed_client_goes_on_from_its_files(client: Any, data: Path, tmp_path: Path) -> None:
     (tmp_path / "child.py").write_text(CHILD, "utf-8")
     line = [sys.executable, str(tmp_path / "child.py"), str(data), str(tmp_path)]
+    line.append(client.scheduler.address)
     here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     child = subprocess.run(line, cwd=ROOT, env=here, capture_output=True, text=True)
     assert child.returncode == -signal.SIGKILL, child.stderr

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import pytest
 import xarray as xr
@@ -126,15 +125,21 @@ def test_a_client_that_is_closed(shared_cluster: Any, tmp_path: Path):
     assert find_cluster(None, recipe) is None
 
 
+def allow_failures(count: int, dask_scheduler: Any) -> None:
+    dask_scheduler.allowed_failures = count
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_tasks_of_a_lost_worker_are_done_by_another(tmp_path: Path):
-    # One more worker than this dies before dask gives a task up; each takes seconds to start.
-    failures = dask.config.set({"distributed.scheduler.allowed-failures": 1})
-    with failures, local_cluster(2) as cluster, distributed.Client(cluster) as client:
-        found = ClusterTasks(client).run("dying", die_once, tmp_path, range(8))
-        assert sorted(unit for unit, _ in found) == list(range(8))
+def test_tasks_of_a_lost_worker_are_done_by_another(mortal_client: Any, tmp_path: Path):
+    found = ClusterTasks(mortal_client).run("dying", die_once, tmp_path, range(8))
+    assert sorted(unit for unit, _ in found) == list(range(8))
+    # Each worker that starts again takes seconds, so one is enough.
+    mortal_client.run_on_scheduler(allow_failures, 0)
+    try:
         with pytest.raises(ClusterError, match="workers died each time"):
-            list(ClusterTasks(client).run("dying", die, None, range(2)))
+            list(ClusterTasks(mortal_client).run("dying", die, None, range(1)))
+    finally:
+        mortal_client.run_on_scheduler(allow_failures, 1)
 
 
 def test_find_cluster(client: Any, tmp_path: Path):

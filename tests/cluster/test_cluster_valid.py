@@ -16,7 +16,6 @@ import pytest
 import xarray as xr
 
 import xloader
-from tests.cluster.conftest import distributed, local_cluster
 from xloader import Samples
 from xloader.errors import CorruptChunkError, MemoryBudgetError, OptionError
 from xloader.jobs import cluster_tasks
@@ -166,13 +165,13 @@ def test_windows_that_wrap_or_are_padded(
     assert 0 < mask.num_valid < len(mask)
 
 
-def test_four_workers(path: Path, tmp_path: Path) -> None:
+def test_four_workers(mortal_client: Any, path: Path, tmp_path: Path) -> None:
     make, options = CASES["straddling 3-d"]
     expected = make(xloader.open(path)).is_valid(**options, cache=False, client=False)
-    with local_cluster(4) as cluster, distributed.Client(cluster) as client:
-        opened, recorder = counted(path, tmp_path / "log")
-        assert make(opened).is_valid(**options, cache=False, client=client) == expected
-        assert set(recorder.reads.values()) == {1}
+    opened, recorder = counted(path, tmp_path / "log")
+    mortal_client.wait_for_workers(4)
+    assert make(opened).is_valid(**options, cache=False, client=mortal_client) == expected
+    assert set(recorder.reads.values()) == {1}
 
 
 def test_dropna(client: Any, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,15 +206,16 @@ class DyingSource(SourceRecorder):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_a_worker_that_is_killed_costs_nothing_but_time(path: Path, tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_costs_nothing_but_time(
+    mortal_client: Any, path: Path, tmp_path: Path
+) -> None:
     opened = xloader.open(path)
     source = DyingSource(opened.recipe.source, log=tmp_path / "log")
     source.mark, source.chunk = tmp_path / "mark", (4, 1, 1)
     samples = Samples(replace(opened.recipe, source=source))
     make, options = CASES["straddling 2-d"]
     expected = make(opened).is_valid(**options, client=False)
-    with local_cluster(2) as cluster, distributed.Client(cluster) as client:
-        mask = make(samples).is_valid(**options, cache=False, client=client)
+    mask = make(samples).is_valid(**options, cache=False, client=mortal_client)
     assert source.mark.exists()
     assert mask == expected
     # What the lost worker had read is counted once.
