@@ -21,8 +21,74 @@ FINDING = {
     "value": (int, float, str, None),
 }
 
+SIZES = [(int, [int])]
+
+NANS = {
+    "num_chunks": int,
+    "num_values": int,
+    "num_nans": int,
+    "num_unreadable": int,
+    "errors": [str],
+    "is_whole": bool,
+    "share": MAYBE,
+}
+
+VARIABLE = {
+    "name": str,
+    "dims": [str],
+    "shape": [int],
+    "dtype": str,
+    "stored_dtype": str,
+    "units": str,
+    "chunks": SIZES,
+    "shards": (SIZES, None),
+    "num_chunks": int,
+    "chunk_nbytes": int,
+    "nbytes": int,
+    "stored_nbytes": (int, None),
+    "is_estimated": bool,
+    "ratio": MAYBE,
+    "path": str,
+    "is_direct": bool,
+    "num_objects": (int, None),
+    "num_absent": (int, None),
+    "num_beyond": (int, None),
+    "num_empty": (int, None),
+    "absent": [str],
+    "beyond": [str],
+    "empty": [str],
+    "nans": (NANS, None),
+}
+
+LABELS = {
+    "name": str,
+    "dims": [str],
+    "shape": [int],
+    "dtype": str,
+    "units": str,
+    "first": str,
+    "last": str,
+    "step": str,
+    "gaps": str,
+    "num_duplicates": int,
+    "num_backward": int,
+    "num_missing": int,
+    "is_time": bool,
+    "problem": str,
+}
+
 SHAPES: dict[str, Any] = {
     "doctor": {"findings": [FINDING], "num_problems": int, "num_notes": int},
+    "inspect": {
+        "name": str,
+        "variables": [VARIABLE],
+        "labels": [LABELS],
+        "grids": [{"chunks": {str: (int, [int])}, "variables": [str]}],
+        "differing_dims": [str],
+        "file_nbytes": (int, None),
+        "findings": [FINDING],
+        "num_problems": int,
+    },
 }
 
 

@@ -11,6 +11,7 @@ import click
 from xloader.cli.advise_command import advise
 from xloader.cli.demo_command import demo
 from xloader.cli.doctor_command import doctor
+from xloader.cli.inspect_command import inspect
 from xloader.cli.materialize_command import materialize
 from xloader.cli.merge_command import merge
 from xloader.cli.stats_command import stats
@@ -22,5 +23,5 @@ def main() -> None:
     """Prepare archives for training, and plan shuffled epochs that read each chunk once."""
 
 
-for _command in (doctor, stats, advise, materialize, merge, demo):
+for _command in (doctor, inspect, stats, advise, materialize, merge, demo):
     main.add_command(_command)

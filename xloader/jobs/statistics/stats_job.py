@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,7 +12,6 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.footprint import Footprint, Group
-from xloader.core.windows import Windows
 from xloader.errors import EmptySamplesError, MemoryBudgetError, OptionError
 from xloader.jobs.covered_elements import CoveredElements
 from xloader.jobs.progress_bar import ProgressBar
@@ -30,9 +28,10 @@ from xloader.jobs.statistics.stats_sweep import (
     waiting_nbytes,
 )
 from xloader.jobs.statistics.stats_template import StatsResult
+from xloader.jobs.whole_windows import group_of, whole_recipe
 from xloader.recipe.demands import make_footprint
-from xloader.recipe.layout import FieldLayout, layout_of, make_layouts
-from xloader.recipe.recipe import Field, Recipe
+from xloader.recipe.layout import FieldLayout, make_layouts
+from xloader.recipe.recipe import Recipe
 
 _FLUSH_SECONDS: Final = 10.0
 _FLUSH_NBYTES: Final = 1 << 26
@@ -74,14 +73,8 @@ class StatsJob:
             recipe, names, dim=dim, by=by, quantiles=quantiles, leads=leads, weights=weights
         )
         self.options = options
-        self._whole = _whole_recipe(recipe, names)
-        groups = [
-            make_footprint(
-                self._whole,
-                (layout_of(self._whole, Field(name, (name,), has_channels=False)),),
-            ).groups[0]
-            for name in names
-        ]
+        self._whole = whole_recipe(recipe, names)
+        groups = [group_of(self._whole, name) for name in names]
         self._reading = Footprint(self._whole.require_windows(), tuple(groups))
         needed = None if recipe.windows is None else make_footprint(recipe, layouts)
         self.jobs = [
@@ -251,13 +244,3 @@ def _variables(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> list[str]:
             remedy="open other variables, or select more of them",
         )
     return names
-
-
-def _whole_recipe(recipe: Recipe, names: list[str]) -> Recipe:
-    """The recipe with one window over everything, so that each chunk is a block of its own."""
-    dims = tuple(dict.fromkeys(dim for name in names for dim in recipe.dims_of(name)))
-    sizes = tuple(recipe.dim_sizes[dim] for dim in dims)
-    windows = Windows(dims, sizes, sizes, sizes, (1,) * len(sizes))
-    return replace(
-        recipe, windows=windows, fields=(), steps=(), subset=None, slab=None, num_taken=None
-    )
