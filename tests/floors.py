@@ -18,7 +18,7 @@ MAX_FUNCTION_LINES = 60
 
 TOWER = (
     ("cli",),
-    ("demo",),
+    ("demo", "bench"),
     ("__init__",),
     ("dask",),
     ("xbatcher",),
@@ -62,6 +62,7 @@ ONLY_UNDER = {
         "xloader.tensors",
         "xloader.device",
         "xloader.demo",
+        "xloader.bench",
         "xloader.xbatcher.torch_datasets",
     ),
     "jax": ("xloader.tensors",),

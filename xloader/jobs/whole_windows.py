@@ -36,7 +36,7 @@ def group_of(whole: Recipe, name: str) -> Group:
     Parameters
     ----------
     whole : Recipe
-        What `whole_recipe` returns.
+        The recipe that `whole_recipe` returns.
     name : str
         Name of the variable.
     """

@@ -177,6 +177,16 @@ def inspect_store(
     ------
     XloaderError
         If nothing at all can be opened, and no array is found to be the cause.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, xarray as xr
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.ones((6, 4), "f4"))}, {"time": range(6)})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = ds.to_zarr(folder, zarr_format=3, consolidated=False)
+    ...     found = inspect_store(folder, nan_chunks=0)
+    >>> found.variables[0].nans.share, found.labels[0].step, found.problems
+    (0.0, '1', ())
     """
     parts = open_working_parts(
         path, variables=variables, group=group, storage_options=storage_options
