@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import cloudpickle
 
 from xloader.errors import OptionError
-from xloader.recipe.recipe import Recipe
+from xloader.jobs.task_warnings import TaskWarnings, collect_warnings
+from xloader.loader.process_messages import Warned
 from xloader.sources.dask_cluster import active_client, cluster_errors, working_for_cluster
 
 _MOST_SHARED_NBYTES: Final = 8 << 20
@@ -61,8 +62,17 @@ class ClusterTasks:
         memory_nbytes : int
             The option ``memory`` of the job, in bytes.
         """
-        # A worker runs as many tasks at a time as it has threads.
-        return memory_nbytes // max(self._threads(), default=1)
+        return memory_nbytes // self.most_threads_of_worker
+
+    @property
+    def most_threads_of_worker(self) -> int:
+        """Most threads of one worker, which runs as many tasks at a time; at least 1."""
+        return max(self._threads(), default=1)
+
+    @property
+    def most_running(self) -> int:
+        """Most tasks that the scheduler holds."""
+        return _NUM_AHEAD * self.num_threads
 
     def _threads(self) -> list[int]:
         """Number of threads of each worker that is there now."""
@@ -74,11 +84,11 @@ class ClusterTasks:
         work: Callable[[Shared, Unit], Result],
         shared: Shared,
         units: Iterable[Unit],
-    ) -> Iterator[tuple[Unit, Result]]:
+    ) -> Generator[tuple[Unit, Result], None, None]:
         """Do some work for each unit on the workers, and yield results as they come.
 
         A task whose worker is lost is done again by another worker. Tasks that are left when the
-        iterator is closed are cancelled.
+        iterator is closed are cancelled. Warnings of tasks are given here, each text once.
 
         Parameters
         ----------
@@ -101,30 +111,32 @@ class ClusterTasks:
         from distributed import as_completed
 
         client, token = self.client, uuid.uuid4().hex[:12]
+        shown = TaskWarnings(token)
         waiting = enumerate(units)
         running: dict[Any, Unit] = {}
         held: list[Any] = []
         try:
-            with cluster_errors(what):
+            with shown, cluster_errors(what):
                 # As the result of a task, it is made again where the worker that had it is lost.
                 held.append(client.submit(_load, dump(shared), key=f"xloader-shared-{token}"))
                 done: Any = as_completed([], loop=client.loop)  # type: ignore[no-untyped-call]
-                room = _NUM_AHEAD * self.num_threads
+                room = self.most_running
                 while True:
                     while len(running) < room and (own := next(waiting, None)) is not None:
                         number, unit = own
                         key = f"xloader-{token}-{number}"
-                        future = client.submit(_do, work, held[0], unit, key=key)
+                        future = client.submit(_do, work, held[0], unit, token, key=key)
                         running[future] = unit
                         done.add(future)
                     if not running:
                         return
                     future = next(done)
-                    result = future.result()
+                    result, warned = future.result()
                     unit = running.pop(future)
                     # Its result is forgotten by the cluster before the next one comes.
                     del future
-                    room = max(room, _NUM_AHEAD * self.num_threads)
+                    shown.show(warned)
+                    room = max(room, self.most_running)
                     yield unit, result
         finally:
             client.cancel([*running, *held])
@@ -153,7 +165,7 @@ class ClusterTasks:
         return found
 
 
-def find_cluster(client: Any, recipe: Recipe) -> ClusterTasks | None:
+def find_cluster(client: Any, recipe: object) -> ClusterTasks | None:
     """The cluster on which a job over samples runs; None for the threads of this process.
 
     Parameters
@@ -161,8 +173,8 @@ def find_cluster(client: Any, recipe: Recipe) -> ClusterTasks | None:
     client : distributed.Client, False or None
         The cluster. None stands for the active client, if there is one and workers can open what
         the samples are of. False stands for this process.
-    recipe : Recipe
-        The samples.
+    recipe : object
+        The samples, or all that tasks share.
 
     Raises
     ------
@@ -223,9 +235,12 @@ def _load(data: bytes) -> Any:
     return cloudpickle.loads(data)
 
 
-def _do(work: Callable[[Any, Any], Any], shared: Any, unit: Any) -> Any:
-    with working_for_cluster():
-        return work(shared, unit)
+def _do(
+    work: Callable[[Any, Any], Result], shared: Any, unit: Any, token: str
+) -> tuple[Result, list[Warned]]:
+    with working_for_cluster(), collect_warnings(token) as warned:
+        result = work(shared, unit)
+    return result, warned
 
 
 def _call(shared: tuple[Callable[..., Any], tuple[Any, ...]], _: int) -> Any:

@@ -1007,6 +1007,7 @@ class Samples(RecordedMethods):
         path: str | os.PathLike[str] | None = None,
         part: tuple[int, int] | None = None,
         overwrite: bool = False,
+        client: Any = None,
     ) -> Any:
         """Compute statistics of the stored values that the samples need. This reads them, at once.
 
@@ -1051,6 +1052,10 @@ class Samples(RecordedMethods):
             :func:`xloader.merge` makes the result, with the same bits.
         overwrite : bool
             Whether to replace what lies at ``path``, and partial results of another job.
+        client : distributed.Client or False, optional
+            A dask cluster whose workers read the chunks. By default the active client, if there is
+            one and its workers can open the data; False for the threads of this process.
+            ``memory`` holds for each worker process, and ``threads`` is not used on a cluster.
 
         Returns
         -------
@@ -1067,6 +1072,8 @@ class Samples(RecordedMethods):
             If the memory is too small; the error gives the minimum that is enough.
         ChunkError
             If a chunk cannot be read.
+        ClusterError
+            If the dask cluster fails.
         TargetError
             If something else lies at ``path`` already.
         PartsError
@@ -1098,6 +1105,7 @@ class Samples(RecordedMethods):
             path=path,
             part=part,
             overwrite=overwrite,
+            client=client,
         )
 
     def score(
