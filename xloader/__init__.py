@@ -22,6 +22,7 @@ from xloader.loader.report import Report
 from xloader.mosaic.merged_boxes import MosaicSummary
 from xloader.mosaic.mosaic import Mosaic
 from xloader.planning.explain import Explanation
+from xloader.planning.plan_comparison import ComparedPlan, PlanComparison
 from xloader.recipe.recipe import Recipe
 
 # Importing the module registers the accessor `Dataset.xloader`; nothing else is needed.
@@ -44,6 +45,7 @@ __all__ = [
     "Batch",
     "ChunkProposal",
     "ClassSamples",
+    "ComparedPlan",
     "Explanation",
     "Interleaved",
     "InterleavedExplanation",
@@ -55,6 +57,7 @@ __all__ = [
     "Mosaic",
     "MosaicSummary",
     "PartialStats",
+    "PlanComparison",
     "Recipe",
     "Report",
     "Rng",

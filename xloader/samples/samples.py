@@ -41,6 +41,7 @@ from xloader.loader.loader import Loader
 from xloader.mosaic.mosaic import Mosaic
 from xloader.mosaic.target_grid import Blend
 from xloader.planning.explain import Explanation
+from xloader.planning.plan_comparison import PlanComparison
 from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.parse_fields import make_field
@@ -1861,6 +1862,53 @@ class Samples(RecordedMethods):
         (960, 60)
         """
         return loader_verbs.explain(self.recipe, order, cache, num_workers, options)
+
+    def compare_plans(
+        self,
+        *,
+        memory: Sequence[int | str] | int | str = ("256MiB", "512MiB", "1GiB", "2GiB", "4GiB"),
+        max_amplification: Sequence[float] | float = (1.05, 2.0),
+        **options: Any,
+    ) -> PlanComparison:
+        """Plan an epoch for several memories and bounds of amplification. No value is read.
+
+        More memory mixes better, or reads less. A plan that may read chunks twice mixes better in
+        the same memory.
+
+        Parameters
+        ----------
+        memory : sequence of (int or str)
+            Memories to plan for, as :meth:`loader` takes them.
+        max_amplification : sequence of float
+            Bounds of the mean number of reads a chunk to plan for.
+        **options
+            Other options of :meth:`loader`, the same for all plans.
+
+        Returns
+        -------
+        PlanComparison
+            A plan for each pair of a memory and a bound: reads, mixing and memory. Where the memory
+            is too small, the smallest that would do.
+
+        Raises
+        ------
+        OptionError
+            If there are no windows, or an option is unknown or outside its range.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xloader
+        >>> from xloader.testing import write_store
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.ones((960, 1000), "float32"))})
+        >>> samples = xloader.open(write_store(ds, {"t2m": (16, 1000)})).window(time=3, stride=1)
+        >>> memory = ["64KiB", "4MiB", "16MiB"]
+        >>> found = samples.compare_plans(memory=memory, max_amplification=1.05, batch_size=8)
+        >>> [plan.explanation is not None for plan in found.plans]
+        [False, True, True]
+        >>> found.plans[2].explanation.num_reads, len(found.front)
+        (60, 2)
+        """
+        return loader_verbs.compare_plans(self.recipe, memory, max_amplification, options)
 
     def advise(self, *, measure: bool = False, **options: Unpack[LoaderKeywords]) -> Advice:
         """Find chunks and shards in which a copy of the data suits these samples better.
