@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import click.testing
@@ -182,6 +183,25 @@ def test_codecs_that_xloader_does_not_decode_are_named(tmp_path):
     assert own["nans"]["num_chunks"] == 8
 
 
+def test_single_values_no_values_and_other_files(tmp_path):
+    ds = xr.Dataset(
+        {"one": ((), np.float32(3)), "none": (("empty",), np.zeros(0, "f4"))},
+        {"known": (("x",), [1.0, np.nan])},
+    )
+    ds.to_zarr(tmp_path / "odd.zarr", zarr_format=2, consolidated=False)
+    (tmp_path / "odd.zarr/one/.DS_Store").write_bytes(b"of a file manager")
+    shutil.make_archive(str(tmp_path / "odd"), "zip", tmp_path / "odd.zarr")
+    for name in ("odd.zarr", "odd.zip"):
+        found = told(tmp_path / name, "--nan")
+        assert [own["found"] for own in found["findings"]] == ["1 label missing"]
+        none, one = found["variables"]
+        assert (one["num_objects"], one["num_absent"], one["nans"]["num_values"]) == (1, 0, 1)
+        assert (none["num_chunks"], none["nans"]["num_chunks"]) == (0, 0)
+        text = run(tmp_path / name, "--nan").stdout
+        assert "0.00% of the values of its one chunk" in text
+        assert "it has no values" in text
+
+
 # --- labels
 
 
@@ -346,7 +366,9 @@ def test_the_number_of_chunks_is_checked(store):
 
 def test_a_group_further_down(tmp_path):
     dataset().to_zarr(tmp_path / "d.zarr", group="deep/er", zarr_format=3, consolidated=False)
-    assert names(told(tmp_path / "d.zarr", "--group", "deep/er")) == ["a", "b", "m"]
+    found = told(tmp_path / "d.zarr", "--group", "deep/er", "--nan")
+    assert names(found) == ["a", "b", "m"]
+    assert found["findings"] == []
     os.remove(tmp_path / "d.zarr/deep/er/a/zarr.json")
     found = inspect_store(tmp_path / "d.zarr", group="deep/er")
     assert [own.subject for own in found.problems] == ["a"]

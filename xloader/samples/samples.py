@@ -1872,8 +1872,8 @@ class Samples(RecordedMethods):
     ) -> PlanComparison:
         """Plan an epoch for several memories and bounds of amplification. No value is read.
 
-        More memory mixes better, or reads less. A plan that may read chunks twice mixes better in
-        the same memory.
+        More memory mixes better, or reads less. A plan that may read chunks twice can mix better
+        in the same memory.
 
         Parameters
         ----------

@@ -77,9 +77,9 @@ class InspectedLabels:
         parts += [f"step {self.step}"] if self.step else []
         parts += [f"steps are irregular: {self.gaps}"] if self.gaps else []
         for count, what in (
-            (self.num_duplicates, "come twice"),
-            (self.num_backward, "are out of order"),
-            (self.num_missing, "are missing"),
+            (self.num_duplicates, "more than once"),
+            (self.num_backward, "out of order"),
+            (self.num_missing, "missing"),
         ):
             parts += [f"{count:,} {what}"] if count else []
         return "; ".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ def count_nans(recipe: Recipe, name: str, most_chunks: int | None = None) -> Nan
     StoreChangedError
         If the store changed meanwhile.
     """
+    if not math.prod(recipe.variable(name).shape):
+        return NanCount(0, 0, 0, 0, (), is_whole=True)
     whole = whole_recipe(recipe, (name,))
     group = group_of(whole, name)
     count = min(group.num_blocks, most_chunks or group.num_blocks)

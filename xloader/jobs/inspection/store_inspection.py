@@ -271,13 +271,15 @@ def _of_labels(own: InspectedLabels) -> list[Finding]:
         return [Finding(own.name, "problem", own.problem, "write the labels again")]
     found = []
     if own.num_duplicates and own.dims == (own.name,):
-        told = f"{own.num_duplicates:,} labels come twice, so .sel cannot use them"
+        told = f"{_count(own.num_duplicates, 'label')} more than once, so .sel cannot use them"
         found.append(Finding(own.name, "note", told, "leave them out with .isel"))
     if own.num_backward:
-        told = f"{own.num_backward:,} labels are out of order"
+        told = f"{_count(own.num_backward, 'label')} out of order"
         found.append(Finding(own.name, "note", told, "sort the data before writing it"))
     if own.num_missing:
-        found.append(Finding(own.name, "note", f"{own.num_missing:,} labels are missing"))
+        told = f"{_count(own.num_missing, 'label')} missing"
+        remedy = "samples at these places have no label; leave them out with .isel if you need it"
+        found.append(Finding(own.name, "note", told, remedy))
     if own.gaps and own.is_time:
         told = f"steps are irregular: {own.gaps}"
         remedy = 'windows that cross a gap in time are dropped; .window(gaps="allow") keeps them'
@@ -296,7 +298,11 @@ def _of_store(parts: WorkingParts, path: str) -> list[Finding]:
 def _nans_in_words(own: InspectedVariable) -> str:
     nans = own.nans
     assert nans is not None, "only what was counted is shown"
+    if not own.num_chunks:
+        return "it has no values"
     share = "no value could be read" if nans.share is None else f"{nans.share:.2%} of the values"
+    if nans.num_chunks == own.num_chunks == 1:
+        return f"{share} of its one chunk"
     if nans.num_chunks == own.num_chunks:
         return f"{share} of all {_count(nans.num_chunks, 'chunk')}"
     return f"{share} of {nans.num_chunks:,} of {own.num_chunks:,} chunks"

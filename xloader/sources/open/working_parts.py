@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from xloader.sources.base import Source
 from xloader.sources.open.open_source import location_of, open_source
 from xloader.sources.stores.access_errors import told_of
 from xloader.sources.zarr.allowed_codecs import check_codecs, unknown_codec_error
-from xloader.sources.zarr.object_inventory import METADATA, list_keys
+from xloader.sources.zarr.object_inventory import CHUNK_KEY, METADATA, list_keys
 from xloader.sources.zarr.stored_array import check_keys
 from xloader.sources.zarr.stored_grid import grid_of
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer, BufferPrototype
     from zarr.abc.store import ByteRequest
 
-_CHUNK_KEY: Final = re.compile(r"(?:c[./])?\d+(?:[./]\d+)*|c")
 _FEW: Final = 1_000
 """Keys of a folder that are looked at to see what it is."""
 
@@ -231,7 +229,7 @@ class _Arrays:
             return None, ""
         begin = f"{self._prefix}{name}/"
         keys = [key.removeprefix(begin) for key in list_keys(self._store, begin, _FEW) or ()]
-        has_chunks = any(_CHUNK_KEY.fullmatch(key) for key in keys)
+        has_chunks = any(CHUNK_KEY.fullmatch(key) for key in keys)
         has_arrays = any(key.rpartition("/")[2] in METADATA for key in keys)
         if has_chunks and not has_arrays:
             return None, "a folder of chunks without zarr.json or .zarray: nothing can read it"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -20,6 +21,11 @@ from xloader.sources.zarr.stored_grid import StoredGrid
 
 METADATA: Final = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 """Last parts of keys that hold no values."""
+
+CHUNK_KEY: Final = re.compile(r"(?:c[./])?\d+(?:[./]\d+)*|c")
+"""Keys of stored objects within their array: ``c/0/1`` of Zarr v3, ``0.1`` of v2, ``c`` or ``0``
+of a single value.
+"""
 
 _MOST_LISTED: Final = 2_000_000
 """Arrays of more objects are not listed, which would take minutes and much memory."""
@@ -57,7 +63,9 @@ def take_inventory(
     found = list_keys(store, f"{path}/" if path else "")
     if found is None:
         return None
-    there = {key for key in found if key.rpartition("/")[2] not in METADATA}
+    begin = len(path) + bool(path)
+    # Zip files list folders, and file managers leave files of their own.
+    there = {key for key in found if CHUNK_KEY.fullmatch(key, begin)}
     expected = [key_of(index) for index in itertools.product(*map(range, counts))]
     absent = [key for key in expected if key not in there]
     beyond = sorted(there.difference(expected))
