@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from importlib.util import find_spec
 
 import click.testing
@@ -158,20 +159,38 @@ def test_an_epoch_without_batches_is_an_error():
         measure_in_turns({"a": lambda: iter(())}, 1.0, must="a")
 
 
+class Counted:
+    """A dataset of 38 samples that counts how many were made, in all processes."""
+
+    def __init__(self):
+        methods = multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        self.num_made = context.Value("q", 0)
+
+    def __len__(self):
+        return 38
+
+    def __getitem__(self, index):
+        with self.num_made:
+            self.num_made.value += 1
+        return (np.full(3, index),)
+
+
 @needs_torch
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_dataloader_that_is_closed_early_begins_anew(store, num_workers):
+def test_a_dataloader_that_is_closed_early_rests_and_begins_anew(num_workers):
     from xloader.bench.torch_loaders import DataLoaderPass
 
-    samples = ways(store)["whole"]
-    dataset = IselSamples(samples.recipe, PlainOpener(store))
+    dataset = Counted()
     epochs = DataLoaderPass(
         dataset, num_workers=num_workers, batch_size=8, shuffle=True, seed=0, drop_last=False
     )
     try:
         early = epochs()
-        assert next(early).num_samples == 8
+        assert next(early) == (8, 8 * 3 * 8)
         early.close()
+        # A worker has made the batch, and the two that it was asked for ahead; then it rests.
+        assert dataset.num_made.value == (8 if not num_workers else 24)
         sizes = [own.num_samples for own in epochs()]
     finally:
         epochs.close()
