@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import time
 from importlib.util import find_spec
 
 import click.testing
@@ -171,6 +172,8 @@ class Counted:
         return 38
 
     def __getitem__(self, index):
+        # Longer than it takes to close an epoch that waits for nobody.
+        time.sleep(0.02)
         with self.num_made:
             self.num_made.value += 1
         return (np.full(3, index),)
