@@ -190,6 +190,7 @@ SHAPES: dict[str, Any] = {
             "expected_peak_nbytes": int,
             "num_bounds_reads": int,
             "seconds": NUMBER,
+            "num_cluster_threads": int,
         },
     },
     "merge": {"path": str, "stats": (STATS, None)},
