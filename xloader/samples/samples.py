@@ -67,6 +67,8 @@ from xloader.transforms.steps import Map
 from xloader.transforms.xarray_methods import RecordedMethods, make_method
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from xloader.tensors.in_memory import TensorDataset
 
 
@@ -1626,6 +1628,51 @@ class Samples(RecordedMethods):
         [[0, 10], [40, 50]]
         """
         return single_samples.to_xarray(self.recipe, self._layouts, index)
+
+    def plot(
+        self, index: int | slice | ArrayLike, *, channel: str | Sequence[str] | None = None
+    ) -> Figure:
+        """Draw one sample, or several: maps, lines and single values side by side.
+
+        Each row of panels is a channel of a field, each column a time step. Equal times stand
+        below each other. Panels of one variable share a colour scale, in all fields, steps and
+        samples. Missing values are grey. Where cartopy and its coastlines are installed, maps in
+        degrees have coastlines; nothing is downloaded.
+
+        Parameters
+        ----------
+        index : int, slice, or array-like of int or bool
+            The sample's id, or several ids, as :meth:`to_xarray` takes them.
+        channel : str or sequence of str, optional
+            The channels to draw, by name; a field without channels is its own channel. By default
+            the first four of each field.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A figure of its own: ``figure.savefig("sample.png")`` writes it, and notebooks show it.
+            At most 8 steps and 16 rows of panels are drawn. A line below the picture says what is
+            left out.
+
+        Raises
+        ------
+        SampleIndexError
+            If an id is out of range.
+        UnknownNameError
+            If no field has the channel.
+        MissingDependencyError
+            If matplotlib is not installed.
+
+        Examples
+        --------
+        >>> time = np.arange("2001-01", "2001-07", dtype="M8[M]").astype("M8[ns]")
+        >>> ds = xr.Dataset({"sst": (("time", "lat"), np.ones((6, 5)))}, {"time": time})
+        >>> samples = ds.xloader.window(time=3).inputs("sst", time=slice(0, 2))
+        >>> figure = samples.targets("sst", time=2).plot(1)
+        >>> [panel.get_title() for panel in figure.axes if panel.get_title()]
+        ['2001-04-01', '2001-05-01', '2001-06-01']
+        """
+        return single_samples.plot(self.recipe, self._layouts, index, channel)
 
     # Planned batches
 
