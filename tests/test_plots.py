@@ -115,7 +115,7 @@ def test_north_is_up_whatever_the_order_of_latitudes(is_descending):
     ds = weather() if is_descending else weather().sortby("lat")
     (panel,) = maps_of(ds.xloader.window(time=1).plot(0, channel="t2m"))
     low, high = panel.get_ylim()
-    assert low == pytest.approx(-75) and high == pytest.approx(75)
+    assert (low, high) == (pytest.approx(-75), pytest.approx(75))
     # The first row of the array lies where its latitude is.
     bottom, top = image_of(panel).get_extent()[2:]
     first = bottom + (top - bottom) / 10
@@ -155,7 +155,7 @@ def test_channels_are_chosen_by_name_and_what_is_left_out_is_said(stored):
     assert [p.get_ylabel().splitlines()[0] for p in maps_of(with_two)[:2]] == [
         *("inputs: u_850", "inputs: flow"),
     ]
-    with pytest.raises(UnknownNameError, match="'v'.*t2m.*u_500"):
+    with pytest.raises(UnknownNameError, match=r"'v'.*t2m.*u_500"):
         samples.plot(0, channel="v")
     wide = xr.Dataset({f"v{i}": (("time", "x"), np.ones((20, 3))) for i in range(6)})
     figure = wide.xloader.window(time=20).inputs(*wide.data_vars).plot(0)

@@ -51,6 +51,7 @@ from xloader.recipe.shared_elements import count_shared
 from xloader.samples import describe, loader_verbs, single_samples, splits, subset_verbs
 from xloader.samples.balanced_weights import choose_weights
 from xloader.samples.computed_variables import add_computed
+from xloader.samples.coverage import Coverage, count_coverage
 from xloader.samples.sample_ids import normal_ids
 from xloader.samples.splits import Gap, Split
 from xloader.samples.unplanned_warning import warn_of_no_plan
@@ -1673,6 +1674,45 @@ class Samples(RecordedMethods):
         ['2001-04-01', '2001-05-01', '2001-06-01']
         """
         return single_samples.plot(self.recipe, self._layouts, index, channel)
+
+    def coverage(self, *fields: str) -> Coverage:
+        """Count how often an epoch has each element, so that gaps, masks, weights and splits show.
+
+        Nothing is read but labels. The counts follow from arithmetic on windows, so they take
+        little time for any number of samples.
+
+        Parameters
+        ----------
+        *fields : str
+            The fields whose elements are counted; by default all. A sample counts once for each
+            element, however many fields need it.
+
+        Returns
+        -------
+        Coverage
+            Counts for each windowed dimension, and a map of the last two; as text, as a Dataset
+            and as a picture. Samples that are drawn by weight, or of which an epoch takes a part,
+            count as often as they occur on average.
+
+        Raises
+        ------
+        OptionError
+            If there are no windows yet, or samples lie at too many places of two dimensions.
+        UnknownNameError
+            If a field does not exist.
+
+        Examples
+        --------
+        >>> ds = xr.Dataset({"sst": ("time", np.zeros(10))})
+        >>> coverage = ds.xloader.window(time=3, stride=2).select([0, 3]).coverage()
+        >>> coverage.counts["time"].values.tolist()
+        [1, 1, 1, 0, 0, 0, 1, 1, 1, 0]
+        >>> print(coverage)
+        Coverage of an epoch by sst
+          samples  2 an epoch
+          time     10 elements, 4 of them never, the others once. Never: 3 to 5, 9
+        """
+        return count_coverage(self.recipe, self._layouts, fields)
 
     # Planned batches
 
