@@ -22,7 +22,8 @@ from xloader.core.window_sets import WindowSet
 from xloader.core.windows import Windows
 from xloader.errors import OptionError
 
-Counts = NDArray[np.int64] | NDArray[np.float64]
+Counts = NDArray[Any]
+"""Numbers of samples: int64, or float64 where they are drawn by weight."""
 
 _PIECE_SIZE: Final = 1 << 24
 """Windows that are summed in one call."""

@@ -136,7 +136,7 @@ def _draw_bars(axes: Axes, times: StayTimes) -> None:
         np.stack([left, middle + 0.38], -1),
     ]
     colours = [COLOURS[lane % len(COLOURS)] for lane in times.lane.tolist()]
-    bars = PolyCollection(np.stack(corners, 1), facecolors=colours, edgecolors="none")
+    bars = PolyCollection(list(np.stack(corners, 1)), facecolors=colours, edgecolors="none")
     axes.add_collection(bars)
     axes.grid(axis="x", color="0.93")
     axes.set_axisbelow(True)

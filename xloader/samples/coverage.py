@@ -175,9 +175,7 @@ def _runs_of(offsets: NDArray[np.int64]) -> Runs:
     return list(zip(offsets[begins].tolist(), sizes.tolist(), strict=True))
 
 
-def _along(
-    windows: Windows, number: int, runs: Runs, counts: Counts, axis: int = 0
-) -> NDArray[np.int64] | NDArray[np.float64]:
+def _along(windows: Windows, number: int, runs: Runs, counts: Counts, axis: int = 0) -> Counts:
     """Replace an axis of positions by one of elements, and count the windows that need each."""
     edges = np.arange(windows.dim_sizes[number] + 1)
     positions = np.arange(windows.num_positions[number])
