@@ -18,7 +18,7 @@ from xloader.recipe.recipe import unknown
 from xloader.transforms.batch_datasets import show_labels
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from xloader.plots.canvas import Picture
 
 
 class Batch(tuple[Any, ...]):
@@ -245,7 +245,7 @@ class Batch(tuple[Any, ...]):
         *,
         rows: Sequence[int] | None = None,
         channel: str | Sequence[str] | None = None,
-    ) -> Figure:
+    ) -> Picture:
         """Draw one row of the batch, or several: maps, lines and single values side by side.
 
         Parameters

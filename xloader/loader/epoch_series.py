@@ -1,4 +1,4 @@
-"""What a loader did over time: a short series of its counters, one point every so many batches."""
+"""A short series of a loader's counters over time, with a point every so many batches."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ from xloader.transforms.packed_fields import PackedField
 from xloader.transforms.rng import Chance
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from xloader.plots.canvas import Picture
 
 HandOver = Callable[[NDArray[Any]], Any]
 """Converts a gathered array into what is delivered: a tensor, or the array itself."""
@@ -263,7 +263,7 @@ class Loader:
         """
         return self.explain_from(self._cursor.start, scope)
 
-    def preview(self, num_rows: int = 3, *, channel: str | Sequence[str] | None = None) -> Figure:
+    def preview(self, num_rows: int = 3, *, channel: str | Sequence[str] | None = None) -> Picture:
         """Draw the first batch that the next ``iter`` would deliver. The loader does not move on.
 
         The samples are read on their own, without the loader's memory and threads, so an iteration

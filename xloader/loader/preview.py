@@ -26,7 +26,7 @@ from xloader.transforms.batch_datasets import show_labels
 from xloader.transforms.rng import Chance
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from xloader.plots.canvas import Picture
 
 
 def draw_preview(
@@ -35,7 +35,7 @@ def draw_preview(
     start: Position,
     num_rows: int,
     channel: str | Sequence[str] | None,
-) -> Figure:
+) -> Picture:
     """Draw the first batch of an epoch, or of the rest of one; see `Loader.preview`.
 
     Parameters

@@ -18,7 +18,7 @@ from xloader.loader.epoch_series import EpochSeries
 from xloader.planning.cost_figures import Figures
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from xloader.plots.canvas import Picture
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Report(Figures):
     pinning_refusal: str = ""
     _series: EpochSeries | None = field(default=None, compare=False, repr=False)
 
-    def plot(self) -> Figure:
+    def plot(self) -> Picture:
         """Draw the stages over time, the batches that were ready, the waits, and bytes a second.
 
         Returns

@@ -22,7 +22,7 @@ from xloader.planning.remainder import Remainder
 from xloader.planning.residence_times import ResidenceTimes, TimesMaker
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from xloader.plots.canvas import Picture
 
 _MOST_NAMED = 8
 
@@ -64,7 +64,7 @@ class Explanation(Figures):
         # The times of residences can be found only where the plan is.
         return {**self.__dict__, "_times": None}
 
-    def plot(self) -> Figure:
+    def plot(self) -> Picture:
         """Draw which chunk is in memory when, and how many regions each batch draws from.
 
         Each bar is the stay of a chunk in memory: from the step that first needs it, at its left

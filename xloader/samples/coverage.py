@@ -30,7 +30,7 @@ from xloader.recipe.recipe import Recipe, find
 from xloader.samples.single_samples import coords_of
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from xloader.plots.canvas import Picture
 
 _MOST_CELLS: Final = 1 << 23
 """Most elements of a map, each of 8 bytes."""
@@ -72,7 +72,7 @@ class Coverage(FigureTable):
             found["count"] = self.grid
         return xr.Dataset(found, attrs={"num_samples": self.num_samples})
 
-    def plot(self) -> Figure:
+    def plot(self) -> Picture:
         """Draw the counts: a line for each dimension, and a map of the last two.
 
         Elements that no sample needs are red below a line, and grey in the map.

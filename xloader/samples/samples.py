@@ -68,8 +68,7 @@ from xloader.transforms.steps import Map
 from xloader.transforms.xarray_methods import RecordedMethods, make_method
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+    from xloader.plots.canvas import Picture
     from xloader.tensors.in_memory import TensorDataset
 
 
@@ -1632,7 +1631,7 @@ class Samples(RecordedMethods):
 
     def plot(
         self, index: int | slice | ArrayLike, *, channel: str | Sequence[str] | None = None
-    ) -> Figure:
+    ) -> Picture:
         """Draw one sample, or several: maps, lines and single values side by side.
 
         Each row of panels is a channel of a field, each column a time step. Equal times stand

@@ -25,7 +25,7 @@ from xloader.transforms.apply_steps import finish, finish_frame
 from xloader.transforms.batch_datasets import auxiliary_coords, show_labels
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from xloader.plots.canvas import Picture
 
 
 def read(
@@ -62,7 +62,7 @@ def plot(
     layouts: tuple[FieldLayout, ...],
     index: Any,
     channel: str | Sequence[str] | None,
-) -> Figure:
+) -> Picture:
     """Draw one sample or several; see `Samples.plot`."""
     require_matplotlib()
     asked = np.atleast_1d(listed_ids(recipe.num_ids, index))
