@@ -205,7 +205,8 @@ def _draw_legend(axes: Axes, times: StayTimes) -> None:
         handles.append(Patch(color="none", label=f"... {len(lanes)} lanes"))
     if len(times.block) <= _MOST_ENDS:
         handles.append(_mark(">", "load"))
-        handles.append(_mark("|", "drop"))
+        end = times.first_step + times.num_steps
+        handles.append(_mark("|", "drop" if (times.drop < end).any() else "stays to the end"))
     elif len(times.block) > _MOST_BARS:
         handles.append(Patch(color="none", label="darker: more chunks"))
     axes.legend(

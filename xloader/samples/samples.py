@@ -1666,7 +1666,7 @@ class Samples(RecordedMethods):
         Examples
         --------
         >>> time = np.arange("2001-01", "2001-07", dtype="M8[M]").astype("M8[ns]")
-        >>> ds = xr.Dataset({"sst": (("time", "lat"), np.ones((6, 5)))}, {"time": time})
+        >>> ds = xr.Dataset({"sst": (("time", "y", "x"), np.ones((6, 5, 4)))}, {"time": time})
         >>> samples = ds.xloader.window(time=3).inputs("sst", time=slice(0, 2))
         >>> figure = samples.targets("sst", time=2).plot(1)
         >>> [panel.get_title() for panel in figure.axes if panel.get_title()]
