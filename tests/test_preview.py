@@ -23,8 +23,8 @@ def loader_of(**options: object) -> Loader:
     return samples.loader(**{"batch_size": 4, "output": "numpy", "memory": "64MiB", **options})
 
 
-def drawn(loader: Loader) -> list[np.ndarray]:
-    return [axes.images[0].get_array().T for axes in loader.preview().axes if axes.images]
+def drawn(loader: Loader, num_rows: int = 3) -> list[np.ndarray]:
+    return [axes.images[0].get_array().T for axes in loader.preview(num_rows).axes if axes.images]
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,13 @@ def test_random_functions_draw_the_numbers_of_the_epoch():
         return batch + rng.uniform((2, 4))
 
     samples = xloader.open(write_store(DATA, {"t": (8, 4)})).window(time=2).map(noise, random=True)
-    loader = samples.weighted(np.arange(40.0)).loader(
+    # Each of few samples occurs several times, with other numbers each time.
+    loader = samples.weighted(np.arange(40.0) > 36, num_samples=30).loader(
         batch_size=30, output="numpy", memory="64MiB", seed=3
     )
-    rows = drawn(loader)
+    rows = drawn(loader, 12)
     batch = next(iter(loader))
+    assert len(rows) == 12
     for row, image in enumerate(rows):
         assert np.array_equal(np.asarray(image, batch.t.dtype), batch.t[row])
     loader.close()
