@@ -181,6 +181,7 @@ def test_the_text_names_what_no_sample_needs():
 
 
 def test_the_picture_shows_counts_and_what_no_sample_needs():
+    pytest.importorskip("matplotlib")
     samples = some(numbered().xloader.window(time=2, lat=2, lon=2), 0.3)
     coverage = samples.coverage()
     *lines, grid, _scale = coverage.plot().axes
@@ -203,6 +204,7 @@ def test_the_picture_shows_counts_and_what_no_sample_needs():
 
 
 def test_a_single_gap_in_a_long_line_is_seen():
+    pytest.importorskip("matplotlib")
     series = xr.Dataset({"a": ("time", np.zeros(30_000, "i1"))})
     samples = xloader.open(series).window(time=1)
     coverage = samples.select(np.delete(np.arange(30_000), 12_345)).coverage()

@@ -6,13 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import xloader
 from xloader import Samples
@@ -24,6 +22,12 @@ from xloader.errors import (
 )
 from xloader.loader import coastlines, sample_panels
 from xloader.testing import CountingStore, is_chunk_key, write_store
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+pytest.importorskip("matplotlib")
 
 TIME = np.arange("2001-01-01", "2001-01-21", dtype="M8[D]").astype("M8[ns]")
 CHUNKS = {"t2m": (4, 5, 8), "u": (4, 1, 5, 8), "flow": (20,)}

@@ -12,6 +12,8 @@ from xloader.loader.loader import Loader
 from xloader.loader.preview import first_rows
 from xloader.testing import CountingStore, is_chunk_key, write_store
 
+pytest.importorskip("matplotlib")
+
 DATA = xr.Dataset(
     {"t": (("time", "x"), np.arange(320.0, dtype="f4").reshape(80, 4), {"units": "K"})},
     {"x": [0.0, 1.0, 2.0, 3.0]},

@@ -18,6 +18,8 @@ from xloader.loader.epoch_series import SeriesRecorder
 from xloader.loader.loader import Loader
 from xloader.testing import write_store
 
+pytest.importorskip("matplotlib")
+
 
 def loader_of(**options: object) -> Loader:
     ds = xr.Dataset({"t": (("time", "x"), np.ones((160, 50), "f4"))})

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from matplotlib.colors import to_rgb
 
 import xloader
 from xloader import Samples
@@ -18,9 +17,11 @@ from xloader.loader.cursor import Position
 from xloader.loader.loader import Loader
 from xloader.planning.remainder import RemainingOrder
 from xloader.planning.residence_times import ResidenceTimes
-from xloader.plots import residences
-from xloader.plots.canvas import COLOURS
 from xloader.testing import write_store
+
+colors = pytest.importorskip("matplotlib.colors")
+residences = pytest.importorskip("xloader.plots.residences")
+COLOURS = residences.COLOURS
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
 
@@ -110,7 +111,7 @@ def test_bars_have_the_colour_of_their_lane_and_marked_ends():
     above, below = loader.explain().plot().axes
     (bars,) = above.collections
     drawn = [tuple(colour[:3]) for colour in bars.get_facecolors()]
-    assert drawn == [to_rgb(COLOURS[lane]) for lane in times.lane]
+    assert drawn == [colors.to_rgb(COLOURS[lane]) for lane in times.lane]
     boxes = np.array([path.vertices[:4] for path in bars.get_paths()])
     assert np.allclose(boxes[:, 0, 0], times.load)
     assert np.allclose(boxes[:, 1, 0], times.drop)
