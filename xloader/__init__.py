@@ -87,9 +87,9 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    # `xloader.torch` is imported on first use, because it imports PyTorch.
-    if name == "torch":
-        return importlib.import_module("xloader.torch")
+    # These are imported on first use, because they are for PyTorch and for dask.
+    if name in ("dask", "torch"):
+        return importlib.import_module(f"xloader.{name}")
     # The version is looked up late: reading the metadata takes longer than the rest of the import.
     if name == "__version__":
         from importlib.metadata import version

@@ -87,7 +87,7 @@ def test_scores_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     samples = xloader.open(tmp_path / "s").window(time=2)
     before = samples.score(first_sum)
     (file,) = (tmp_path / "cache").rglob("*.scores")
-    monkeypatch.setattr("xloader.jobs.valid.sample_scores.batch_sweep", None)
+    monkeypatch.setattr("xloader.jobs.valid.sample_scores.BatchSweep", None)
     np.testing.assert_array_equal(
         xloader.open(tmp_path / "s").window(time=2).score(first_sum), before
     )

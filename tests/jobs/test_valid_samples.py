@@ -23,8 +23,8 @@ from xloader.errors import (
     OptionError,
     UnknownNameError,
 )
-from xloader.jobs.valid import sweep_line, valid_counts
-from xloader.jobs.valid.valid_counts import least_count
+from xloader.jobs.valid import sweep_line, window_counter
+from xloader.jobs.valid.window_counter import least_count
 from xloader.testing import CountingStore, write_store
 
 SHARES = [1.0, 0.9, 0.5, 0.07, 0.0]
@@ -69,7 +69,7 @@ def test_what_isnull_keeps(case: Case, at_least: float, data: st.DataObject) -> 
     with pytest.MonkeyPatch.context() as patch:
         # Few blocks at a time, and few windows packed in one call, as where there are millions.
         patch.setattr(sweep_line, "_MOST_BLOCKS", most_blocks)
-        patch.setattr(valid_counts, "_PIECE_SIZE", data.draw(st.sampled_from([1, 50, 1 << 20])))
+        patch.setattr(window_counter, "_PIECE_SIZE", data.draw(st.sampled_from([1, 50, 1 << 20])))
         patch.setattr(sweep_line, "_FEW", data.draw(st.sampled_from([0, 16])))
         case.store.reset()
         mask = case.samples.is_valid(*fields, at_least=at_least, memory=memory, threads=2)

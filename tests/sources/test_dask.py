@@ -22,8 +22,7 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import CorruptChunkError, XloaderWarning
 from xloader.sources.base import Read, Source
-from xloader.sources.datasets import xarray_source as blocks
-from xloader.sources.datasets.dask_blocks import compute_blocks, effort_of
+from xloader.sources.datasets.dask_blocks import BlockComputer, compute_blocks, effort_of
 from xloader.sources.datasets.xarray_source import XarraySource, describe
 from xloader.sources.open.open_source import open_source
 
@@ -286,7 +285,7 @@ def test_blocks_on_a_cluster_are_waited_for_and_held(client: Any, monkeypatch: p
     assert [source.is_waiting(name) for name in ("t", "here")] == [True, False]
     fetched = source.fetch([Read("t", (1, 0), (slice(0, 4), slice(1, 2)))])
     # The block is held from the fetch on, so decoding must not compute it again.
-    monkeypatch.setattr(blocks, "compute_blocks", lambda _: pytest.fail("computed again"))
+    monkeypatch.setattr(BlockComputer, "compute", lambda *_: pytest.fail("computed again"))
     out = np.empty((4, 1))
     assert fetched.nbytes == out.nbytes
     assert fetched.decode([out]).fetch_seconds > 0

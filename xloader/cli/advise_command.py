@@ -6,18 +6,34 @@ from typing import Any
 
 import click
 
+from xloader.cli.cluster_client import cluster_client, takes_scheduler
 from xloader.cli.endings import plain_endings
 from xloader.cli.json_output import print_json
 from xloader.cli.loader_options import takes_loader_options
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
+from xloader.errors import OptionError
 
 
 @click.command(cls=SampleCommand, short_help="Find chunks that suit the training.")
 @takes_samples
 @takes_loader_options()
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Read up to four chunks, and measure how fast they decode and how small they become.",
+)
+@takes_scheduler
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-def advise(description: SampleDescription, loader_options: dict[str, Any], is_json: bool) -> None:
-    """Compare the chunks of STORE with better ones, for samples and a loader. No value is read.
+def advise(
+    description: SampleDescription,
+    loader_options: dict[str, Any],
+    measure: bool,
+    scheduler: str | None,
+    is_json: bool,
+) -> None:
+    """Compare the chunks of STORE with better ones, for samples and a loader.
+
+    No value is read, unless --measure is given.
 
     Pass the samples and the options that the training will have.
 
@@ -29,7 +45,14 @@ def advise(description: SampleDescription, loader_options: dict[str, Any], is_js
     Exit codes: 0 done, 2 an error, 130 interrupted.
     """
     with plain_endings("Nothing was written."):
-        advice = description.open().advise(**loader_options)
+        if scheduler is not None and not measure:
+            raise OptionError(
+                "a cluster only serves to measure",
+                given="--scheduler without --measure",
+                remedy="add --measure, or leave --scheduler out",
+            )
+        with cluster_client(scheduler) as own:
+            advice = description.open().advise(measure=measure, **loader_options, **own)
         if is_json:
             print_json(advice)
         else:

@@ -9,6 +9,7 @@ import click
 import xarray as xr
 
 from xloader.cli import option_texts
+from xloader.cli.cluster_client import cluster_client, takes_scheduler
 from xloader.cli.endings import end_incomplete, plain_endings
 from xloader.cli.json_output import print_json
 from xloader.cli.loader_options import takes_loader_options
@@ -51,6 +52,7 @@ from xloader.errors import OptionError, SourceNotFoundError
 @click.option(
     "--threads", type=click.IntRange(min=1), metavar="N", help="Default: the number of cores."
 )
+@takes_scheduler
 @click.option("--overwrite", is_flag=True, help="Replace what lies at TARGET.")
 @click.option("--verify", is_flag=True, help="Read all objects back at the end.")
 @click.option("--dry-run", is_flag=True, help="Say what would be read and written, and stop.")
@@ -69,6 +71,7 @@ def materialize(
     part: str | None,
     memory: str,
     threads: int | None,
+    scheduler: str | None,
     overwrite: bool,
     verify: bool,
     dry_run: bool,
@@ -117,7 +120,8 @@ def materialize(
         samples = description.open()
         if loader_options:
             given["advice"] = samples.advise(**loader_options)
-        summary = samples.materialize(target, **given)
+        with cluster_client(scheduler) as own:
+            summary = samples.materialize(target, **given, **own)
         if is_json:
             print_json({"target": target, "summary": summary})
         else:

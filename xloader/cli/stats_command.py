@@ -9,6 +9,7 @@ import click
 
 import xloader
 from xloader.cli import option_texts
+from xloader.cli.cluster_client import cluster_client, takes_scheduler
 from xloader.cli.endings import plain_endings
 from xloader.cli.json_output import print_json
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
@@ -40,6 +41,7 @@ from xloader.errors import OptionError
 @click.option(
     "--threads", type=click.IntRange(min=1), metavar="N", help="Default: the number of cores."
 )
+@takes_scheduler
 @click.option("--overwrite", is_flag=True, help="Replace PATH and its parts.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def stats(
@@ -53,6 +55,7 @@ def stats(
     part: str | None,
     memory: str,
     threads: int | None,
+    scheduler: str | None,
     overwrite: bool,
     is_json: bool,
 ) -> None:
@@ -92,7 +95,8 @@ def stats(
             "part": number,
             "overwrite": overwrite,
         }
-        result = _compute(description, options)
+        with cluster_client(scheduler) as own:
+            result = _compute(description, {**options, **own})
         if number is not None:
             _show_part(number, out, is_json)
         else:

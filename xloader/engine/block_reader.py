@@ -79,21 +79,21 @@ class Bundle:
         self.nbytes += other.nbytes
         self.room_nbytes += other.room_nbytes
 
+    def part(self, begin: int, end: int) -> Bundle:
+        """A bundle of some of its chunks, as if they had never been read."""
+        count, total = end - begin, len(self.reads)
+        return Bundle(
+            self.reads[begin:end],
+            self.places[begin:end],
+            self.nbytes * count // total,
+            self.room_nbytes * count // total,
+            self.is_waiting,
+            is_computed=self.is_computed,
+        )
+
     def singles(self) -> list[Bundle]:
         """The same chunks as bundles of one chunk each, as if they had never been read."""
-        count = len(self.reads)
-        nbytes, room_nbytes = self.nbytes // count, self.room_nbytes // count
-        return [
-            Bundle(
-                [read],
-                [place],
-                nbytes,
-                room_nbytes,
-                self.is_waiting,
-                is_computed=self.is_computed,
-            )
-            for read, place in zip(self.reads, self.places, strict=True)
-        ]
+        return [self.part(number, number + 1) for number in range(len(self.reads))]
 
 
 _SMALL_NBYTES, MOST_SMALL_NBYTES = 1 << 20, 1 << 22

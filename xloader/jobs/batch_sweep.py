@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xloader.core.options import LoaderOptions
 from xloader.errors import MemoryBudgetError
+from xloader.jobs.cluster_tasks import ClusterTasks
+from xloader.jobs.sample_units import SampleUnit, cut_samples, ids_of, subset_of
+from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
+from xloader.loader.sample_names import SampleNames
+from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.outputs import make_outputs
@@ -20,37 +28,107 @@ _BATCH_SHARE: Final = 32
 """Of the memory, the part that a batch may take."""
 
 
-def batch_sweep(
-    recipe: Recipe, memory_nbytes: int, threads: int | None, batch_size: int | None = None
-) -> Loader:
-    """A loader of NumPy batches in ascending or shuffled order, whichever reads fewer chunks.
+@dataclass(frozen=True, eq=False)
+class BatchSweep:
+    """A number for each sample, computed by a function of batches.
 
     Parameters
     ----------
     recipe : Recipe
         The samples, without weights.
+    function : callable
+        Of a batch of NumPy arrays; returns a number for each of its rows, as an array.
     memory_nbytes : int
-        Memory of the loader, in bytes.
-    threads : int, optional
-        Number of threads that load; by default one for each core.
+        Memory of each process for chunks and batches.
     batch_size : int, optional
         Samples in a batch; by default as many as take a small part of the memory, 256 at most.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the memory is too small; the error gives the minimum that is enough.
     """
-    rows = _num_rows(recipe, memory_nbytes) if batch_size is None else batch_size
+
+    recipe: Recipe
+    function: Callable[[Batch], NDArray[Any]]
+    memory_nbytes: int
+    batch_size: int | None = None
+
+    def fill(self, out: NDArray[Any], threads: int | None, tasks: ClusterTasks | None) -> int:
+        """Compute the number of each sample, and return how many chunks were read for them.
+
+        Parameters
+        ----------
+        out : numpy.ndarray of shape (num_ids,)
+            Filled by sample id.
+        threads : int, optional
+            Number of threads that load; by default one for each core.
+        tasks : ClusterTasks, optional
+            The cluster on which they are computed; by default the threads of this process.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the memory is too small; the error gives the minimum that is enough.
+        ClusterError
+            If the cluster fails.
+        """
+        if tasks is None:
+            return _fill(self, out, threads)
+        footprint = make_footprint(self.recipe, make_layouts(self.recipe))
+        needed = [(group, footprint.needed(group)) for group in footprint.groups]
+        total = sum(int(group.read_nbytes(blocks).sum()) for group, blocks in needed)
+        units = cut_samples(footprint, tasks.unit_nbytes(total), tasks.num_threads)
+        own = replace(self, memory_nbytes=tasks.task_memory(self.memory_nbytes))
+        num_reads = 0
+        with tasks.memory_errors(self.memory_nbytes):
+            run = tasks.run("making batches", fill_unit, (own, out.dtype), units)
+            for unit, (values, count) in run:
+                out[ids_of(self.recipe, unit)] = values
+                num_reads += count
+        return num_reads
+
+
+def fill_unit(
+    shared: tuple[BatchSweep, np.dtype[Any]], unit: SampleUnit
+) -> tuple[NDArray[Any], int]:
+    """Compute the numbers of the samples of a unit, on one thread; and the chunks read for them."""
+    sweep, dtype = shared
+    ids = ids_of(sweep.recipe, unit)
+    out = np.zeros(len(ids), dtype)
+    if not len(ids):
+        return out, 0
+    part = replace(sweep.recipe, subset=subset_of(sweep.recipe, ids))
+    names = SampleNames(sweep.recipe, ids)
+    return out, _fill(replace(sweep, recipe=part), out, 1, names)
+
+
+def _fill(
+    sweep: BatchSweep, out: NDArray[Any], threads: int | None, names: SampleNames | None = None
+) -> int:
+    with _cheapest_fitting(sweep, threads, names) as loader:
+        for batch in loader:
+            at = batch.ids if names is None else names.rows_of(batch.ids)
+            out[at] = sweep.function(batch)
+        return loader.report().num_reads
+
+
+def _cheapest_fitting(sweep: BatchSweep, threads: int | None, names: SampleNames | None) -> Loader:
+    """A loader of NumPy batches in ascending or shuffled order, whichever reads fewer chunks."""
+    recipe, memory_nbytes = sweep.recipe, sweep.memory_nbytes
+    rows = sweep.batch_size
+    if rows is None:
+        rows = _num_rows(recipe, memory_nbytes)
     try:
-        return _cheapest(recipe, rows, memory_nbytes, threads)
+        return _cheapest(recipe, rows, memory_nbytes, threads, names)
     except MemoryBudgetError:
-        if batch_size is not None or rows == 1:
+        if sweep.batch_size is not None or rows == 1:
             raise
-        return _cheapest(recipe, 1, memory_nbytes, threads)
+        return _cheapest(recipe, 1, memory_nbytes, threads, names)
 
 
-def _cheapest(recipe: Recipe, rows: int, memory_nbytes: int, threads: int | None) -> Loader:
+def _cheapest(
+    recipe: Recipe,
+    rows: int,
+    memory_nbytes: int,
+    threads: int | None,
+    names: SampleNames | None,
+) -> Loader:
     ascending, shuffled = (
         Loader(
             recipe,
@@ -66,6 +144,7 @@ def _cheapest(recipe: Recipe, rows: int, memory_nbytes: int, threads: int | None
                 max_amplification=1.0,
             ),
             np.asarray,
+            sample_names=names,
         )
         for shuffle in (False, True)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -97,8 +97,9 @@ class ChunkSweep:
         group: Group,
         blocks: Sequence[tuple[int, ...]],
         use: Callable[[ChunkValues], None],
+        share: tuple[int, int] = (0, 1),
     ) -> list[ThreadTask]:
-        """The tasks that read all chunks of some blocks; pass them to `do`.
+        """The tasks that read the chunks of some blocks; pass them to `do`.
 
         Parameters
         ----------
@@ -108,9 +109,13 @@ class ChunkSweep:
             Index of each block along each windowed dimension.
         use : callable
             Is given the values of each chunk, on the threads that read.
+        share : (int, int), default (0, 1)
+            Read one of some equal shares of the chunks: its number, and the number of shares.
+            Readers that are made with the same numbers read the same shares.
         """
         tasks = []
-        for bundle in self._reader.bundles(group, blocks, self._num_threads):
+        bundles = self._reader.bundles(group, blocks, self._num_threads)
+        for bundle in bundles if share[1] == 1 else _one_share(bundles, share):
             self.num_reads += bundle.num_reads
             task = partial(self._read_bundle, group, blocks, bundle, use)
             tasks.append(ThreadTask(bundle.reads, task))
@@ -162,6 +167,17 @@ class ChunkSweep:
             self._reader.fetch(bundle).decode(outs)
         for read, first_elements, values in zip(bundle.reads, begins, outs, strict=True):
             use(ChunkValues(read.variable, first_elements, values))
+
+
+def _one_share(bundles: Sequence[Bundle], share: tuple[int, int]) -> Iterator[Bundle]:
+    """One of some equal shares of the reads of some bundles, as bundles."""
+    total, first = sum(len(bundle.reads) for bundle in bundles), 0
+    begin, end = (total * number // share[1] for number in (share[0], share[0] + 1))
+    for bundle in bundles:
+        lo, hi = max(begin - first, 0), min(end - first, len(bundle.reads))
+        first += len(bundle.reads)
+        if lo < hi:
+            yield bundle.part(lo, hi)
 
 
 def _begin_of(group: Group, dim: int, block: tuple[int, ...]) -> int:

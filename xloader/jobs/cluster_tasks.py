@@ -12,15 +12,23 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import cloudpickle
 
-from xloader.errors import OptionError
-from xloader.recipe.recipe import Recipe
-from xloader.sources.dask_cluster import active_client, cluster_errors, working_for_cluster
+from xloader.errors import MemoryBudgetError, OptionError
+from xloader.jobs.task_warnings import TaskWarnings, collect_warnings
+from xloader.loader.process_messages import Warned
+from xloader.sources.dask_cluster import (
+    active_client,
+    check_open,
+    cluster_errors,
+    is_closed,
+    working_for_cluster,
+)
 
 _MOST_SHARED_NBYTES: Final = 8 << 20
 """Bytes of a pickle that is sent to workers. The scheduler keeps it too."""
@@ -30,6 +38,11 @@ _NUM_AHEAD: Final = 2
 
 MOST_UNITS: Final = 10_000
 """Most units of a job. A larger job has larger units."""
+
+_UNITS_A_THREAD: Final = 4
+_MOST_UNIT_NBYTES: Final = 1 << 28
+"""A thread gets at least so many units, if there are enough chunks; and a unit has so many bytes at
+most, unless there would be too many units."""
 
 Shared = TypeVar("Shared")
 Unit = TypeVar("Unit")
@@ -61,12 +74,59 @@ class ClusterTasks:
         memory_nbytes : int
             The option ``memory`` of the job, in bytes.
         """
-        # A worker runs as many tasks at a time as it has threads.
-        return memory_nbytes // max(self._threads(), default=1)
+        return memory_nbytes // self.most_threads_of_worker
+
+    @property
+    def most_threads_of_worker(self) -> int:
+        """Most threads of one worker, which runs as many tasks at a time; at least 1."""
+        return max(self._threads(), default=1)
+
+    @property
+    def most_running(self) -> int:
+        """Most tasks that the scheduler holds."""
+        return _NUM_AHEAD * self.num_threads
+
+    def unit_nbytes(self, total_nbytes: int) -> int:
+        """Decoded bytes of a unit of work, of a job that reads so many in all.
+
+        Each thread gets several units, so that all end at about the same time.
+        """
+        share = total_nbytes // (_UNITS_A_THREAD * self.num_threads)
+        return max(min(share, _MOST_UNIT_NBYTES), -(-total_nbytes // MOST_UNITS), 1)
 
     def _threads(self) -> list[int]:
         """Number of threads of each worker that is there now."""
-        return list(self.client.nthreads().values())
+        with cluster_errors("looking for its workers", self.client):
+            check_open(self.client)
+            return list(self.client.nthreads().values())
+
+    @contextmanager
+    def memory_errors(self, memory_nbytes: int) -> Iterator[None]:
+        """Turn what a task lacks of memory, in the ``with`` block, into what a worker lacks.
+
+        Parameters
+        ----------
+        memory_nbytes : int
+            The option ``memory`` of the job, in bytes.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the block raises it; with the least memory for all tasks that a worker runs at a
+            time.
+        """
+        try:
+            yield
+        except MemoryBudgetError as error:
+            count = self.most_threads_of_worker
+            if count == 1 or not error.minimum_nbytes:
+                raise
+            raise MemoryBudgetError(
+                error.what,
+                given=f"memory={memory_nbytes} bytes for {count} tasks at a time on a worker",
+                minimum_nbytes=count * error.minimum_nbytes,
+                remedy="give the workers fewer threads",
+            ) from error
 
     def run(
         self,
@@ -74,11 +134,11 @@ class ClusterTasks:
         work: Callable[[Shared, Unit], Result],
         shared: Shared,
         units: Iterable[Unit],
-    ) -> Iterator[tuple[Unit, Result]]:
+    ) -> Generator[tuple[Unit, Result], None, None]:
         """Do some work for each unit on the workers, and yield results as they come.
 
         A task whose worker is lost is done again by another worker. Tasks that are left when the
-        iterator is closed are cancelled.
+        iterator is closed are cancelled. Warnings of tasks are given here, each text once.
 
         Parameters
         ----------
@@ -101,33 +161,40 @@ class ClusterTasks:
         from distributed import as_completed
 
         client, token = self.client, uuid.uuid4().hex[:12]
+        # The dashboard shows the part of a key before its first number.
+        name = "-".join(("xloader", *what.split()))
+        shown = TaskWarnings(token)
         waiting = enumerate(units)
         running: dict[Any, Unit] = {}
         held: list[Any] = []
         try:
-            with cluster_errors(what):
+            with shown, cluster_errors(what, client):
+                check_open(client)
                 # As the result of a task, it is made again where the worker that had it is lost.
-                held.append(client.submit(_load, dump(shared), key=f"xloader-shared-{token}"))
+                held.append(client.submit(_load, dump(shared), key=f"{name}-shared-{token}"))
                 done: Any = as_completed([], loop=client.loop)  # type: ignore[no-untyped-call]
-                room = _NUM_AHEAD * self.num_threads
+                room = self.most_running
                 while True:
                     while len(running) < room and (own := next(waiting, None)) is not None:
                         number, unit = own
-                        key = f"xloader-{token}-{number}"
-                        future = client.submit(_do, work, held[0], unit, key=key)
+                        key = f"{name}-{token}-{number}"
+                        future = client.submit(_do, work, held[0], unit, token, key=key)
                         running[future] = unit
                         done.add(future)
                     if not running:
                         return
                     future = next(done)
-                    result = future.result()
+                    result, warned = future.result()
                     unit = running.pop(future)
                     # Its result is forgotten by the cluster before the next one comes.
                     del future
-                    room = max(room, _NUM_AHEAD * self.num_threads)
+                    shown.show(warned)
+                    room = max(room, self.most_running)
                     yield unit, result
         finally:
-            client.cancel([*running, *held])
+            # Unlike `client.cancel`, this returns at once, also where the client was closed.
+            for future in (*running, *held):
+                future.release()
 
     def call(self, what: str, function: Callable[..., Result], *args: Any) -> Result:
         """Call a function on one worker, and return its result.
@@ -152,8 +219,36 @@ class ClusterTasks:
         found: Result = result
         return found
 
+    def ask_workers(self, what: str, function: Callable[..., Result], *args: Any) -> list[Result]:
+        """Call a function in each worker process at once, beside the tasks that it works on.
 
-def find_cluster(client: Any, recipe: Recipe) -> ClusterTasks | None:
+        Parameters
+        ----------
+        what : str
+            The question, for errors.
+        function : callable
+            A quick function of a module.
+        *args
+            Its arguments, which must pickle.
+
+        Returns
+        -------
+        list
+            The answers. Workers that are lost give none.
+
+        Raises
+        ------
+        ClusterError
+            If the cluster fails.
+        """
+        with cluster_errors(what, self.client):
+            check_open(self.client)
+            return list(self.client.run(function, *args, on_error="ignore").values())
+
+
+def find_cluster(
+    client: Any, recipe: object, beside: object = None, beside_nbytes: int = 0
+) -> ClusterTasks | None:
     """The cluster on which a job over samples runs; None for the threads of this process.
 
     Parameters
@@ -161,13 +256,18 @@ def find_cluster(client: Any, recipe: Recipe) -> ClusterTasks | None:
     client : distributed.Client, False or None
         The cluster. None stands for the active client, if there is one and workers can open what
         the samples are of. False stands for this process.
-    recipe : Recipe
-        The samples.
+    recipe : object
+        The samples, or all that tasks share.
+    beside : object, optional
+        Sent to the workers beside the samples, such as a function of the user's.
+    beside_nbytes : int, default 0
+        Bytes that are sent beside all that, such as those of a mask that is not read yet.
 
     Raises
     ------
     OptionError
-        If it is none of these, or workers cannot open the source of the samples.
+        If it is none of these, or the samples and what is sent beside them cannot be pickled, or
+        are too large to be sent.
     """
     if client is False:
         return None
@@ -175,7 +275,7 @@ def find_cluster(client: Any, recipe: Recipe) -> ClusterTasks | None:
     if own is None:
         return None
     try:
-        nbytes = len(dump(recipe))
+        nbytes = len(dump((recipe, beside))) + beside_nbytes
         fault = f"a pickle of {nbytes:,} bytes" if nbytes > _MOST_SHARED_NBYTES else ""
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
@@ -187,8 +287,9 @@ def find_cluster(client: Any, recipe: Recipe) -> ClusterTasks | None:
         "the samples cannot be sent to the workers of a cluster",
         given=fault,
         allowed=f"samples that pickle to at most {_MOST_SHARED_NBYTES >> 20} MiB, as those over "
-        "stores at paths and URLs do",
-        remedy="write the data to a store that the workers reach, or pass client=False",
+        "stores at paths and URLs do; with masks and functions",
+        remedy="write the data to a store that the workers reach, pass a mask along fewer "
+        "dimensions and a function that holds little data, or pass client=False",
     )
 
 
@@ -198,15 +299,18 @@ def _checked(client: Any) -> Any:
     distributed = sys.modules.get("distributed")
     if distributed is None:
         raise _no_client(repr(client))
-    if isinstance(client, distributed.Client) and not client.asynchronous:
-        return client
-    is_client = isinstance(client, distributed.Client)
-    raise _no_client("an asynchronous client" if is_client else repr(client))
+    if not isinstance(client, distributed.Client):
+        raise _no_client(repr(client))
+    if client.asynchronous:
+        raise _no_client("an asynchronous client")
+    if is_closed(client):
+        raise _no_client("a client that was closed")
+    return client
 
 
 def _no_client(given: str) -> OptionError:
     return OptionError(
-        "client is not a dask client",
+        "client is not a dask client that can be used here",
         given=given,
         allowed="a distributed.Client, None for the active one, or False for this process",
         remedy="pass client=distributed.Client(address)",
@@ -223,9 +327,12 @@ def _load(data: bytes) -> Any:
     return cloudpickle.loads(data)
 
 
-def _do(work: Callable[[Any, Any], Any], shared: Any, unit: Any) -> Any:
-    with working_for_cluster():
-        return work(shared, unit)
+def _do(
+    work: Callable[[Any, Any], Result], shared: Any, unit: Any, token: str
+) -> tuple[Result, list[Warned]]:
+    with working_for_cluster(), collect_warnings(token) as warned:
+        result = work(shared, unit)
+    return result, warned
 
 
 def _call(shared: tuple[Callable[..., Any], tuple[Any, ...]], _: int) -> Any:

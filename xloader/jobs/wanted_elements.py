@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -39,6 +40,10 @@ class WantedElements:
     flags: NDArray[np.bool_]
     num_reads: int = 0
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A bit for each element, because pickles are sent to the workers of clusters.
+        return _unpacked, (self.dims, np.packbits(self.flags), self.flags.shape, self.num_reads)
+
     def along(self, dims: tuple[str, ...], parts: dict[str, slice]) -> NDArray[np.bool_]:
         """The flags for a box of elements, to be broadcast over some dimensions.
 
@@ -50,6 +55,13 @@ class WantedElements:
             The selected elements along each of ``dims``.
         """
         return cut_along(self.flags, self.dims, dims, parts)
+
+
+def _unpacked(
+    dims: tuple[str, ...], packed: NDArray[np.uint8], shape: tuple[int, ...], num_reads: int
+) -> WantedElements:
+    flags = np.unpackbits(packed, count=math.prod(shape)).view(np.bool_).reshape(shape)
+    return WantedElements(dims, flags, num_reads)
 
 
 def cut_along(

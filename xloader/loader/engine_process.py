@@ -57,6 +57,7 @@ from xloader.loader.process_messages import (
 )
 from xloader.loader.process_setup import ProcessSetup
 from xloader.loader.rank_plan import RankPlan
+from xloader.sources.dask_cluster import compute_synchronously
 from xloader.transforms.packed_fields import stored_layouts
 
 _SWITCH_SECONDS = 5e-4
@@ -104,6 +105,7 @@ def run_process(wiring: Wiring, setup: bytes) -> None:
     # Ctrl-C goes to all processes of a terminal. The loader's process decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _seed_globally()
+    compute_synchronously()
     try:
         process = EngineProcess(wiring, cloudpickle.loads(setup))
     except BaseException as error:

@@ -21,6 +21,7 @@ from xloader.loader.process_messages import BeginRun
 from xloader.loader.process_run import ProcessRun, SlotTable
 from xloader.loader.process_team import ProcessTeam
 from xloader.loader.rank_plan import RankPlan
+from xloader.loader.sample_names import SampleNames
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached
 from xloader.planning.remainder import Remainder
@@ -92,6 +93,8 @@ class ThreadEngine:
         Fields that are delivered as stored.
     device_path : DevicePath or None
         Brings the batches to a device.
+    sample_names : SampleNames, optional
+        The ids of the samples, if they are a part of others.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class ThreadEngine:
         rank_plan: RankPlan,
         packed_fields: Sequence[PackedField],
         device_path: DevicePath | None,
+        sample_names: SampleNames | None = None,
     ) -> None:
         options = rank_plan.options
         self._job_factory = JobFactory(
@@ -107,6 +111,7 @@ class ThreadEngine:
             num_cores=options.num_threads,
             packed_fields=packed_fields,
             device_path=device_path,
+            sample_names=sample_names,
         )
 
     @property

@@ -144,6 +144,16 @@ class InterleavedLoader:
         return sum(self._settle().interleaving.taken)
 
     @property
+    def rank(self) -> int:
+        """Number of this process among those that divide the samples, from 0."""
+        return self._settle().world.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that divide the samples."""
+        return self._settle().world.world_size
+
+    @property
     def epoch(self) -> int:
         """Number of the epoch that the next ``iter`` delivers."""
         return self._cursor.epoch

@@ -25,6 +25,7 @@ from xloader.engine.step_needs import Walker
 from xloader.errors import MemoryBudgetError
 from xloader.loader.device_path import DevicePath
 from xloader.loader.rank_plan import RankPlan
+from xloader.loader.sample_names import SampleNames
 from xloader.planning.epoch import Epoch
 from xloader.planning.mixing import region_dim
 from xloader.planning.remainder import Remainder
@@ -109,6 +110,8 @@ class JobFactory:
         Brings finished batches to a device.
     share : Share, optional
         What this process does of the rank's work; by default all of it.
+    sample_names : SampleNames, optional
+        The ids of the samples, if they are a part of others.
     """
 
     def __init__(
@@ -120,8 +123,10 @@ class JobFactory:
         packed_fields: Sequence[PackedField] = (),
         device_path: DevicePath | None = None,
         share: Share | None = None,
+        sample_names: SampleNames | None = None,
     ) -> None:
         self._rank_plan = rank_plan
+        self._sample_names = sample_names
         self._share = share or Share.whole(rank_plan)
         self._num_ready = num_ready
         self._num_cores = num_cores
@@ -269,10 +274,15 @@ class JobFactory:
     def _finish(self, epoch: int) -> BatchFinish:
         """The steps between a gathered batch of an epoch and a delivered one."""
         recipe, options = self._rank_plan.recipe, self._rank_plan.options
+        names = self._sample_names
+        if names is not None:
+            recipe = names.recipe
 
         def transform(arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
             """Run the transforms of the recipe."""
             chance, normalized = Chance(options.seed, epoch, occurrences), self._normalized.keys()
+            if names is not None:
+                ids = names.of(ids)
             return finish(recipe, self._unpacked_layouts, arrays, ids, chance, normalized)
 
         is_plain = not (recipe.steps or recipe.label_columns)

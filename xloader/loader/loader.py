@@ -35,6 +35,7 @@ from xloader.loader.progress import EpochProgress
 from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.report import Report
 from xloader.loader.row_list import Rows
+from xloader.loader.sample_names import SampleNames
 from xloader.loader.state import read_state
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Explanation, shared_blocks
@@ -70,6 +71,9 @@ class Loader:
         Fields that are gathered as stored. The device unpacks them.
     device_path : DevicePath, optional
         Brings the batches to a device in place of ``hand_over``.
+    sample_names : SampleNames, optional
+        The ids of the samples, if they are a part of others. Batches have these ids. Only for
+        threads of this process, and not for a device.
 
     Attributes
     ----------
@@ -105,12 +109,14 @@ class Loader:
         hand_over: HandOver,
         packed_fields: Sequence[PackedField] = (),
         device_path: DevicePath | None = None,
+        sample_names: SampleNames | None = None,
     ) -> None:
         self.recipe = recipe
         self.options = options
         self._hand_over = hand_over
         self._packed_fields = tuple(packed_fields)
         self._device_path = device_path
+        self._sample_names = sample_names
         self.label = ""
         self._resolver = RankResolver(recipe, options)
         self._cursor = Cursor()
@@ -147,6 +153,16 @@ class Loader:
     def num_samples(self) -> int:
         """Number of samples of an epoch, over all ranks."""
         return self._resolver.rank_plan.num_samples
+
+    @property
+    def rank(self) -> int:
+        """Number of this process among those that divide the samples, from 0."""
+        return self._resolver.settle().options.world.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that divide the samples."""
+        return self._resolver.settle().options.world.world_size
 
     @property
     def epoch(self) -> int:
@@ -416,7 +432,7 @@ class Loader:
     def __reduce__(self) -> tuple[object, ...]:
         # Only the arguments are pickled: threads, memory and position belong to this process.
         arguments = (self.recipe, self.options, self._hand_over, self._packed_fields)
-        return Loader, (*arguments, self._device_path)
+        return Loader, (*arguments, self._device_path, self._sample_names)
 
     def __repr__(self) -> str:
         planned = self._resolver.planned
@@ -485,7 +501,7 @@ class Loader:
             if self.options.processes:
                 engine = ProcessEngine(*parts, self._hand_over)
             else:
-                engine = ThreadEngine(*parts)
+                engine = ThreadEngine(*parts, self._sample_names)
             self._carried = engine
         return engine
 
@@ -514,8 +530,11 @@ class Loader:
 
     def _batch(self, delivery: Delivery, epoch: int) -> Batch:
         seed, times = self._resolver.rank_plan.options.seed, delivery.occurrences
-        origin = BatchOrigin.of(self.recipe, seed, epoch, times)
+        names = self._sample_names
+        recipe = self.recipe if names is None else names.recipe
+        ids = delivery.ids if names is None else names.of(delivery.ids)
+        origin = BatchOrigin.of(recipe, seed, epoch, times)
         if self._device_path is not None:
             return self._device_path.deliver(delivery, Chance(seed, epoch, times), origin)
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]
-        return Batch(arrays, delivery.arrays, delivery.ids, delivery.is_padding, origin)
+        return Batch(arrays, delivery.arrays, ids, delivery.is_padding, origin)

@@ -137,6 +137,14 @@ class Warned(NamedTuple):
     message: str
     category: type[Warning]
 
+    @classmethod
+    def of(cls, message: Warning | str, category: type[Warning]) -> Warned:
+        """The message for a warning of this process."""
+        # Classes of a script cannot be looked up by another process.
+        known = (xloader.errors.__name__, Warning.__module__)
+        sent = next(kind for kind in category.__mro__ if kind.__module__ in known)
+        return cls(str(message), sent)
+
 
 class Ended(NamedTuple):
     """A run is over in this process: it touches no slot any more.
@@ -228,10 +236,7 @@ def forward_warnings(send: Callable[[Warned], None]) -> None:
     """
 
     def forward(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-        # Classes of a script cannot be looked up by the loader's process.
-        known = (xloader.errors.__name__, Warning.__module__)
-        sent = next(kind for kind in category.__mro__ if kind.__module__ in known)
-        send(Warned(str(message), sent))
+        send(Warned.of(message, category))
 
     warnings.simplefilter("always", XloaderWarning)
     warnings.showwarning = forward

@@ -280,7 +280,9 @@ class SectionPlan:
         return self.work_nbytes // _READ_COPIES
 
 
-def plan_sections(job: Rechunking, memory: int, num_threads: int) -> SectionPlan:
+def plan_sections(
+    job: Rechunking, memory: int, num_threads: int, num_sections: int = 1
+) -> SectionPlan:
     """Choose the sections that fit into the memory and read the least.
 
     Parameters
@@ -291,6 +293,8 @@ def plan_sections(job: Rechunking, memory: int, num_threads: int) -> SectionPlan
         Bytes that may be taken.
     num_threads : int
         Most threads. Fewer are taken where they leave room for sections that read less.
+    num_sections : int
+        Number of sections to make at least, where they read no more than fewer ones would.
 
     Returns
     -------
@@ -304,8 +308,9 @@ def plan_sections(job: Rechunking, memory: int, num_threads: int) -> SectionPlan
     """
     plans = []
     kept = _kept_nbytes(job, memory)
+    good = min(_GOOD_NBYTES, job.nbytes // num_sections)
     for threads in sorted({max(num_threads >> power, 1) for power in range(12)}, reverse=True):
-        found = _best(job, memory - kept - job.work_nbytes(threads), threads)
+        found = _best(job, memory - kept - job.work_nbytes(threads), threads, good)
         if found is not None:
             plans.append(replace(found, kept_nbytes=kept))
     if not plans:
@@ -325,7 +330,7 @@ def _kept_nbytes(job: Rechunking, memory: int) -> int:
     return records + min(memory // _KEPT_SHARE, _MOST_KEPT_NBYTES)
 
 
-def _best(job: Rechunking, room: int, num_threads: int) -> SectionPlan | None:
+def _best(job: Rechunking, room: int, num_threads: int, good: int) -> SectionPlan | None:
     # Dimensions of one shard leave the others more choices.
     num_cut = max(sum(axis.num_shards > 1 for axis in job.axes), 1)
     most = max(int(_MOST_SHAPES ** (1 / num_cut)), 2)
@@ -343,8 +348,8 @@ def _best(job: Rechunking, room: int, num_threads: int) -> SectionPlan | None:
     if not fits.any():
         return None
     near = fits & (read <= read[fits].min() * (1 + 1e-9))
-    good = near & (nbytes >= min(_GOOD_NBYTES, int(nbytes[near].max())))
-    steps = tuple(shapes[good][nbytes[good].argmin()].tolist())
+    taken = near & (nbytes >= min(good, int(nbytes[near].max())))
+    steps = tuple(shapes[taken][nbytes[taken].argmin()].tolist())
     reads = [axis.reads(step) for axis, step in zip(job.axes, steps, strict=True)]
     return SectionPlan(
         steps,

@@ -29,6 +29,7 @@ def stats(
     path: str | os.PathLike[str] | None = None,
     part: tuple[int, int] | None = None,
     overwrite: bool = False,
+    client: Any = None,
 ) -> Any:
     """Compute statistics of a dataset, each chunk read once.
 
@@ -43,7 +44,7 @@ def stats(
         The variables; by default all that hold bool, integers or floats.
     dim : str, iterable of str, or ..., optional
         The dimensions that are reduced, as in xarray; by default all.
-    by, quantiles, leads, weights, memory, threads, progress, path, part, overwrite
+    by, quantiles, leads, weights, memory, threads, progress, path, part, overwrite, client
         As for :meth:`Samples.stats`.
 
     Returns
@@ -54,7 +55,7 @@ def stats(
     Raises
     ------
     OptionError, UnknownNameError, MemoryBudgetError, ChunkError, TargetError, PartsError,
-    StoreFullError
+    StoreFullError, ClusterError
         As for :meth:`Samples.stats`.
 
     Examples
@@ -87,4 +88,5 @@ def stats(
         path=path,
         part=part,
         overwrite=overwrite,
+        client=client,
     )

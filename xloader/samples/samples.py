@@ -929,6 +929,7 @@ class Samples(RecordedMethods):
         memory: int | str = "2GiB",
         threads: int | None = None,
         cache: str | os.PathLike[str] | Literal[False] | None = None,
+        client: Any = None,
     ) -> SampleMask:
         """Find the samples that hold enough valid values. This reads each chunk once, at once.
 
@@ -957,6 +958,10 @@ class Samples(RecordedMethods):
             arguments. By default the user's cache folder, but only for files and folders of this
             machine, where names, sizes and times of files show whether values changed. For other
             sources, pass a folder, and another one if values change. ``False`` keeps nothing.
+        client : distributed.Client or False, optional
+            A dask cluster whose workers read the chunks. By default the active client, if there is
+            one and its workers can open the data; False for the threads of this process.
+            ``memory`` holds for each worker process, and ``threads`` is not used on a cluster.
 
         Returns
         -------
@@ -975,6 +980,8 @@ class Samples(RecordedMethods):
             chunk reaches into.
         ChunkError
             If a chunk cannot be read.
+        ClusterError
+            If the cluster fails.
 
         Examples
         --------
@@ -993,6 +1000,7 @@ class Samples(RecordedMethods):
             memory=memory,
             threads=threads,
             cache=cache,
+            client=client,
         )
 
     def stats(
@@ -1009,6 +1017,7 @@ class Samples(RecordedMethods):
         path: str | os.PathLike[str] | None = None,
         part: tuple[int, int] | None = None,
         overwrite: bool = False,
+        client: Any = None,
     ) -> Any:
         """Compute statistics of the stored values that the samples need. This reads them, at once.
 
@@ -1053,6 +1062,10 @@ class Samples(RecordedMethods):
             :func:`xloader.merge` makes the result, with the same bits.
         overwrite : bool
             Whether to replace what lies at ``path``, and partial results of another job.
+        client : distributed.Client or False, optional
+            A dask cluster whose workers read the chunks. By default the active client, if there is
+            one and its workers can open the data; False for the threads of this process.
+            ``memory`` holds for each worker process, and ``threads`` is not used on a cluster.
 
         Returns
         -------
@@ -1069,6 +1082,8 @@ class Samples(RecordedMethods):
             If the memory is too small; the error gives the minimum that is enough.
         ChunkError
             If a chunk cannot be read.
+        ClusterError
+            If the dask cluster fails.
         TargetError
             If something else lies at ``path`` already.
         PartsError
@@ -1100,6 +1115,7 @@ class Samples(RecordedMethods):
             path=path,
             part=part,
             overwrite=overwrite,
+            client=client,
         )
 
     def score(
@@ -1110,6 +1126,7 @@ class Samples(RecordedMethods):
         threads: int | None = None,
         batch_size: int | None = None,
         cache: str | os.PathLike[str] | Literal[False] | None = None,
+        client: Any = None,
     ) -> NDArray[np.float64]:
         """Compute a number for each sample, for :meth:`weighted` and :meth:`select`.
 
@@ -1134,6 +1151,12 @@ class Samples(RecordedMethods):
             kept, without a closure, default arguments, and names of your own modules' numbers and
             functions, because these may change unseen. Scores after :meth:`map` are kept only in a
             folder of your own.
+        client : distributed.Client or False, optional
+            A dask cluster whose workers read the chunks. By default the active client, if there is
+            one and its workers can open the data; False for the threads of this process.
+            ``memory`` holds for each worker process, and ``threads`` is not used on a cluster.
+            ``fn`` is then called on the workers, with batches of other sizes. Chunks that windows
+            straddle where the work is divided are read by two tasks.
 
         Returns
         -------
@@ -1150,6 +1173,8 @@ class Samples(RecordedMethods):
             If the memory is too small; the error gives the minimum that is enough.
         ChunkError
             If a chunk cannot be read.
+        ClusterError
+            If the cluster fails.
 
         Examples
         --------
@@ -1168,9 +1193,10 @@ class Samples(RecordedMethods):
             threads=threads,
             batch_size=batch_size,
             cache=cache,
+            client=client,
         )
 
-    def dropna(self, *fields: str, at_least: float = 1.0) -> Self:
+    def dropna(self, *fields: str, at_least: float = 1.0, client: Any = None) -> Self:
         """Drop the samples that hold too few valid values: ``select(is_valid(...))``.
 
         This reads each chunk once, at once, unless the mask is in the cache.
@@ -1181,6 +1207,8 @@ class Samples(RecordedMethods):
             Names of the fields or variables to check; by default all fields.
         at_least : float, default 1.0
             Share of the values of a field or variable that must not be NaN.
+        client : distributed.Client or False, optional
+            A dask cluster whose workers read the chunks, as for :meth:`is_valid`.
 
         Returns
         -------
@@ -1191,10 +1219,10 @@ class Samples(RecordedMethods):
         ------
         EmptySamplesError
             If no sample is valid.
-        UnknownNameError, OptionError, ChunkError
+        UnknownNameError, OptionError, ChunkError, ClusterError
             As :meth:`is_valid` raises them.
         """
-        return self.select(self.is_valid(*fields, at_least=at_least))
+        return self.select(self.is_valid(*fields, at_least=at_least, client=client))
 
     def weighted(
         self,
@@ -1940,7 +1968,9 @@ class Samples(RecordedMethods):
         """
         return loader_verbs.explain(self.recipe, order, cache, num_workers, options)
 
-    def advise(self, *, measure: bool = False, **options: Unpack[LoaderKeywords]) -> Advice:
+    def advise(
+        self, *, measure: bool = False, client: Any = None, **options: Unpack[LoaderKeywords]
+    ) -> Advice:
         """Find chunks and shards in which a copy of the data suits these samples better.
 
         Shapes of chunks are planned for as if the data were stored in them: the variables that the
@@ -1951,6 +1981,9 @@ class Samples(RecordedMethods):
         measure : bool
             Whether to read up to four chunks, and to measure how fast they decode, and how fast and
             how small their values are in zstd. By default speeds are computed from assumed figures.
+        client : distributed.Client or False, optional
+            A dask cluster of which a worker reads and measures these chunks. By default the active
+            client, if there is one and its workers can open the data; False for this process.
         **options
             Options of :meth:`loader`, for the training that the copy is meant for: above all
             ``batch_size``, ``memory`` and ``world_size``. Speeds are for ``threads``, by default
@@ -1972,6 +2005,8 @@ class Samples(RecordedMethods):
             If there are fewer samples than ranks.
         ChunkError
             If ``measure`` is set and a chunk cannot be read.
+        ClusterError
+            If ``measure`` is set and the cluster fails.
 
         Notes
         -----
@@ -1992,7 +2027,7 @@ class Samples(RecordedMethods):
         >>> dict(best.chunks), best.read_amplification
         ({'time': 24, 'x': 4000}, 1.0)
         """
-        return find_advice(self.recipe, make_options(**options), measure=measure)
+        return find_advice(self.recipe, make_options(**options), measure=measure, client=client)
 
     def materialize(
         self,
@@ -2014,6 +2049,7 @@ class Samples(RecordedMethods):
         part: tuple[int, int] | None = None,
         progress: bool | None = None,
         dry_run: bool = False,
+        client: Any = None,
     ) -> Materialized:
         """Write a Zarr store in chunks that suit training, which gives the same samples.
 
@@ -2069,6 +2105,11 @@ class Samples(RecordedMethods):
             Whether to show a progress bar; by default on a terminal, if tqdm is installed.
         dry_run : bool
             Whether to return the plan, and write nothing.
+        client : distributed.Client or False, optional
+            A dask cluster whose workers read the chunks and write the target. By default the active
+            client, if there is one and its workers can open the data and the target; False for the
+            threads of this process. ``memory`` holds for each worker process, and ``threads`` is
+            not used on a cluster.
 
         Returns
         -------
@@ -2085,6 +2126,8 @@ class Samples(RecordedMethods):
             If no room is left. What is written stays; the same call goes on.
         PackingError
             If values cannot be packed as asked.
+        ClusterError
+            If the cluster fails. What is written stays; the same call goes on.
 
         Notes
         -----
@@ -2108,7 +2151,10 @@ class Samples(RecordedMethods):
             *(memory, threads, part), overwrite=overwrite, verify=verify, progress=progress
         )
         return materialize(
-            *(self.recipe, target, options, run), storage_options=storage_options, dry_run=dry_run
+            *(self.recipe, target, options, run),
+            client=client,
+            storage_options=storage_options,
+            dry_run=dry_run,
         )
 
     def mosaic(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 
 from xloader.errors import ClusterError
 
+_LOST: Final = (
+    "the connection to it was lost or closed",
+    "check that the scheduler is still there, and make a new client",
+)
+
 _num_tasks = 0
+_settings: Any = None
+_worker: Any = None
 _lock = threading.Lock()
 
 
@@ -31,24 +40,87 @@ def active_client() -> Any:
         client = distributed.default_client()
     except ValueError:
         return None
-    return None if client.asynchronous else client
+    return None if client.asynchronous or is_closed(client) else client
+
+
+def is_closed(client: Any) -> bool:
+    """Whether a client was closed."""
+    return client.status in ("closing", "closed")
+
+
+def check_open(client: Any) -> None:
+    """Raise ``CommClosedError`` if a client was closed, as its calls may then never return."""
+    from distributed.comm.core import CommClosedError
+
+    if is_closed(client):
+        raise CommClosedError("the client was closed")
+
+
+def client_of_worker() -> Any:
+    """The client with which a worker of a cluster fetches values, while it carries out a task.
+
+    Returns
+    -------
+    distributed.Client or None
+        None if this process carries out no task of a cluster.
+    """
+    import dask
+
+    with _lock:
+        # dask's own ``get_client`` knows the worker only on the thread of the task itself.
+        if _worker is None:
+            return None
+        client = _worker._get_client()
+        # A new client has made itself dask's scheduler in this process.
+        dask.config.set(scheduler="synchronous")
+        return client
 
 
 @contextmanager
 def working_for_cluster() -> Iterator[None]:
-    """Note that this process carries out a task of a cluster. Then it computes blocks itself."""
-    global _num_tasks
+    """Note that this process carries out a task of a cluster. Then it computes blocks itself.
+
+    Functions in blocks that call ``.compute()`` themselves compute on their own thread. By dask's
+    default, they would wait for other tasks of the cluster.
+    """
+    global _num_tasks, _settings, _worker
+    import dask
+    from distributed import get_worker
+
     with _lock:
+        if not _num_tasks:
+            with suppress(ValueError):
+                _worker = get_worker()
+            # dask's settings are those of the process.
+            _settings = dask.config.set(scheduler="synchronous")
         _num_tasks += 1
     try:
         yield
     finally:
         with _lock:
             _num_tasks -= 1
+            if not _num_tasks:
+                _settings.__exit__(None, None, None)
+                _worker = None
+
+
+def compute_synchronously() -> None:
+    """Have dask compute on the calling thread, in all of this process and for good.
+
+    Called at the start of a worker process, in which no scheduler may be started. The main process
+    is left as it is.
+    """
+    if multiprocessing.parent_process() is None:
+        return
+    os.environ["DASK_SCHEDULER"] = "synchronous"
+    dask = sys.modules.get("dask")
+    # dask reads the environment when it is imported.
+    if dask is not None:
+        dask.config.set(scheduler="synchronous")
 
 
 @contextmanager
-def cluster_errors(what: str) -> Iterator[None]:
+def cluster_errors(what: str, client: Any = None) -> Iterator[None]:
     """Turn errors of a cluster in the ``with`` block into errors of this library.
 
     Errors that a task itself raised are passed on as they are.
@@ -57,6 +129,8 @@ def cluster_errors(what: str) -> Iterator[None]:
     ----------
     what : str
         The work of the cluster, as a phrase such as ``"computing blocks"``.
+    client : distributed.Client, optional
+        The client that the block uses. What fails because it was closed is its fault, too.
 
     Raises
     ------
@@ -67,6 +141,8 @@ def cluster_errors(what: str) -> Iterator[None]:
         yield
     except BaseException as error:
         told = _told_of(error)
+        if told is None and isinstance(error, Exception) and client and is_closed(client):
+            told = _LOST
         if told is None:
             raise
         fault, remedy = told
@@ -97,8 +173,5 @@ def _told_of(error: BaseException) -> tuple[str, str] | None:
             "install the same packages on the workers as here",
         )
     if isinstance(error, CommClosedError | ClosedClientError):
-        return (
-            "the connection to it was lost",
-            "check that the scheduler is still there, and make a new client",
-        )
+        return _LOST
     return None

@@ -23,6 +23,7 @@ from xloader.loader.rank_plan import RankPlan
 from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.row_list import Rows
 from xloader.planning.explain import Explanation
+from xloader.sources.dask_cluster import compute_synchronously
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.chunk_sampler import check_options
@@ -246,6 +247,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             collate_by_default(default_convert, collate)
         end_in_time()
         info = get_worker_info()
+        if info is not None:
+            compute_synchronously()
         num_workers = 0 if info is None else info.num_workers
         if num_workers > MOST_WORKERS:
             raise OptionError("too many workers", given=num_workers, allowed=f"<= {MOST_WORKERS}")

@@ -26,6 +26,7 @@ from xloader.loader.dataloader_worker import Worker
 from xloader.loader.rank_plan import RankPlan
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
+from xloader.sources.dask_cluster import compute_synchronously
 from xloader.torch.lent_tensors import memory_to_lend
 from xloader.torch.step_tags import PlanTag, StepTag
 from xloader.torch.worker_shutdown import end_in_time
@@ -88,6 +89,8 @@ class WorkerReader:
         self._pid = os.getpid()
         end_in_time()
         info = get_worker_info()
+        if info is not None:
+            compute_synchronously()
         self._num_workers = 1 if info is None else info.num_workers
         self._is_first = info is None or info.id == 0
         self._is_worker = info is not None

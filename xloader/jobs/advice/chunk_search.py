@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from xloader.core.options import LoaderOptions
 from xloader.jobs.advice.chunk_advice import Advice, ChunkProposal
@@ -10,6 +11,7 @@ from xloader.jobs.advice.chunk_choice import amplification_of, choose, kinds_of,
 from xloader.jobs.advice.chunk_trials import ChunkTrials
 from xloader.jobs.advice.read_speed import ReadSpeed
 from xloader.jobs.advice.speed_measurement import measure_speed
+from xloader.jobs.cluster_tasks import find_cluster
 from xloader.planning.chunk_shapes import (
     Shape,
     candidate_shapes,
@@ -30,7 +32,9 @@ _MANY_IDS = 200_000
 """Ids of a subset from which on shapes are first compared for all windows."""
 
 
-def find_advice(recipe: Recipe, options: LoaderOptions, *, measure: bool = False) -> Advice:
+def find_advice(
+    recipe: Recipe, options: LoaderOptions, *, measure: bool = False, client: Any = None
+) -> Advice:
     """Find better chunks; see `Samples.advise`.
 
     Parameters
@@ -41,10 +45,17 @@ def find_advice(recipe: Recipe, options: LoaderOptions, *, measure: bool = False
         The options of the loader that will train on the store.
     measure : bool
         Whether to read a few chunks, and to measure how fast they and the new ones decode.
+    client : distributed.Client or False, optional
+        The cluster of which a worker reads them, as of `Samples.advise`.
     """
     recipe.require_windows()
     options = options.settled()
-    trials = ChunkTrials(recipe, options, measure_speed(recipe) if measure else ReadSpeed())
+    tasks = find_cluster(client, recipe) if measure else None
+    if tasks is not None:
+        speed = tasks.call("measuring how fast chunks decode", measure_speed, recipe)
+    else:
+        speed = measure_speed(recipe) if measure else ReadSpeed()
+    trials = ChunkTrials(recipe, options, speed)
     current = trials.current()
     tried = _search(trials, current.chunks)
     limit = options.max_amplification

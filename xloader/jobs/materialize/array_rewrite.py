@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from xloader.core.axis import Ints
+from xloader.jobs.cluster_tasks import ClusterTasks
+from xloader.jobs.materialize.cluster_sections import UNITS_PER_THREAD, write_on_cluster
 from xloader.jobs.materialize.intermediate_store import IntermediateStore
 from xloader.jobs.materialize.materialized import MaterializedVariable
-from xloader.jobs.materialize.section_writer import Flags, SectionWriter, section_work
+from xloader.jobs.materialize.section_writer import (
+    Flags,
+    OnSection,
+    SectionWriter,
+    section_work,
+)
 from xloader.jobs.materialize.shard_encoder import ShardEncoder
 from xloader.jobs.materialize.target_arrays import TargetArray
 from xloader.jobs.materialize.target_records import TargetRecords
@@ -21,8 +28,6 @@ from xloader.planning.rechunking import (
     plan_sections,
 )
 from xloader.recipe.recipe import Recipe
-
-OnSection = Callable[[int], None]
 
 
 @dataclass(eq=False)
@@ -44,7 +49,9 @@ class ArrayRewrite:
     own : numpy.ndarray of bool
         Those of them that this process writes, if they are not written yet.
     memory, num_threads : int
-        Bytes and threads that may be taken.
+        Bytes and threads that may be taken; on a cluster, by a task.
+    tasks : ClusterTasks or None
+        The cluster that writes it; None for the threads of this process.
     may_pass_between : bool
         Whether values may go through an intermediate store.
     is_written : bool
@@ -59,6 +66,7 @@ class ArrayRewrite:
     own: Flags
     memory: int
     num_threads: int
+    tasks: ClusterTasks | None
     may_pass_between: bool
     is_written: bool = False
     num_reads: int = 0
@@ -76,7 +84,7 @@ class ArrayRewrite:
         self.wanted = self.own & ~self._done(self._encoder, self.array, self.records)
         self._num_done = int(np.count_nonzero(self.own & ~self.wanted))
         job = self.array.rechunking()
-        self.plan = plan_sections(job, self.memory, self.num_threads)
+        self.plan = self._sections_of(job)
         if self.may_pass_between and self.wanted.any():
             chunks = intermediate_chunks(job, self.plan, self.memory, self.num_threads)
             if chunks is not None:
@@ -94,24 +102,38 @@ class ArrayRewrite:
 
     @property
     def peak_nbytes(self) -> int:
-        """Upper limit of the memory that it takes."""
-        return max(plan.peak_nbytes for _, plan in self._passes)
+        """Upper limit of the memory that it takes; on a cluster, in a worker."""
+        num_tasks = 1 if self.tasks is None else self.tasks.most_threads_of_worker
+        return num_tasks * max(plan.peak_nbytes for _, plan in self._passes)
 
-    def run(self, on_section: OnSection) -> None:
-        """Write what is wanted."""
-        if not self.wanted.any():
-            return
-        recipe, array = self.recipe, self.array
+    def writer(self) -> SectionWriter:
+        """The writer of what is wanted. It reads the intermediate store, if there is one."""
+        recipe, array, records = self.recipe, self.array, self.records
         if self.middle is not None:
-            recipe, array = self._fill_middle()
-        writer = SectionWriter(
-            *(recipe, array, self.metadata, self._passes[-1][1], self.records, self.wanted)
+            recipe, array = self.middle.reading(recipe, array)
+            records = replace(records, marks=self._middle_marks())
+        return SectionWriter(
+            *(recipe, array, self.metadata, self._passes[-1][1], records, self.wanted)
         )
-        writer.run(on_section)
+
+    def fill_middle(self) -> None:
+        """Write the intermediate store."""
+        middle = self.middle
+        assert middle is not None
+        middle.begin()
+        wanted, records = self._wanted_of_middle(), self._middle_records()
+        records.marks = self._middle_marks()
+        plan = self._passes[0][1]
+        writer = SectionWriter(self.recipe, middle.array, middle.metadata, plan, records, wanted)
+        write_sections(self.tasks, [writer], lambda _: None)
+        self.num_reads = writer.num_reads
+
+    def note(self, writer: SectionWriter) -> None:
+        """Take the figures of the writer, which has written all."""
         if self.middle is None:
             self.num_reads = writer.num_reads
         else:
-            self.records.store.delete(self.middle.path)
+            self.middle.remove(self.tasks)
         self.num_written = int(np.count_nonzero(self.wanted))
         self.written_nbytes, self.max_error = writer.written_nbytes, writer.max_error
 
@@ -151,10 +173,11 @@ class ArrayRewrite:
             return [(job, self.plan)]
         chunks = self.middle.array.chunks
         first, second = job.with_shards(chunks), job.read_from(chunks)
-        return [
-            (first, plan_sections(first, self.memory, self.num_threads)),
-            (second, plan_sections(second, self.memory, self.num_threads)),
-        ]
+        return [(own, self._sections_of(own)) for own in (first, second)]
+
+    def _sections_of(self, job: Rechunking) -> SectionPlan:
+        num_units = 1 if self.tasks is None else UNITS_PER_THREAD * self.tasks.num_threads
+        return plan_sections(job, self.memory, self.num_threads, num_units)
 
     def _expected(self) -> int:
         """Chunks of the source that will be read."""
@@ -182,17 +205,10 @@ class ArrayRewrite:
         grid = np.ones(array.rechunking().grid, np.bool_)
         return grid & ~self._done(encoder, array, self._middle_records())
 
-    def _fill_middle(self) -> tuple[Recipe, TargetArray]:
-        """Write the intermediate store, and give the values and the array to read from it."""
-        middle = self.middle
-        assert middle is not None
-        middle.begin()
-        wanted, records = self._wanted_of_middle(), self._middle_records()
-        plan = self._passes[0][1]
-        writer = SectionWriter(self.recipe, middle.array, middle.metadata, plan, records, wanted)
-        writer.run(lambda _: None)
-        self.num_reads = writer.num_reads
-        return middle.reading(self.recipe, self.array)
+    def _middle_marks(self) -> dict[str, bytes]:
+        """The marks of tasks that write or read the intermediate store; none for threads."""
+        assert self.middle is not None
+        return {**self.records.marks, **self.middle.mark} if self.records.marks else {}
 
     def _done(self, encoder: ShardEncoder, array: TargetArray, records: TargetRecords) -> Flags:
         done = np.zeros(array.rechunking().grid, np.bool_)
@@ -200,3 +216,38 @@ class ArrayRewrite:
             for shard in np.ndindex(done.shape):
                 done[shard] = f"{array.name}/{encoder.key_of(shard)}" in records.done
         return done
+
+
+def write_arrays(jobs: Sequence[ArrayRewrite], on_section: OnSection) -> None:
+    """Write what is wanted of some arrays.
+
+    Parameters
+    ----------
+    jobs : sequence of ArrayRewrite
+        The arrays, on one cluster or in this process.
+    on_section : callable
+        Called with the number of shards when some are written.
+    """
+    left = [job for job in jobs if job.wanted.any()]
+    # Those without an intermediate store at once. So no worker waits for the last section of each.
+    direct = [job for job in left if job.middle is None]
+    # One intermediate store after another, because each takes as much room as the array.
+    for group in [direct, *([job] for job in left if job.middle is not None)]:
+        for job in group:
+            if job.middle is not None:
+                job.fill_middle()
+        writers = [job.writer() for job in group]
+        write_sections(group[0].tasks if group else None, writers, on_section)
+        for job, writer in zip(group, writers, strict=True):
+            job.note(writer)
+
+
+def write_sections(
+    tasks: ClusterTasks | None, writers: Sequence[SectionWriter], on_section: OnSection
+) -> None:
+    """Write all shards that some writers want, on a cluster or in this process."""
+    if tasks is not None:
+        write_on_cluster(tasks, writers, on_section)
+        return
+    for writer in writers:
+        writer.run(on_section)

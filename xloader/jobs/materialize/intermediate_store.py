@@ -13,7 +13,9 @@ import zarr
 from zarr.codecs import BloscCodec
 from zarr.storage import MemoryStore
 
+from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.jobs.materialize.target_arrays import TargetArray
+from xloader.jobs.materialize.target_marks import remove_mark
 from xloader.jobs.materialize.target_records import FOLDER
 from xloader.recipe.recipe import Recipe
 from xloader.sources.open.open_source import open_source
@@ -51,6 +53,11 @@ class IntermediateStore:
         self.metadata = self._objects()[f"{array.name}/zarr.json"]
 
     @property
+    def mark(self) -> dict[str, bytes]:
+        """The object without which tasks neither write it nor use what they have read of it."""
+        return {f"{self.prefix}zarr.json": self._objects()["zarr.json"]}
+
+    @property
     def prefix(self) -> str:
         """The text that its keys begin with."""
         return f"{self.path}/"
@@ -72,10 +79,28 @@ class IntermediateStore:
         array : TargetArray
             The array of the target.
         """
-        source = open_source(plain(self._store.store), variables=[array.name], group=self.path)
+        source = open_source(
+            plain(self._store.store),
+            variables=[array.name],
+            group=self.path,
+            # All chunks are written. Tasks of an earlier call may read while they are removed.
+            on_missing="raise",
+        )
         own = Recipe(source, (array.name,), retry_policy=recipe.retry_policy)
         kept = tuple(range(len(array.dims)))
         return own, replace(array, axes=own.axes_of(array.name), kept=kept)
+
+    def remove(self, tasks: ClusterTasks | None) -> None:
+        """Remove it.
+
+        Parameters
+        ----------
+        tasks : ClusterTasks or None
+            The cluster whose tasks may still use it for a client that was killed, if there is one.
+        """
+        for key in self.mark:
+            remove_mark(self._store, key, tasks)
+        self._store.delete(self.path)
 
     def _objects(self) -> dict[str, bytes]:
         held: dict[str, Any] = {}

@@ -130,11 +130,14 @@ class Materialized:
     is_verified : bool
         Whether every object was read back, and its digest compared.
     expected_peak_nbytes : int
-        Upper limit of the memory that the job takes.
+        Upper limit of the memory that the job takes; on a cluster, of what it takes in a worker
+        process.
     num_bounds_reads : int
         Source chunks that were read to find the smallest and the largest values to pack.
     seconds : float
         Time that it took.
+    num_cluster_threads : int
+        Number of threads of the dask cluster that writes it; 0 if this process does.
     """
 
     target: str
@@ -145,6 +148,7 @@ class Materialized:
     expected_peak_nbytes: int
     num_bounds_reads: int
     seconds: float
+    num_cluster_threads: int = 0
 
     @property
     def expected_reads(self) -> int:
@@ -173,6 +177,10 @@ class Materialized:
         for own in self.variables:
             lines += own._lines(is_plan=self.is_plan)
         end = f"up to {show_nbytes(self.expected_peak_nbytes)} of memory"
+        if self.num_cluster_threads:
+            threads = "1 thread" if self.num_cluster_threads == 1 else "{} threads"
+            told = threads.format(self.num_cluster_threads)
+            end = f"on a cluster of {told}, {end} in each worker process"
         if self.num_bounds_reads:
             end += f"; {self.num_bounds_reads} more reads for the bounds of packed values"
         if not self.is_plan:

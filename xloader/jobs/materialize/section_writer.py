@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -24,6 +24,8 @@ from xloader.recipe.recipe import Field, Recipe
 from xloader.sources.retries import Attempts
 
 Flags = NDArray[np.bool_]
+OnSection = Callable[[int], None]
+"""Called with the number of shards when those of a section are written."""
 
 _NUM_BLOCKS: Final = 1024
 """So many chunks are listed for reading at a time: the list takes 3 KiB for each."""
@@ -59,29 +61,50 @@ def section_work(job: Rechunking, plan: SectionPlan, wanted: Flags) -> Iterator[
     wanted : numpy.ndarray of bool
         One flag for each shard.
     """
+    for box, own in wanted_sections(job, plan, wanted):
+        yield work_on(job, box, own)
+
+
+def wanted_sections(
+    job: Rechunking, plan: SectionPlan, wanted: Flags
+) -> Iterator[tuple[Box, Flags]]:
+    """The sections in which shards are wanted, each with the flags of its shards, in order."""
     for box in job.boxes(plan.steps):
         own = wanted[tuple(slice(*part) for part in box)]
-        if not own.any():
-            continue
-        first = [begin for begin, _ in box]
-        shards = [
-            tuple(int(n) + b for n, b in zip(index, first, strict=True))
-            for index in np.argwhere(own)
-        ]
-        ranges = job.blocks_of(box)
-        if own.all():
-            yield SectionWork(box, shards, list(itertools.product(*ranges)))
-            continue
-        is_read = np.zeros([len(part) for part in ranges], np.bool_)
-        for shard in shards:
-            parts = job.blocks_of(tuple((n, n + 1) for n in shard))
-            pairs = zip(parts, ranges, strict=True)
-            is_read[tuple(slice(p.start - r.start, p.stop - r.start) for p, r in pairs)] = True
-        blocks = [
-            tuple(int(n) + r.start for n, r in zip(index, ranges, strict=True))
-            for index in np.argwhere(is_read)
-        ]
-        yield SectionWork(box, shards, blocks)
+        if own.any():
+            yield box, own
+
+
+def work_on(job: Rechunking, box: Box, wanted: Flags) -> SectionWork:
+    """The work on one section.
+
+    Parameters
+    ----------
+    job : Rechunking
+        The array.
+    box : tuple of (int, int)
+        The shards that it spans along each dimension.
+    wanted : numpy.ndarray of bool
+        One flag for each of these shards.
+    """
+    first = [begin for begin, _ in box]
+    shards = [
+        tuple(int(n) + b for n, b in zip(index, first, strict=True))
+        for index in np.argwhere(wanted)
+    ]
+    ranges = job.blocks_of(box)
+    if wanted.all():
+        return SectionWork(box, shards, list(itertools.product(*ranges)))
+    is_read = np.zeros([len(part) for part in ranges], np.bool_)
+    for shard in shards:
+        parts = job.blocks_of(tuple((n, n + 1) for n in shard))
+        pairs = zip(parts, ranges, strict=True)
+        is_read[tuple(slice(p.start - r.start, p.stop - r.start) for p, r in pairs)] = True
+    blocks = [
+        tuple(int(n) + r.start for n, r in zip(index, ranges, strict=True))
+        for index in np.argwhere(is_read)
+    ]
+    return SectionWork(box, shards, blocks)
 
 
 def sweep_recipe(recipe: Recipe, name: str) -> Recipe:
@@ -140,16 +163,19 @@ class SectionWriter:
     written_nbytes: int = 0
     max_error: float = 0.0
 
-    def run(self, on_section: Callable[[int], None]) -> None:
-        """Write all shards that are wanted.
+    def apart(self) -> SectionWriter:
+        """A writer of the same array that has written nothing, with records of its own."""
+        records = self.records.apart()
+        return replace(self, records=records, num_reads=0, written_nbytes=0, max_error=0.0)
 
-        Parameters
-        ----------
-        on_section : callable
-            Called with the number of shards when those of a section are written.
-        """
-        if not self.wanted.any():
-            return
+    def run(self, on_section: OnSection) -> None:
+        """Write all shards that are wanted."""
+        if self.wanted.any():
+            job = self.array.rechunking()
+            self.write(section_work(job, self.plan, self.wanted), on_section)
+
+    def write(self, sections: Iterable[SectionWork], on_section: OnSection) -> None:
+        """Write some sections."""
         job = self.array.rechunking()
         encoder = ShardEncoder(self.array, self.metadata)
         own = sweep_recipe(self.recipe, self.array.name)
@@ -157,7 +183,7 @@ class SectionWriter:
         group = footprint.groups[0]
         room = max(self.plan.read_room, job.max_chunk_nbytes)
         with ChunkSweep(own, footprint, room, self.plan.num_threads) as sweep:
-            for work in section_work(job, self.plan, self.wanted):
+            for work in sections:
                 section = _HeldSection.of(self.array, job.elements_of(work.box))
                 # Without dimensions, the one block of the sample's window is read.
                 blocks = work.blocks if self.array.dims else [(0,)]
@@ -169,17 +195,21 @@ class SectionWriter:
                     ThreadTask((), partial(self._write, encoder, section, shard, made))
                     for shard in work.shards
                 ]
-                sweep.do(tasks, self.plan.num_threads)
+                with self.records.writing():
+                    sweep.do(tasks, self.plan.num_threads)
+                    self.records.add({key: record for key, (record, _) in made.items()})
                 # Its memory is free before that of the next section is taken.
                 del section, tasks
-                self._note(made)
-                self.num_reads = sweep.num_reads
+                num_reads = sweep.num_reads - self.num_reads
+                errors = (error for _, error in made.values())
+                self.count((record for record, _ in made.values()), num_reads, max(errors))
                 on_section(len(work.shards))
 
-    def _note(self, made: Mapping[str, tuple[ShardRecord, float]]) -> None:
-        self.records.add({key: record for key, (record, _) in made.items()})
-        self.written_nbytes += sum(record.nbytes for record, _ in made.values())
-        self.max_error = max([self.max_error, *(error for _, error in made.values())])
+    def count(self, shards: Iterable[ShardRecord], num_reads: int, max_error: float) -> None:
+        """Add what was written and read to the figures."""
+        self.written_nbytes += sum(record.nbytes for record in shards)
+        self.num_reads += num_reads
+        self.max_error = max(self.max_error, max_error)
 
     def _write(
         self,
@@ -247,8 +277,9 @@ def sweep_values(
     memory: int,
     num_threads: int,
     use: Callable[[ChunkValues], None],
+    part: slice = slice(None),
 ) -> int:
-    """Read all chunks of a variable once.
+    """Read all chunks of a variable once, or a part of them.
 
     Parameters
     ----------
@@ -262,6 +293,8 @@ def sweep_values(
         Most threads.
     use : callable
         Is given the values of each chunk, on the threads that read.
+    part : slice
+        The chunks, counted in C order of those that hold the selection. By default all.
 
     Returns
     -------
@@ -272,7 +305,7 @@ def sweep_values(
     footprint = make_footprint(own, (layout_of(own, own.fields[0]),))
     with ChunkSweep(own, footprint, memory // 4, num_threads) as sweep:
         for group in footprint.groups:
-            needed = footprint.needed(group)
+            needed = footprint.needed(group)[part]
             for begin in range(0, len(needed), _NUM_BLOCKS):
                 found = np.unravel_index(needed[begin : begin + _NUM_BLOCKS], group.shape)
                 blocks = [tuple(row) for row in np.stack(found, axis=-1).tolist()]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ _Codec = Callable[[Any], Any]
 _ABSENT: Final = np.iinfo(np.uint64).max
 """Offset and size in the index of a chunk that lies beyond the end of the array."""
 
+_lock = threading.Lock()
+
 _SHUFFLES: Final = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 
@@ -50,7 +53,8 @@ class ShardEncoder:
         buffer = zarr_adapter.default_buffer_prototype().buffer
         self._held: dict[str, Any] = {"zarr.json": buffer.from_bytes(metadata)}
         # A shard of fill values is written too: an absent one would count as missing.
-        with zarr.config.set({"array.write_empty_chunks": True}):
+        # The settings of zarr are those of the process, in which other tasks may set them too.
+        with _lock, zarr.config.set({"array.write_empty_chunks": True}):
             self._array = zarr.open_array(MemoryStore(self._held), mode="r+")
         self._objects, self._shape, self._chunks = array.objects, array.shape, array.chunks
         self._is_sharded = array.shards is not None

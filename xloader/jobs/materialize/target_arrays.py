@@ -219,7 +219,7 @@ def make_array(
     )
 
 
-def with_fitting_shards(array: TargetArray, memory: int) -> TargetArray:
+def with_fitting_shards(array: TargetArray, memory: int, num_tasks: int = 1) -> TargetArray:
     """The array in smaller shards, with a warning, where the memory is too small for its own.
 
     Parameters
@@ -228,20 +228,23 @@ def with_fitting_shards(array: TargetArray, memory: int) -> TargetArray:
         The array, in shards that were advised.
     memory : int
         Bytes that may be taken.
+    num_tasks : int
+        Number of tasks that share them; several on a worker of a cluster with several threads.
     """
     found = array
     while found.shards is not None:
         try:
-            plan_sections(found.rechunking(), memory, 1)
+            plan_sections(found.rechunking(), memory // num_tasks, 1)
         except MemoryBudgetError:
             found = replace(found, shards=_smaller_shards(found.shards, found.chunks))
         else:
             break
     if found.shards != array.shards:
+        shared = f" for {num_tasks} threads of a worker" if num_tasks > 1 else ""
         told = "no shards, each chunk an object" if found.shards is None else str(found.shards)
         warn_caller(
-            f"memory={memory} bytes is too small to write {array.name!r} in the advised shards of "
-            f"{array.shards}. It gets {told}. Pass more memory for the advised ones.",
+            f"memory={memory} bytes{shared} is too small to write {array.name!r} in the advised "
+            f"shards of {array.shards}. It gets {told}. Pass more memory for the advised ones.",
             XloaderWarning,
         )
     return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import xarray as xr
@@ -13,6 +14,8 @@ import xarray as xr
 from xloader.core.packing import Packing
 from xloader.errors import OptionError
 from xloader.jobs.chunk_sweep import ChunkValues
+from xloader.jobs.cluster_tasks import MOST_UNITS, ClusterTasks
+from xloader.jobs.materialize.cluster_sections import UNITS_PER_THREAD
 from xloader.jobs.materialize.section_writer import sweep_values
 from xloader.jobs.materialize.value_packing import (
     PackRequest,
@@ -23,6 +26,9 @@ from xloader.jobs.materialize.value_packing import (
 )
 from xloader.recipe.recipe import Recipe
 
+_PART_NBYTES: Final = 128 << 20
+"""Decoded bytes of the chunks that a task on a cluster reads."""
+
 
 def find_bounds(
     recipe: Recipe,
@@ -31,6 +37,7 @@ def find_bounds(
     stats: xr.Dataset | None,
     memory: int,
     num_threads: int,
+    tasks: ClusterTasks | None = None,
     *,
     is_dry: bool = False,
 ) -> tuple[dict[str, ValueBounds], int]:
@@ -47,7 +54,10 @@ def find_bounds(
     stats : xarray.Dataset, optional
         The result of `Samples.stats`.
     memory, num_threads : int
-        Bytes and threads for one pass over the values, where nothing else gives the bounds.
+        Bytes and threads for one pass over the values, where nothing else gives the bounds. On a
+        cluster, those of a task.
+    tasks : ClusterTasks, optional
+        The cluster whose workers read the values.
     is_dry : bool
         Whether nothing may be read. The bounds are then taken to be 0 and 1, and the reads that
         the pass would make are counted.
@@ -75,14 +85,46 @@ def find_bounds(
             own = ValueBounds(0.0, 1.0)
             num_reads += math.prod(axis.num_blocks for axis in recipe.axes_of(name))
         if own is None:
-            own, reads = _read(recipe, name, memory, num_threads)
+            own, reads = _read(_BoundsPass(recipe, name, memory, num_threads), tasks)
             num_reads += reads
         found[name] = own
     return found, num_reads
 
 
-def _read(recipe: Recipe, name: str, memory: int, num_threads: int) -> tuple[ValueBounds, int]:
-    stored = recipe.variable(name)
+@dataclass(frozen=True, eq=False)
+class _BoundsPass:
+    """A pass over the values of a variable, with the memory and the threads that it may take."""
+
+    recipe: Recipe
+    name: str
+    memory: int
+    num_threads: int
+
+    def parts(self, num_threads: int) -> Iterator[tuple[int, int]]:
+        """Parts of the chunks, for a cluster with so many threads."""
+        axes = self.recipe.axes_of(self.name)
+        num_chunks = math.prod(axis.num_blocks for axis in axes)
+        nbytes = math.prod(axis.size for axis in axes)
+        nbytes *= self.recipe.variable(self.name).stored_dtype.itemsize
+        count = max(UNITS_PER_THREAD * num_threads, nbytes // _PART_NBYTES)
+        count = min(count, num_chunks, MOST_UNITS)
+        for number in range(count):
+            yield number * num_chunks // count, (number + 1) * num_chunks // count
+
+
+def _read(job: _BoundsPass, tasks: ClusterTasks | None) -> tuple[ValueBounds, int]:
+    if tasks is None:
+        return _read_part(job, None)
+    found, num_reads = ValueBounds(math.inf, -math.inf), 0
+    parts = job.parts(tasks.num_threads)
+    for _, (own, reads) in tasks.run("finding bounds of values", _read_part, job, parts):
+        found, num_reads = found.union(own), num_reads + reads
+    return found, num_reads
+
+
+def _read_part(job: _BoundsPass, part: tuple[int, int] | None) -> tuple[ValueBounds, int]:
+    """The bounds of the values in a part of the chunks, and the number of chunks read."""
+    stored = job.recipe.variable(job.name)
     found = [ValueBounds(math.inf, -math.inf)]
     lock = threading.Lock()
 
@@ -94,7 +136,10 @@ def _read(recipe: Recipe, name: str, memory: int, num_threads: int) -> tuple[Val
         with lock:
             found[0] = found[0].union(own)
 
-    num_reads = sweep_values(recipe, name, memory, num_threads, use)
+    num_reads = sweep_values(
+        *(job.recipe, job.name, job.memory, job.num_threads, use),
+        slice(None) if part is None else slice(*part),
+    )
     return found[0], num_reads
 
 

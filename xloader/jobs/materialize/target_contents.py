@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from xloader.errors import TargetError
+from xloader.jobs.cluster_tasks import ClusterTasks
+from xloader.jobs.materialize.target_marks import new_mark, remove_mark
 from xloader.jobs.materialize.target_records import FOLDER
 from xloader.sources.open.from_zarr import WRITTEN_BY
 from xloader.sources.stores.writable_store import WritableStore
 from xloader.sources.stores.write_places import ZARR_MARKS
 
-_BEGUN: Final = f"{FOLDER}/begun.json"
-"""The first object of a job: without it, a job killed at its first objects would look foreign."""
+BEGUN: Final = f"{FOLDER}/begun.json"
+"""The first object of a job: without it, a job killed at its first objects would look foreign.
+
+It is the mark by which tasks on a cluster know that the job is not over."""
 
 _REMEDY: Final = "choose another target, or pass overwrite=True to begin anew"
 
@@ -60,7 +64,9 @@ class TargetContents:
             )
 
 
-def contents_of(store: WritableStore, *, overwrite: bool) -> TargetContents:
+def contents_of(
+    store: WritableStore, *, overwrite: bool, tasks: ClusterTasks | None = None
+) -> TargetContents:
     """Look at what lies at a target; remove it if it is to be overwritten.
 
     Parameters
@@ -69,6 +75,8 @@ def contents_of(store: WritableStore, *, overwrite: bool) -> TargetContents:
         The target.
     overwrite : bool
         Whether what is there is to be removed.
+    tasks : ClusterTasks, optional
+        A cluster of which some tasks may write there, for a client that was killed.
 
     Raises
     ------
@@ -77,8 +85,10 @@ def contents_of(store: WritableStore, *, overwrite: bool) -> TargetContents:
     """
     found = store.get("zarr.json")
     has_store = found is not None or any(store.get(mark) is not None for mark in ZARR_MARKS)
-    is_begun = not store.is_transaction and store.get(_BEGUN) is not None
+    is_begun = not store.is_transaction and store.get(BEGUN) is not None
     if overwrite and (has_store or is_begun):
+        if not store.is_transaction:
+            remove_mark(store, BEGUN, tasks)
         store.delete("")
         return TargetContents()
     if found is not None:
@@ -99,7 +109,32 @@ def contents_of(store: WritableStore, *, overwrite: bool) -> TargetContents:
 def begin(store: WritableStore, objects: Mapping[str, bytes], root: bytes) -> None:
     """Write the metadata and the labels; the object that makes them a store comes last."""
     if not store.is_transaction:
-        store.put(_BEGUN, b"{}")
+        store.put(BEGUN, new_mark())
     for key, data in objects.items():
         store.put(key, data)
     store.put("zarr.json", root)
+
+
+def mark_of(store: WritableStore) -> dict[str, bytes]:
+    """The mark of the job that writes a target. It is made if objects of a whole store are lost."""
+    found = store.get(BEGUN)
+    if found is None:
+        found = new_mark()
+        store.put(BEGUN, found)
+    return {BEGUN: found}
+
+
+def end(store: WritableStore, tasks: ClusterTasks | None) -> None:
+    """Remove what only the job needed, when all is written.
+
+    Parameters
+    ----------
+    store : WritableStore
+        The target.
+    tasks : ClusterTasks or None
+        The cluster that wrote it, if one did.
+    """
+    if not store.is_transaction:
+        remove_mark(store, BEGUN, tasks)
+        store.delete(FOLDER)
+    store.delete_partial()

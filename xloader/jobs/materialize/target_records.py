@@ -12,10 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from xloader.jobs.materialize.target_marks import writing
 from xloader.sources.stores.writable_store import WritableStore
 
 FOLDER: Final = "xloader.records"
@@ -34,6 +36,10 @@ class ShardRecord(NamedTuple):
         return cls(len(data), hashlib.sha256(data).hexdigest())
 
 
+ReadBack = Callable[[Iterable[str]], Iterable[tuple[str, ShardRecord | None]]]
+"""Gives the size and the digest of shards as they are in the store now, by key."""
+
+
 @dataclass(eq=False)
 class TargetRecords:
     """The records of one job.
@@ -46,6 +52,8 @@ class TargetRecords:
         Names the job: records of another one do not count.
     prefix : str
         Where the arrays lie in the store.
+    marks : mapping of str to bytes
+        Objects of the store without which nothing is written; see `target_marks`.
 
     Attributes
     ----------
@@ -56,11 +64,26 @@ class TargetRecords:
     store: WritableStore
     job: str
     prefix: str = ""
+    marks: Mapping[str, bytes] = field(default_factory=dict)
     done: dict[str, ShardRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._token = uuid.uuid4().hex[:8]
         self._num_added = 0
+
+    def apart(self) -> TargetRecords:
+        """Records of the same job that know of no shard yet. Their names are their own."""
+        return replace(self, done={})
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Context in which shards are written and recorded, if the marks are there.
+
+        Raises
+        ------
+        TargetError
+            If a mark is gone, or is another one.
+        """
+        return writing(self.store, self.marks)
 
     def load(self) -> None:
         """Read the records of all processes so far. Shards that are gone do not count."""
@@ -83,6 +106,10 @@ class TargetRecords:
         self.store.put(f"{self._folder}{self._token}-{self._num_added:06d}.json", text.encode())
         self._num_added += 1
 
+    def has_all(self, groups: Iterable[Iterable[str]]) -> bool:
+        """Whether all shards of some groups are written."""
+        return all(key in self.done for keys in groups for key in keys)
+
     def find(self, keys: Iterable[str]) -> None:
         """Take the objects that are in a store that is complete for written."""
         for key in keys:
@@ -99,7 +126,9 @@ class TargetRecords:
                 found[key] = ShardRecord.of(self.store.get(self.prefix + key) or b"")
         return digest_of(found)
 
-    def check(self, keys: Iterable[str], *, is_whole: bool) -> list[str]:
+    def check(
+        self, keys: Iterable[str], *, is_whole: bool, read: ReadBack | None = None
+    ) -> list[str]:
         """The shards that are not in the store as they were recorded.
 
         Parameters
@@ -108,18 +137,26 @@ class TargetRecords:
             Keys of the shards.
         is_whole : bool
             Whether each is read back and its digest compared; otherwise its size is.
+        read : callable, optional
+            Reads them back, where this process does not.
         """
+        if not is_whole:
+            sizes = ((key, self.store.size_of(self.prefix + key)) for key in keys)
+            return [key for key, size in sizes if size != self.done[key].nbytes]
         wrong = []
-        for key in keys:
-            record = self.done[key]
-            if is_whole:
-                data = self.store.get(self.prefix + key)
-                is_right = data is not None and _is_same(ShardRecord.of(data), record)
-            else:
-                is_right = self.store.size_of(self.prefix + key) == record.nbytes
-            if not is_right:
+        for key, own in (read or self.read_back)(keys):
+            if own is None or not _is_same(own, self.done[key]):
                 wrong.append(key)
+            else:
+                # Of a store that was complete, the digest was not known.
+                self.done[key] = own
         return wrong
+
+    def read_back(self, keys: Iterable[str]) -> Iterator[tuple[str, ShardRecord | None]]:
+        """Read shards, and yield what they are now; None for those that are gone."""
+        for key in keys:
+            data = self.store.get(self.prefix + key)
+            yield key, None if data is None else ShardRecord.of(data)
 
     @property
     def _folder(self) -> str:

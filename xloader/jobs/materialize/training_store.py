@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import xarray as xr
@@ -16,8 +17,10 @@ from numpy.typing import DTypeLike
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole
 from xloader.core.options import usable_cores
-from xloader.errors import EmptySamplesError, OptionError, TargetError
-from xloader.jobs.materialize.array_rewrite import ArrayRewrite
+from xloader.errors import EmptySamplesError, MemoryBudgetError, OptionError, TargetError
+from xloader.jobs.cluster_tasks import ClusterTasks
+from xloader.jobs.materialize.array_rewrite import ArrayRewrite, write_arrays
+from xloader.jobs.materialize.cluster_sections import find_writing_cluster, read_back_on_cluster
 from xloader.jobs.materialize.materialized import Materialized
 from xloader.jobs.materialize.needed_shards import needed_shards, parse_part, shards_of_part
 from xloader.jobs.materialize.target_arrays import (
@@ -29,9 +32,15 @@ from xloader.jobs.materialize.target_arrays import (
 )
 from xloader.jobs.materialize.target_bounds import find_bounds, packings_of
 from xloader.jobs.materialize.target_codecs import parse_compressors
-from xloader.jobs.materialize.target_contents import TargetContents, begin, contents_of
+from xloader.jobs.materialize.target_contents import (
+    TargetContents,
+    begin,
+    contents_of,
+    end,
+    mark_of,
+)
 from xloader.jobs.materialize.target_metadata import ORIGIN, TargetMetadata
-from xloader.jobs.materialize.target_records import FOLDER, TargetRecords
+from xloader.jobs.materialize.target_records import TargetRecords
 from xloader.jobs.materialize.value_packing import ValueBounds, parse_dtype, parse_pack
 from xloader.jobs.progress_bar import ProgressBar
 from xloader.recipe.recipe import Recipe
@@ -78,7 +87,7 @@ class StoreRun:
     Parameters
     ----------
     memory, num_threads : int
-        Bytes and threads that may be taken.
+        Bytes and threads that may be taken. On a cluster, bytes of a worker process.
     part : tuple of int
         Number of this part, and number of parts.
     overwrite : bool
@@ -130,6 +139,8 @@ class TrainingStore:
         What is written.
     run : StoreRun
         How it is written.
+    tasks : ClusterTasks or None
+        The cluster that writes it; None for the threads of this process.
     is_dry : bool
         Whether nothing may be changed, because only the plan is wanted.
 
@@ -147,12 +158,18 @@ class TrainingStore:
         store: WritableStore,
         options: StoreOptions,
         run: StoreRun,
+        tasks: ClusterTasks | None,
         *,
         is_dry: bool = False,
     ) -> None:
         self._begun = time.monotonic()
         # All ranks of a group share one store.
         self._recipe, self._store, self._run = recipe.planned, store, run
+        self._tasks = tasks
+        # What one task may take, of which a worker runs several at a time.
+        self._num_tasks = 1 if tasks is None else tasks.most_threads_of_worker
+        self._memory = run.memory // self._num_tasks
+        self._num_threads = run.num_threads if tasks is None else 1
         names = written_names(self._recipe)
         if not names:
             raise EmptySamplesError(
@@ -165,14 +182,17 @@ class TrainingStore:
         if options.shards is not None:
             check_sizes("shards", options.shards, self._recipe, names)
         check_apart(store.name, self._recipe.source)
-        self._found = contents_of(store, overwrite=run.overwrite and not is_dry)
+        self._found = contents_of(store, overwrite=run.overwrite and not is_dry, tasks=tasks)
         if is_dry and run.overwrite:
             self._found = TargetContents()
         self._num_bounds_reads = 0
         self._metadata = self._describe(names, options, is_dry=is_dry)
         self._job = self._facts()
         self._found.check(self._job, store)
-        self._jobs = self._plan()
+        try:
+            self._jobs = self._plan()
+        except MemoryBudgetError as error:
+            raise self._of_worker(error) from None
 
     def plan(self) -> Materialized:
         """The plan: nothing is written."""
@@ -190,16 +210,19 @@ class TrainingStore:
         PackingError
             If a value cannot be packed.
         TargetError
-            If objects that were written are not found in the target.
+            If objects that were written are not found in the target, or workers do not reach it.
+        ClusterError
+            If the cluster fails.
         """
         run, store = self._run, self._store
         if self._found.job is None:
             root = self._metadata.root(self._attribute(None), is_complete=False)
             begin(store, self._metadata.objects, root)
+        if self._tasks is not None:
+            self._records.marks = mark_of(store)
         total = sum(int(job.wanted.sum()) for job in self._jobs)
         with ProgressBar("materialize", total, run.progress, unit="objects") as bar:
-            for job in self._jobs:
-                job.run(bar.advance)
+            write_arrays(self._jobs, bar.advance)
         return self._finish()
 
     def _describe(
@@ -213,7 +236,7 @@ class TrainingStore:
         own_known = known.get("bounds", {}) if known.get("source") == self._source_key else {}
         bounds, self._num_bounds_reads = find_bounds(
             *(recipe, requests, own_known, options.stats),
-            *(self._run.memory, self._run.num_threads),
+            *(self._memory, self._num_threads, self._tasks),
             is_dry=is_dry,
         )
         self._bounds: dict[str, ValueBounds] = bounds
@@ -223,7 +246,9 @@ class TrainingStore:
             for n in names
         ]
         if options.is_advised:
-            arrays = [with_fitting_shards(array, self._run.memory) for array in arrays]
+            arrays = [
+                with_fitting_shards(array, self._run.memory, self._num_tasks) for array in arrays
+            ]
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         attrs = {
             ORIGIN: recipe.source.fingerprint,
@@ -278,8 +303,9 @@ class TrainingStore:
                 records=self._records,
                 needed=self._needed[array.name],
                 own=shards_of_part(self._needed[array.name], run.part),
-                memory=run.memory,
-                num_threads=run.num_threads,
+                memory=self._memory,
+                num_threads=self._num_threads,
+                tasks=self._tasks,
                 is_written=self._found.is_complete,
                 # Each part would fill an intermediate store of its own.
                 may_pass_between=run.part[1] == 1 and not self._store.is_transaction,
@@ -287,18 +313,37 @@ class TrainingStore:
             for array in self._metadata.arrays
         ]
 
+    def _of_worker(self, error: MemoryBudgetError) -> MemoryBudgetError:
+        """The error in the memory of a worker, of which each task has a part."""
+        if self._num_tasks == 1:
+            return error
+        return MemoryBudgetError(
+            f"the memory of a worker is too small, of which each of its {self._num_tasks} threads "
+            "has an equal part for a shard of the target and the chunks it is made of",
+            given=f"memory={self._run.memory} bytes",
+            minimum_nbytes=error.minimum_nbytes * self._num_tasks,
+            remedy="choose smaller shards, or start workers with fewer threads",
+        )
+
     def _finish(self) -> Materialized:
         """Check what is written, and complete the store if every part is."""
         store, records = self._store, self._records
-        if not self._found.is_complete:
-            records.load()
         keys = {job.array.name: job.keys for job in self._jobs}
-        if any(key not in records.done for own in keys.values() for key in own):
+        if not self._found.is_complete and not records.has_all(keys.values()):
+            records.load()
+        if not records.has_all(keys.values()):
             # Another part that has completed the store has removed the records too.
             found = contents_of(store, overwrite=False)
             return self._summary(is_complete=found.is_complete, digests=found.digests)
         is_verified = self._run.verify
-        wrong = [key for own in keys.values() for key in records.check(own, is_whole=is_verified)]
+        read = None
+        if self._tasks is not None:
+            read = partial(read_back_on_cluster, self._tasks, records)
+        wrong = [
+            key
+            for own in keys.values()
+            for key in records.check(own, is_whole=is_verified, read=read)
+        ]
         if wrong:
             raise TargetError(
                 f"{len(wrong)} objects of {store.name} are not as they were written",
@@ -319,9 +364,7 @@ class TrainingStore:
                 remedy="pass overwrite=True to begin anew",
             )
         store.put("zarr.json", self._metadata.root(self._attribute(digests), is_complete=True))
-        if not store.is_transaction:
-            store.delete(FOLDER)
-        store.delete_partial()
+        end(store, self._tasks)
         return self._summary(is_complete=True, is_verified=is_verified, digests=digests)
 
     def _attribute(self, digests: Mapping[str, str] | None) -> dict[str, Any]:
@@ -345,6 +388,7 @@ class TrainingStore:
             is_verified=is_verified,
             expected_peak_nbytes=max(job.peak_nbytes for job in self._jobs),
             num_bounds_reads=self._num_bounds_reads,
+            num_cluster_threads=0 if self._tasks is None else self._tasks.num_threads,
             seconds=time.monotonic() - self._begun,
         )
 
@@ -355,6 +399,7 @@ def materialize(
     options: StoreOptions,
     run: StoreRun,
     *,
+    client: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     dry_run: bool = False,
 ) -> Materialized:
@@ -370,6 +415,8 @@ def materialize(
         What is written.
     run : StoreRun
         How it is written.
+    client : distributed.Client, False or None
+        The cluster whose workers write it.
     storage_options : mapping, optional
         Options for the file system of a URL.
     dry_run : bool
@@ -383,5 +430,6 @@ def materialize(
             allowed="one part for a session of icechunk",
             remedy="leave part= out, or write to a path or URL",
         )
-    job = TrainingStore(recipe, store, options, run, is_dry=dry_run)
+    tasks = find_writing_cluster(client, recipe.planned, store, run.part)
+    job = TrainingStore(recipe, store, options, run, tasks, is_dry=dry_run)
     return job.plan() if dry_run else job.write()

@@ -16,6 +16,7 @@ from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole, is_whole
 from xloader.core.options import usable_cores
 from xloader.errors import OptionError, StatisticsWarning
+from xloader.jobs.cluster_tasks import ClusterTasks, find_cluster
 from xloader.jobs.progress_bar import is_shown
 from xloader.jobs.statistics.label_pairs import Lead
 from xloader.jobs.statistics.partial_stats import PartialStats
@@ -28,7 +29,10 @@ from xloader.jobs.statistics.stats_merge import (
 )
 from xloader.jobs.statistics.stats_options import Dims
 from xloader.jobs.statistics.stats_parts import StatsParts, open_stats_parts
+from xloader.jobs.statistics.stats_run import StatsRun
+from xloader.jobs.statistics.stats_tasks import StatsWork
 from xloader.jobs.statistics.stats_template import StatsResult
+from xloader.jobs.statistics.stats_trees import StatsTrees
 from xloader.recipe.recipe import Recipe
 from xloader.sources.stores.write_places import check_apart, check_replaceable
 
@@ -47,13 +51,14 @@ def compute_stats(
     path: str | os.PathLike[str] | None = None,
     part: tuple[int, int] | None = None,
     overwrite: bool = False,
+    client: Any = None,
 ) -> xr.Dataset | PartialStats:
     """Compute the statistics of the elements that samples need; see `Samples.stats`."""
     num_threads = (
         usable_cores() if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
     )
     memory_nbytes = parse_nbytes(memory)
-    own_part = (0, 1) if part is None else _check_part(part)
+    own_part = None if part is None else _check_part(part)
     is_shown(progress)
     target = None if path is None else target_path(path)
     if target is not None:
@@ -62,30 +67,58 @@ def compute_stats(
             check_replaceable(target)
     # All ranks of a group must get the same numbers, so the whole of a slab counts.
     job = StatsJob(recipe.planned, dim, by, quantiles, leads, weights)
-    if target is not None:
-        _check_has_no_groups(job)
+    tasks = _find_tasks(client, job, own_part)
+    run = StatsRun(job, memory_nbytes, num_threads, tasks, progress)
     if target is None:
-        result = StatsResult(job.template) if part is None else None
-        wanted = [_share(own, own_part) for own in job.all_pieces()]
-        sweep = job.sweep(memory_nbytes, num_threads, result, wanted)
-        job.run(sweep, wanted, progress)
-        if result is not None:
-            return result.dataset()
-        return PartialStats(own_part, sweep.num_reads, job.template, sweep.drain())
+        return _in_memory(run, own_part)
+    _check_has_no_groups(job)
+    return _in_files(run, own_part, target, overwrite=overwrite)
+
+
+def _find_tasks(client: Any, job: StatsJob, part: tuple[int, int] | None) -> ClusterTasks | None:
+    """The cluster on which the job runs, if it does not run in this process."""
+    if part is None:
+        return find_cluster(client, StatsWork.of(job))
+    if client is not None and client is not False:
+        raise OptionError(
+            "a part of the statistics is computed by one process, without a cluster",
+            given=f"part={part} and a client",
+            allowed="either of the two",
+            remedy="leave part out: the cluster divides the work itself",
+        )
+    return None
+
+
+def _in_memory(run: StatsRun, part: tuple[int, int] | None) -> xr.Dataset | PartialStats:
+    """The statistics of all pieces, or those of a part."""
+    job = run.job
+    if part is None:
+        result = StatsResult(job.template)
+        run.compute(StatsTrees(job.orders, result.put), job.all_pieces(), job.template.nbytes)
+        return result.dataset()
+    trees = StatsTrees(job.orders)
+    wanted = [_share(own, part) for own in job.all_pieces()]
+    num_reads = run.compute(trees, wanted, job.memory.nodes_nbytes(wanted))
+    return PartialStats(part, num_reads, job.template, trees.drain())
+
+
+def _in_files(
+    run: StatsRun, part: tuple[int, int] | None, target: Path, *, overwrite: bool
+) -> xr.Dataset | PartialStats:
+    """The statistics of the pieces that no file beside the target has yet."""
+    job = run.job
     finished = None if overwrite else _finished(job, target)
     if finished is not None and part is None:
         return finished
-    if finished is not None:
-        return PartialStats(own_part, 0, job.template, {}, str(target))
-    parts = open_stats_parts(target, job.template, overwrite=overwrite)
-    sweep = job.sweep(memory_nbytes, num_threads, is_written=part is None)
-    wanted = [
-        _share(own, own_part) & is_missing
-        for own, is_missing in zip(job.all_pieces(), _missing(job, parts), strict=True)
-    ]
-    job.run(sweep, wanted, progress, parts)
+    num_reads = 0
+    if finished is None:
+        parts = open_stats_parts(target, job.template, overwrite=overwrite)
+        wanted = _missing(job, parts)
+        if part is not None:
+            wanted = [_share(own, part) for own in wanted]
+        num_reads = run.compute_files(parts, wanted, is_written=part is None)
     if part is not None:
-        return PartialStats(own_part, sweep.num_reads, job.template, {}, str(target))
+        return PartialStats(part, num_reads, job.template, {}, str(target))
     return write_target(target, merge_stored(target), overwrite=overwrite)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.footprint import Footprint, Group
-from xloader.core.merge_tree import MergeTree, Node
 from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
 from xloader.jobs.covered_elements import CoveredElements
 from xloader.jobs.statistics.chunk_order import ChunkOrder
@@ -23,6 +22,7 @@ from xloader.jobs.statistics.label_pairs import LeadPairs
 from xloader.jobs.statistics.labelled_moments import LabelledMoments
 from xloader.jobs.statistics.lead_pieces import LeadPieces, WaitingElements
 from xloader.jobs.statistics.stats_options import StatsOptions
+from xloader.jobs.statistics.stats_trees import StatsTrees
 from xloader.recipe.recipe import Recipe
 from xloader.sources.base import Variable
 
@@ -34,8 +34,8 @@ _MOMENTS_ITEMSIZE: Final = 48
 _SKETCH_NBYTES: Final = 12_000
 """Bytes of the moments of a cell, and of a sketch."""
 
-Tree = tuple[int, int]
-Finished = Callable[[int, int, LabelledMoments], None]
+Pieces = Sequence[NDArray[np.bool_]]
+"""For each variable, whether each of its pieces is meant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +70,12 @@ class VariableJob:
     clock: int | None
     leads: LeadPieces | None
     options: StatsOptions
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Decoded bytes of its largest chunk; at least 1."""
+        (demand,) = self.group.demands
+        return max(demand.max_chunk_nbytes, 1)
 
     @property
     def node_nbytes(self) -> int:
@@ -114,13 +120,13 @@ class VariableJob:
 
 
 class StatsSweep:
-    """Reads chunks and merges their statistics.
+    """Reads chunks on threads of this process, and adds their statistics to trees.
 
     Parameters
     ----------
     recipe : Recipe
         The samples with one window over everything, for reading.
-    windows_footprint : Footprint
+    footprint : Footprint
         All chunks that may be read.
     jobs : list of VariableJob
         The variables.
@@ -128,11 +134,13 @@ class StatsSweep:
         Decoded bytes that are read at a time.
     num_threads : int
         Number of threads.
-    finished : callable, optional
-        Is given the statistics of each tree that is complete, by number of variable and tree. By
-        default, trees are kept until `drain`.
     most_done_nbytes : int, optional
         Most bytes of complete trees that one wave may add, besides one tree.
+
+    Attributes
+    ----------
+    num_reads : int
+        Number of chunks read so far.
     """
 
     def __init__(
@@ -142,34 +150,31 @@ class StatsSweep:
         jobs: list[VariableJob],
         most_nbytes: int,
         num_threads: int,
-        finished: Finished | None = None,
         most_done_nbytes: int | None = None,
     ) -> None:
         self._jobs = jobs
-        self._finished = finished
         self._most_done_nbytes = most_done_nbytes
         self._sweep = (recipe, footprint, most_nbytes, num_threads)
         self._lock = threading.Lock()
-        self._trees: dict[Tree, MergeTree[LabelledMoments]] = {}
         self._waiting: dict[tuple[int, int], tuple[int, WaitingElements]] = {}
         self.num_reads = 0
 
-    def run(
-        self,
-        pieces: list[NDArray[np.bool_]],
-        advance: Callable[[], None],
-        after_wave: Callable[[], None],
-    ) -> None:
+    def num_chunks(self, wanted: Pieces) -> int:
+        """Number of chunks that are read for some pieces of each variable."""
+        pairs = zip(self._jobs, wanted, strict=True)
+        return sum(len(chunks_of(job.order, pieces)) for job, pieces in pairs)
+
+    def run(self, wanted: Pieces, trees: StatsTrees, advance: Callable[[], None]) -> None:
         """Read all chunks of some pieces.
 
         Parameters
         ----------
-        pieces : list of numpy.ndarray of bool
+        wanted : list of numpy.ndarray of bool
             Per variable, the pieces that are wanted.
+        trees : StatsTrees
+            The trees that their statistics are added to.
         advance : callable
             Is called for each chunk that is done, on any thread.
-        after_wave : callable
-            Is called from time to time while no thread is at work.
 
         Raises
         ------
@@ -177,34 +182,32 @@ class StatsSweep:
             If a chunk cannot be read.
         """
         with ChunkSweep(*self._sweep) as sweep:
-            for job, wanted in zip(self._jobs, pieces, strict=True):
-                places = chunks_of(job.order, wanted)
-                for wave in _waves(job, places, self._most_done_nbytes):
-                    tasks = self._tasks(sweep, job, wave, wanted, advance)
-                    sweep.do(tasks)
-                    after_wave()
+            for job, pieces in zip(self._jobs, wanted, strict=True):
+                self._run_variable(sweep, job, pieces, trees, advance)
             self.num_reads = sweep.num_reads
 
-    def drain(self) -> dict[Tree, dict[Node, LabelledMoments]]:
-        """The subtrees that were computed since the last call, which are forgotten here."""
-        with self._lock:
-            found = {tree: dict(own.nodes) for tree, own in self._trees.items()}
-            self._trees.clear()
-        return found
+    def _run_variable(
+        self,
+        sweep: ChunkSweep,
+        job: VariableJob,
+        wanted: NDArray[np.bool_],
+        trees: StatsTrees,
+        advance: Callable[[], None],
+    ) -> None:
+        def use(at: int, chunk: ChunkValues) -> None:
+            self._use(job, at, wanted, trees, chunk)
+            advance()
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the subtrees that are kept."""
-        with self._lock:
-            return sum(v.nbytes for tree in self._trees.values() for v in tree.nodes.values())
+        for wave in _waves(job, chunks_of(job.order, wanted), self._most_done_nbytes):
+            sweep.do(self._tasks(sweep, job, wave, use))
+            trees.flush()
 
     def _tasks(
         self,
         sweep: ChunkSweep,
         job: VariableJob,
         wave: Ints,
-        wanted: NDArray[np.bool_],
-        advance: Callable[[], None],
+        use: Callable[[int, ChunkValues], None],
     ) -> list[Any]:
         blocks = job.order.blocks(wave)
         begins = [
@@ -219,22 +222,22 @@ class StatsSweep:
         read = [
             tuple(0 if place is None else row[place] for place in places) for row in blocks.tolist()
         ]
-
-        def use(chunk: ChunkValues) -> None:
-            self._use(job, at[chunk.begins], wanted, chunk)
-            advance()
-
-        return sweep.read(job.group, read, use)
+        return sweep.read(job.group, read, lambda chunk: use(at[chunk.begins], chunk))
 
     def _use(
-        self, job: VariableJob, at: int, wanted: NDArray[np.bool_], chunk: ChunkValues
+        self,
+        job: VariableJob,
+        at: int,
+        wanted: NDArray[np.bool_],
+        trees: StatsTrees,
+        chunk: ChunkValues,
     ) -> None:
         elements = job.elements(chunk)
         for piece in job.order.pieces_of(at):
             if wanted[piece]:
                 value = self._reduce(job, piece, at, elements)
                 if value is not None:
-                    self._add(job, piece, value)
+                    trees.add_piece(job.number, piece, value)
 
     def _reduce(
         self, job: VariableJob, piece: int, at: int, elements: ChunkElements
@@ -271,27 +274,6 @@ class StatsSweep:
         pair[other[0]] = other[1]
         return reduce(*pair)
 
-    def _add(self, job: VariableJob, piece: int, value: LabelledMoments) -> None:
-        number = job.order.tree_of(piece)
-        key = job.number, number
-        with self._lock:
-            tree = self._trees.get(key)
-            if tree is None:
-                tree = MergeTree(job.order.num_leaves(number), LabelledMoments.merge)
-                self._trees[key] = tree
-        node = 0, piece - int(job.order.edges[number])
-        while True:
-            with self._lock:
-                found = tree.offer(node, value)
-                if found is None:
-                    if self._finished is not None and tree.is_complete:
-                        self._finished(*key, tree.result())
-                        del self._trees[key]
-                    return
-            # Without the lock: moments of many cells take a while.
-            node, first, second = found
-            value = first.merge(second)
-
 
 def chunks_of(order: ChunkOrder, wanted: NDArray[np.bool_]) -> Ints:
     """Places of the chunks that some pieces need, ascending."""
@@ -302,8 +284,7 @@ def chunks_of(order: ChunkOrder, wanted: NDArray[np.bool_]) -> Ints:
 
 def _waves(job: VariableJob, places: Ints, most_done_nbytes: int | None) -> Iterator[Ints]:
     """The chunks in parts that are read together."""
-    (demand,) = job.group.demands
-    each = min(max(_WAVE_NBYTES // max(demand.max_chunk_nbytes, 1), 1), _WAVE_CHUNKS)
+    each = min(max(_WAVE_NBYTES // job.chunk_nbytes, 1), _WAVE_CHUNKS)
     if most_done_nbytes is not None and len(places):
         starts = job.order.first[job.order.edges[:-1]]
         per_tree = np.bincount(np.searchsorted(starts, places, side="right"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.subset import Subset
 from xloader.errors import OptionError, TransformError, XloaderError
-from xloader.jobs.batch_sweep import batch_sweep
+from xloader.jobs.batch_sweep import BatchSweep
 from xloader.jobs.cache_files import Cache, CacheFile, cache_file
+from xloader.jobs.cluster_tasks import find_cluster
 from xloader.loader.batch import Batch
 from xloader.recipe.recipe import Recipe
 
@@ -31,6 +33,7 @@ def score_samples(
     threads: int | None = None,
     batch_size: int | None = None,
     cache: Cache = None,
+    client: Any = None,
 ) -> NDArray[np.float64]:
     """Compute a number for each sample, in an order that reads each chunk once.
 
@@ -40,7 +43,7 @@ def score_samples(
         The samples.
     fn : callable
         The function.
-    memory, threads, batch_size, cache
+    memory, threads, batch_size, cache, client
         As for `Samples.score`.
 
     Returns
@@ -50,7 +53,7 @@ def score_samples(
 
     Raises
     ------
-    OptionError, TransformError, MemoryBudgetError, ChunkError
+    OptionError, TransformError, MemoryBudgetError, ChunkError, ClusterError
         As for `Samples.score`.
     """
     recipe.require_windows()
@@ -68,9 +71,9 @@ def score_samples(
     if found is not None:
         return np.frombuffer(found, "<f8").astype(np.float64)
     scores = np.full(own.num_ids, np.nan)
-    with batch_sweep(own, parse_nbytes(memory), threads, batch_size) as loader:
-        for batch in loader:
-            scores[batch.ids] = _call(fn, batch)
+    tasks = find_cluster(client, own, beside=fn)
+    sweep = BatchSweep(own, partial(_call, fn), parse_nbytes(memory), batch_size)
+    sweep.fill(scores, threads, tasks)
     if file is not None:
         file.save(scores.astype("<f8").tobytes())
     return scores

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -111,6 +112,38 @@ class SweepLine:
         rows = rows[:, np.argsort(rows[2], kind="stable")]
         group_of, block, lo, hi = rows
         return cls(footprint.groups, group_of, block, lo, hi, len(places.lines[0]))
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Decoded bytes of the chunks that are read for each block."""
+        sizes = np.zeros(len(self.lo), np.int64)
+        for number, group in enumerate(self.groups):
+            is_own = self.group == number
+            sizes[is_own] = group.read_nbytes(self.block[is_own])
+        return sizes
+
+    def take(self, chosen: slice | Ints) -> SweepLine:
+        """The line of some of the blocks, in the same order."""
+        return replace(
+            self,
+            group=self.group[chosen],
+            block=self.block[chosen],
+            lo=self.lo[chosen],
+            hi=self.hi[chosen],
+        )
+
+    def apart(self, places: Places) -> tuple[SweepLine, SweepLine]:
+        """The blocks without the sweep dimension, which complete no windows; and the others.
+
+        Parameters
+        ----------
+        places : Places
+            The windows that are counted.
+        """
+        lacks = np.array([group.axes[places.order[0]] is None for group in self.groups])
+        is_static = lacks[self.group]
+        static = replace(self.take(np.flatnonzero(is_static)), num_windows=0)
+        return static, self.take(np.flatnonzero(~is_static))
 
     def waves(self, most_along: int) -> Iterator[Wave]:
         """Yield blocks to read together, in order.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole, is_number
@@ -17,11 +20,15 @@ from xloader.core.point_table import LabelColumn
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits
 from xloader.errors import OptionError
-from xloader.jobs.batch_sweep import batch_sweep
+from xloader.jobs.batch_sweep import BatchSweep
 from xloader.jobs.cache_files import Cache, CacheFile, cache_file
+from xloader.jobs.cluster_tasks import ClusterTasks, find_cluster
+from xloader.jobs.valid.sample_check import SampleCheck, may_hold_nan
 from xloader.jobs.valid.sample_mask import SampleMask
-from xloader.jobs.valid.valid_counts import count_valid, may_hold_nan
+from xloader.jobs.valid.valid_counts import count_on_cluster, count_valid
+from xloader.jobs.valid.window_counter import WindowCounter
 from xloader.jobs.wanted_elements import MaskArgument
+from xloader.loader.batch import Batch
 from xloader.recipe.layout import FieldLayout, layout_of
 from xloader.recipe.recipe import Field, Recipe, find
 
@@ -35,6 +42,7 @@ def find_valid(
     memory: int | str = "2GiB",
     threads: int | None = None,
     cache: Cache = None,
+    client: Any = None,
 ) -> SampleMask:
     """Find the samples that hold enough valid values; see `Samples.is_valid`."""
     begun = time.monotonic()
@@ -59,15 +67,16 @@ def find_valid(
     if found is not None:
         bits = WindowBits(own.num_ids, np.frombuffer(found, "<u8"))
         return SampleMask(labels.among(bits, share), check, 0, time.monotonic() - begun)
+    tasks = find_cluster(client, own)
     if set(own.require_windows().ends) != {"stop"}:
         _refuse_mask(argument)
-        bits, num_reads = _count_in_batches(own, layouts, share, memory_nbytes, num_threads)
+        bits, num_reads = _count_in_batches(own, layouts, share, memory_nbytes, num_threads, tasks)
     else:
+        checks = SampleCheck(own, layouts, share)
+        if tasks is not None:
+            tasks = find_cluster(client, own, beside_nbytes=_sent_nbytes(checks, argument))
         cores = num_threads or usable_cores()
-        wanted = None if argument is None else argument.read(memory_nbytes, cores)
-        left = memory_nbytes - (0 if wanted is None else wanted.flags.nbytes)
-        bits, num_reads = count_valid(own, layouts, share, wanted, left, cores)
-        num_reads += 0 if wanted is None else wanted.num_reads
+        bits, num_reads = _count(checks, argument, memory_nbytes, cores, tasks)
     if file is not None:
         file.save(bits.words.tobytes())
     return SampleMask(labels.among(bits, share), check, num_reads, time.monotonic() - begun)
@@ -83,12 +92,41 @@ def _refuse_mask(argument: MaskArgument | None) -> None:
         )
 
 
+def _sent_nbytes(check: SampleCheck, argument: MaskArgument | None) -> int:
+    """Bytes that tasks get beside the samples: the mask as bits, and counts that all need."""
+    sizes = () if argument is None else tuple(check.recipe.dim_sizes[d] for d in argument.dims)
+    mask_nbytes = 0 if argument is None else math.prod(sizes) // 8
+    return mask_nbytes + WindowCounter(check).static_nbytes
+
+
+def _count(
+    check: SampleCheck,
+    argument: MaskArgument | None,
+    memory_nbytes: int,
+    num_threads: int,
+    tasks: ClusterTasks | None,
+) -> tuple[WindowBits, int]:
+    """The valid samples where windows stay within the array, from counts; and the reads."""
+    wanted = None
+    if argument is not None and tasks is not None and isinstance(argument.mask, str):
+        wanted = tasks.call("reading the mask", argument.read, memory_nbytes, 1)
+    elif argument is not None:
+        wanted = argument.read(memory_nbytes, num_threads)
+    left = memory_nbytes - (0 if wanted is None else wanted.flags.nbytes)
+    if tasks is None:
+        bits, num_reads = count_valid(check, wanted, left, num_threads)
+    else:
+        bits, num_reads = count_on_cluster(check, wanted, left, tasks)
+    return bits, num_reads + (0 if wanted is None else wanted.num_reads)
+
+
 def _count_in_batches(
     recipe: Recipe,
     layouts: tuple[FieldLayout, ...],
     at_least: float,
     memory_nbytes: int,
     threads: int | None,
+    tasks: ClusterTasks | None,
 ) -> tuple[WindowBits, int]:
     """The valid samples where windows wrap or are padded, from their values; and the reads."""
     is_valid = np.ones(recipe.num_ids, np.bool_)
@@ -100,13 +138,19 @@ def _count_in_batches(
     if not names:
         return WindowBits.of_flags(is_valid), 0
     fields = tuple(field for field in recipe.fields if field.name in names)
-    with batch_sweep(replace(recipe, fields=fields), memory_nbytes, threads) as loader:
-        for batch in loader:
-            for name in names:
-                values = batch[name].reshape(len(batch.ids), -1)
-                num_valid = np.count_nonzero(~np.isnan(values), axis=1)
-                is_valid[batch.ids] &= num_valid / values.shape[1] >= at_least
-        return WindowBits.of_flags(is_valid), loader.report().num_reads
+    sweep = BatchSweep(replace(recipe, fields=fields), partial(_are_valid, at_least), memory_nbytes)
+    num_reads = sweep.fill(is_valid, threads, tasks)
+    return WindowBits.of_flags(is_valid), num_reads
+
+
+def _are_valid(at_least: float, batch: Batch) -> NDArray[np.bool_]:
+    """Whether enough values of each field of each sample are valid."""
+    is_valid = np.ones(len(batch.ids), np.bool_)
+    for name in batch.names:
+        values = batch[name].reshape(len(batch.ids), -1)
+        num_valid = np.count_nonzero(~np.isnan(values), axis=1)
+        is_valid &= num_valid / values.shape[1] >= at_least
+    return is_valid
 
 
 def _check_share(at_least: Any) -> float:

@@ -122,11 +122,15 @@ class RollingCounts:
         counts are kept.
     dtype : numpy.dtype
         Dtype that holds the largest count.
+    first : int, default 0
+        The first window along the first dimension, if windows are completed along it.
     """
 
-    def __init__(self, sizes: tuple[int, ...], has_sweep: bool, dtype: np.dtype) -> None:
+    def __init__(
+        self, sizes: tuple[int, ...], has_sweep: bool, dtype: np.dtype, first: int = 0
+    ) -> None:
         self._has_sweep = has_sweep
-        self._first = 0
+        self._first = first
         self._counts = np.zeros((0, *sizes[1:]) if has_sweep else sizes, dtype)
 
     def reserve(self, end: int) -> None:

@@ -1,26 +1,21 @@
-"""Computes blocks of dask arrays, on the calling thread or on the cluster in use.
-
-``.compute()`` goes through the whole graph for each block. Here the tasks that a block needs are
-found from the block down, wherever the layers of the graph are of known kinds.
-"""
+"""Computes blocks of dask arrays, on the calling thread or on the cluster in use."""
 
 from __future__ import annotations
 
-import graphlib
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.sources.chunk_sizes import span_of
-from xloader.sources.dask_cluster import active_client
-
-Graph = dict[Any, Any]
-"""Tasks by key, in the form that dask's schedulers take."""
+from xloader.sources.dask_cluster import active_client, cluster_errors
+from xloader.sources.datasets.cluster_blocks import BlockRequests, with_held_values
+from xloader.sources.datasets.dask_graphs import BlockGraph, Graph, has_layers, needed_tasks
 
 
 @dataclass(frozen=True)
@@ -47,53 +42,79 @@ def effort_of(array: Any) -> TaskCost:
     array : dask.array.Array
         The array.
     """
-    if not _has_layers(array):
+    if not has_layers(array):
         return TaskCost(num_tasks=0, num_repeats=0.0)
     graph = array.__dask_graph__()
     middle = tuple(count // 2 for count in array.numblocks)
-    num_tasks = len(_needed(graph, array.__dask_layers__(), [(array.name, *middle)]))
+    num_tasks = len(needed_tasks(graph, array.__dask_layers__(), [(array.name, *middle)]))
     num_all = sum(len(layer) for layer in graph.layers.values())
     return TaskCost(num_tasks, num_tasks * math.prod(array.numblocks) / max(1, num_all))
 
 
-def compute_blocks(blocks: Sequence[tuple[Any, tuple[int, ...]]]) -> list[NDArray[Any]]:
-    """Compute one block of each of some dask arrays.
+class BlockComputer:
+    """Computes blocks of dask arrays, and keeps the graphs that it takes their tasks from.
 
-    Tasks that blocks share run once, if all graphs have layers.
-
-    Parameters
-    ----------
-    blocks : sequence of (dask.array.Array, tuple of int)
-        The arrays, each with the index of a block. Indices count only blocks that are not empty.
-
-    Returns
-    -------
-    list of numpy.ndarray
-        The blocks, in the order given.
-
-    Raises
-    ------
-    ValueError
-        If a block has another shape than its array says.
+    It pickles without these graphs. Its methods may be called from any thread.
     """
-    from dask.highlevelgraph import HighLevelGraph
-    from dask.local import get_sync
 
-    client = active_client()
-    get = get_sync if client is None else client.get
-    blocks = [(array, _counting_empty(array.chunks, index)) for array, index in blocks]
-    if not all(_has_layers(array) for array, _ in blocks):
-        return [
-            _checked(array[_place(array.chunks, index)].compute(scheduler=get), array, index)
-            for array, index in blocks
-        ]
-    graphs = {array.name: array.__dask_graph__() for array, _ in blocks}
-    layers = [layer for array, _ in blocks for layer in array.__dask_layers__()]
-    graph = HighLevelGraph.merge(*graphs.values()) if len(graphs) > 1 else graphs.popitem()[1]
-    keys = [(array.name, *index) for array, index in blocks]
-    tasks = blocks[0][0].__dask_optimize__(_needed(graph, layers, keys), keys)
-    found = get(dict(tasks), keys)
-    return [_checked(block, *place) for block, place in zip(found, blocks, strict=True)]
+    def __init__(self) -> None:
+        self._graphs: dict[tuple[str, ...], BlockGraph] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[BlockComputer], tuple[()]]:
+        return BlockComputer, ()
+
+    def compute(self, blocks: Sequence[tuple[Any, tuple[int, ...]]]) -> list[NDArray[Any]]:
+        """Compute one block of each of some dask arrays.
+
+        Tasks that blocks share run once, if all graphs have layers.
+
+        Parameters
+        ----------
+        blocks : sequence of (dask.array.Array, tuple of int)
+            The arrays, each with the index of a block. Indices count only blocks that are not
+            empty.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            The blocks, in the order given.
+
+        Raises
+        ------
+        ValueError
+            If a block has another shape than its array says.
+        ClusterError
+            If the cluster fails, or the blocks need values that it does not have any more.
+        """
+        blocks = [(array, _counting_empty(array.chunks, index)) for array, index in blocks]
+        if not all(has_layers(array) for array, _ in blocks):
+            return [
+                _checked(_compute_whole(array[_place(array.chunks, index)]), array, index)
+                for array, index in blocks
+            ]
+        keys = [(array.name, *index) for array, index in blocks]
+        tasks = self._graph_of([array for array, _ in blocks]).tasks(keys)
+        client = active_client()
+        if client is None:
+            found = _get_sync(with_held_values(tasks), keys)
+        else:
+            found = BlockRequests.of(client).get(client, tasks, keys)
+        return [_checked(block, *place) for block, place in zip(found, blocks, strict=True)]
+
+    def _graph_of(self, arrays: Sequence[Any]) -> BlockGraph:
+        """The graph of some arrays, made when they are first asked for."""
+        by_name = {array.name: array for array in arrays}
+        names = tuple(sorted(by_name))
+        with self._lock:
+            if names not in self._graphs:
+                self._graphs[names] = BlockGraph([by_name[name] for name in names])
+            return self._graphs[names]
+
+
+def compute_blocks(blocks: Sequence[tuple[Any, tuple[int, ...]]]) -> list[NDArray[Any]]:
+    """Compute one block of each of some dask arrays once; see `BlockComputer.compute`."""
+    return BlockComputer().compute(blocks)
 
 
 def is_on_cluster() -> bool:
@@ -121,7 +142,7 @@ def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
     grids: dict[str, object] = {}
     for name in names:
         array = dataset[name].variable
-        if array.chunks is None or not _has_layers(array.data):
+        if array.chunks is None or not has_layers(array.data):
             continue
         grids[name] = array.dims, array.chunks
         # A layer of one task holds an array that other layers read from.
@@ -139,6 +160,20 @@ def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
         if len(members) > 1
         for name in members
     }
+
+
+def _get_sync(tasks: Graph, keys: Sequence[Any]) -> Any:
+    """Values of some keys, computed on this thread."""
+    from dask.local import get_sync
+
+    return get_sync(tasks, list(keys))
+
+
+def _compute_whole(array: Any) -> Any:
+    """Compute an array whose graph has no layers."""
+    client = active_client()
+    with cluster_errors("computing blocks"):
+        return array.compute(scheduler="synchronous" if client is None else client.get)
 
 
 def _place(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> tuple[slice, ...]:
@@ -165,103 +200,3 @@ def _checked(block: Any, array: Any, index: tuple[int, ...]) -> NDArray[Any]:
         # A block that is too small would be broadcast when it is copied.
         raise ValueError(f"a block of shape {values.shape}, but dask declares {shape}")
     return values
-
-
-def _has_layers(array: Any) -> bool:
-    """Whether an array's graph has layers. Arrays of dask's query planning have none."""
-    return hasattr(array, "__dask_layers__")
-
-
-class _LayerKeys:
-    """Keys of some layers, found without making the tasks of the blockwise layers.
-
-    Parameters
-    ----------
-    graph : dask.highlevelgraph.HighLevelGraph
-        The graph.
-    names : iterable of str
-        Names of the layers.
-    """
-
-    def __init__(self, graph: Any, names: Iterable[str]) -> None:
-        from dask.blockwise import Blockwise
-
-        layers = {name: graph.layers[name] for name in names}
-        self._blockwise = {
-            layer.output: name for name, layer in layers.items() if type(layer) is Blockwise
-        }
-        self._others = {
-            name: layer for name, layer in layers.items() if type(layer) is not Blockwise
-        }
-
-    def owner(self, key: Any) -> str | None:
-        """Name of the layer that has a key. None if there is none."""
-        if isinstance(key, tuple) and key and isinstance(key[0], str):
-            found = self._blockwise.get(key[0])
-            if found is not None:
-                return found
-        return next((name for name, layer in self._others.items() if key in layer), None)
-
-    def __contains__(self, key: Any) -> bool:
-        return self.owner(key) is not None
-
-
-def _needed(graph: Any, layers: Sequence[str], keys: Sequence[Hashable]) -> Graph:
-    """The tasks that some keys of some layers need."""
-    from dask.blockwise import Blockwise
-    from dask.highlevelgraph import MaterializedLayer
-
-    known = (Blockwise, MaterializedLayer)
-    if not all(type(layer) in known for layer in graph.layers.values()):
-        return dict(graph.cull(set(keys)))
-    wanted: dict[str, set[Hashable]] = {name: set() for name in graph.layers}
-    _claim(_LayerKeys(graph, layers), keys, wanted)
-    tasks: Graph = {}
-    order = list(graphlib.TopologicalSorter(graph.dependencies).static_order())
-    for name in reversed(order):
-        if not wanted[name]:
-            continue
-        layer = graph.layers[name]
-        lower = _LayerKeys(graph, graph.dependencies[name])
-        if type(layer) is MaterializedLayer:
-            found, below = _walk(layer, wanted[name], lower)
-        else:
-            culled, depends = layer.cull(wanted[name], frozenset())
-            found, below = dict(culled), set().union(*depends.values())
-        tasks.update(found)
-        _claim(lower, below, wanted)
-    return tasks
-
-
-def _walk(
-    layer: Mapping[Any, Any], keys: Iterable[Hashable], lower: _LayerKeys
-) -> tuple[Graph, set[Hashable]]:
-    """The tasks of a layer that some keys need, and the keys that these need of other layers."""
-    from dask.core import keys_in_tasks
-
-    found: Graph = {}
-    below: set[Hashable] = set()
-    left = list(keys)
-    while left:
-        key = left.pop()
-        if key in found:
-            continue
-        if key not in layer:
-            below.add(key)
-            continue
-        task = found[key] = layer[key]
-        known = getattr(task, "dependencies", None)
-        if known is None:
-            # A task as a tuple, or an alias as a plain key.
-            known = {*keys_in_tasks(layer, [task]), *keys_in_tasks(cast(Any, lower), [task])}
-        left.extend(known)
-    return found, below
-
-
-def _claim(keys: _LayerKeys, some: Iterable[Hashable], wanted: dict[str, set[Hashable]]) -> None:
-    """Add each key to the wanted keys of the layer that has it."""
-    for key in some:
-        owner = keys.owner(key)
-        if owner is None:
-            raise KeyError(key)
-        wanted[owner].add(key)

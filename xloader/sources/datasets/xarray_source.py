@@ -14,12 +14,19 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.errors import ChunkError, CorruptChunkError, ReadTimeoutError, XloaderError
+from xloader.errors import (
+    ChunkError,
+    ClusterError,
+    CorruptChunkError,
+    ReadTimeoutError,
+    XloaderError,
+)
 from xloader.sources import catalog
 from xloader.sources.base import Cut, Described, Fetched, Outcome, Read, Variable
 from xloader.sources.chunk_sizes import Sizes, compact, span_of
 from xloader.sources.chunk_slices import shift, take
-from xloader.sources.datasets.dask_blocks import compute_blocks, is_on_cluster
+from xloader.sources.datasets.cluster_blocks import wait_for_persisted
+from xloader.sources.datasets.dask_blocks import BlockComputer, is_on_cluster
 from xloader.sources.fetched import Deferred, Values
 from xloader.sources.file_stamps import StampedFiles
 from xloader.sources.per_process import PerProcess
@@ -85,6 +92,7 @@ class XarraySource(Described):
         self._together = dict(together or {})
         self._key = key or name
         self._secrets = Secrets(secrets)
+        self._computer = BlockComputer()
         self._fingerprint = catalog.fingerprint(
             self._variables, dict.fromkeys(self._variables, os.path.basename(key))
         )
@@ -92,9 +100,16 @@ class XarraySource(Described):
         # A handle of its own: reading labels in this process does not keep a forked child from
         # opening the values.
         self._coordinates = PerProcess(open_dataset, name, is_forkable=is_forkable)
+        self._is_shared = is_shared
         if is_shared:
             self._handle.get()
             self._coordinates.get()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Where this is sent, all threads of a cluster may wait for the blocks.
+        if self._is_shared:
+            wait_for_persisted(self._handle.get())
+        return self.__dict__
 
     def is_through_xarray(self, variable: str) -> bool:
         """Whether xarray reads the variable, which is always so."""
@@ -193,9 +208,9 @@ class XarraySource(Described):
         dataset = self._handle.get()
         places = [(dataset.variables[read.variable].data, read.chunk) for read in reads]
         try:
-            blocks = current().ask(self._key, lambda: compute_blocks(places))
+            blocks = current().ask(self._key, lambda: self._computer.compute(places))
             return deque(take(block, r.cut) for block, r in zip(blocks, reads, strict=True))
-        except ReadTimeoutError:
+        except (ReadTimeoutError, ClusterError):
             raise
         except Exception:
             # Computed one by one, the error can name its block.
@@ -219,10 +234,15 @@ class XarraySource(Described):
             ) from cause_of(error, self._secrets)
         except Exception as error:
             self._look()
+            # A damaged file beneath a computed block cannot be told from a fault of a function.
+            is_computed = self._coordinates.get().variables[read.variable].chunks is not None
             raise CorruptChunkError(
-                f"a block does not decode ({told_of(error, self._secrets)})",
+                f"a block {'could not be computed' if is_computed else 'does not decode'} "
+                f"({told_of(error, self._secrets)})",
                 chunk=read.chunk,
-                remedy="fetch or write the file again, or see the error of xarray's .compute()",
+                remedy="see the error of dask's .compute(), or check the files that it reads"
+                if is_computed
+                else "fetch or write the file again, or see the error of xarray's .compute()",
                 **place,
             ) from cause_of(error, self._secrets)
 
@@ -231,7 +251,7 @@ class XarraySource(Described):
     ) -> NDArray[Any]:
         """Read a part of a block from a variable."""
         if array.chunks is not None:
-            (block,) = compute_blocks([(array.data, chunk)])
+            (block,) = self._computer.compute([(array.data, chunk)])
             return take(block, cut)
         spans = [
             span_of(sizes, index, size)

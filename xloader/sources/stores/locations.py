@@ -261,7 +261,7 @@ class GivenPlace(_OneWay):
         self.version = version
         self.is_frozen = is_frozen
         self.retry_policy = RetryPolicy()
-        self._is_in_memory = is_in_memory or _lies_in_memory(store)
+        self._is_in_memory = is_in_memory or lies_in_memory(store)
         self._packed: bytes | None = None
         self._home = None if isinstance(zarr_adapter.innermost(store), _FORKABLE) else Home()
         # An open zip file has one read position, which a forked child would share.
@@ -355,7 +355,7 @@ def _name_of(store: Store, secrets: tuple[str, ...]) -> str:
     return scrub(told.removeprefix("object_store://"), secrets)
 
 
-def _lies_in_memory(store: Store) -> bool:
+def lies_in_memory(store: Store) -> bool:
     """Whether a store's values are in this process and do not pickle with the store."""
     if isinstance(store, ObjectStore):
         return type(store.store).__name__ == "MemoryStore"

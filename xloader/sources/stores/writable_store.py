@@ -20,7 +20,7 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError, StoreFullError, UnsupportedDataError, XloaderError
 from xloader.sources import zarr_adapter
 from xloader.sources.stores.access_errors import access_error, cause_of
-from xloader.sources.stores.locations import GivenPlace, UrlPlace
+from xloader.sources.stores.locations import GivenPlace, UrlPlace, lies_in_memory
 from xloader.sources.stores.recognise import is_obstore
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.stores.retrying_store import RetryingStore
@@ -56,6 +56,12 @@ class WritableStore:
         self._secrets = secrets
         self._folder = store.root if isinstance(store, LocalStore) else None
         self.store = store
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the objects lie in this process, where no other process finds them."""
+        inner = zarr_adapter.innermost(self.store)
+        return isinstance(inner, MemoryStore) or lies_in_memory(inner)
 
     @property
     def _is_absent(self) -> bool:
@@ -116,6 +122,11 @@ class WritableStore:
             return True
 
         return bool(self._ask(first(), "while listing it"))
+
+    def remove(self, key: str) -> None:
+        """Remove one object, if it is there."""
+        if not self._is_absent:
+            self._ask(self.store.delete(key), f"while removing {key}")
 
     def delete(self, prefix: str) -> None:
         """Remove all objects under a folder; all of the store for an empty text."""

@@ -1,0 +1,192 @@
+"""Units of statistics: any cuts give the same bits, and end where no chunk is read twice."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xloader
+from tests.cases import Case, cases
+from xloader.core.merge_tree import MergeTree
+from xloader.jobs.statistics.stats_job import StatsJob
+from xloader.jobs.statistics.stats_sweep import chunks_of
+from xloader.jobs.statistics.stats_tasks import StatsWork, compute_unit
+from xloader.jobs.statistics.stats_template import StatsResult
+from xloader.jobs.statistics.stats_trees import StatsTrees
+from xloader.jobs.statistics.stats_units import (
+    StatsUnit,
+    UnitSizes,
+    cut_units,
+    num_chunks,
+    num_nodes,
+    num_subtrees,
+)
+from xloader.testing import SourceRecorder, write_store
+
+
+def job_of(samples: xloader.Samples, **options: Any) -> StatsJob:
+    settings = {"dim": None, "by": None, "quantiles": (), "leads": (), "weights": None, **options}
+    return StatsJob(samples.recipe.planned, **settings)
+
+
+def units_of(job: StatsJob, sizes: UnitSizes) -> list[StatsUnit]:
+    return cut_units(job.recipe.source, job.jobs, job.all_pieces(), sizes)
+
+
+def compute(job: StatsJob, units: list[StatsUnit]) -> tuple[xr.Dataset, int]:
+    """The result of all units, each as a worker computes it, and the number of reads."""
+    result = StatsResult(job.template)
+    trees = StatsTrees(job.orders, result.put)
+    work = StatsWork(job.recipe, StatsWork.of(job).settings, 1 << 20)
+    num_reads = 0
+    for unit in units:
+        found = pickle.loads(pickle.dumps(compute_unit(work, unit)))
+        num = sum(num_nodes(job.jobs[own.variable].order, own)[0] for own in unit)
+        # Differences have ranges of their own within a unit, which are merged.
+        assert sum(map(len, found.nodes.values())) <= num
+        for tree, nodes in found.nodes.items():
+            for node, value in nodes.items():
+                trees.add(tree, node, value)
+        num_reads += found.num_reads
+    assert not trees.drain()
+    return result.dataset(), num_reads
+
+
+def any_sizes(data: st.DataObject) -> UnitSizes:
+    unit, clean, result = (data.draw(st.integers(1, most)) for most in (900, 3000, 3000))
+    return UnitSizes(unit, max(unit, clean), result)
+
+
+def shuffled(units: list[StatsUnit], data: st.DataObject) -> list[StatsUnit]:
+    order = np.random.default_rng(data.draw(st.integers(0, 99))).permutation(len(units))
+    return [units[number] for number in order]
+
+
+@settings(max_examples=40)
+@given(case=cases(has_nan=True), data=st.data())
+def test_any_units_in_any_order_give_the_same_bits(case: Case, data: st.DataObject) -> None:
+    dims = list(case.dataset["v0"].isel(case.selection).dims)
+    dim = data.draw(st.none() | st.lists(st.sampled_from(dims), unique=True, min_size=1))
+    recorder = SourceRecorder(case.samples.recipe.source)
+    samples = xloader.Samples(replace(case.samples.recipe, source=recorder))
+    job = job_of(samples, dim=dim)
+    units = units_of(job, any_sizes(data))
+    result, num_reads = compute(job, shuffled(units, data))
+    assert set(recorder.reads.values()) <= {1}
+    assert num_reads == recorder.num_reads
+    xr.testing.assert_identical(result, case.samples.stats(dim=dim, threads=1, client=False))
+
+
+def dataset(shape: tuple[int, ...] = (40, 6, 8)) -> xr.Dataset:
+    rng = np.random.default_rng(3)
+    return xr.Dataset(
+        {"t": (("time", "y", "x"), rng.normal(size=shape).astype("f4"))},
+        {"time": pd.date_range("2001-01-01", periods=shape[0])},
+    )
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_units_of_differences_count_what_is_read_twice(data: st.DataObject) -> None:
+    chunks = tuple(data.draw(st.integers(1, size)) for size in (9, 3, 4))
+    store = write_store(dataset((24, 3, 4)), {"t": chunks})
+    recorder = SourceRecorder(xloader.open(store).recipe.source)
+    samples = xloader.open(recorder)
+    leads = data.draw(st.lists(st.integers(0, 19), min_size=1, max_size=3, unique=True))
+    dim = data.draw(st.sampled_from([None, "time", ["time", "x"]]))
+    job = job_of(samples, dim=dim, leads=leads)
+    units = units_of(job, any_sizes(data))
+    result, num_reads = compute(job, shuffled(units, data))
+    order = job.jobs[0].order
+    assert num_reads == recorder.num_reads
+    assert num_reads == sum(num_chunks(order, own) for unit in units for own in unit)
+    xr.testing.assert_identical(result, samples.stats(dim=dim, leads=leads, client=False))
+    # Units that may be as large as a line of time read no chunk twice.
+    along = -(-24 // chunks[0])
+    line = job.jobs[0].chunk_nbytes * along
+    units = units_of(job, UnitSizes(job.jobs[0].chunk_nbytes, line, 1 << 40))
+    assert sum(num_chunks(order, own) for unit in units for own in unit) == len(
+        chunks_of(order, np.ones(order.num_pieces, np.bool_))
+    )
+
+
+def shards_of(samples: xloader.Samples, units: list[StatsUnit]) -> list[set[Any]]:
+    """The shards that each unit reads from."""
+    job = job_of(samples)
+    source, order = samples.recipe.source, job.jobs[0].order
+    found = []
+    for unit in units:
+        places = np.concatenate([np.arange(begin, end) for _, begin, end in unit])
+        blocks = order.blocks(order.first[places])
+        found.append({source.bundle_of("t", tuple(block)) for block in blocks.tolist()})
+    return found
+
+
+@pytest.mark.parametrize("shards", [(4, 6, 8), (10, 3, 8), (20, 6, 4)])
+def test_units_are_whole_shards(shards: tuple[int, ...]) -> None:
+    store = write_store(dataset(), {"t": (2, 3, 4)}, encoding={"t": {"shards": shards}})
+    samples = xloader.open(store)
+    job = job_of(samples)
+    chunk = job.jobs[0].chunk_nbytes
+    row = chunk * (shards[0] // 2) * 4
+    units = units_of(job, UnitSizes(3 * chunk, row, 1 << 30))
+    found = shards_of(samples, units)
+    assert len(units) == 40 // shards[0]
+    assert sum(map(len, found)) == len(set().union(*found))
+    # Where that makes units too large, shards are cut.
+    assert len(units_of(job, UnitSizes(3 * chunk, 3 * chunk, 1 << 30))) > 40 // shards[0]
+
+
+def test_units_end_at_places_and_round_numbers() -> None:
+    samples = xloader.open(write_store(dataset(), {"t": (2, 3, 8)}))
+    job = job_of(samples, dim="time")
+    chunk = job.jobs[0].chunk_nbytes
+    assert job.jobs[0].order.edges.tolist() == [0, 20, 40]
+
+    def ends(num: int) -> list[int]:
+        sizes = UnitSizes(num * chunk, num * chunk, 1 << 40)
+        return [unit[-1].end for unit in units_of(job, sizes)]
+
+    assert ends(6) == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
+    assert ends(13) == [8, 20, 28, 40]
+    assert ends(25) == [20, 40]
+
+
+def test_small_variables_share_a_unit_and_a_result_has_its_limit() -> None:
+    names = [f"v{number}" for number in range(9)]
+    ds = xr.Dataset({name: ("x", np.arange(4.0)) for name in names})
+    samples = xloader.open(write_store(ds, dict.fromkeys(names, (4,))))
+    assert list(map(len, units_of(job_of(samples), UnitSizes(96, 96, 1 << 30)))) == [3, 3, 3]
+    job = job_of(samples)
+    assert job.jobs[0].node_nbytes == 48
+    assert list(map(len, units_of(job, UnitSizes(1 << 20, 1 << 20, 100)))) == [2, 2, 2, 2, 1]
+    maps = job_of(xloader.open(write_store(dataset(), {"t": (40, 1, 8)})), dim="time")
+    assert len(units_of(maps, UnitSizes(1 << 20, 1 << 20, 1))) == 6
+
+
+@pytest.mark.parametrize("num_leaves", [1, 2, 3, 5, 8, 13])
+def test_number_of_subtrees(num_leaves: int) -> None:
+    for begin in range(num_leaves):
+        for end in range(begin + 1, num_leaves + 1):
+            tree: MergeTree[int] = MergeTree(num_leaves, int.__add__)
+            for leaf in range(begin, end):
+                tree.add(leaf, 1)
+            assert len(tree.nodes) == num_subtrees(begin, end, num_leaves)
+
+
+def test_sizes_of_units() -> None:
+    gib = 1 << 30
+    # Large jobs: a quarter of a gigabyte, and at most so many units.
+    assert UnitSizes.of(1000 * gib, 8, 10_000, 1).unit_nbytes == gib // 4
+    assert UnitSizes.of(10**6 * gib, 8, 10_000, 1).unit_nbytes == 200 * gib
+    # Small jobs: four for each thread, and no larger than the share of a thread.
+    small = UnitSizes.of(64, 4, 10_000, 1)
+    assert (small.unit_nbytes, small.clean_nbytes) == (4, 16)

@@ -1,0 +1,131 @@
+"""The option ``--scheduler``: a dask cluster that runs a command's job."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+
+from xloader.errors import ClusterError, MissingDependencyError, OptionError
+
+_SECONDS: Final = 8.0
+"""Within this time a scheduler answers."""
+
+_ADDRESS: Final = re.compile(r"(tcp|tls|ws|wss|ucx|ucxx)://\S+")
+
+
+def takes_scheduler(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command with the option ``--scheduler``.
+
+    Parameters
+    ----------
+    command : callable
+        The command, which takes the keyword argument ``scheduler``: a text for `cluster_client`, or
+        None.
+
+    Returns
+    -------
+    callable
+        The command with the option.
+    """
+    return click.option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Scheduler of a dask cluster that does the work: tcp://host:8786, or the path of its "
+        "scheduler file. --memory then holds for each worker process.",
+    )(command)
+
+
+@contextmanager
+def cluster_client(scheduler: str | None) -> Iterator[dict[str, Any]]:
+    """The keyword ``client`` of a verb, as a client that is there for the time of the context.
+
+    Parameters
+    ----------
+    scheduler : str or None
+        The address of a scheduler, or the path of a scheduler file. None stands for this process.
+
+    Returns
+    -------
+    dict
+        ``{"client": client}``, or nothing.
+
+    Raises
+    ------
+    MissingDependencyError
+        If distributed is not installed.
+    OptionError
+        If it is neither an address nor a scheduler file.
+    ClusterError
+        If the scheduler does not answer within 10 seconds.
+    """
+    if scheduler is None:
+        yield {}
+        return
+    try:
+        import distributed  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            "a dask cluster needs the library distributed",
+            given="not installed",
+            remedy="pip install 'xloader[dask]', or leave --scheduler out",
+        ) from error
+    address = _address_of(scheduler)
+    try:
+        client = _connect(address)
+    except (OSError, ValueError, ImportError) as error:
+        raise ClusterError(
+            "the scheduler of the dask cluster does not answer",
+            given=f"--scheduler {scheduler}: {error}",
+            remedy="check the address, and that the scheduler runs with the same packages",
+        ) from error
+    with client:
+        yield {"client": client}
+
+
+def _connect(address: str) -> Any:
+    """Make a client, on a thread of its own: distributed waits for ever for what never speaks."""
+    made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def make() -> None:
+        from distributed import Client
+
+        try:
+            # The verb is given the client, so it need not be the active one.
+            made.put(Client(address, timeout=_SECONDS, set_as_default=False))  # type: ignore[no-untyped-call]
+        except BaseException as error:
+            made.put(error)
+
+    threading.Thread(target=make, name="xloader-connect", daemon=True).start()
+    try:
+        found = made.get(timeout=_SECONDS + 1)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {_SECONDS:.0f} s") from None
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _address_of(scheduler: str) -> str:
+    """The address itself, or the one that a scheduler file holds."""
+    if _ADDRESS.fullmatch(scheduler):
+        return scheduler
+    try:
+        if not os.path.isfile(scheduler):
+            raise ValueError("there is no such file")
+        with open(scheduler, encoding="utf-8") as file:
+            return str(json.load(file)["address"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OptionError(
+            "the option --scheduler names no scheduler",
+            given=f"--scheduler {scheduler} ({error})",
+            allowed="an address such as tcp://host:8786, or the path of a scheduler file",
+            remedy="write a scheduler file with: dask scheduler --scheduler-file scheduler.json",
+        ) from error

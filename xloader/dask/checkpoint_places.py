@@ -1,0 +1,261 @@
+"""Places of checkpoints: variables on the scheduler, or files in a folder.
+
+A worker that takes up a rank *claims* it, which gives its attempt a number. An older attempt may
+still be at work, on a worker that was only thought to be lost. It may write once more, but nothing
+gets mixed up: each state holds a position and the value that belongs to it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from xloader.core.nbytes import show_nbytes
+from xloader.errors import ClusterError, OptionError
+from xloader.sources.stores.write_places import whole_file
+
+MOST_ON_SCHEDULER_NBYTES: Final = 1 << 20
+"""Bytes of a checkpoint that is kept on the scheduler."""
+
+_SECONDS: Final = 10.0
+"""How long a request to the scheduler may take."""
+
+
+class RankClaim(Protocol):
+    """One attempt at a rank, by the worker that has claimed it."""
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+
+    @property
+    def attempt(self) -> int:
+        """Number of claims before this one."""
+
+    def load(self) -> bytes | None:
+        """The pickle that was saved last, by any attempt before this one."""
+
+    def save(self, data: bytes) -> None:
+        """Keep a pickle, in place of the last one."""
+
+    def finish(self, data: bytes) -> None:
+        """Keep the pickle of the rank's result, if there is a place for it."""
+
+
+class CheckpointPlace(Protocol):
+    """A place where the checkpoints of all ranks of a job are kept."""
+
+    def claim(self, rank: int) -> RankClaim:
+        """Take up a rank, on a worker. Older attempts at it end at their next save."""
+
+    def result(self, rank: int) -> bytes | None:
+        """The pickle of a finished rank's result; None if the rank is not finished."""
+
+
+@dataclass(frozen=True)
+class SchedulerPlace:
+    """Checkpoints on the scheduler, in two variables for each rank.
+
+    Parameters
+    ----------
+    token : str
+        Name of the job.
+    """
+
+    token: str
+
+    def prepare(self, client: Any, world_size: int) -> None:
+        """Make the variables of all ranks."""
+        for rank in range(world_size):
+            owner, state = self._variables(rank, client)
+            owner.set(-1)
+            state.set(b"")
+
+    def remove(self, client: Any, world_size: int) -> None:
+        """Remove the variables of all ranks."""
+        for rank in range(world_size):
+            for variable in self._variables(rank, client):
+                variable.delete()
+
+    def claim(self, rank: int) -> SchedulerClaim:
+        """Take up a rank, on a worker."""
+        from distributed import get_client
+
+        # It is made here, in the thread of the task, and serves other threads as well.
+        client = get_client(timeout=_SECONDS)
+        owner, state = self._variables(rank, client)
+        attempt = int(owner.get(timeout=_SECONDS)) + 1
+        owner.set(attempt)
+        return SchedulerClaim(rank, attempt, owner, state)
+
+    def result(self, rank: int) -> bytes | None:
+        """None: the client has the results of finished ranks."""
+        return None
+
+    def _variables(self, rank: int, client: Any) -> tuple[Any, Any]:
+        from distributed import Variable
+
+        name = f"xloader-{self.token}-{rank}"
+        owner = Variable(f"{name}-owner", client)  # type: ignore[no-untyped-call]
+        state = Variable(f"{name}-state", client)  # type: ignore[no-untyped-call]
+        return owner, state
+
+
+@dataclass(frozen=True, eq=False)
+class SchedulerClaim:
+    """One attempt at a rank whose checkpoints are on the scheduler."""
+
+    rank: int
+    attempt: int
+    owner: Any
+    state: Any
+
+    def load(self) -> bytes | None:
+        """The pickle that was saved last."""
+        return self.state.get(timeout=_SECONDS) or None
+
+    def save(self, data: bytes) -> None:
+        """Keep a pickle, in place of the last one."""
+        if len(data) > MOST_ON_SCHEDULER_NBYTES:
+            raise OptionError(
+                "a checkpoint is too large for the scheduler",
+                given=f"{show_nbytes(len(data))} on rank {self.rank}",
+                allowed=f"at most {show_nbytes(MOST_ON_SCHEDULER_NBYTES)}",
+                remedy="pass path=, a folder that all workers reach; or save large things to a "
+                "file of your own, and its name here",
+            )
+        try:
+            owner = int(self.owner.get(timeout=_SECONDS))
+        except TimeoutError as error:
+            raise _superseded(self.rank, "its job has ended") from error
+        if owner != self.attempt:
+            raise _superseded(self.rank, "another worker has taken it up")
+        self.state.set(data)
+
+    def finish(self, data: bytes) -> None:
+        """Keep nothing: the result goes to the client."""
+
+
+@dataclass(frozen=True)
+class FolderPlace:
+    """Checkpoints in a folder, in one folder for each rank.
+
+    ::
+
+        <folder>/rank-0003/000000.claim   the first attempt began
+                           000000.state   its last checkpoint; later attempts go on from it
+                           000001.claim   the second attempt began: the first one must end
+                           000001.result  it has finished
+
+    Each attempt writes files of its own, so none overwrites those of a later one.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        The folder of the job, which all workers reach.
+    """
+
+    folder: Path
+
+    def claim(self, rank: int) -> FolderClaim:
+        """Take up a rank, on a worker."""
+        own = self._folder_of(rank)
+        try:
+            own.mkdir(exist_ok=True)
+        except FileNotFoundError as error:
+            raise ClusterError(
+                "a worker does not find the folder of this job",
+                given=str(self.folder),
+                allowed="a folder that the client and all workers reach under the same path",
+                remedy="pass a path= on a disk that all machines share",
+            ) from error
+        attempt = max(_attempts(own, "claim"), default=-1) + 1
+        while True:
+            claim = FolderClaim(rank, attempt, own)
+            try:
+                # Only one process makes a file that must not exist yet, on a shared disk too.
+                os.close(os.open(claim.file("claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            except FileExistsError:
+                attempt += 1
+            else:
+                return claim
+
+    def result(self, rank: int) -> bytes | None:
+        """The pickle of a finished rank's result; None if the rank is not finished."""
+        return _newest(self._folder_of(rank), "result")
+
+    def _folder_of(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank:04d}"
+
+
+@dataclass(frozen=True, eq=False)
+class FolderClaim:
+    """One attempt at a rank whose checkpoints are files."""
+
+    rank: int
+    attempt: int
+    folder: Path
+
+    def file(self, kind: str) -> Path:
+        """A file of this attempt."""
+        return _file(self.folder, self.attempt, kind)
+
+    def load(self) -> bytes | None:
+        """The pickle that was saved last, by any attempt before this one."""
+        return _newest(self.folder, "state")
+
+    def save(self, data: bytes) -> None:
+        """Keep a pickle, in place of the last one."""
+        self._write("state", data)
+        self._remove_states(self.attempt)
+
+    def finish(self, data: bytes) -> None:
+        """Keep the pickle of the rank's result, in place of its states."""
+        self._write("result", data)
+        self._remove_states(self.attempt + 1)
+
+    def _write(self, kind: str, data: bytes) -> None:
+        if _file(self.folder, self.attempt + 1, "claim").exists():
+            raise _superseded(self.rank, "another worker has taken it up")
+        try:
+            with whole_file(self.file(kind)) as file:
+                file.write(data)
+        except FileNotFoundError as error:
+            raise _superseded(self.rank, "its job was begun anew") from error
+
+    def _remove_states(self, end: int) -> None:
+        for attempt in _attempts(self.folder, "state"):
+            if attempt < end:
+                _file(self.folder, attempt, "state").unlink(missing_ok=True)
+
+
+def _file(folder: Path, attempt: int, kind: str) -> Path:
+    return folder / f"{attempt:06d}.{kind}"
+
+
+def _attempts(folder: Path, kind: str) -> list[int]:
+    """Numbers of the attempts that have a file of a kind, ascending."""
+    names = (re.fullmatch(rf"(\d+)\.{kind}", path.name) for path in folder.glob(f"*.{kind}"))
+    return sorted(int(name[1]) for name in names if name is not None)
+
+
+def _newest(folder: Path, kind: str) -> bytes | None:
+    """The bytes of the file of a kind that the latest attempt has written; None without any."""
+    while found := _attempts(folder, kind):
+        try:
+            return _file(folder, found[-1], kind).read_bytes()
+        except FileNotFoundError:
+            # An older attempt that is still at work has just replaced it by its own.
+            continue
+    return None
+
+
+def _superseded(rank: int, why: str) -> ClusterError:
+    return ClusterError(
+        f"this worker must give up rank {rank}: {why}",
+        remedy="let this task end; nothing is lost. If you have called xloader.dask.run twice for "
+        "one path=, end one of the calls",
+    )

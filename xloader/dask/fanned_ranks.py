@@ -1,0 +1,246 @@
+"""Training and evaluation by ranks on the workers of a dask cluster.
+
+::
+
+    client      checks options, plans once, and opens the place of checkpoints
+    workers     one task for each rank: a loader, made there, and the user's function
+    client      takes results as they come, and sends ranks of lost workers to others
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Final
+
+import cloudpickle
+import numpy as np
+
+from xloader.core.nbytes import show_nbytes
+from xloader.core.option_checks import MOST, check_number, check_whole
+from xloader.core.options import make_options
+from xloader.dask.checkpoint_places import CheckpointPlace, SchedulerPlace
+from xloader.dask.job_folder import open_folder
+from xloader.dask.rank_queue import RankQueue, no_worker, worker_threads
+from xloader.dask.rank_task import RankJob, RankWork
+from xloader.errors import OptionError
+from xloader.jobs.cluster_tasks import dump, find_cluster
+from xloader.loader.interleaved_loader import InterleavedLoader
+from xloader.loader.loader import Loader
+from xloader.samples.interleave import Interleaved
+from xloader.samples.loader_verbs import make_array_loader
+from xloader.samples.samples import Samples
+from xloader.sources.dask_cluster import active_client, cluster_errors
+
+_MOST_JOB_NBYTES: Final = 8 << 20
+"""Bytes of the pickle that all workers get. The scheduler keeps it too."""
+
+
+def run(
+    fn: Callable[[Any], Any],
+    samples: Samples | Interleaved,
+    *,
+    world_size: int | None = None,
+    client: Any = None,
+    path: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    retries: int = 3,
+    worker_timeout: float = 300.0,
+    **loader_options: Any,
+) -> list[Any]:
+    """Call a function on the workers of a dask cluster, once for each rank, with its loader.
+
+    Each rank's loader is made on its worker, as ``samples.loader(rank=..., world_size=...)``
+    makes it. Together the ranks get all samples, in the batches that as many processes would get
+    that torchrun or SLURM had started.
+
+    A worker has as many ranks at a time as it has threads. Further ranks wait, so ranks must not
+    wait for each other: for training with gradients that all ranks share, start one process for
+    each GPU with torchrun or SLURM, without dask. An adaptive cluster does not see ranks that wait:
+    ask for its workers first, as with ``cluster.scale(4)``.
+
+    If a worker is lost, another one takes up its rank: from the last
+    :meth:`xloader.dask.Checkpoint.save`, or from the beginning if there was none. So a function
+    must bear being called again. If the function raises an error, all ranks are cancelled; so they
+    are by Ctrl-C. A rank that is cancelled ends at its next batch with a `ClosedError`.
+
+    Parameters
+    ----------
+    fn : callable
+        Called as ``fn(loader)``. Its result must pickle. Functions of notebooks, lambdas and
+        closures are possible; what they refer to is copied for each rank.
+    samples : Samples or Interleaved
+        The samples, over stores that all workers reach.
+    world_size : int, optional
+        Number of ranks. By default the number of workers that are there now: pass it where workers
+        are still starting.
+    client : distributed.Client, optional
+        The cluster. By default the active client.
+    path : str or path, optional
+        A folder that the client and all workers reach, for checkpoints and results. If the client
+        is killed, make the same call again: finished ranks are not run again, the others go on
+        from their checkpoints. By default checkpoints are kept on the scheduler, for the time of
+        this call. Results and checkpoints are pickles, which can run any code when they are read:
+        use a folder in which only people whom you trust can write.
+    overwrite : bool, default False
+        Whether to begin anew if the path holds checkpoints or results.
+    retries : int, default 3
+        How often each rank is taken up again after its worker was lost.
+    worker_timeout : float, default 300.0
+        Seconds to wait for a worker while there is none.
+    **loader_options
+        Options of :meth:`xloader.Samples.loader`, except ``rank`` and ``world_size``. ``memory``
+        is for each rank. By default, ranks on one machine divide its cores as their ``threads``.
+
+    Returns
+    -------
+    list
+        The results of the function, by rank.
+
+    Raises
+    ------
+    OptionError
+        If an option is outside its range, there is no client, or the function or the samples
+        cannot be sent to workers. Nothing has run then.
+    TargetError
+        If the path holds the checkpoints of another function, or of other options.
+    StateError
+        If the path holds the checkpoints of other samples.
+    ClusterError
+        If a rank has lost its worker too often, no worker comes, or the cluster fails.
+    Exception
+        As the function raised it, with a note that names the rank and the worker.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xloader
+    >>> from distributed import Client, LocalCluster
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> samples = xloader.open(ds).window(time=2)
+    >>> def total(loader):
+    ...     return sum(float(batch.t2m[~batch.is_padding].sum()) for batch in loader)
+    >>> with LocalCluster(2, processes=False, dashboard_address=None) as cluster:
+    ...     with Client(cluster):
+    ...         sums = xloader.dask.run(total, samples, world_size=2, output="numpy")
+    >>> len(sums), sum(sums), float(ds.t2m.sum())
+    (2, 780.0, 780.0)
+    """
+    _check_arguments(fn, samples, retries, worker_timeout, loader_options)
+    own = _client_of(client, samples)
+    data = _pickled(RankWork(fn, samples, loader_options))
+    with ExitStack() as at_end, cluster_errors("running ranks"):
+        if world_size is None:
+            world_size = _num_workers(own, worker_timeout)
+        loader = _plan(samples, world_size, loader_options)
+        state = loader.state_dict()
+        place: CheckpointPlace
+        if path is None:
+            place = SchedulerPlace(uuid.uuid4().hex[:12])
+            at_end.callback(place.remove, own, world_size)
+            place.prepare(own, world_size)
+        else:
+            place, state = open_folder(path, fn, loader.options, state, overwrite=overwrite)
+            # The samples must be those of the state, and its plan must fit in the memory.
+            loader.load_state_dict(state)
+        known = {rank: place.result(rank) for rank in range(world_size)}
+        results = {rank: found for rank, found in known.items() if found is not None}
+        left = [rank for rank in range(world_size) if rank not in results]
+        job = RankJob(data, world_size, place, state)
+        held = own.submit(_same, job, key=f"xloader-job-{uuid.uuid4().hex[:12]}")
+        at_end.callback(own.cancel, [held])
+        results.update(RankQueue(own, held, left, retries, worker_timeout).results())
+    return [cloudpickle.loads(results[rank]) for rank in range(world_size)]
+
+
+def _same(job: RankJob) -> RankJob:
+    # As the result of a task, it is made again where the worker that had it is lost.
+    return job
+
+
+def _check_arguments(
+    fn: object, samples: object, retries: int, worker_timeout: float, options: dict[str, Any]
+) -> None:
+    if not callable(fn):
+        raise OptionError(
+            "fn cannot be called",
+            given=repr(fn),
+            allowed="a function that takes a loader",
+            remedy="pass the function itself, without parentheses",
+        )
+    if not isinstance(samples, Samples | Interleaved):
+        raise OptionError(
+            "samples of this kind cannot be fanned out",
+            given=type(samples).__name__,
+            allowed="Samples with windows, or several sets from xloader.interleave",
+            remedy="pass the samples, and options of their loader: "
+            "xloader.dask.run(fn, samples, batch_size=32)",
+        )
+    check_whole("retries", retries, 0, MOST)
+    check_number("worker_timeout", worker_timeout, 0.0)
+    if "rank" in options:
+        raise OptionError(
+            "xloader.dask.run gives each loader its rank",
+            given=f"rank={options['rank']!r}",
+            allowed="world_size=, the number of ranks",
+            remedy="leave rank= out; in the function, loader.rank tells it",
+        )
+
+
+def _client_of(client: Any, samples: Samples | Interleaved) -> Any:
+    """The client of the cluster, whose workers can open the samples."""
+    sets = samples.sets.sets if isinstance(samples, Interleaved) else (samples,)
+    own = active_client() if client is None else client
+    if own is None or own is False:
+        raise OptionError(
+            "there is no dask cluster to run on",
+            given="no active client" if own is None else "client=False",
+            allowed="a distributed.Client, or None where one is active",
+            remedy="make one with distributed.Client(address), or call the function yourself: "
+            "fn(samples.loader(...))",
+        )
+    for one in sets:
+        find_cluster(own, one.recipe)
+    return own
+
+
+def _num_workers(client: Any, seconds: float) -> int:
+    """Number of workers, once there is one."""
+    if not worker_threads(client):
+        try:
+            client.wait_for_workers(1, timeout=seconds)
+        except TimeoutError as error:
+            raise no_worker(seconds) from error
+    return max(len(worker_threads(client)), 1)
+
+
+def _plan(
+    samples: Samples | Interleaved, world_size: int, options: dict[str, Any]
+) -> Loader | InterleavedLoader:
+    """A loader that shows whether the options are right. It needs neither PyTorch nor a GPU."""
+    checked = make_options(**options, rank=0, world_size=world_size)
+    if isinstance(samples, Interleaved):
+        return InterleavedLoader(samples.sets, checked, make_array_loader, np.asarray)
+    return make_array_loader(samples.recipe, checked)
+
+
+def _pickled(work: RankWork) -> bytes:
+    fault = ""
+    try:
+        data = dump(work)
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}"
+    else:
+        if len(data) > _MOST_JOB_NBYTES:
+            fault = f"a pickle of {show_nbytes(len(data))}"
+    if fault:
+        raise OptionError(
+            "the function cannot be sent to the workers of a cluster",
+            given=fault,
+            allowed=f"a function that pickles, to at most {show_nbytes(_MOST_JOB_NBYTES)} with all "
+            "that it refers to",
+            remedy="open files, models and connections inside the function; load a large model "
+            "there from a file that all workers reach",
+        )
+    return data

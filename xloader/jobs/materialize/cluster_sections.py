@@ -1,0 +1,220 @@
+"""Sections that workers of a dask cluster write, some neighbouring ones in each task.
+
+A task reads the source chunks of its sections, writes their shards into the target, and adds a
+record of them. Its result is small: sizes and digests of shards, and figures::
+
+    client    unit: sections 0-2, flags of their shards                 sizes, digests, num_reads
+    worker    source chunks -> section in memory -> shards -> record --^
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from xloader.errors import OptionError
+from xloader.jobs.cluster_tasks import MOST_UNITS, ClusterTasks, dump, find_cluster
+from xloader.jobs.materialize.section_writer import (
+    Flags,
+    OnSection,
+    SectionWriter,
+    wanted_sections,
+    work_on,
+)
+from xloader.jobs.materialize.target_records import ShardRecord, TargetRecords
+from xloader.planning.rechunking import Box
+from xloader.recipe.recipe import Recipe
+from xloader.sources.stores.writable_store import WritableStore
+
+UNITS_PER_THREAD: Final = 8
+"""Units to aim at for each thread of a small job, so that all threads end at about one time."""
+
+_VERIFIED_NBYTES: Final = 256 << 20
+"""Stored bytes that a task reads back."""
+
+_MOST_VERIFIED: Final = 1000
+"""Most objects that a task reads back."""
+
+
+class SectionUnit(NamedTuple):
+    """Some neighbouring sections of an array, which one task writes.
+
+    Parameters
+    ----------
+    number : int
+        Number of the array's writer.
+    sections : tuple of (box, bytes or None)
+        The shards that each section spans, and the packed flags of those that are wanted; None for
+        all.
+    """
+
+    number: int
+    sections: tuple[tuple[Box, bytes | None], ...]
+
+
+class SectionResult(NamedTuple):
+    """The shards that a task has written, and its figures."""
+
+    shards: dict[str, ShardRecord]
+    num_reads: int
+    max_error: float
+
+
+def find_writing_cluster(
+    client: object, recipe: Recipe, store: WritableStore, part: tuple[int, int]
+) -> ClusterTasks | None:
+    """The cluster on which a store is written; None for the threads of this process.
+
+    Parameters
+    ----------
+    client : distributed.Client, False or None
+        The option ``client``.
+    recipe : Recipe
+        The samples.
+    store : WritableStore
+        The target.
+    part : (int, int)
+        Number of this part, and number of parts.
+
+    Raises
+    ------
+    OptionError
+        If a client was given, and workers cannot reach the data or the target.
+    """
+    tasks = find_cluster(client, recipe)
+    if tasks is None:
+        return None
+    is_part = part[1] > 1
+    fault = None if is_part else _fault_of(store)
+    if not is_part and fault is None:
+        return tasks
+    if client is None:
+        return None
+    if is_part:
+        raise OptionError(
+            "a cluster divides the work itself",
+            given=f"part={part} with client=",
+            allowed="one of them",
+            remedy="leave part= out, or pass client=False",
+        )
+    raise OptionError(
+        "the workers of a cluster cannot write to the target",
+        given=f"{store.name}: {fault}",
+        allowed="a folder that all workers share, or a URL",
+        remedy="write to a path or a URL, or pass client=False",
+    )
+
+
+def _fault_of(store: WritableStore) -> str | None:
+    """Why workers cannot write to a store; None if nothing is known against it."""
+    if store.is_transaction:
+        return "a session of icechunk, which one process writes"
+    if store.is_in_memory:
+        return "a store in the memory of this process"
+    try:
+        dump(store)
+    except Exception as error:
+        return f"it cannot be sent to them ({type(error).__name__}: {error})"
+    return None
+
+
+def write_on_cluster(
+    tasks: ClusterTasks, writers: Sequence[SectionWriter], on_section: OnSection
+) -> None:
+    """Write all shards that some writers want, and add up what the tasks found in the writers.
+
+    Parameters
+    ----------
+    tasks : ClusterTasks
+        The cluster.
+    writers : sequence of SectionWriter
+        The writers, of arrays that do not depend on each other.
+    on_section : callable
+        Called with the number of shards that a task has written.
+    """
+    nothing = np.zeros(0, np.bool_)
+    shared = tuple(replace(writer.apart(), wanted=nothing) for writer in writers)
+    for unit, found in tasks.run("writing a store", _write, shared, _units(writers)):
+        writer = writers[unit.number]
+        writer.records.done |= found.shards
+        writer.count(found.shards.values(), found.num_reads, found.max_error)
+        on_section(len(found.shards))
+
+
+def read_back_on_cluster(
+    tasks: ClusterTasks, records: TargetRecords, keys: Iterable[str]
+) -> Iterator[tuple[str, ShardRecord | None]]:
+    """Read shards on the workers, and yield what they are now; None for those that are gone.
+
+    Parameters
+    ----------
+    tasks : ClusterTasks
+        The cluster.
+    records : TargetRecords
+        The records of these shards.
+    keys : iterable of str
+        Their keys.
+    """
+    groups = _groups(records, keys)
+    for _, found in tasks.run("reading a store back", _read_back, records.apart(), groups):
+        yield from found
+
+
+def _units(writers: Sequence[SectionWriter]) -> Iterator[SectionUnit]:
+    """The sections in which shards are wanted, so many in a unit that there are not too many."""
+    num_sections = 0
+    for writer in writers:
+        grid = zip(writer.array.rechunking().grid, writer.plan.steps, strict=True)
+        num_sections += math.prod(-(-count // step) for count, step in grid)
+    # The last unit of each array may be a small one.
+    size = -(-num_sections // max(MOST_UNITS - len(writers), 1))
+    for number, writer in enumerate(writers):
+        sections = wanted_sections(writer.array.rechunking(), writer.plan, writer.wanted)
+        packed = ((box, _pack(flags)) for box, flags in sections)
+        while some := tuple(itertools.islice(packed, size)):
+            yield SectionUnit(number, some)
+
+
+def _pack(flags: Flags) -> bytes | None:
+    return None if flags.all() else np.packbits(flags).tobytes()
+
+
+def _unpack(box: Box, packed: bytes | None) -> Flags:
+    shape = [end - begin for begin, end in box]
+    if packed is None:
+        return np.ones(shape, np.bool_)
+    flat = np.unpackbits(np.frombuffer(packed, np.uint8), count=math.prod(shape))
+    return flat.astype(np.bool_).reshape(shape)
+
+
+def _groups(records: TargetRecords, keys: Iterable[str]) -> Iterator[list[str]]:
+    """The keys in groups that a task reads back."""
+    group: list[str] = []
+    nbytes = 0
+    for key in keys:
+        group.append(key)
+        nbytes += records.done[key].nbytes
+        if nbytes >= _VERIFIED_NBYTES or len(group) == _MOST_VERIFIED:
+            yield group
+            group, nbytes = [], 0
+    if group:
+        yield group
+
+
+def _write(shared: Sequence[SectionWriter], unit: SectionUnit) -> SectionResult:
+    """Write the sections of a unit. Runs on a worker."""
+    writer = shared[unit.number].apart()
+    job = writer.array.rechunking()
+    sections = (work_on(job, box, _unpack(box, packed)) for box, packed in unit.sections)
+    writer.write(sections, lambda _: None)
+    return SectionResult(writer.records.done, writer.num_reads, writer.max_error)
+
+
+def _read_back(records: TargetRecords, keys: Sequence[str]) -> list[tuple[str, ShardRecord | None]]:
+    """Read some shards. Runs on a worker."""
+    return list(records.read_back(keys))

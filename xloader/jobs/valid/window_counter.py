@@ -1,0 +1,419 @@
+"""Counts of valid elements by window.
+
+Chunks are read along one dimension, the *sweep*. Each adds the number of its valid elements to all
+windows that it reaches into. Windows that no later chunk reaches are complete: they become one bit
+each, and their counts are forgotten::
+
+    sweep      ----------------------------------------->
+    chunks     | read      | read      | being read | ...
+    windows    1 0 1 1 1 0 1 1 | 40 38 12 7 ...          bits | counts of windows under way
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints, int_dtype
+from xloader.core.footprint import Footprint
+from xloader.core.window_sets import BitPacker, WindowBits
+from xloader.errors import MemoryBudgetError
+from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
+from xloader.jobs.valid.sample_check import SampleCheck, may_hold_nan
+from xloader.jobs.valid.sweep_line import SweepLine
+from xloader.jobs.valid.sweep_units import SweepUnit
+from xloader.jobs.valid.window_sums import RollingCounts, Span, sum_windows
+from xloader.jobs.wanted_elements import WantedElements
+from xloader.recipe.layout import FieldLayout, FieldPart
+
+_PIECE_SIZE = 1 << 16
+"""Number of windows or samples that are handled in one call."""
+
+_WORK_ITEMSIZE = 24
+"""Bytes for each element of a chunk, beside its values, while its valid elements are summed."""
+
+_BORDER_COPIES = 2
+"""The counts of the windows at both borders of a unit are kept to its end."""
+
+
+@dataclass(frozen=True, eq=False)
+class PartSum:
+    """The valid elements of one variable of a field, for each window under way.
+
+    Parameters
+    ----------
+    field : int
+        Number of the field.
+    variable : str
+        Name of the variable.
+    axes : tuple of int
+        The dimensions of `Places` that it has, ascending.
+    spans : tuple of (int, int, int)
+        What the field takes of a window along each of them.
+    weight : int
+        How often each element occurs in a sample.
+    counts : RollingCounts, optional
+        The counts; None if the variable holds no NaN, so that only the mask counts.
+    """
+
+    field: int
+    variable: str
+    axes: tuple[int, ...]
+    spans: tuple[Span, ...]
+    weight: int
+    counts: RollingCounts | None = None
+
+
+def least_count(total: int, at_least: float) -> int:
+    """The smallest count whose share of ``total`` is at least ``at_least``.
+
+    Examples
+    --------
+    >>> least_count(100, 0.07), least_count(3, 1.0), least_count(10, 0.0)
+    (7, 3, 0)
+    """
+    # A product such as 0.07 * 100 is rounded up beyond 7, so that shares are compared.
+    count = min(math.ceil(at_least * total), total)
+    while count and (count - 1) / total >= at_least:
+        count -= 1
+    return count
+
+
+@dataclass(frozen=True, eq=False)
+class WindowCounts:
+    """Counts of the windows under way, for each `PartSum` that has the sweep dimension.
+
+    Parameters
+    ----------
+    begin, end : int
+        Half-open range of the windows along the sweep.
+    counts : tuple of numpy.ndarray of int
+        The counts of these windows.
+    """
+
+    begin: int
+    end: int
+    counts: tuple[Ints, ...]
+
+
+class WindowCounter:
+    """Counts valid elements, and packs complete windows into bits.
+
+    Parameters
+    ----------
+    check : SampleCheck
+        The check of the samples.
+    wanted : WantedElements, optional
+        Elements where it is False are not valid.
+    unit : SweepUnit, optional
+        The part of the sweep whose blocks are read; by default all of it.
+
+    Attributes
+    ----------
+    places : Places
+        The windows that are counted.
+    packer : BitPacker
+        The bits of complete windows: of all, or of those that the unit completes.
+    borders : list of WindowCounts
+        Counts of the windows that the unit does not complete.
+    """
+
+    def __init__(
+        self,
+        check: SampleCheck,
+        wanted: WantedElements | None = None,
+        unit: SweepUnit | None = None,
+    ) -> None:
+        self._recipe, self._wanted = check.recipe, wanted
+        self._check = check
+        self.places = check.places
+        self._own = (0, self.places.shape[0]) if unit is None else unit.own
+        self._num_done = 0 if unit is None else unit.first
+        self._border_copies = 0 if unit is None else _BORDER_COPIES
+        totals = [math.prod(layout.shape) for layout in check.layouts]
+        self._least = [least_count(total, check.at_least) for total in totals]
+        # What counts in any case: elements without NaN to which no mask applies.
+        self._sure = [0] * len(check.layouts)
+        self._parts: list[PartSum] = []
+        self._dtype = int_dtype(max(totals))
+        for number, layout in enumerate(check.layouts):
+            for part in layout.parts:
+                self._add_part(number, layout, part)
+        self._wanted_sums: dict[tuple[int, ...], Ints] = {}
+        self._lock = threading.Lock()
+        self.packer = BitPacker((self._own[1] - self._own[0]) * self._num_below)
+        self.borders: list[WindowCounts] = []
+
+    @property
+    def _num_below(self) -> int:
+        """Number of windows at each position along the sweep."""
+        return math.prod(self.places.shape[1:])
+
+    def _add_part(self, number: int, layout: FieldLayout, part: FieldPart) -> None:
+        recipe, name = self._recipe, part.variable
+        dims = recipe.dims_of(name)
+        size = math.prod(layout.shape)
+        if part.channels is not None:
+            size = size // layout.shape[0] * (part.channels[1] - part.channels[0])
+        is_read = may_hold_nan(recipe, name)
+        is_masked = self._wanted is not None and set(self._wanted.dims) <= set(dims)
+        if not is_read and not is_masked:
+            self._sure[number] += size
+            return
+        if not is_read and self._wanted is not None:
+            dims = self._wanted.dims
+        spans = {
+            axis: span
+            for axis, dim in enumerate(self.places.dims)
+            if dim in dims and (span := part.accesses[self.places.order[axis]]) is not None
+        }
+        others = [recipe.dim_sizes[dim] for dim in dims if dim not in self.places.dims]
+        once = math.prod(others) * math.prod(span[2] for span in spans.values())
+        counts = None
+        if is_read:
+            sizes = tuple(self.places.shape[axis] for axis in spans)
+            counts = RollingCounts(sizes, 0 in spans, self._dtype, self._num_done)
+        own = PartSum(number, name, tuple(spans), tuple(spans.values()), size // once, counts)
+        self._parts.append(own)
+
+    def read(
+        self,
+        line: SweepLine,
+        memory_nbytes: int,
+        num_threads: int,
+        share: tuple[int, int] = (0, 1),
+    ) -> int:
+        """Read chunks and count their elements, and return the number of chunks.
+
+        Parameters
+        ----------
+        line : SweepLine
+            The blocks to read.
+        memory_nbytes : int
+            Memory for chunks and counts; `check_memory` has found it large enough.
+        num_threads : int
+            Number of threads.
+        share : (int, int), default (0, 1)
+            Which share of the chunks is read, and the number of shares.
+        """
+        footprint = self._check.footprint
+        assert footprint is not None
+        fixed, unit = self._counts_nbytes()
+        half, ratio = memory_nbytes // 2, self._work_ratio(footprint)
+        room = half - fixed - self._border_copies * unit * self._check.num_along
+        most_along = max(room // max(2 * unit, 1), self._check.num_along)
+        with ChunkSweep(self._recipe, footprint, int(half / ratio), num_threads) as sweep:
+            for wave in line.waves(most_along):
+                for counts in self._counts(is_static=False):
+                    counts.reserve(wave.end)
+                tasks = [
+                    task
+                    for group, own in wave.blocks
+                    for task in sweep.read(group, own, self._count, share)
+                ]
+                sweep.do(tasks)
+                self.advance(wave.complete)
+        return sweep.num_reads
+
+    def check_memory(self, memory_nbytes: int, num_tasks: int | None = None) -> None:
+        """Check that the memory is enough for one chunk, and for the counts that it adds to.
+
+        Parameters
+        ----------
+        memory_nbytes : int
+            Memory for chunks and counts.
+        num_tasks : int, optional
+            Number of tasks that share the memory, each with a counter of a unit. By default this
+            counter has all of it.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If it is not.
+        """
+        footprint = self._check.footprint
+        assert footprint is not None
+        at_work = math.ceil(footprint.max_chunk_nbytes * self._work_ratio(footprint))
+        fixed, unit = self._counts_nbytes()
+        # Counts are copied when there come more of them.
+        copies = 2 if num_tasks is None else 2 + _BORDER_COPIES
+        least = max(at_work, fixed + copies * unit * self._check.num_along)
+        count = num_tasks or 1
+        if least > memory_nbytes // count // 2:
+            raise MemoryBudgetError(
+                "the memory is too small for one chunk at work and the counts of the windows that "
+                "it reaches into",
+                given=f"memory={memory_nbytes} bytes"
+                + f" for {count} tasks at a time" * (count > 1),
+                minimum_nbytes=2 * count * least,
+                remedy="call is_valid with a larger stride, or on fewer samples",
+            )
+
+    def _work_ratio(self, footprint: Footprint) -> float:
+        """Bytes at work for each decoded byte of a chunk, while its valid elements are summed."""
+        found = []
+        for variable in map(self._recipe.variable, footprint.variables):
+            own = variable.stored_dtype.itemsize
+            unpacked = 0 if variable.packing is None else variable.dtype.itemsize
+            found.append((own + unpacked + _WORK_ITEMSIZE) / own)
+        return max(found)
+
+    def _counts(self, *, is_static: bool) -> list[RollingCounts]:
+        """The counts of the parts that lack the sweep dimension, or of those that have it."""
+        return [
+            part.counts
+            for part in self._parts
+            if part.counts is not None and is_static == (0 not in part.axes)
+        ]
+
+    @property
+    def static_nbytes(self) -> int:
+        """Bytes of the counts of variables without the sweep dimension."""
+        return self._counts_nbytes()[0]
+
+    @property
+    def window_nbytes(self) -> int:
+        """Bytes of the counts of all windows at one position along the sweep."""
+        return self._counts_nbytes()[1]
+
+    def static_counts(self) -> tuple[Ints, ...]:
+        """The counts of variables without the sweep dimension, which all windows along it share."""
+        return tuple(counts.peek(0, 0) for counts in self._counts(is_static=True))
+
+    def add_static(self, counts: tuple[Ints, ...]) -> None:
+        """Add to `static_counts`."""
+        for own, more in zip(self._counts(is_static=True), counts, strict=True):
+            own.add((0,) * more.ndim, more)
+
+    def _counts_nbytes(self) -> tuple[int, int]:
+        """Bytes of all counts: those in any case, and those for each window along the sweep."""
+        fixed = unit = 0
+        for part in self._parts:
+            if part.counts is not None:
+                sizes = [self.places.shape[axis] for axis in part.axes if axis]
+                nbytes = self._dtype.itemsize * math.prod(sizes)
+                fixed, unit = (fixed, unit + nbytes) if 0 in part.axes else (fixed + nbytes, unit)
+        return fixed, unit
+
+    def _count(self, chunk: ChunkValues) -> None:
+        """Add the valid elements of a chunk to the counts of all windows that it reaches into."""
+        variable = self._recipe.variable(chunk.variable)
+        values = chunk.values
+        if variable.packing is not None:
+            values = variable.packing.unpack(values)
+        is_valid = ~np.isnan(values)
+        begins = dict(zip(variable.dims, chunk.begins, strict=True))
+        wanted = self._wanted
+        if wanted is not None and set(wanted.dims) <= set(variable.dims):
+            sizes = dict(zip(variable.dims, values.shape, strict=True))
+            parts = {dim: slice(begins[dim], begins[dim] + sizes[dim]) for dim in variable.dims}
+            is_valid &= wanted.along(variable.dims, parts)
+        dims = [dim for dim in variable.dims if dim in self.places.dims]
+        others = tuple(a for a, dim in enumerate(variable.dims) if dim not in self.places.dims)
+        sums = np.add.reduce(is_valid, axis=others, dtype=int_dtype(values.size))
+        del is_valid, values
+        order = sorted(range(len(dims)), key=lambda axis: self.places.dims.index(dims[axis]))
+        sums = np.asarray(sums).transpose(order)
+        for part in self._parts:
+            if part.variable == chunk.variable and part.counts is not None:
+                self._add(part, sums, begins)
+
+    def _add(self, part: PartSum, sums: Ints, begins: dict[str, int]) -> None:
+        """Add the valid elements of a chunk, by element along its windowed dimensions."""
+        firsts = []
+        for axis, (number, span) in enumerate(zip(part.axes, part.spans, strict=True)):
+            line, begin = self.places.lines[number], begins[self.places.dims[number]]
+            end = begin + sums.shape[axis]
+            ends = line.touching(np.array([begin]), np.array([end]), span)
+            lo, hi = (int(own[0]) for own in ends)
+            if lo >= hi:
+                return
+            sums = sum_windows(sums, axis, begin, line.starts(lo, hi), span)
+            firsts.append(lo)
+        if part.counts is not None:
+            with self._lock:
+                part.counts.add(tuple(firsts), sums)
+
+    def advance(self, end: int) -> None:
+        """Finish the windows below ``end`` along the sweep, which no chunk to come reaches."""
+        self.put_aside(min(end, self._own[0]))
+        self.complete(min(end, self._own[1]))
+
+    def put_aside(self, end: int) -> None:
+        """Take the counts of the windows up to ``end`` along the sweep as they are."""
+        begin = self._num_done
+        if end > begin:
+            every = self._counts(is_static=False)
+            taken = tuple(counts.peek(begin, end).copy() for counts in every)
+            self.borders.append(WindowCounts(begin, end, taken))
+            for counts in every:
+                counts.drop(end)
+            self._num_done = end
+
+    def add_border(self, border: WindowCounts) -> None:
+        """Add counts that another counter has put aside."""
+        for own, more in zip(self._counts(is_static=False), border.counts, strict=True):
+            own.reserve(border.end)
+            own.add((border.begin,) + (0,) * (more.ndim - 1), more)
+
+    def add_bits(self, end: int, bits: WindowBits) -> None:
+        """Append the bits of the windows up to ``end`` along the sweep, from another counter."""
+        for begin in range(0, bits.size, _PIECE_SIZE):
+            self.packer.add(bits.flags(begin, min(begin + _PIECE_SIZE, bits.size)))
+        self._num_done = end
+        for counts in self._counts(is_static=False):
+            counts.drop(end)
+
+    def complete(self, end: int) -> None:
+        """Pack the windows up to ``end`` along the sweep into bits, and forget their counts."""
+        below = self.places.shape[1:]
+        step = max(_PIECE_SIZE // self._num_below, 1)
+        for begin in range(self._num_done, end, step):
+            until = min(begin + step, end)
+            flags = np.ones((until - begin, *below), np.bool_)
+            for field, least in enumerate(self._least):
+                total: NDArray[np.int64] = np.full((1,) * flags.ndim, self._sure[field], np.int64)
+                for part in self._parts:
+                    if part.field == field:
+                        total = total + part.weight * self._counts_of(part, begin, until)
+                flags &= total >= least
+            self.packer.add(flags.reshape(-1))
+        self._num_done = max(end, self._num_done)
+        for part in self._parts:
+            if part.counts is not None:
+                part.counts.drop(end)
+
+    def _counts_of(self, part: PartSum, begin: int, end: int) -> NDArray[np.int64]:
+        """Counts for the windows ``begin`` to ``end`` along the sweep, ready to be broadcast."""
+        if part.counts is not None:
+            counts = part.counts.peek(begin, end)
+        else:
+            counts = self._wanted_counts(part, begin, end)
+        shape = [1] * len(self.places.dims)
+        for axis, size in zip(part.axes, counts.shape, strict=True):
+            shape[axis] = size
+        return counts.astype(np.int64).reshape(shape)
+
+    def _wanted_counts(self, part: PartSum, begin: int, end: int) -> Ints:
+        """The wanted elements of windows, of a variable that holds no NaN."""
+        wanted = self._wanted
+        assert wanted is not None
+        if part.axes not in self._wanted_sums:
+            others = tuple(a for a, dim in enumerate(wanted.dims) if dim not in self.places.dims)
+            kept = [dim for dim in wanted.dims if dim in self.places.dims]
+            sums = np.add.reduce(wanted.flags, axis=others, dtype=int_dtype(wanted.flags.size))
+            order = sorted(range(len(kept)), key=lambda a: self.places.dims.index(kept[a]))
+            self._wanted_sums[part.axes] = np.asarray(sums).transpose(order)
+        found = self._wanted_sums[part.axes]
+        for axis, (number, span) in enumerate(zip(part.axes, part.spans, strict=True)):
+            line = self.places.lines[number]
+            starts = line.starts(begin, end) if number == 0 else line.starts(0, len(line))
+            first = int(starts[0]) + span[0]
+            last = int(starts[-1]) + span[0] + span[1] * (span[2] - 1)
+            own = (slice(None),) * axis + (slice(first, last + 1),)
+            found = sum_windows(found[own], axis, first, starts, span)
+        return found

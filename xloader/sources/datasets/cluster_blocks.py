@@ -1,0 +1,283 @@
+"""Blocks of dask arrays that a cluster computes or holds: asked for together, and fetched.
+
+Many threads of a loader ask for blocks at the same time::
+
+    threads      block 5   block 6   block 7 ...      each waits for its own block
+    submission   [tasks of 6 and 7 in one graph]      all that were asked for since the last one
+    workers      one result for each block, forgotten as soon as a thread has fetched it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import weakref
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import xarray as xr
+
+from xloader.errors import ClusterError
+from xloader.sources.dask_cluster import active_client, client_of_worker, cluster_errors
+from xloader.sources.datasets.dask_graphs import Graph, has_layers
+from xloader.sources.retries import current
+
+_WHAT: Final = "computing blocks"
+_REACH_SECONDS: Final = 2.0
+"""Time in which a worker must answer, so that results are fetched from the workers themselves."""
+
+_MOST_NBYTES: Final = 2**16
+"""Largest array in memory that becomes a part of each task that needs it."""
+
+
+@dataclass(eq=False)
+class _Request:
+    """Blocks that a thread asks for.
+
+    Parameters
+    ----------
+    tasks : dict
+        Their tasks.
+    keys : sequence
+        Their keys.
+    futures : list of distributed.Future, optional
+        The blocks on the cluster, once the tasks are sent.
+    error : Exception, optional
+        The reason why they could not be sent.
+    """
+
+    tasks: Graph
+    keys: Sequence[Hashable]
+    futures: list[Any] | None = None
+    error: Exception | None = None
+
+
+class BlockRequests:
+    """Requests of all threads of this process for blocks that one cluster computes."""
+
+    _all: ClassVar[weakref.WeakKeyDictionary[Any, BlockRequests]] = weakref.WeakKeyDictionary()
+    _making: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self) -> None:
+        self._waiting: list[_Request] = []
+        self._sending = threading.Lock()
+        self._are_reached: bool | None = None
+
+    @classmethod
+    def of(cls, client: Any) -> BlockRequests:
+        """The requests that go through a client.
+
+        Parameters
+        ----------
+        client : distributed.Client
+            The client.
+        """
+        with cls._making:
+            return cls._all.setdefault(client, cls())
+
+    def get(self, client: Any, tasks: Graph, keys: Sequence[Hashable]) -> list[Any]:
+        """Compute tasks on the cluster, and fetch the values of some of them.
+
+        The cluster forgets them afterwards, also if the calling thread is given up.
+
+        Parameters
+        ----------
+        client : distributed.Client
+            The client.
+        tasks : dict
+            The tasks.
+        keys : sequence
+            The keys of the values.
+
+        Returns
+        -------
+        list
+            The values.
+
+        Raises
+        ------
+        ClusterError
+            If the cluster fails.
+        Exception
+            As a task raised it.
+        """
+        attempts = current()
+        futures: list[Any] = []
+        try:
+            with cluster_errors(_WHAT):
+                futures = self._send(client, _Request(tasks, keys))
+                attempts.on_given_up = partial(_release, futures)
+                if attempts.is_given_up:
+                    _release(futures)
+                found: list[Any] = client.gather(futures, direct=self._is_direct(client))
+                return found
+        finally:
+            attempts.on_given_up = None
+            _release(futures)
+
+    def _send(self, client: Any, request: _Request) -> list[Any]:
+        """Send the tasks of a request, and of those that wait meanwhile, as one graph."""
+        self._waiting.append(request)
+        with self._sending:
+            if request.futures is None and request.error is None:
+                sent, self._waiting = self._waiting, []
+                try:
+                    _submit(client, sent)
+                except Exception as problem:
+                    if len(sent) == 1:
+                        raise
+                    # One of them may be at fault, which must not fail the others.
+                    del problem
+                    for one in sent:
+                        try:
+                            _submit(client, [one])
+                        except Exception as error:
+                            one.error = error
+        if request.error is not None:
+            raise request.error
+        assert request.futures is not None
+        return request.futures
+
+    def _is_direct(self, client: Any) -> bool:
+        """Whether results come from the workers and not through the scheduler."""
+        if self._are_reached is None:
+            self._are_reached = _reaches_workers(client)
+        return self._are_reached
+
+
+def with_held_values(tasks: Graph) -> Graph:
+    """Tasks for this thread, with the values that a cluster holds: persisted and scattered ones.
+
+    Parameters
+    ----------
+    tasks : dict
+        The tasks.
+
+    Raises
+    ------
+    ClusterError
+        If this process cannot fetch such values.
+    """
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return tasks
+    held = [key for key, task in tasks.items() if isinstance(task, distributed.Future)]
+    needed = {key for task in tasks.values() for key in getattr(task, "dependencies", ())}
+    held += needed - tasks.keys()
+    if not held:
+        return tasks
+    client = client_of_worker()
+    if client is None:
+        raise ClusterError(
+            "blocks need values that a dask cluster holds, and no client is active in this process",
+            given=f"{len(held)} keys, the first is {held[0]!r}",
+            remedy="keep the client open, and read in its process (num_workers=0, processes=0); "
+            "or call .compute() in place of .persist(), or write the data to a store",
+        )
+    # They were complete when they were sent here, which `wait_for_persisted` sees to.
+    futures = [distributed.Future(key, client, state="memory") for key in held]
+    try:
+        with cluster_errors("fetching persisted blocks"):
+            values = client.gather(futures)
+    finally:
+        _release(futures)
+    return {**tasks, **dict(zip(held, values, strict=True))}
+
+
+def _submit(client: Any, requests: Sequence[_Request]) -> None:
+    tasks: Graph = {}
+    for request in requests:
+        tasks |= _joined(request.tasks, request.keys)
+    found = client.get(tasks, [list(request.keys) for request in requests], sync=False)
+    for request, futures in zip(requests, found, strict=True):
+        request.futures = futures
+
+
+def _joined(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
+    """Tasks without those that only hold a value, such as a lazy array: others hold it now.
+
+    On a cluster, each of them would be a task of its own, whose value is sent to other workers.
+    """
+    from dask._task_spec import DataNode
+
+    held = {
+        key: task
+        for key, task in tasks.items()
+        if isinstance(task, DataNode) and not _is_large(task.value)
+    }
+    for key in keys:
+        held.pop(key, None)
+    return {
+        key: task.substitute(held, key=key) if hasattr(task, "substitute") else task
+        for key, task in tasks.items()
+        if key not in held
+    }
+
+
+def _is_large(value: Any) -> bool:
+    # Lazy arrays have the size of all that they could read.
+    return isinstance(value, np.ndarray) and value.nbytes > _MOST_NBYTES
+
+
+def _release(futures: Iterable[Any]) -> None:
+    for future in futures:
+        with contextlib.suppress(Exception):
+            future.release()
+
+
+def _reaches_workers(client: Any) -> bool:
+    """Whether this process can connect to the workers, as far as one of them shows it."""
+    if client.direct_to_workers is not None:
+        return bool(client.direct_to_workers)
+    from distributed.comm.core import connect
+
+    async def reach(address: str) -> None:
+        comm = await connect(  # type: ignore[no-untyped-call]
+            address, timeout=_REACH_SECONDS, **client.connection_args
+        )
+        await comm.close()
+
+    try:
+        client.sync(reach, next(iter(client.nthreads())))
+    except (OSError, TimeoutError, StopIteration):
+        return False
+    return True
+
+
+def wait_for_persisted(dataset: xr.Dataset) -> None:
+    """Wait until a cluster has computed all blocks that a dataset keeps there.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The dataset.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster fails.
+    """
+    distributed = sys.modules.get("distributed")
+    client = active_client()
+    if distributed is None or client is None:
+        return
+    from dask.highlevelgraph import MaterializedLayer
+
+    arrays = [v.data for v in dataset.variables.values() if v.chunks is not None]
+    futures = [
+        task
+        for array in arrays
+        if has_layers(array)
+        for layer in array.__dask_graph__().layers.values()
+        # Other layers hold no tasks yet, only a recipe for them.
+        if type(layer) is MaterializedLayer
+        for task in layer.values()
+        if isinstance(task, distributed.Future) and task.client is client
+    ]
+    if futures:
+        with cluster_errors("persisting blocks"):
+            distributed.wait(futures)
