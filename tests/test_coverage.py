@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -132,6 +133,16 @@ def test_weights_count_as_often_as_samples_occur_on_average(base):
         place = samples.positions([sample])
         plane[int(place.lat[0]) :, int(place.lon[0]) :][:2, :2] += times
     assert np.allclose(coverage.grid.values, plane)
+
+
+def test_an_epoch_of_a_part_of_the_samples_has_their_share_of_the_counts():
+    samples = numbered().xloader.window(time=2, lat=2, stride=1)
+    part = Samples(replace(samples.recipe, num_taken=13)).coverage()
+    whole = samples.coverage()
+    assert part.num_samples == 13
+    for dim, count in part.counts.items():
+        assert np.allclose(count, whole.counts[dim] * (13 / len(samples)))
+    assert np.allclose(part.grid, whole.grid * (13 / len(samples)))
 
 
 def test_sums_in_pieces_are_the_same(monkeypatch):

@@ -24,7 +24,6 @@ from xloader.core.windows import Windows
 from xloader.errors import OptionError
 from xloader.loader.plot_axes import axis_of, place_text
 from xloader.planning.cost_figures import FigureTable
-from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe, find
 from xloader.samples.single_samples import coords_of
@@ -131,8 +130,7 @@ def count_coverage(
         )
     positions = PositionCounts.of(windows, recipe.subset)
     # Where an epoch takes a part of the samples, the next epochs take the others.
-    whole = make_footprint(recipe, layouts).num_samples
-    share = 1.0 if recipe.num_taken is None else recipe.num_taken / whole
+    share = 1.0 if recipe.num_taken is None else recipe.num_taken / positions.total
     offsets = [_offsets_along(chosen, number) for number in range(len(windows.dims))]
     coords = coords_of(recipe)
     counts = {
