@@ -29,6 +29,7 @@ from xloader.recipe.recipe import Recipe
 from xloader.samples import accessor as accessor
 from xloader.samples.class_folders import ClassSamples, open_classes
 from xloader.samples.concat import concat
+from xloader.samples.coverage import Coverage
 from xloader.samples.dataset_stats import stats
 from xloader.samples.interleave import Interleaved, interleave
 from xloader.samples.join import join
@@ -46,6 +47,7 @@ __all__ = [
     "ChunkProposal",
     "ClassSamples",
     "ComparedPlan",
+    "Coverage",
     "Explanation",
     "Interleaved",
     "InterleavedExplanation",
