@@ -201,7 +201,7 @@ def _client_of(client: Any, samples: Samples | Interleaved) -> Any:
             "fn(samples.loader(...))",
         )
     for one in sets:
-        find_cluster(own, one.recipe)
+        find_cluster(own, one.recipe, waits=False)
     return own
 
 

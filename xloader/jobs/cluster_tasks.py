@@ -264,7 +264,12 @@ class ClusterTasks:
 
 
 def find_cluster(
-    client: Any, recipe: object, beside: object = None, beside_nbytes: int = 0
+    client: Any,
+    recipe: object,
+    beside: object = None,
+    beside_nbytes: int = 0,
+    *,
+    waits: bool = True,
 ) -> ClusterTasks | None:
     """The cluster on which a job over samples runs; None for the threads of this process.
 
@@ -279,6 +284,8 @@ def find_cluster(
         Sent to the workers beside the samples, such as a function of the user's.
     beside_nbytes : int, default 0
         Bytes that are sent beside all that, such as those of a mask that is not read yet.
+    waits : bool, default True
+        Whether to wait for a worker, where there is none.
 
     Raises
     ------
@@ -298,7 +305,8 @@ def find_cluster(
         fault = f"{type(error).__name__}: {error}"
     if not fault:
         tasks = ClusterTasks(own)
-        tasks.wait_for_worker()
+        if waits:
+            tasks.wait_for_worker()
         return tasks
     if client is None:
         return None
