@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
@@ -11,6 +11,7 @@ from xloader.dask.checkpoint_places import RankClaim
 from xloader.errors import OptionError
 from xloader.loader.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
+from xloader.mosaic.mosaic import Mosaic
 
 
 class Checkpoint:
@@ -40,16 +41,20 @@ class Checkpoint:
         loader: Loader | InterleavedLoader,
         value: Any,
         dump: Callable[[object], bytes],
+        mosaics: Iterable[Mosaic],
     ) -> None:
         self.rank, self.world_size, self.attempt = claim.rank, world_size, claim.attempt
         self.value = value
         self._claim, self._loader, self._dump = claim, loader, dump
+        self._mosaics = mosaics
 
     def save(self, value: Any = None) -> None:
         """Keep the position of the loader, after its last batch, and a value, both at one stroke.
 
         If the worker is lost, another one calls the function again: with a loader that goes on
-        after this batch, and with this value as ``checkpoint().value``.
+        after this batch, and with this value as ``checkpoint().value``. Predictions that wait in
+        memory for their mosaic are written to disk first, if the function has made the mosaic in
+        the thread in which it is called.
 
         Parameters
         ----------
@@ -65,6 +70,10 @@ class Checkpoint:
             If the rank has been taken up by another worker or another call of
             :func:`xloader.dask.run` meanwhile, as if this worker were lost.
         """
+        # Otherwise nobody would make the predictions again: the next attempt begins behind them.
+        for mosaic in list(self._mosaics):
+            if not mosaic.is_closed:
+                mosaic.flush()
         try:
             data = self._dump((self._loader.state_dict(), value))
         except Exception as error:

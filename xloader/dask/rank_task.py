@@ -20,6 +20,7 @@ from xloader.jobs.task_warnings import collect_warnings
 from xloader.loader.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 from xloader.loader.process_messages import Warned
+from xloader.mosaic.mosaic import noted_mosaics
 from xloader.samples.interleave import Interleaved
 from xloader.samples.samples import Samples
 from xloader.sources.dask_cluster import working_for_cluster
@@ -100,9 +101,10 @@ class RankJob:
         work: RankWork = cloudpickle.loads(self.data)
         with work.loader(rank, self.world_size, shares) as loader:
             loader.load_state_dict(state)
-            checkpoint = Checkpoint(claim, self.world_size, loader, value, dump)
-            with current_checkpoint(checkpoint), _closed_if_cancelled(loader):
-                result = work.call(loader)
+            with noted_mosaics() as mosaics, _closed_if_cancelled(loader):
+                own = Checkpoint(claim, self.world_size, loader, value, dump, mosaics)
+                with current_checkpoint(own):
+                    result = work.call(loader)
         data = _pickled(result, rank)
         claim.finish(data)
         return data

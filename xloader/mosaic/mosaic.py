@@ -7,7 +7,10 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Collection, Mapping
+import weakref
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -124,6 +127,9 @@ class Mosaic:
         self._is_closed = False
         self.num_skipped = 0
         self.summary = None
+        noted = _NOTED.get()
+        if noted is not None:
+            noted.add(self)
 
     def __repr__(self) -> str:
         where = "in memory" if self.target is None else str(self.target)
@@ -144,6 +150,11 @@ class Mosaic:
         elif not self._is_closed:
             self.flush()
             self._is_closed = True
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._is_closed
 
     @property
     def num_done(self) -> int:
@@ -471,3 +482,19 @@ def _warn_of_holes(summary: MosaicSummary, target: Path | None) -> None:
         XloaderWarning,
         stacklevel=4,
     )
+
+
+_NOTED: Final[ContextVar[weakref.WeakSet[Mosaic] | None]] = ContextVar(
+    "xloader.mosaics", default=None
+)
+
+
+@contextmanager
+def noted_mosaics() -> Iterator[weakref.WeakSet[Mosaic]]:
+    """Collect the mosaics that are made in this thread, within the ``with`` block."""
+    noted: weakref.WeakSet[Mosaic] = weakref.WeakSet()
+    token = _NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED.reset(token)
