@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import xarray as xr
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
 from tests.sources import kinds
-from xloader.errors import ChunkError, ClosedError, ClusterError, ReadTimeoutError
+from xloader.errors import ChunkError, ClosedError, ClusterError, ClusterWarning, ReadTimeoutError
 from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.sources.datasets.cluster_blocks import BlockRequests
 from xloader.sources.open.open_source import open_source
@@ -57,7 +57,7 @@ def read_epoch(ds: xr.Dataset, **options: Any) -> np.ndarray:
 
 
 def wait_until(is_so: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
@@ -165,13 +165,40 @@ def test_held_data_cannot_be_read_without_the_client(client: Any):
         read_epoch(ds)
 
 
+def test_blocks_that_this_process_computes_since_the_client_was_closed(client: Any):
+    source = open_source(dataset_of(rows() + 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kinds.read(source, "t", (0, 0))
+    client.close()
+    with pytest.warns(ClusterWarning, match="on its own threads now"):
+        found = kinds.read(source, "t", (1, 0))
+    np.testing.assert_array_equal(found, NUMBERS[4:8] + 1)
+    # It is said once.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kinds.read(source, "t", (2, 0))
+
+
+@pytest.fixture(scope="module")
+def doomed() -> Iterator[Any]:
+    """A cluster of two workers, each to be killed by one test. No other starts in its place."""
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        local_cluster(2) as cluster,
+    ):
+        for nanny in cluster.workers.values():
+            nanny.auto_restart = False
+        yield cluster
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_a_lost_worker_and_the_values_that_only_it_had():
-    with local_cluster(1) as cluster, distributed.Client(cluster) as client:
-        ds = dataset_of(scattered(client) + 1)
-        source = open_source(ds)
-        np.testing.assert_array_equal(kinds.read(source, "t", (0, 0)), NUMBERS[:16] + 1)
-        (pid,) = client.run(os.getpid).values()
+def test_a_lost_worker_and_the_values_that_only_it_had(doomed: Any):
+    with distributed.Client(doomed) as client:
+        address, pid = next(iter(client.run(os.getpid).items()))
+        (part,) = client.scatter([NUMBERS], workers=[address])
+        source = open_source(dataset_of(da.from_delayed(dask.delayed(part), (64, 6), "f8") + 1))
+        np.testing.assert_array_equal(kinds.read(source, "t", (0, 0)), NUMBERS + 1)
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(ClusterError, match="tasks were cancelled or lost"):
             kinds.read(source, "t", (0, 0))
@@ -183,14 +210,11 @@ def die(block: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_blocks_that_kill_their_workers():
+def test_a_block_that_kills_its_worker(doomed: Any):
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        local_cluster(1) as cluster,
-        distributed.Client(cluster),
+        distributed.Client(doomed),
         pytest.raises(ClusterError, match="while computing blocks: workers died") as caught,
     ):
-        # One block, because the worker starts again after each that kills it.
         kinds.read(open_source(mapped(die)), "t", (0, 0))
     assert not isinstance(caught.value, ChunkError)
 
@@ -243,9 +267,10 @@ def test_blocks_under_way_are_forgotten_when_an_epoch_is_left(client: Any, tmp_p
         thread = threading.Thread(target=take_one, args=(loader,))
         thread.start()
         wait_until(lambda: list(tmp_path.glob("begun *")))
-        assert client.run_on_scheduler(num_tasks) > 1
+        # A second one waits for it, on the other thread.
+        wait_until(lambda: client.run_on_scheduler(num_tasks) > 1)
         loader.close()
-        thread.join(20)
+        thread.join()
     finally:
         gate.touch()
     wait_until_forgotten(client)

@@ -24,8 +24,8 @@ def active_client() -> Any:
     Returns
     -------
     distributed.Client or None
-        None if there is none, if it can only be awaited, and while this process carries out a task
-        of a cluster: a task that waits for other tasks could wait forever.
+        None if there is none, if it is closed or can only be awaited, and while this process
+        carries out a task of a cluster: a task that waits for other tasks could wait forever.
     """
     # A process that uses a cluster has imported it.
     distributed = sys.modules.get("distributed")
@@ -35,7 +35,13 @@ def active_client() -> Any:
         client = distributed.default_client()
     except ValueError:
         return None
-    return None if client.asynchronous else client
+    # In its own ``with`` block, a client is the current one even after it was closed.
+    return None if client.asynchronous or is_closed(client) else client
+
+
+def is_closed(client: Any) -> bool:
+    """Whether a client is closed, or being closed."""
+    return client.status in ("closing", "closed")
 
 
 def client_of_worker() -> Any:

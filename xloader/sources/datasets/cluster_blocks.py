@@ -13,6 +13,7 @@ import contextlib
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -63,7 +64,7 @@ class BlockRequests:
     _making: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self) -> None:
-        self._waiting: list[_Request] = []
+        self._waiting: deque[_Request] = deque()
         self._sending = threading.Lock()
         self._are_reached: bool | None = None
 
@@ -124,7 +125,8 @@ class BlockRequests:
         self._waiting.append(request)
         with self._sending:
             if request.futures is None and request.error is None:
-                sent, self._waiting = self._waiting, []
+                # Other threads add requests meanwhile; what one of them adds here, it finds sent.
+                sent = [self._waiting.popleft() for _ in range(len(self._waiting))]
                 try:
                     _submit(client, sent)
                 except Exception as problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.core.messages import warn_caller
+from xloader.errors import ClusterWarning
 from xloader.sources.chunk_sizes import span_of
-from xloader.sources.dask_cluster import active_client, cluster_errors
+from xloader.sources.dask_cluster import active_client, cluster_errors, is_closed
 from xloader.sources.datasets.cluster_blocks import BlockRequests, with_held_values
 from xloader.sources.datasets.dask_graphs import BlockGraph, Graph, has_layers, needed_tasks
 
@@ -60,6 +63,7 @@ class BlockComputer:
     def __init__(self) -> None:
         self._graphs: dict[tuple[str, ...], BlockGraph] = {}
         self._lock = threading.Lock()
+        self._last_client: weakref.ref[Any] | None = None
 
     def __reduce__(self) -> tuple[type[BlockComputer], tuple[()]]:
         return BlockComputer, ()
@@ -97,10 +101,26 @@ class BlockComputer:
         tasks = self._graph_of([array for array, _ in blocks]).tasks(keys)
         client = active_client()
         if client is None:
+            self._tell_of_closed()
             found = _get_sync(with_held_values(tasks), keys)
         else:
+            self._last_client = weakref.ref(client)
             found = BlockRequests.of(client).get(client, tasks, keys)
         return [_checked(block, *place) for block, place in zip(found, blocks, strict=True)]
+
+    def _tell_of_closed(self) -> None:
+        """Warn if blocks were computed through a client that has been closed."""
+        with self._lock:
+            client = None if self._last_client is None else self._last_client()
+            if self._last_client is None or (client is not None and not is_closed(client)):
+                return
+            self._last_client = None
+        warn_caller(
+            "the dask client that computed blocks is closed, and no other one is active: this "
+            "process computes them on its own threads now. To use the cluster, keep a client open "
+            "while you iterate",
+            ClusterWarning,
+        )
 
     def _graph_of(self, arrays: Sequence[Any]) -> BlockGraph:
         """The graph of some arrays, made when they are first asked for."""
