@@ -180,6 +180,17 @@ def test_blocks_that_this_process_computes_since_the_client_was_closed(client: A
         kinds.read(source, "t", (2, 0))
 
 
+def test_blocks_that_workers_exchange_need_a_cluster(client: Any):
+    with dask.config.set({"array.rechunk.method": "p2p"}):
+        source = open_source(dataset_of(rows().rechunk((64, 2)).rechunk((16, 6)) + 1))
+    np.testing.assert_array_equal(kinds.read(source, "t", (1, 0)), NUMBERS[16:32] + 1)
+    with pytest.raises(ClusterError, match=r"p2p rechunk needs a cluster.*'tasks'"):
+        ClusterTasks(client).call("reading", kinds.read, source, "t", (1, 0))
+    client.close()
+    with pytest.raises(ClusterError, match="p2p rechunk needs a cluster"):
+        kinds.read(source, "t", (0, 0))
+
+
 @pytest.fixture(scope="module")
 def doomed() -> Iterator[Any]:
     """A cluster of two workers, each to be killed by one test. No other starts in its place."""
