@@ -110,6 +110,16 @@ def test_a_block_is_one_task(client: Any, tmp_path: Path):
     assert sum(seen) == 16
 
 
+@pytest.mark.filterwarnings("ignore:each of the 16 blocks")
+def test_a_task_that_many_blocks_need_has_one_form(client: Any):
+    array = rows()
+    # With the block itself, a part of the mean needs another task than with other blocks.
+    found = read_epoch(dataset_of(array - array.mean(axis=0)))
+    np.testing.assert_array_equal(found, (array - array.mean(axis=0)).compute())
+    told = [text for _, text in client.get_scheduler_logs() if "run_spec" in text]
+    assert not told
+
+
 def scattered(client: Any) -> da.Array:
     parts = client.scatter(list(NUMBERS.reshape(4, 16, 6)))
     whole = [da.from_delayed(dask.delayed(part), (16, 6), "f8") for part in parts]
