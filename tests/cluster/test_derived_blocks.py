@@ -166,6 +166,19 @@ def test_functions_that_compute_do_so_on_their_thread_within_tasks(client: Any):
         np.testing.assert_array_equal(values, expected)
 
 
+def read_beside_client(ds: xr.Dataset) -> np.ndarray:
+    # From now on, dask takes the worker's own client for the active one.
+    distributed.get_client()
+    return read_epoch(ds, read_timeout=10, max_retries=0)
+
+
+def test_tasks_of_the_user_compute_blocks_themselves(client: Any):
+    ds = dataset_of(rows() + 1)
+    futures = [client.submit(read_beside_client, ds, pure=False) for _ in range(2)]
+    for values in client.gather(futures):
+        np.testing.assert_array_equal(values, NUMBERS + 1)
+
+
 def test_held_data_cannot_be_read_without_the_client(client: Any):
     ds = dataset_of(rows().persist() + 1)
     with pytest.raises(ClusterError, match=r"no client is active in this process.*processes=0"):

@@ -25,7 +25,8 @@ def active_client() -> Any:
     -------
     distributed.Client or None
         None if there is none, if it is closed or can only be awaited, and while this process
-        carries out a task of a cluster: a task that waits for other tasks could wait forever.
+        carries out a task of a cluster, even one that the user has sent: a task that waits for
+        other tasks could wait forever.
     """
     # A process that uses a cluster has imported it.
     distributed = sys.modules.get("distributed")
@@ -36,7 +37,15 @@ def active_client() -> Any:
     except ValueError:
         return None
     # In its own ``with`` block, a client is the current one even after it was closed.
-    return None if client.asynchronous or is_closed(client) else client
+    is_usable = not (client.asynchronous or is_closed(client) or _is_of_worker(client))
+    return client if is_usable else None
+
+
+def _is_of_worker(client: Any) -> bool:
+    """Whether a worker in this process has made the client, for a task that asked for one."""
+    from distributed import Worker
+
+    return any(worker._client is client for worker in Worker._instances)
 
 
 def is_closed(client: Any) -> bool:

@@ -238,7 +238,7 @@ def _renamed(tasks: Graph, keys: Sequence[Hashable]) -> tuple[Graph, list[Hashab
     if any(_is_exchange(task) for task in own.values()):
         return tasks, list(keys)
     needed = {key: task.dependencies & own.keys() for key, task in own.items()}
-    names: dict[Hashable, Hashable] = {}
+    names: dict[Any, Any] = {}
     for key in graphlib.TopologicalSorter(needed).static_order():
         told = [type(own[key]).__name__, *sorted(repr(names[one]) for one in needed[key])]
         names[key] = _suffixed(key, hashlib.blake2b(repr(told).encode(), digest_size=8).hexdigest())
