@@ -22,7 +22,12 @@ import cloudpickle
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.jobs.task_warnings import TaskWarnings, collect_warnings
 from xloader.loader.process_messages import Warned
-from xloader.sources.dask_cluster import active_client, cluster_errors, working_for_cluster
+from xloader.sources.dask_cluster import (
+    active_client,
+    cluster_errors,
+    is_closed,
+    working_for_cluster,
+)
 
 _MOST_SHARED_NBYTES: Final = 8 << 20
 """Bytes of a pickle that is sent to workers. The scheduler keeps it too."""
@@ -285,10 +290,18 @@ def _checked(client: Any) -> Any:
     distributed = sys.modules.get("distributed")
     if distributed is None:
         raise _no_client(repr(client))
-    if isinstance(client, distributed.Client) and not client.asynchronous:
-        return client
-    is_client = isinstance(client, distributed.Client)
-    raise _no_client("an asynchronous client" if is_client else repr(client))
+    if not isinstance(client, distributed.Client):
+        raise _no_client(repr(client))
+    if client.asynchronous:
+        raise _no_client("an asynchronous client")
+    if is_closed(client):
+        raise OptionError(
+            "the dask client is closed",
+            given=repr(client),
+            allowed="a client that is open",
+            remedy="make a new one with distributed.Client(address), or pass client=False",
+        )
+    return client
 
 
 def _no_client(given: str) -> OptionError:

@@ -165,7 +165,9 @@ def _told_of(error: BaseException) -> tuple[str, str] | None:
             "its workers have no xloader of this version",
             "install the same packages on the workers as here",
         )
-    if isinstance(error, CommClosedError | ClosedClientError):
+    # dask's own error for a client whose loop has ended with it.
+    is_ended = type(error) is RuntimeError and str(error) == "IOLoop is closed"
+    if is_ended or isinstance(error, CommClosedError | ClosedClientError):
         return (
             "the connection to it was lost",
             "check that the scheduler is still there, and make a new client",
