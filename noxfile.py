@@ -39,6 +39,7 @@ DEPENDENT = (
     *("tests/mosaic/test_mosaic_values.py", "tests/jobs/test_quantile_sketch.py"),
     *("tests/jobs/test_stats.py", "tests/jobs/test_materialize.py"),
     *("tests/jobs/test_shard_encoder.py", "tests/test_normalize_clocks.py"),
+    *("tests/cluster/test_cluster_tasks.py", "tests/cluster/test_derived_blocks.py"),
 )
 """Tests of code that calls a dependency. The other tests use NumPy alone."""
 

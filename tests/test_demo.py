@@ -416,13 +416,14 @@ def test_plain_dataset_gives_the_two_steps():
 def test_picture_is_written(tmp_path):
     pytest.importorskip("matplotlib")
     from xloader.demo import picture
+    from xloader.plots.canvas import PlotAxis
 
     truth = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
     truth[1, 2] = np.nan
     weights = np.where(np.isnan(truth), 0.0, 1.0)
     panels = picture.Panels(
         "sst", "degC", truth, truth + 1, truth - 2, weights,
-        np.arange(4.0), np.arange(6.0), "lat", "lon",
+        PlotAxis("lat", np.arange(4.0)), PlotAxis("lon", np.arange(6.0)),
     )  # fmt: skip
     assert panels.rmse(panels.forecast) == pytest.approx(1)
     path = tmp_path / "new" / "map.png"

@@ -144,13 +144,9 @@ def some_ids(samples: Samples) -> np.ndarray:
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("statistics", STATISTICS)
 def test_values_are_those_of_xarray(statistics: str, windows: str) -> None:
-    ds = weather()
-    mean, std = STATISTICS[statistics](ds)
+    ds, mean, std, wanted_values = made(statistics)
     plain = WINDOWS[windows](ds.xloader)
-    samples, wanted = (
-        plain.normalize(mean, std),
-        WINDOWS[windows](normalized(ds, mean, std).xloader),
-    )
+    samples, wanted = plain.normalize(mean, std), WINDOWS[windows](wanted_values.xloader)
     ids = some_ids(samples)
     given = samples[ids]
     for name, array, other in zip(samples.fields, given, wanted[ids], strict=True):

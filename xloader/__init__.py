@@ -22,12 +22,14 @@ from xloader.loader.report import Report
 from xloader.mosaic.merged_boxes import MosaicSummary
 from xloader.mosaic.mosaic import Mosaic
 from xloader.planning.explain import Explanation
+from xloader.planning.plan_comparison import ComparedPlan, PlanComparison
 from xloader.recipe.recipe import Recipe
 
 # Importing the module registers the accessor `Dataset.xloader`; nothing else is needed.
 from xloader.samples import accessor as accessor
 from xloader.samples.class_folders import ClassSamples, open_classes
 from xloader.samples.concat import concat
+from xloader.samples.coverage import Coverage
 from xloader.samples.dataset_stats import stats
 from xloader.samples.interleave import Interleaved, interleave
 from xloader.samples.join import join
@@ -44,6 +46,8 @@ __all__ = [
     "Batch",
     "ChunkProposal",
     "ClassSamples",
+    "ComparedPlan",
+    "Coverage",
     "Explanation",
     "Interleaved",
     "InterleavedExplanation",
@@ -55,6 +59,7 @@ __all__ = [
     "Mosaic",
     "MosaicSummary",
     "PartialStats",
+    "PlanComparison",
     "Recipe",
     "Report",
     "Rng",

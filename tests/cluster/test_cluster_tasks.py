@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 import xarray as xr
+from dask.utils import key_split
 
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
@@ -42,7 +46,21 @@ def test_units_are_taken_as_workers_get_free(client: Any):
         next(results)
     # Two tasks a thread and two threads, beside those that are done.
     assert len(taken) <= 24
+    assert task_names(client) == {"xloader-adding", "xloader-adding-shared"}
     results.close()
+    wait_until(lambda: not task_names(client))
+
+
+def task_names(client: Any) -> set[str]:
+    """The names of the tasks that the scheduler knows, as its dashboard shows them."""
+    keys = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+    return {key_split(key) for key in keys if key.startswith("xloader")}
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for what happens soon; a test that waits in vain is ended by pytest."""
+    while not is_so():
+        time.sleep(0.01)
 
 
 def fail(shared: Path, unit: int) -> None:
@@ -81,9 +99,29 @@ def die(shared: None, unit: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def test_a_client_that_is_closed(shared_cluster: Any, tmp_path: Path):
+    tasks = ClusterTasks(distributed.Client(shared_cluster))
+    found = tasks.run("adding", add, 1, range(9))
+    next(found)
+    tasks.client.close()
+    with pytest.raises(ClusterError, match=r"lost or closed|cancelled or lost"):
+        list(found)
+    with pytest.raises(ClusterError, match="lost or closed"):
+        tasks.call("looking", os.getpid)
+    with pytest.raises(ClusterError, match="lost or closed"):
+        _ = tasks.num_threads
+    assert active_client() is None
+    recipe = xr.Dataset({"t": ("time", np.arange(8.0))}).xloader.window(time=2).recipe
+    with pytest.raises(OptionError, match="a client that was closed"):
+        find_cluster(tasks.client, recipe)
+    assert find_cluster(None, recipe) is None
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_tasks_of_a_lost_worker_are_done_by_another(tmp_path: Path):
-    with local_cluster(2) as cluster, distributed.Client(cluster) as client:
+    # One more worker than this dies before dask gives a task up; each takes seconds to start.
+    failures = dask.config.set({"distributed.scheduler.allowed-failures": 1})
+    with failures, local_cluster(2) as cluster, distributed.Client(cluster) as client:
         found = ClusterTasks(client).run("dying", die_once, tmp_path, range(8))
         assert sorted(unit for unit, _ in found) == list(range(8))
         with pytest.raises(ClusterError, match="workers died each time"):

@@ -4,7 +4,7 @@
 code meaning
 ==== ==================================================================
 0    done
-1    done, but incomplete; the last line says what is missing
+1    done, but something is missing or broken; the last line says what
 2    an error; nothing was done, or a job stopped and may be run again
 130  interrupted by Ctrl-C
 ==== ==================================================================
@@ -42,7 +42,7 @@ def plain_endings(on_interrupt: str = "") -> Iterator[None]:
         With 2 after an `XloaderError`, and 130 after Ctrl-C.
     """
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = _OncePerText()
         try:
             yield
         except XloaderError as error:
@@ -54,7 +54,7 @@ def plain_endings(on_interrupt: str = "") -> Iterator[None]:
 
 
 def end_incomplete(message: str) -> None:
-    """Say what is missing, and end with code 1.
+    """Say what is missing or broken, and end with code 1.
 
     Parameters
     ----------
@@ -70,6 +70,15 @@ def end_incomplete(message: str) -> None:
     sys.exit(INCOMPLETE)
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    # The file and the line of a warning say nothing to someone who has written neither.
-    click.echo(f"Warning: {message}", err=True)
+class _OncePerText:
+    """Prints each warning once, however often xarray opens the same file."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def __call__(self, message: Warning | str, *_: Any, **__: Any) -> None:
+        # The file and the line of a warning say nothing to someone who has written neither.
+        text = f"Warning: {message}"
+        if text not in self._seen:
+            self._seen.add(text)
+            click.echo(text, err=True)

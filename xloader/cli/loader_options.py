@@ -33,10 +33,38 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
 )
+_ORDER_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (
+        "--shuffle/--no-shuffle",
+        {"default": None, "help": "Whether samples come in random order. Default: they do."},
+    ),
+    ("--seed", {"type": int, "metavar": "N", "help": "Seed of the order. Default: 0."}),
+    (
+        "--drop-last/--keep-last",
+        {"default": None, "help": "Whether a last batch that is not full is left out."},
+    ),
+    (
+        "--spread",
+        {
+            "type": click.IntRange(min=0),
+            "metavar": "N",
+            "help": "Tiles in memory beside the newest one. Default: as many as fit.",
+        },
+    ),
+    (
+        "--processes",
+        {"type": click.IntRange(min=0), "metavar": "N", "help": "Worker processes. Default: 0."},
+    ),
+    (
+        "--threads",
+        {"type": _LEAST_ONE, "metavar": "N", "help": "Default: the number of cores."},
+    ),
+)
+"""Options for commands that plan or run one loader just as a training would."""
 
 
 def takes_loader_options(
-    memory_flag: str = "--memory",
+    memory_flag: str = "--memory", *, has_order: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a command with options of a loader; the command takes them as ``loader_options``.
 
@@ -44,6 +72,8 @@ def takes_loader_options(
     ----------
     memory_flag : str
         The option for the loader's memory; another name where the command has memory of its own.
+    has_order : bool
+        Whether the command also takes the options of the order, the threads and the processes.
 
     Returns
     -------
@@ -52,12 +82,10 @@ def takes_loader_options(
     """
     memory = (memory_flag, {"metavar": "SIZE", "help": "The loader's memory. Default: 2GiB."})
 
+    every = (*_OPTIONS, *(_ORDER_OPTIONS if has_order else ()), memory)
+
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        names = {
-            flag.removeprefix("--").replace("-", "_"): flag.removeprefix("--").replace("-", "_")
-            for flag, _ in _OPTIONS
-        }
-        names[memory_flag.removeprefix("--").replace("-", "_")] = "memory"
+        names = {_word(flag): _word(flag) for flag, _ in every} | {_word(memory_flag): "memory"}
 
         @functools.wraps(command)
         def with_options(**given: Any) -> None:
@@ -68,8 +96,13 @@ def takes_loader_options(
                 options["rank"] = 0
             command(loader_options=options, **given)
 
-        for flag, settings in reversed((*_OPTIONS, memory)):
+        for flag, settings in reversed(every):
             with_options = click.option(flag, **settings)(with_options)
         return with_options
 
     return decorate
+
+
+def _word(flag: str) -> str:
+    """The name of an option as a word of Python; of ``--shuffle/--no-shuffle`` the first."""
+    return flag.partition("/")[0].removeprefix("--").replace("-", "_")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -68,6 +68,16 @@ class SampleDescription:
     at_least: float | None = None
 
     @property
+    def variable_names(self) -> Texts:
+        """The names of the variables; empty for all."""
+        return option_texts.split_names(self.variables)
+
+    @property
+    def storage_options(self) -> Mapping[str, Any] | None:
+        """The options of the file system of a URL; None without any."""
+        return option_texts.read_storage("--storage-option", self.storage_option)
+
+    @property
     def has_windows(self) -> bool:
         """Whether any option of windows is given."""
         return any((self.window, self.stride, self.dilation, self.gaps, self.wrap, self.pad))
@@ -87,9 +97,9 @@ class SampleDescription:
         """
         samples = open_samples(
             self.store,
-            variables=option_texts.split_names(self.variables) or None,
+            variables=self.variable_names or None,
             group=self.group,
-            storage_options=option_texts.read_storage("--storage-option", self.storage_option),
+            storage_options=self.storage_options,
         )
         samples = self._selected(samples)
         if self.has_windows:
@@ -188,7 +198,7 @@ class SampleCommand(click.Command):
 
 
 _MULTIPLE = {"multiple": True, "metavar": "DIM=..."}
-_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+_STORE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--variables", {"metavar": "A,B", "help": "Variables to offer. Default: all with numbers."}),
     ("--group", {"metavar": "PATH", "help": "Group within the store."}),
     (
@@ -199,6 +209,9 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "help": "Option of the file system of a URL, such as anon=true.",
         },
     ),
+)
+_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    *_STORE_OPTIONS,
     (
         "--sel",
         {**_MULTIPLE, "help": "Labels to keep: time=1979:2017,level=500. Ends are included."},
@@ -267,13 +280,36 @@ def takes_samples(command: Callable[..., None]) -> Callable[..., None]:
     callable
         The command, to be decorated with `click.command` and options of its own.
     """
-    names = [own.name for own in fields(SampleDescription)]
+    return _described(command, _OPTIONS)
+
+
+def takes_store(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command with ``STORE`` and the options with which it is opened.
+
+    Parameters
+    ----------
+    command : callable
+        The command, which takes the keyword argument ``description``: a `SampleDescription` that
+        describes a whole store.
+
+    Returns
+    -------
+    callable
+        The command, to be decorated with `click.command` and options of its own.
+    """
+    return _described(command, _STORE_OPTIONS)
+
+
+def _described(
+    command: Callable[..., None], options: tuple[tuple[str, dict[str, Any]], ...]
+) -> Callable[..., None]:
+    names = ["store", *(flag.removeprefix("--").replace("-", "_") for flag, _ in options)]
 
     @functools.wraps(command)
     def described(**given: Any) -> None:
         texts = {name: given.pop(name) for name in names}
         command(description=SampleDescription(**texts), **given)
 
-    for flag, settings in reversed(_OPTIONS):
+    for flag, settings in reversed(options):
         described = click.option(flag, cls=SampleOption, **settings)(described)
     return click.argument("store")(described)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.prefix_sums import sums_before
@@ -96,15 +96,47 @@ class ElementRanges:
         numpy.ndarray of bool
             Whether a marked window needs each cell.
         """
-        before = sums_before(marks, axis, np.int32)
+        num = len(edges) - 1
+        found = np.zeros([num if d == axis else n for d, n in enumerate(marks.shape)], bool)
+        for part in self._sums(marks, axis, edges, np.int32):
+            found |= part > 0
+        return found
+
+    def count(self, counts: NDArray[Any], axis: int, edges: Ints) -> NDArray[Any]:
+        """Replace an axis of positions by one of cells, and sum the windows that need each cell.
+
+        Parameters
+        ----------
+        counts : numpy.ndarray of int64 or float64
+            How often there is a sample at each combination of positions or cells.
+        axis, edges
+            As for `cover`.
+
+        Returns
+        -------
+        numpy.ndarray of int64 or float64
+            How often a window needs each cell. A window of two ranges must not have a cell twice.
+
+        Examples
+        --------
+        >>> ranges = ElementRanges(np.array([[0], [2], [6]]), np.array([[3], [5], [9]]))
+        >>> ranges.count(np.array([1, 2, 5]), 0, np.array([0, 2, 3, 5, 6, 9])).tolist()
+        [1, 3, 2, 0, 5]
+        """
+        parts = self._sums(counts, axis, edges, counts.dtype)
+        return np.asarray(sum(parts))
+
+    def _sums(
+        self, values: NDArray[Any], axis: int, edges: Ints, dtype: DTypeLike
+    ) -> Iterator[NDArray[Any]]:
+        """For each range of windows, the sum over the windows whose range holds each cell."""
+        before = sums_before(values, axis, dtype)
         cells = edges[:-1]
-        found = np.zeros([len(cells) if d == axis else n for d, n in enumerate(marks.shape)], bool)
         for lo, hi in zip(self.lo.T, self.hi.T, strict=True):
             # The positions whose range holds a cell follow each other.
             begin = np.searchsorted(hi, cells, side="right")
             end = np.searchsorted(lo, cells, side="right")
-            found |= before.take(np.maximum(end, begin), axis) > before.take(begin, axis)
-        return found
+            yield before.take(np.maximum(end, begin), axis) - before.take(begin, axis)
 
 
 def touching(windows: Windows, others: Ints, own: Ints) -> NDArray[np.bool_]:

@@ -32,3 +32,21 @@ def require_libraries(names: tuple[str, ...]) -> None:
             given="not installed",
             remedy=extra_remedy("torch,viz"),
         )
+
+
+def require_matplotlib() -> None:
+    """Check that pictures can be drawn, without importing matplotlib.
+
+    Raises
+    ------
+    MissingDependencyError
+        If matplotlib is not installed.
+
+    Examples
+    --------
+    >>> require_matplotlib()
+    """
+    if find_spec("matplotlib") is None:
+        raise MissingDependencyError(
+            "pictures need matplotlib", given="not installed", remedy=extra_remedy("viz")
+        )

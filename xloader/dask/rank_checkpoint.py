@@ -16,12 +16,11 @@ from xloader.loader.loader import Loader
 class Checkpoint:
     """The last position and value that a rank saves, from which another worker can go on.
 
-    Inside the function that is run, :func:`xloader.dask.checkpoint` returns it.
+    Inside the function that is run, :func:`xloader.dask.checkpoint` returns it. Its ``rank`` and
+    ``world_size`` are the rank that the function is called for, and the number of ranks.
 
     Attributes
     ----------
-    rank, world_size : int
-        The rank that the function is called for, and the number of ranks.
     attempt : int
         How often the rank was taken up before: 0 at first, 1 after its worker was lost once, and
         so on. With ``path``, attempts of earlier calls count.

@@ -5,7 +5,7 @@ Its files, each using only those above it::
     waves.py     synthetic weather made of moving waves, block by block
     store.py     the same as a Zarr store, made once and cached
     task.py      the forecast task: variables, dims, and the split of time
-    maps.py      weights, axes and labels of maps
+    maps.py      weights and labels of maps
     climate.py   mean, standard deviation and mask of the training part
     scores.py    RMSE of the forecast, of persistence and of climatology
     model.py     the network

@@ -1,7 +1,7 @@
-"""Weights, axes and labels of maps, from the coordinates of a dataset.
+"""Weights and labels of maps, from the coordinates of a dataset.
 
 The demo scores and draws maps from stores that it has not made itself. These functions find
-latitudes, units and time steps in the coordinates, and have a default where there are none.
+latitudes and time steps in the coordinates, and have a default where there are none.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.demo.task import ForecastTask
-
-_SHORT_UNITS = {"degrees_north": "°N", "degrees_east": "°E"}
+from xloader.forcings.coordinates import angle_of
 
 
 def row_weights(dataset: xr.Dataset, rows: str) -> NDArray[np.float64]:
@@ -58,58 +57,7 @@ def is_latitude(dataset: xr.Dataset, dim: str) -> bool:
     """
     if dim not in dataset.coords:
         return False
-    attrs = dataset[dim].attrs
-    return (
-        attrs.get("standard_name") == "latitude"
-        or str(attrs.get("units", "")).startswith("degrees_north")
-        or dim.lower() in ("lat", "latitude")
-    )
-
-
-def coordinate(dataset: xr.Dataset, dim: str) -> NDArray[np.float64]:
-    """The coordinate of a dim, or the offsets 0, 1, 2, ... where it has no numeric coordinate.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The data.
-    dim : str
-        Name of a dim.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, one value for each element.
-
-    Examples
-    --------
-    >>> coordinate(xr.Dataset(coords={"lat": ("lat", [5, -5])}), "lat").tolist()
-    [5.0, -5.0]
-    """
-    if dim in dataset.coords and dataset[dim].dtype.kind in "fiu":
-        return dataset[dim].values.astype(np.float64)
-    return np.arange(dataset.sizes[dim], dtype=np.float64)
-
-
-def axis_label(dataset: xr.Dataset, dim: str) -> str:
-    """Label of an axis: name and units of a dim.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The data.
-    dim : str
-        Name of the dim. Its CF standard name is shown where there is one.
-
-    Examples
-    --------
-    >>> axis_label(xr.Dataset(coords={"x": ("x", [1.0], {"units": "km"})}), "x")
-    'x (km)'
-    """
-    attrs = dataset[dim].attrs if dim in dataset.coords else {}
-    name = str(attrs.get("standard_name", dim))
-    units = _SHORT_UNITS.get(str(attrs.get("units", "")), str(attrs.get("units", "")))
-    return f"{name} ({units})" if units else name
+    return angle_of(dim, dataset[dim].attrs) == "lat"
 
 
 def is_periodic(dataset: xr.Dataset, dim: str) -> bool:
@@ -133,7 +81,9 @@ def is_periodic(dataset: xr.Dataset, dim: str) -> bool:
     """
     if dim not in dataset.coords or dataset.sizes[dim] < 4:
         return False
-    values = coordinate(dataset, dim)
+    if dataset[dim].dtype.kind not in "fiu":
+        return False
+    values = dataset[dim].values.astype(np.float64)
     step = (values[-1] - values[0]) / (len(values) - 1)
     return bool(abs(abs(values[-1] - values[0] + step) - 360.0) < abs(step) / 2)
 

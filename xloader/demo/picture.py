@@ -7,11 +7,11 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+
+from xloader.plots.canvas import PlotAxis, new_picture
+from xloader.plots.maps import draw_map
 
 _DPI = 150
 
@@ -31,10 +31,8 @@ class Panels:
     weights : numpy.ndarray
         Weight of each grid point in the RMSE, float64 (row, column). It is 0 where a map has no
         value.
-    rows, columns : numpy.ndarray
-        Coordinates of the grid points, float64 (row,) and (column,).
-    row_label, column_label : str
-        Labels of the axes.
+    rows, columns : PlotAxis
+        The axes of the grid points.
     """
 
     title: str
@@ -43,10 +41,8 @@ class Panels:
     forecast: NDArray[np.float32]
     persistence: NDArray[np.float32]
     weights: NDArray[np.float64]
-    rows: NDArray[np.float64]
-    columns: NDArray[np.float64]
-    row_label: str
-    column_label: str
+    rows: PlotAxis
+    columns: PlotAxis
 
     def rmse(self, guess: NDArray[np.float32]) -> float:
         """Weighted RMSE of a map against the truth, in the maps' units.
@@ -77,16 +73,15 @@ def draw(panels: Panels, path: Path) -> None:
         Path of the PNG. Its folder is made if absent.
     """
     with mpl.rc_context({"font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold"}):
-        figure = Figure(figsize=(11, 6.6), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = new_picture(11, 6.6)
         axes = figure.subplots(2, 2, sharex=True, sharey=True)
         figure.suptitle(panels.title, fontsize=12)
         _draw_states(figure, axes[0], panels)
         _draw_errors(figure, axes[1], panels)
         for axis in axes[1]:
-            axis.set_xlabel(panels.column_label)
+            axis.set_xlabel(panels.columns.label)
         for axis in axes[:, 0]:
-            axis.set_ylabel(panels.row_label)
+            axis.set_ylabel(panels.rows.label)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=_DPI, format="png")
 
@@ -97,10 +92,16 @@ def _draw_states(figure: Figure, axes: NDArray[np.object_], panels: Panels) -> N
     low, high = np.nanpercentile(both, [0.5, 99.5])
     levels = np.linspace(low, high, 13)
     for axis, values, title in zip(axes, both, ("Truth", "Forecast"), strict=True):
-        mesh = _mesh(axis, panels, values, "viridis", float(low), float(high))
+        ends = float(low), float(high)
+        mesh = draw_map(axis, panels.columns, panels.rows, values, "viridis", *ends)
         if high > low and not np.isnan(values).any():
             axis.contour(
-                panels.columns, panels.rows, values, levels, colors="white", linewidths=0.4
+                panels.columns.values,
+                panels.rows.values,
+                values,
+                levels,
+                colors="white",
+                linewidths=0.4,
             )
         axis.set_title(title)
     figure.colorbar(mesh, ax=list(axes), extend="both", label=panels.units, aspect=22, pad=0.01)
@@ -114,28 +115,7 @@ def _draw_errors(figure: Figure, axes: NDArray[np.object_], panels: Panels) -> N
     }
     edge = float(np.nanpercentile(np.abs(panels.persistence - panels.truth), 99.5)) or 1.0
     for axis, (title, guess) in zip(axes, guesses.items(), strict=True):
-        mesh = _mesh(axis, panels, guess - panels.truth, "RdBu_r", -edge, edge)
+        error = guess - panels.truth
+        mesh = draw_map(axis, panels.columns, panels.rows, error, "RdBu_r", -edge, edge)
         axis.set_title(f"{title}: RMSE {panels.rmse(guess):.3g} {panels.units}".rstrip())
     figure.colorbar(mesh, ax=list(axes), extend="both", label=panels.units, aspect=22, pad=0.01)
-
-
-def _mesh(
-    axis: Axes,
-    panels: Panels,
-    values: NDArray[np.float32],
-    colours: str,
-    low: float,
-    high: float,
-) -> QuadMesh:
-    """Draw one map. Points without a value are grey."""
-    axis.set_facecolor("0.8")
-    return axis.pcolormesh(
-        panels.columns,
-        panels.rows,
-        values,
-        cmap=colours,
-        vmin=low,
-        vmax=high,
-        shading="nearest",
-        rasterized=True,
-    )

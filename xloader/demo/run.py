@@ -19,13 +19,7 @@ from xloader.demo import picture
 from xloader.demo.assembly import make_net, split_samples
 from xloader.demo.baseline import Speed, measure_plain, measure_speed
 from xloader.demo.climate import Climate, measure_climate
-from xloader.demo.maps import (
-    axis_label,
-    coordinate,
-    is_latitude,
-    lead_label,
-    row_weights,
-)
+from xloader.demo.maps import is_latitude, lead_label, row_weights
 from xloader.demo.model import ForecastNet
 from xloader.demo.options import DemoOptions
 from xloader.demo.scores import Score, format_scores, make_scores
@@ -42,6 +36,7 @@ from xloader.demo.training import (
 )
 from xloader.demo.waves import VARIABLE_ATTRS
 from xloader.jobs.cache_folder import default_cache_dir
+from xloader.loader.plot_axes import axis_of
 
 if TYPE_CHECKING:
     from xloader.loader.loader import Loader
@@ -310,9 +305,7 @@ def _draw(
         forecast=shown(example.forecast),
         persistence=shown(example.persistence),
         weights=mask * rows[:, None],
-        rows=coordinate(dataset, row_dim),
-        columns=coordinate(dataset, column_dim),
-        row_label=axis_label(dataset, row_dim),
-        column_label=axis_label(dataset, column_dim),
+        rows=axis_of(row_dim, row_dim, dataset),
+        columns=axis_of(column_dim, column_dim, dataset),
     )
     picture.draw(panels, path)

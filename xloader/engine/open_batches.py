@@ -102,7 +102,16 @@ class OpenBatches:
         self._num_opened -= 1
         self._num_delivered = 1
         self._weigh()
-        return self._queue.popleft()
+        first = self._queue.popleft()
+        if self._tally.is_recorded:
+            # Batches become ready in order, but for a few.
+            num_ready = 0
+            for one in self._queue:
+                if not one.is_final:
+                    break
+                num_ready += 1
+            self._tally.num_ready = num_ready
+        return first
 
     def clear(self) -> None:
         """Remove all batches."""

@@ -95,6 +95,10 @@ class Tally:
         Bundles that were fetched ahead, and their decoded bytes.
     ahead_seconds : float
         Seconds of these fetches, summed over them. They are not part of ``fetch_seconds``.
+    num_ready : int
+        Batches that were ready one after the other when the last one was delivered, without it.
+    is_recorded : bool
+        Whether to count them for the next batch. They are counted for the points of a series only.
     batches_nbytes : int
         Memory of the batches under way and of the one delivered last.
     flight_nbytes : int
@@ -125,6 +129,8 @@ class Tally:
     num_ahead: int = 0
     ahead_nbytes: int = 0
     ahead_seconds: float = 0.0
+    num_ready: int = 0
+    is_recorded: bool = True
     batches_nbytes: int = 0
     flight_nbytes: int = 0
     peak_nbytes: int = 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import xarray as xr
@@ -97,6 +97,29 @@ def find_coordinate(coords: xr.Dataset, role: str) -> str:
         remedy=f'name it, as in forcing(..., coords={{"{role}": "..."}}); if it is a data '
         "variable, open the Dataset with set_coords",
     )
+
+
+def angle_of(name: str, attrs: Mapping[Any, Any]) -> Literal["lat", "lon"] | None:
+    """Which angle a coordinate is: latitude, longitude or neither.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    attrs : mapping
+        Its attributes; empty for a dimension without labels.
+
+    Examples
+    --------
+    >>> angle_of("y", {"units": "degrees_north"}), angle_of("XLONG", {}), angle_of("x", {})
+    ('lat', 'lon', None)
+    """
+    angles: tuple[Literal["lat", "lon"], ...] = ("lat", "lon")
+    for role in angles:
+        marks, units = ROLES[role], str(attrs.get("units", "")).lower()
+        if attrs.get("standard_name") == marks.standard_name or units in marks.units:
+            return role
+    return next((role for role in angles if name.lower() in ROLES[role].names), None)
 
 
 def require_coordinate(coords: xr.Dataset, name: str, parameter: str) -> str:

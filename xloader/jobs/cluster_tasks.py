@@ -24,6 +24,7 @@ from xloader.jobs.task_warnings import TaskWarnings, collect_warnings
 from xloader.loader.process_messages import Warned
 from xloader.sources.dask_cluster import (
     active_client,
+    check_open,
     cluster_errors,
     is_closed,
     working_for_cluster,
@@ -95,7 +96,9 @@ class ClusterTasks:
 
     def _threads(self) -> list[int]:
         """Number of threads of each worker that is there now."""
-        return list(self.client.nthreads().values())
+        with cluster_errors("looking for its workers", self.client):
+            check_open(self.client)
+            return list(self.client.nthreads().values())
 
     @contextmanager
     def memory_errors(self, memory_nbytes: int) -> Iterator[None]:
@@ -158,20 +161,23 @@ class ClusterTasks:
         from distributed import as_completed
 
         client, token = self.client, uuid.uuid4().hex[:12]
+        # The dashboard shows the part of a key before its first number.
+        name = "-".join(("xloader", *what.split()))
         shown = TaskWarnings(token)
         waiting = enumerate(units)
         running: dict[Any, Unit] = {}
         held: list[Any] = []
         try:
-            with shown, cluster_errors(what):
+            with shown, cluster_errors(what, client):
+                check_open(client)
                 # As the result of a task, it is made again where the worker that had it is lost.
-                held.append(client.submit(_load, dump(shared), key=f"xloader-shared-{token}"))
+                held.append(client.submit(_load, dump(shared), key=f"{name}-shared-{token}"))
                 done: Any = as_completed([], loop=client.loop)  # type: ignore[no-untyped-call]
                 room = self.most_running
                 while True:
                     while len(running) < room and (own := next(waiting, None)) is not None:
                         number, unit = own
-                        key = f"xloader-{token}-{number}"
+                        key = f"{name}-{token}-{number}"
                         future = client.submit(_do, work, held[0], unit, token, key=key)
                         running[future] = unit
                         done.add(future)
@@ -186,7 +192,9 @@ class ClusterTasks:
                     room = max(room, self.most_running)
                     yield unit, result
         finally:
-            client.cancel([*running, *held])
+            # Unlike `client.cancel`, this returns at once, also where the client was closed.
+            for future in (*running, *held):
+                future.release()
 
     def call(self, what: str, function: Callable[..., Result], *args: Any) -> Result:
         """Call a function on one worker, and return its result.
@@ -233,7 +241,8 @@ class ClusterTasks:
         ClusterError
             If the cluster fails.
         """
-        with cluster_errors(what):
+        with cluster_errors(what, self.client):
+            check_open(self.client)
             return list(self.client.run(function, *args, on_error="ignore").values())
 
 
@@ -295,18 +304,13 @@ def _checked(client: Any) -> Any:
     if client.asynchronous:
         raise _no_client("an asynchronous client")
     if is_closed(client):
-        raise OptionError(
-            "the dask client is closed",
-            given=repr(client),
-            allowed="a client that is open",
-            remedy="make a new one with distributed.Client(address), or pass client=False",
-        )
+        raise _no_client("a client that was closed")
     return client
 
 
 def _no_client(given: str) -> OptionError:
     return OptionError(
-        "client is not a dask client",
+        "client is not a dask client that can be used here",
         given=given,
         allowed="a distributed.Client, None for the active one, or False for this process",
         remedy="pass client=distributed.Client(address)",

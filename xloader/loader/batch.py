@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnsupportedDataError
 from xloader.loader.batch_origin import BatchOrigin
+from xloader.loader.sample_panels import draw_samples, plotted_rows
+from xloader.recipe.names import SAMPLE
 from xloader.recipe.recipe import unknown
+from xloader.transforms.batch_datasets import show_labels
+
+if TYPE_CHECKING:
+    from xloader.plots.canvas import Picture
 
 
 class Batch(tuple[Any, ...]):
@@ -232,6 +238,56 @@ class Batch(tuple[Any, ...]):
                 remedy="call samples.to_xarray(batch.ids), or make it with batch.with_arrays(...)",
             )
         return self._origin
+
+    def plot(
+        self,
+        row: int | None = None,
+        *,
+        rows: Sequence[int] | None = None,
+        channel: str | Sequence[str] | None = None,
+    ) -> Picture:
+        """Draw one row of the batch, or several: maps, lines and single values side by side.
+
+        Parameters
+        ----------
+        row : int, default 0
+            The row to draw. Negative rows count from the end.
+        rows : sequence of int, optional
+            Several rows, below each other, in place of ``row``.
+        channel : str or sequence of str, optional
+            As for :meth:`Samples.plot`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            As :meth:`Samples.plot` draws it.
+
+        Raises
+        ------
+        OptionError
+            As :meth:`to_xarray` does. If both ``row`` and ``rows`` are given, or no row.
+        SampleIndexError
+            If the batch has no such row.
+        UnknownNameError
+            If no field has the channel.
+        MissingDependencyError
+            If matplotlib is not installed.
+
+        Examples
+        --------
+        >>> import xarray as xr, xloader
+        >>> series = xr.Dataset({"sst": ("time", np.arange(6.0))}, {"time": np.arange(6) * 10})
+        >>> batch = next(iter(series.xloader.window(time=2).loader(output="numpy")))
+        >>> len(batch.plot(rows=[0, 2]).axes)
+        2
+        """
+        chosen = plotted_rows(self.num_samples, row, rows)
+        frame = self.to_xarray()
+        frames = {
+            f"sample {self._ids[one]} (row {one})": show_labels(frame.isel({SAMPLE: one}))
+            for one in chosen
+        }
+        return draw_samples(frames, self._require_origin().recipe, channel)
 
     def with_arrays(self, arrays: Iterable[Any]) -> Batch:
         """Replace the arrays of the fields. Names, ids, flags and labels stay the same.

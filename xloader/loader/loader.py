@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
@@ -30,6 +30,7 @@ from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun
 from xloader.loader.explain_notes import processes_note
 from xloader.loader.job_factory import name_chunks
+from xloader.loader.preview import draw_preview
 from xloader.loader.progress import EpochProgress
 from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.report import Report
@@ -43,6 +44,9 @@ from xloader.planning.remainder import Remainder
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.packed_fields import PackedField
 from xloader.transforms.rng import Chance
+
+if TYPE_CHECKING:
+    from xloader.plots.canvas import Picture
 
 HandOver = Callable[[NDArray[Any]], Any]
 """Converts a gathered array into what is delivered: a tensor, or the array itself."""
@@ -274,6 +278,52 @@ class Loader:
             If the scope is neither of these.
         """
         return self.explain_from(self._cursor.start, scope)
+
+    def preview(self, num_rows: int = 3, *, channel: str | Sequence[str] | None = None) -> Picture:
+        """Draw the first batch that the next ``iter`` would deliver. The loader does not move on.
+
+        The samples are read on their own, without the loader's memory and threads, so an iteration
+        under way goes on undisturbed.
+
+        Parameters
+        ----------
+        num_rows : int, default 3
+            The most rows of the batch that are drawn.
+        channel : str or sequence of str, optional
+            As for :meth:`Samples.plot`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The rows, as :meth:`Batch.plot` draws them. The title says epoch, step, shapes, dtypes
+            and bytes, and the share of NaN where there is any. A ``device_transform`` and a
+            ``collate_fn`` are not called.
+
+        Raises
+        ------
+        EmptySamplesError
+            If no batch is left.
+        ChunkError
+            If a chunk of the batch cannot be read.
+        UnknownNameError
+            If no field has the channel.
+        MissingDependencyError
+            If matplotlib is not installed.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xloader
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+        >>> loader = xloader.open(ds).window(time=2).loader(batch_size=4, output="numpy")
+        >>> print(loader.preview().get_suptitle())
+        First of 2 batches of epoch 0: 4 samples, 256 B
+        t2m (4, 2, 4) float64
+        >>> len(list(loader))
+        2
+        """
+        self._check_open()
+        rank_plan, start = self._resolver.settle(), self._cursor.start
+        return draw_preview(rank_plan, self._left(start), start, num_rows, channel)
 
     def explain_from(
         self, start: Position, scope: Literal["rank", "world"] = "rank"

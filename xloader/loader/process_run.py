@@ -196,6 +196,7 @@ class ProcessRun:
                 error = self._errors.get(self._next, self._failure)
                 assert error is not None
                 raise error
+            self.tally.num_ready = len(self._batches)
             sent = self._sent.pop(self._next, None)
             self._next += 1
             if sent is not None:

@@ -12,6 +12,7 @@ from xloader.engine.job import Delivery
 from xloader.engine.tally import Tally
 from xloader.loader.advice import advise
 from xloader.loader.bottleneck import EpochEffort
+from xloader.loader.epoch_series import EpochSeries, SeriesRecorder
 from xloader.loader.report import Report
 from xloader.planning.budget import Budget
 from xloader.planning.explain import Explanation
@@ -57,6 +58,8 @@ class EpochProgress:
         Number of samples skipped with ``on_error="skip"``.
     num_nan : dict of str to int
         Number of NaN values found, by field.
+    recorder : SeriesRecorder
+        The counters over time.
     """
 
     expected: Explanation
@@ -77,6 +80,7 @@ class EpochProgress:
     num_regions: int = 0
     num_skipped: int = 0
     num_nan: dict[str, int] = field(default_factory=dict)
+    recorder: SeriesRecorder = field(default_factory=SeriesRecorder)
 
     def start(self) -> None:
         """Note that a batch is asked for. Only the first call counts."""
@@ -102,6 +106,7 @@ class EpochProgress:
             self.num_full += 1
             self.num_regions += regions
         self.end, self.cpu_end = time.perf_counter(), time.process_time()
+        self.recorder.add(self.num_steps, self.end - self.begin, self.delivered_nbytes, self.tally)
 
     def report(self) -> Report:
         """Make the report of the epoch so far."""
@@ -141,7 +146,14 @@ class EpochProgress:
             least_seconds=effort.least_seconds,
             bottleneck=effort.bottleneck,
             advice=advise(effort),
+            _series=self._series(),
         )
+
+    def _series(self) -> EpochSeries | None:
+        if not self.num_steps:
+            return None
+        seconds = self.end - self.begin
+        return self.recorder.series(seconds, self.delivered_nbytes, self.tally)
 
     def _effort(self) -> EpochEffort:
         expected, tally = self.expected, self.tally

@@ -6,11 +6,19 @@ The cost has the same names as in the explanation, which predicts it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from xloader.core.libraries import require_matplotlib
 from xloader.core.nbytes import show_nbytes
+from xloader.errors import OptionError
 from xloader.loader.advice import show_speed
+from xloader.loader.bottleneck import STAGES
+from xloader.loader.epoch_series import EpochSeries
 from xloader.planning.cost_figures import Figures
+
+if TYPE_CHECKING:
+    from xloader.plots.canvas import Picture
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,46 @@ class Report(Figures):
     bottleneck: str
     advice: str
     pinning_refusal: str = ""
+    _series: EpochSeries | None = field(default=None, compare=False, repr=False)
+
+    def plot(self) -> Picture:
+        """Draw the stages over time, the batches that were ready, the waits, and bytes a second.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Four panels over the seconds of the epoch: threads at work by stage, batches ready
+            beside the one delivered, share of the time in which training waited, and GB/s. They
+            come from at most 2,048 points, which a loader keeps of each epoch.
+
+        Raises
+        ------
+        OptionError
+            If no batch was delivered.
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        require_matplotlib()
+        series = self._series
+        if series is None or series.seconds[-1] <= 0:
+            raise OptionError(
+                "there is nothing to draw yet",
+                given="a report without batches",
+                allowed="a report after a first batch",
+                remedy="iterate over the loader first",
+            )
+        from xloader.plots.stages import draw_stages
+
+        return draw_stages(
+            series.seconds,
+            STAGES,
+            series.busy_seconds,
+            self.num_threads,
+            series.num_ready,
+            series.wait_seconds,
+            {"read, decoded": series.read_nbytes, "delivered": series.delivered_nbytes},
+            f"{self.num_steps:,} batches in {self.seconds:.2f} s. Bottleneck: {self.bottleneck}",
+        )
 
     @property
     def headroom(self) -> float:

@@ -16,7 +16,8 @@ class FigureTable:
 
     def to_dict(self) -> dict[str, Any]:
         """The figures by name."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        names = [f.name for f in fields(self) if not f.name.startswith("_")]
+        return {name: getattr(self, name) for name in names}
 
     def _rows(self) -> list[tuple[str, str]]:
         """The rows of the table: a heading and a text each."""

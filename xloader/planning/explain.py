@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xloader.core.footprint import Footprint
+from xloader.core.libraries import require_matplotlib
+from xloader.errors import OptionError
 from xloader.order.cohorts import tile_edges
 from xloader.planning.cost_figures import Figures
 from xloader.planning.epoch import Epoch, Lane
 from xloader.planning.mixing import full_mixing, measure_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
+from xloader.planning.residence_times import ResidenceTimes, TimesMaker
+
+if TYPE_CHECKING:
+    from xloader.plots.canvas import Picture
 
 _MOST_NAMED = 8
 
@@ -52,6 +58,42 @@ class Explanation(Figures):
     shared_chunks: tuple[tuple[str, tuple[int, ...]], ...] = ()
     irregular_steps: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    _times: Callable[[], ResidenceTimes] | None = field(default=None, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The times of residences can be found only where the plan is.
+        return {**self.__dict__, "_times": None}
+
+    def plot(self) -> Picture:
+        """Draw which chunk is in memory when, and how many regions each batch draws from.
+
+        Each bar is the stay of a chunk in memory: from the step that first needs it, at its left
+        end, to the step after which it is dropped. Colours are lanes. Where there are too many
+        bars to see, the picture shows how many chunks are in memory: darker is more.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        OptionError
+            If the plan is not in this process, because the explanation was pickled, or there is
+            none, because the order is the user's own.
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        require_matplotlib()
+        if self._times is None:
+            raise OptionError(
+                "the plan of this explanation is not known here",
+                given="an explanation that was pickled, or of an order= of your own",
+                allowed="what explain() of a loader or of samples returns, in the same process",
+                remedy="call loader.explain().plot() where the loader is",
+            )
+        from xloader.plots.residences import draw_residences
+
+        return draw_residences(self._times(), self.mixing, self.full_mixing)
 
     def _title(self) -> str:
         return "Explanation: a prediction, made without reading data"
@@ -139,6 +181,7 @@ def explain_epoch(
         ),
         paths=paths,
         num_shared_reads=sum(reads.num_needed for reads in counted) - num_needed,
+        _times=TimesMaker.of(epoch, processes),
         **plan_figures(epoch),
     )
 

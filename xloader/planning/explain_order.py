@@ -77,6 +77,8 @@ def explain_order(
             plan.budget.batch_nbytes,
             round(schedule.most_read_nbytes * scale),
         ),
+        # The residences of the plan are not those of this order.
+        _times=None,
         **figures,
     )
 

@@ -198,6 +198,24 @@ def measure_mixing(
 
     Parameters
     ----------
+    footprint, dim, lanes, share, most_samples, num_spots
+        As for `batch_regions`.
+    """
+    return float(batch_regions(footprint, dim, lanes, share, most_samples, num_spots)[1].mean())
+
+
+def batch_regions(
+    footprint: Footprint,
+    dim: int,
+    lanes: Sequence[AnyOrder],
+    share: int,
+    most_samples: int = _EXACT_SAMPLES,
+    num_spots: int = _NUM_SPOTS,
+) -> tuple[Ints, Ints]:
+    """Number of distinct regions in each full global batch of an order.
+
+    Parameters
+    ----------
     footprint : Footprint
         The chunks that samples need.
     dim : int
@@ -211,6 +229,11 @@ def measure_mixing(
         this many samples are counted, in batches at a few places drawn with a fixed key.
     num_spots : int
         The number of these places.
+
+    Returns
+    -------
+    batches, counts : numpy.ndarray of int64, shape (num_batches,)
+        Number of each batch that was counted, ascending, and of its regions.
     """
     num_samples = max(lane.num_samples for lane in lanes)
     # A batch may ask for more samples than there are.
@@ -231,7 +254,8 @@ def measure_mixing(
     rows = np.concatenate(
         [_lane_rows(footprint, dim, lane, spots, per_spot, share) for lane in lanes], axis=1
     )
-    return float(_num_distinct(rows).mean())
+    batches = (spots[:, None] + np.arange(per_spot)).reshape(-1)
+    return batches, _num_distinct(rows)
 
 
 def _lane_rows(

@@ -1,13 +1,13 @@
 """Implementation of the `Samples` methods that make batches.
 
-These are `loader`, `explain` and `to_tensor_dataset`.
+These are `loader`, `explain`, `compare_plans` and `to_tensor_dataset`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from xloader.core.keywords import LoaderKeywords
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.option_checks import MOST, check_choice, check_whole
+from xloader.core.option_checks import MOST, check_choice, check_whole, is_number
 from xloader.core.options import LoaderOptions, make_options, refuse_unknown
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.loader.explain_notes import with_notes
@@ -23,6 +23,7 @@ from xloader.loader.loader import HandOver, Loader
 from xloader.planning.explain import Explanation
 from xloader.planning.explain_order import explain_cached, explain_order
 from xloader.planning.make_plan import most_rows
+from xloader.planning.plan_comparison import ComparedPlan, PlanComparison, mark_front
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
@@ -106,6 +107,40 @@ def explain(
     else:
         explanation = _explain_cached(recipe, order, chosen, max(num_workers, 1))
     return with_notes(explanation, recipe, make_layouts(recipe))
+
+
+def compare_plans(
+    recipe: Recipe,
+    memory: Sequence[int | str] | int | str,
+    max_amplification: Sequence[float] | float,
+    options: Mapping[str, Any],
+) -> PlanComparison:
+    """Plan for several memories and bounds of amplification; see `Samples.compare_plans`."""
+    sizes = [memory] if isinstance(memory, int | str) else list(memory)
+    bounds = (
+        [max_amplification] if is_number(max_amplification) else [*cast(Any, max_amplification)]
+    )
+    for name, values in (("memory", sizes), ("max_amplification", bounds)):
+        if not values:
+            raise OptionError(
+                f"there is no {name} to plan for",
+                given=f"{name}=[]",
+                allowed=f"one or more values of {name}",
+                remedy=f"leave {name}= out for the usual ones",
+            )
+    plans = []
+    for nbytes in sorted({parse_nbytes(size) for size in sizes}):
+        for bound in dict.fromkeys(bounds):
+            chosen = make_options(
+                **{"output": "numpy", **options, "memory": nbytes, "max_amplification": bound}
+            )
+            try:
+                told = _loader(recipe, chosen).explain()
+            except MemoryBudgetError as error:
+                plans.append(ComparedPlan(nbytes, bound, None, error.minimum_nbytes))
+            else:
+                plans.append(ComparedPlan(nbytes, bound, told))
+    return PlanComparison(mark_front(plans))
 
 
 def _explain_known(recipe: Recipe, order: ArrayLike, options: LoaderOptions) -> Explanation:

@@ -41,6 +41,7 @@ from xloader.loader.loader import Loader
 from xloader.mosaic.mosaic import Mosaic
 from xloader.mosaic.target_grid import Blend
 from xloader.planning.explain import Explanation
+from xloader.planning.plan_comparison import PlanComparison
 from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.parse_fields import make_field
@@ -51,6 +52,7 @@ from xloader.recipe.shared_elements import count_shared
 from xloader.samples import describe, loader_verbs, single_samples, splits, subset_verbs
 from xloader.samples.balanced_weights import choose_weights
 from xloader.samples.computed_variables import add_computed
+from xloader.samples.coverage import Coverage, count_coverage
 from xloader.samples.sample_ids import normal_ids
 from xloader.samples.splits import Gap, Split
 from xloader.samples.unplanned_warning import warn_of_no_plan
@@ -67,6 +69,7 @@ from xloader.transforms.steps import Map
 from xloader.transforms.xarray_methods import RecordedMethods, make_method
 
 if TYPE_CHECKING:
+    from xloader.plots.canvas import Picture
     from xloader.tensors.in_memory import TensorDataset
 
 
@@ -1655,6 +1658,90 @@ class Samples(RecordedMethods):
         """
         return single_samples.to_xarray(self.recipe, self._layouts, index)
 
+    def plot(
+        self, index: int | slice | ArrayLike, *, channel: str | Sequence[str] | None = None
+    ) -> Picture:
+        """Draw one sample, or several: maps, lines and single values side by side.
+
+        Each row of panels is a channel of a field, each column a time step. Equal times stand
+        below each other. Panels of one variable share a colour scale, in all fields, steps and
+        samples. Missing values are grey. Where cartopy and its coastlines are installed, maps in
+        degrees have coastlines; nothing is downloaded.
+
+        Parameters
+        ----------
+        index : int, slice, or array-like of int or bool
+            The sample's id, or several ids, as :meth:`to_xarray` takes them.
+        channel : str or sequence of str, optional
+            The channels to draw, by name; a field without channels is its own channel. By default
+            the first four of each field.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A figure of its own: ``figure.savefig("sample.png")`` writes it, and notebooks show it.
+            At most 8 steps and 16 rows of panels are drawn. A line below the picture says what is
+            left out.
+
+        Raises
+        ------
+        SampleIndexError
+            If an id is out of range.
+        UnknownNameError
+            If no field has the channel.
+        MissingDependencyError
+            If matplotlib is not installed.
+
+        Examples
+        --------
+        >>> time = np.arange("2001-01", "2001-07", dtype="M8[M]").astype("M8[ns]")
+        >>> ds = xr.Dataset({"sst": (("time", "y", "x"), np.ones((6, 5, 4)))}, {"time": time})
+        >>> samples = ds.xloader.window(time=3).inputs("sst", time=slice(0, 2))
+        >>> figure = samples.targets("sst", time=2).plot(1)
+        >>> [panel.get_title() for panel in figure.axes if panel.get_title()]
+        ['2001-04-01', '2001-05-01', '2001-06-01']
+        """
+        return single_samples.plot(self.recipe, self._layouts, index, channel)
+
+    def coverage(self, *fields: str) -> Coverage:
+        """Count how often an epoch has each element, so that gaps, masks, weights and splits show.
+
+        Nothing is read but labels. The counts follow from arithmetic on windows, so they take
+        little time for any number of samples.
+
+        Parameters
+        ----------
+        *fields : str
+            The fields whose elements are counted; by default all. A sample counts once for each
+            element, however many fields need it.
+
+        Returns
+        -------
+        Coverage
+            Counts for each windowed dimension, and a map of the last two; as text, as a Dataset
+            and as a picture. Samples that are drawn by weight, or of which an epoch takes a part,
+            count as often as they occur on average.
+
+        Raises
+        ------
+        OptionError
+            If there are no windows yet, or samples lie at too many places of two dimensions.
+        UnknownNameError
+            If a field does not exist.
+
+        Examples
+        --------
+        >>> ds = xr.Dataset({"sst": ("time", np.zeros(10))})
+        >>> coverage = ds.xloader.window(time=3, stride=2).select([0, 3]).coverage()
+        >>> coverage.counts["time"].values.tolist()
+        [1, 1, 1, 0, 0, 0, 1, 1, 1, 0]
+        >>> print(coverage)
+        Coverage of an epoch by sst
+          samples  2 an epoch
+          time     10 elements, 4 of them never, the others once. Never: 3 to 5, 9
+        """
+        return count_coverage(self.recipe, self._layouts, fields)
+
     # Planned batches
 
     def loader(
@@ -1881,6 +1968,53 @@ class Samples(RecordedMethods):
         (960, 60)
         """
         return loader_verbs.explain(self.recipe, order, cache, num_workers, options)
+
+    def compare_plans(
+        self,
+        *,
+        memory: Sequence[int | str] | int | str = ("256MiB", "512MiB", "1GiB", "2GiB", "4GiB"),
+        max_amplification: Sequence[float] | float = (1.05, 2.0),
+        **options: Any,
+    ) -> PlanComparison:
+        """Plan an epoch for several memories and bounds of amplification. No value is read.
+
+        More memory mixes better, or reads less. A plan that may read chunks twice can mix better
+        in the same memory.
+
+        Parameters
+        ----------
+        memory : sequence of (int or str)
+            Memories to plan for, as :meth:`loader` takes them.
+        max_amplification : sequence of float
+            Bounds of the mean number of reads a chunk to plan for.
+        **options
+            Other options of :meth:`loader`, the same for all plans.
+
+        Returns
+        -------
+        PlanComparison
+            A plan for each pair of a memory and a bound: reads, mixing and memory. Where the memory
+            is too small, the smallest that would do.
+
+        Raises
+        ------
+        OptionError
+            If there are no windows, or an option is unknown or outside its range.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xloader
+        >>> from xloader.testing import write_store
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.ones((960, 1000), "float32"))})
+        >>> samples = xloader.open(write_store(ds, {"t2m": (16, 1000)})).window(time=3, stride=1)
+        >>> memory = ["64KiB", "4MiB", "16MiB"]
+        >>> found = samples.compare_plans(memory=memory, max_amplification=1.05, batch_size=8)
+        >>> [plan.explanation is not None for plan in found.plans]
+        [False, True, True]
+        >>> found.plans[2].explanation.num_reads, len(found.front)
+        (60, 2)
+        """
+        return loader_verbs.compare_plans(self.recipe, memory, max_amplification, options)
 
     def advise(
         self, *, measure: bool = False, client: Any = None, **options: Unpack[LoaderKeywords]

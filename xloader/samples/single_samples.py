@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.libraries import require_matplotlib
 from xloader.engine.sample_reader import read_samples
+from xloader.errors import OptionError
 from xloader.loader.batch import Batch
 from xloader.loader.batch_origin import BatchOrigin
+from xloader.loader.sample_panels import MOST_ROWS, draw_samples
 from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.names import LABEL, SAMPLE
@@ -19,6 +23,9 @@ from xloader.recipe.recipe import Recipe
 from xloader.samples.sample_ids import listed_ids, normal_ids
 from xloader.transforms.apply_steps import finish, finish_frame
 from xloader.transforms.batch_datasets import auxiliary_coords, show_labels
+
+if TYPE_CHECKING:
+    from xloader.plots.canvas import Picture
 
 
 def read(
@@ -48,6 +55,22 @@ def to_xarray(recipe: Recipe, layouts: tuple[FieldLayout, ...], index: Any) -> x
         # A field with the name of a coordinate would be replaced by it.
         frame = frame.assign_coords({k: v for k, v in coords.items() if k not in frame.data_vars})
     return frame
+
+
+def plot(
+    recipe: Recipe,
+    layouts: tuple[FieldLayout, ...],
+    index: Any,
+    channel: str | Sequence[str] | None,
+) -> Picture:
+    """Draw one sample or several; see `Samples.plot`."""
+    require_matplotlib()
+    asked = np.atleast_1d(listed_ids(recipe.num_ids, index))
+    ids = normal_ids(recipe.num_ids, asked)[:MOST_ROWS].tolist()
+    if not ids:
+        raise OptionError("there is no sample to draw", given="no ids", allowed="one id or more")
+    frames = {f"sample {one}": to_xarray(recipe, layouts, one) for one in ids}
+    return draw_samples(frames, recipe, channel, num_asked=len(asked))
 
 
 def coords_of(recipe: Recipe) -> xr.Coordinates:

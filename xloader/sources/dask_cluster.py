@@ -8,9 +8,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Final
 
 from xloader.errors import ClusterError
+
+_LOST: Final = (
+    "the connection to it was lost or closed",
+    "check that the scheduler is still there, and make a new client",
+)
 
 _num_tasks = 0
 _settings: Any = None
@@ -49,8 +54,16 @@ def _is_of_worker(client: Any) -> bool:
 
 
 def is_closed(client: Any) -> bool:
-    """Whether a client is closed, or being closed."""
+    """Whether a client was closed."""
     return client.status in ("closing", "closed")
+
+
+def check_open(client: Any) -> None:
+    """Raise ``CommClosedError`` if a client was closed, as its calls may then never return."""
+    from distributed.comm.core import CommClosedError
+
+    if is_closed(client):
+        raise CommClosedError("the client was closed")
 
 
 def client_of_worker() -> Any:
@@ -117,7 +130,7 @@ def compute_synchronously() -> None:
 
 
 @contextmanager
-def cluster_errors(what: str) -> Iterator[None]:
+def cluster_errors(what: str, client: Any = None) -> Iterator[None]:
     """Turn errors of a cluster in the ``with`` block into errors of this library.
 
     Errors that a task itself raised are passed on as they are.
@@ -126,6 +139,8 @@ def cluster_errors(what: str) -> Iterator[None]:
     ----------
     what : str
         The work of the cluster, as a phrase such as ``"computing blocks"``.
+    client : distributed.Client, optional
+        The client that the block uses. What fails because it was closed is its fault, too.
 
     Raises
     ------
@@ -136,6 +151,8 @@ def cluster_errors(what: str) -> Iterator[None]:
         yield
     except BaseException as error:
         told = _told_of(error)
+        if told is None and isinstance(error, Exception) and client and is_closed(client):
+            told = _LOST
         if told is None:
             raise
         fault, remedy = told
@@ -168,8 +185,5 @@ def _told_of(error: BaseException) -> tuple[str, str] | None:
     # dask's own error for a client whose loop has ended with it.
     is_ended = type(error) is RuntimeError and str(error) == "IOLoop is closed"
     if is_ended or isinstance(error, CommClosedError | ClosedClientError):
-        return (
-            "the connection to it was lost",
-            "check that the scheduler is still there, and make a new client",
-        )
+        return _LOST
     return None

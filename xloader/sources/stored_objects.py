@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from xloader.sources.chunk_sizes import Sizes
 
@@ -24,6 +25,53 @@ class StoredObjects:
     stored_share: float | None
 
 
+@dataclass(frozen=True)
+class ObjectInventory:
+    """The stored objects of one array. An object is a chunk, or a shard of many chunks.
+
+    Parameters
+    ----------
+    num_objects : int
+        Objects that the array may have, by its shape.
+    num_absent : int
+        Those that are not in the store; their values are the fill value.
+    absent : tuple of str
+        Keys of the first few of these.
+    num_beyond : int
+        Objects in the store that lie outside the array's shape, so that nobody reads them.
+    beyond : tuple of str
+        Keys of the first few of these.
+    empty : tuple of str
+        Keys of objects of 0 bytes, as far as sizes were asked for.
+    nbytes : int or None
+        Bytes of all objects within the shape; None if sizes were not asked for.
+    """
+
+    num_objects: int
+    num_absent: int
+    absent: tuple[str, ...]
+    num_beyond: int
+    beyond: tuple[str, ...]
+    empty: tuple[str, ...]
+    nbytes: int | None
+
+
+@dataclass(frozen=True)
+class StoredEncoding:
+    """How a file stores a variable that xarray decodes.
+
+    Parameters
+    ----------
+    dtype : str
+        Dtype of the stored numbers; empty if not known.
+    filters : tuple of str
+        Compression and other filters, such as ``("zlib 4", "shuffle")``.
+    """
+
+    dtype: str
+    filters: tuple[str, ...]
+
+
 @runtime_checkable
 class KnowsObjects(Protocol):
     """A source that may know the stored objects of its variables."""
@@ -36,3 +84,50 @@ class KnowsObjects(Protocol):
 def stored_objects_of(source: object, variable: str) -> StoredObjects | None:
     """The stored objects of a variable of any source; None if they are not known."""
     return source.stored_objects(variable) if isinstance(source, KnowsObjects) else None
+
+
+@runtime_checkable
+class KnowsInventory(Protocol):
+    """A source that may list the stored objects of its variables."""
+
+    def inventory(self, variable: str) -> ObjectInventory | None:
+        """The stored objects, as the store lists them; None if it cannot be listed."""
+        ...
+
+
+def inventory_of(source: object, variable: str) -> ObjectInventory | None:
+    """The stored objects of a variable, as its store lists them; None if that is not known."""
+    return source.inventory(variable) if isinstance(source, KnowsInventory) else None
+
+
+_FILTERS: Final = ("zlib", "zstd", "bzip2", "blosc", "szip", "shuffle", "fletcher32")
+"""Names of filters in the encodings of xarray."""
+
+
+@runtime_checkable
+class KnowsEncoding(Protocol):
+    """A source whose variables may have an encoding of xarray."""
+
+    def encoding(self, variable: str) -> Mapping[str, Any]:
+        """The encoding that xarray has found; empty if it is not known."""
+        ...
+
+
+def encoding_of(source: object, variable: str) -> StoredEncoding:
+    """How a file stores a variable, as far as xarray has found it out.
+
+    Parameters
+    ----------
+    source : Source
+        The source.
+    variable : str
+        Name of the variable.
+    """
+    found = source.encoding(variable) if isinstance(source, KnowsEncoding) else {}
+    level = found.get("complevel")
+    filters = [
+        f"{name} {level}" if name == "zlib" and level else name
+        for name in _FILTERS
+        if found.get(name)
+    ]
+    return StoredEncoding(str(found.get("dtype", "")), tuple(filters))

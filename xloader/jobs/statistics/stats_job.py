@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -12,7 +11,6 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.footprint import Footprint, Group
-from xloader.core.windows import Windows
 from xloader.errors import EmptySamplesError, OptionError
 from xloader.jobs.covered_elements import CoveredElements
 from xloader.jobs.statistics.chunk_order import ChunkOrder, needed_chunks
@@ -22,9 +20,10 @@ from xloader.jobs.statistics.stats_memory import StatsMemory
 from xloader.jobs.statistics.stats_options import Dims, channel_dims, parse_stats_options
 from xloader.jobs.statistics.stats_sweep import StatsSweep, VariableJob, lead_pieces
 from xloader.jobs.statistics.stats_template import StatsTemplate
+from xloader.jobs.whole_windows import group_of, whole_recipe
 from xloader.recipe.demands import make_footprint
-from xloader.recipe.layout import FieldLayout, layout_of, make_layouts
-from xloader.recipe.recipe import Field, Recipe
+from xloader.recipe.layout import FieldLayout, make_layouts
+from xloader.recipe.recipe import Recipe
 
 
 class StatsJob:
@@ -54,14 +53,8 @@ class StatsJob:
             recipe, names, dim=dim, by=by, quantiles=quantiles, leads=leads, weights=weights
         )
         self.options = options
-        self._whole = _whole_recipe(recipe, names)
-        groups = [
-            make_footprint(
-                self._whole,
-                (layout_of(self._whole, Field(name, (name,), has_channels=False)),),
-            ).groups[0]
-            for name in names
-        ]
+        self._whole = whole_recipe(recipe, names)
+        groups = [group_of(self._whole, name) for name in names]
         self._reading = Footprint(self._whole.require_windows(), tuple(groups))
         needed = None if recipe.windows is None else make_footprint(recipe, layouts)
         self.jobs = [
@@ -160,13 +153,3 @@ def _variables(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> list[str]:
             remedy="open other variables, or select more of them",
         )
     return names
-
-
-def _whole_recipe(recipe: Recipe, names: list[str]) -> Recipe:
-    """The recipe with one window over everything, so that each chunk is a block of its own."""
-    dims = tuple(dict.fromkeys(dim for name in names for dim in recipe.dims_of(name)))
-    sizes = tuple(recipe.dim_sizes[dim] for dim in dims)
-    windows = Windows(dims, sizes, sizes, sizes, (1,) * len(sizes))
-    return replace(
-        recipe, windows=windows, fields=(), steps=(), subset=None, slab=None, num_taken=None
-    )

@@ -122,6 +122,10 @@ class XarraySource(Described):
         array = self._coordinates.get()[variable].variable
         return f"block by block through xarray: {backing(array)}"
 
+    def encoding(self, variable: str) -> Mapping[str, Any]:
+        """The encoding that xarray has found: stored dtype, filters and more."""
+        return {**self._coordinates.get()[variable].variable.encoding}
+
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates, lazily and without data variables."""
         return self._coordinates.get().coords.to_dataset()

@@ -223,6 +223,27 @@ def _file_kwargs(
     return {**open_kwargs, **more}
 
 
+def location_of(
+    source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> StoreLocation | None:
+    """The location of the Zarr store at a path or URL; None for a file of another kind.
+
+    Parameters
+    ----------
+    source : str or os.PathLike
+        The path or URL.
+    storage_options : mapping, optional
+        Options for the file system of a URL.
+
+    Raises
+    ------
+    SourceNotFoundError
+        If there is nothing at the path.
+    """
+    path = _place(os.fspath(source), storage_options)
+    return _place_of_path(path, storage_options, {}) if _is_zarr(path, {}) else None
+
+
 def _place_of_path(
     path: str, storage_options: Mapping[str, Any] | None, open_kwargs: dict[str, Any]
 ) -> StoreLocation:

@@ -60,17 +60,14 @@ def _size_of(store: Store, key: str) -> int:
 
 def _chunks_across(grid: StoredGrid) -> list[tuple[int, ...]]:
     """The first chunks of a few objects, spread over the array."""
-    counts = [
-        -(-size // own) if isinstance(own, int) else len(own)
-        for own, size in zip(grid.object_sizes, grid.shape, strict=True)
-    ]
+    counts = grid.object_counts
     total = math.prod(counts)
     places = sorted({place * (total - 1) // (_MOST_OBJECTS - 1) for place in range(_MOST_OBJECTS)})
     objects = [_unravel(place, counts) for place in places if total]
     return [grid.first_chunk(own) if grid.is_sharded else own for own in objects]
 
 
-def _unravel(place: int, counts: list[int]) -> tuple[int, ...]:
+def _unravel(place: int, counts: tuple[int, ...]) -> tuple[int, ...]:
     index = []
     for count in reversed(counts):
         place, own = divmod(place, count)

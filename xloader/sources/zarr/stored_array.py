@@ -22,10 +22,12 @@ from xloader.sources.base import Cut
 from xloader.sources.chunk_slices import shift, take
 from xloader.sources.retries import current
 from xloader.sources.store_watch import Watch
+from xloader.sources.stored_objects import ObjectInventory
 from xloader.sources.zarr.allowed_codecs import Metadata
 from xloader.sources.zarr.codec_chain import Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import Scratch
+from xloader.sources.zarr.object_inventory import take_inventory
 from xloader.sources.zarr.object_sizes import stored_share
 from xloader.sources.zarr.parse_codecs import chain_of, sharding_of
 from xloader.sources.zarr.shard_indexes import IndexCache
@@ -180,6 +182,10 @@ class StoredArray:
     def stored_share(self, itemsize: int) -> float | None:
         """Stored bytes for each decoded byte, of a few objects; see `object_sizes.stored_share`."""
         return stored_share(self._store, self._grid, self.key, itemsize)
+
+    def inventory(self) -> ObjectInventory | None:
+        """The stored objects, as the store lists them; see `take_inventory`."""
+        return take_inventory(self._store, self._path, self._grid, self._encode)
 
     def forget(self, chunk: tuple[int, ...]) -> None:
         """Drop the index of a chunk's shard, so that it is read again when it is next needed."""

@@ -96,6 +96,11 @@ class StoredGrid:
         return tuple(n if isinstance(n, int) else max(n) for n in sizes)
 
     @cached_property
+    def object_counts(self) -> tuple[int, ...]:
+        """Number of stored objects along each dimension."""
+        return tuple(map(num_chunks, self.object_sizes, self.shape))
+
+    @cached_property
     def num_chunks_in_shards(self) -> int:
         """Number of chunks in all shards, those past the array's end included."""
         assert self.inner_shape is not None, "only shards have room for many chunks"

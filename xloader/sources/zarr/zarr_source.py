@@ -31,7 +31,7 @@ from xloader.sources.datasets.xarray_source import XarraySource
 from xloader.sources.fetched import Deferred, Several, Values
 from xloader.sources.per_process import PerProcess
 from xloader.sources.store_watch import Watch
-from xloader.sources.stored_objects import StoredObjects
+from xloader.sources.stored_objects import ObjectInventory, StoredObjects
 from xloader.sources.stores.access_errors import access_error, cause_of, is_denied
 from xloader.sources.stores.redaction import Secrets
 from xloader.sources.transient_errors import is_transient
@@ -244,6 +244,13 @@ class ZarrSource(Described):
         itemsize = self._variables[variable].stored_dtype.itemsize
         share = self._handle.get().arrays[variable].stored_share(itemsize)
         return StoredObjects(grid.object_sizes if grid.is_sharded else None, share)
+
+    def inventory(self, variable: str) -> ObjectInventory | None:
+        """The stored objects of a variable, as the store lists them; see `take_inventory`."""
+        grid = self._routes[variable].grid
+        if not (grid.is_known and zarr_adapter.is_known()):
+            return None
+        return self._handle.get().arrays[variable].inventory()
 
     def _index_nbytes(self, variable: Variable) -> int:
         route = self._routes[variable.name]

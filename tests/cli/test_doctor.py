@@ -1,0 +1,231 @@
+"""``xloader doctor`` tells what it was shown of a machine and its libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+
+import click.testing
+import pytest
+
+from tests import versions
+from tests.cli.json_shapes import SHAPES, check
+from xloader import cli
+from xloader.compiled.library import load_library
+from xloader.core.findings import Finding
+from xloader.core.options import usable_cores
+from xloader.device import torch_findings
+from xloader.jobs.environment import diagnosis, library_findings, machine_findings
+from xloader.jobs.environment.cgroup_limits import CgroupLimits, read_cgroup_limits
+from xloader.jobs.environment.tested_releases import (
+    NEWEST_TESTED,
+    TestedLibrary,
+    find_libraries,
+    release,
+    requirements_in,
+)
+
+NO_LIMITS = CgroupLimits(None, None)
+
+
+def run(*arguments):
+    return click.testing.CliRunner().invoke(cli.main, ["doctor", *arguments])
+
+
+@pytest.fixture(scope="module")
+def told():
+    """What doctor says here, as text and as JSON."""
+    text, shown = run(), run("--json")
+    assert text.exit_code == shown.exit_code
+    return text.stdout, json.loads(shown.stdout)
+
+
+def test_the_json_has_its_shape(told):
+    check(told[1], SHAPES["doctor"])
+
+
+def test_each_finding_is_a_line(told):
+    text, shown = told
+    lines = [line.split() for line in text.splitlines() if not line.strip().startswith("->")]
+    assert len(lines) == len(shown["findings"]) > 15
+    for line, finding in zip(lines, shown["findings"], strict=True):
+        # Free memory changes from one run to the next.
+        begin = [*finding["subject"].split(), finding["level"]]
+        assert line[: len(begin)] == begin
+        assert finding["level"] == "ok" or finding["remedy"]
+
+
+def test_it_tells_the_truth_about_this_machine(told):
+    found = {finding["subject"]: finding for finding in told[1]["findings"]}
+    limit = read_cgroup_limits().cores
+    assert found["cores"]["value"] == min(usable_cores(), limit or usable_cores())
+    assert found["gather"]["value"] == ("numpy" if load_library()[0] is None else "compiled")
+    assert found["codecs"]["level"] == "ok"
+    for name in ("numpy", "xarray", "zarr"):
+        if name in found:
+            assert found[name]["value"] == version(name)
+
+
+def test_a_problem_ends_with_code_1_and_names_what_is_broken(monkeypatch):
+    bad = Finding("codecs", "problem", "blosc does not work", "install it again")
+    monkeypatch.setattr(library_findings, "find_codecs", lambda: bad)
+    result = run()
+    assert result.exit_code == 1
+    assert result.stderr.endswith("Broken: codecs.\n")
+    assert "problem  blosc does not work" in result.stdout
+    assert json.loads(run("--json").stdout)["num_problems"] == 1
+
+
+# --- limits of control groups
+
+
+def write(folder: Path, **texts: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+def test_limits_of_version_2_and_of_the_groups_above(tmp_path):
+    write(tmp_path / "proc/self", cgroup="0::/job/step\n")
+    top = tmp_path / "sys/fs/cgroup"
+    write(top / "job", cpu__max="150000 100000\n", memory__max="max\n")
+    write(top / "job/step", cpu__max="max 100000\n", memory__max="2147483648\n")
+    assert read_cgroup_limits(tmp_path) == CgroupLimits(1.5, 2 << 30)
+
+
+def test_limits_of_version_1(tmp_path):
+    write(tmp_path / "proc/self", cgroup="4:cpu,cpuacct:/pod\n3:memory:/pod\n")
+    top = tmp_path / "sys/fs/cgroup"
+    write(top / "cpu,cpuacct/pod", cpu__cfs_quota_us="50000", cpu__cfs_period_us="100000")
+    # The container sees its own group at the top, not at the path that the host has for it.
+    write(top / "memory", memory__limit_in_bytes=str(1 << 30))
+    assert read_cgroup_limits(tmp_path) == CgroupLimits(0.5, 1 << 30)
+
+
+def test_no_limits(tmp_path):
+    assert read_cgroup_limits(tmp_path) == NO_LIMITS
+    write(tmp_path / "proc/self", cgroup="4:cpu:/\n3:memory:/\n")
+    top = tmp_path / "sys/fs/cgroup"
+    write(top / "cpu", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
+    write(top / "memory", memory__limit_in_bytes=str(0x7FFFFFFFFFFFF000))
+    assert read_cgroup_limits(tmp_path) == NO_LIMITS
+
+
+def test_fewer_cores_than_threads_are_noted():
+    assert machine_findings.find_cores(NO_LIMITS).level == "ok"
+    found = machine_findings.find_cores(CgroupLimits(usable_cores() / 4, None))
+    assert found.level == "note"
+    assert f"threads={max(1, round(usable_cores() / 4))}" in found.remedy
+
+
+def test_memory_of_a_small_group_is_noted(tmp_path):
+    path = tmp_path / "meminfo"
+    path.write_text("MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable: 8388608 kB\n")
+    found = machine_findings.find_memory(NO_LIMITS, path)
+    assert (found.level, found.value) == ("ok", 16 << 30)
+    assert "8.0 GiB are free" in found.found
+    found = machine_findings.find_memory(CgroupLimits(None, 2 << 30), path)
+    assert (found.level, found.value) == ("note", 2 << 30)
+    assert 'memory="512MiB"' in found.remedy
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this folder")
+def test_shared_memory(tmp_path, monkeypatch):
+    assert machine_findings.find_shared_memory(tmp_path / "none").level == "problem"
+    sizes = SimpleNamespace(f_frsize=4096, f_blocks=16384, f_bavail=16384)
+    monkeypatch.setattr(os, "statvfs", lambda folder: sizes)
+    found = machine_findings.find_shared_memory()
+    assert found.level == "note"
+    assert "64.0 MiB" in found.found
+
+
+# --- libraries
+
+
+def library(installed, *, extra="", newest="2.4"):
+    return TestedLibrary("lib", "2.0", newest, extra, installed)
+
+
+@pytest.mark.parametrize(
+    ("installed", "level"),
+    [("2.0", "ok"), ("2.4.0", "ok"), ("2.4.1", "note"), ("1.26.9", "problem"), (None, "problem")],
+)
+def test_releases_are_compared_with_those_tested(installed, level):
+    (found,) = library_findings.find_releases([library(installed)])
+    assert found.level == level
+    assert "2.0 to 2.4" in found.found
+    assert (level == "ok") == (not found.remedy)
+
+
+def test_a_library_of_an_extra_may_be_absent():
+    (found,) = library_findings.find_releases([library(None, extra="viz")])
+    assert (found.subject, found.level) == ("not installed", "ok")
+    assert "lib (viz)" in found.found
+
+
+def test_the_table_of_releases_fits_the_requirements():
+    bounds = {name.lower(): bound for name, bound in versions.lower_bounds().items()}
+    assert NEWEST_TESTED.keys() <= bounds.keys()
+    for name, newest in NEWEST_TESTED.items():
+        assert release(newest) >= release(bounds[name]), name
+    needed = versions.project()["project"]["dependencies"]
+    assert requirements_in(needed).keys() <= NEWEST_TESTED.keys()
+
+
+def test_requirements_of_extras_are_named_by_the_extra_that_brings_them_alone():
+    lines = ["a>=1.2", 'b>=3; extra == "all"', 'b>=3; extra == "viz"', "c"]
+    assert requirements_in(lines) == {"a": ("1.2", ""), "b": ("3", "viz")}
+
+
+def test_a_package_that_is_not_installed_has_no_known_requirements():
+    assert find_libraries("surely-not-installed") is None
+    assert library_findings.find_xloader(None).level == "note"
+
+
+def test_a_codec_that_does_not_work_is_a_problem():
+    found = library_findings.find_codecs(("zstd", "no_such_codec"))
+    assert found.level == "problem"
+    assert found.found.startswith("no_such_codec (")
+
+
+def test_forks():
+    find = library_findings.find_fork_safety
+    assert find(["forkserver", "fork"], ["obstore"]).level == "ok"
+    assert find(["fork", "spawn"], []).level == "ok"
+    found = find(["fork", "spawn"], ["obstore"])
+    assert found.level == "note"
+    assert "obstore" in found.found
+
+
+def test_torch_that_is_absent_or_broken(tmp_path, monkeypatch):
+    (found,) = torch_findings.find_torch("no_such_module")
+    assert found.level == "note"
+    (tmp_path / "broken_torch.py").write_text("raise OSError('libcudart.so is absent')")
+    monkeypatch.syspath_prepend(tmp_path)
+    (found,) = torch_findings.find_torch("broken_torch")
+    assert found.level == "problem"
+    assert "libcudart.so is absent" in found.found
+
+
+def test_gpus():
+    gpu = SimpleNamespace(name="H100", total_memory=80 << 30)
+    cuda = SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: 2, get_device_properties=lambda _: gpu
+    )
+    kind = SimpleNamespace(cuda="12.8")
+    torch = SimpleNamespace(version=kind, cuda=cuda, backends=SimpleNamespace())
+    found = torch_findings.find_devices(torch)
+    assert found.found == "CUDA 12.8: H100 (80.0 GiB), H100 (80.0 GiB)"
+    cuda.is_available = lambda: False
+    assert torch_findings.find_devices(torch).level == "note"
+    kind.cuda = None
+    assert torch_findings.find_devices(torch).level == "ok"
+
+
+def test_all_checks_are_made():
+    subjects = {finding.subject for finding in diagnosis.diagnose().findings}
+    assert {"cores", "memory", "codecs", "gather", "forks", "PyTorch", "direct reads"} <= subjects

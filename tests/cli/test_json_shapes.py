@@ -1,0 +1,121 @@
+"""The JSON of every command has the shape in the table, and helps and options are alike."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+
+import click.testing
+import pytest
+
+import xloader
+from tests.cli.json_shapes import SHAPES, check
+from tests.cli.test_job_commands import ROOT, write_era5
+from xloader import cli
+
+HERE = ("doctor", "inspect", "explain", "bench", "stats", "advise", "materialize", "merge")
+
+LINES = {
+    "inspect": "inspect era5.zarr --nan=1",
+    "explain": "explain era5.zarr --window time=3",
+    "stats": "stats era5.zarr",
+    "stats --part": "stats era5.zarr --out parts.nc --part 0/2",
+    "advise": "advise era5.zarr --window time=1 --memory 64KiB --batch-size 2",
+    "materialize": "materialize era5.zarr target.zarr --window time=1 --chunks time=24",
+    "merge": "merge stats.nc",
+    "merge of a mosaic": "merge forecast.zarr",
+}
+
+
+def run(line: str):
+    return click.testing.CliRunner().invoke(cli.main, shlex.split(line))
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_era5(tmp_path / "era5.zarr")
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_json_of_a_command_has_its_shape(name, store):
+    if name == "merge":
+        assert run("stats era5.zarr --out stats.nc --part 0/1").exit_code == 0
+    if name == "merge of a mosaic":
+        samples = xloader.open("era5.zarr").window(time=1).select([0, 1]).targets("t2m")
+        for rank in range(2):
+            out = samples.mosaic("forecast.zarr", rank=rank, world_size=2)
+            out.write([rank], samples[[rank]].targets)
+            out.flush()
+    result = run(f"{LINES[name]} --json")
+    assert result.exit_code == 0, f"{result.output} {result.exception!r}"
+    check(json.loads(result.stdout), SHAPES[name])
+
+
+def test_every_command_with_json_is_in_the_table():
+    found = {
+        name
+        for name, command in cli.main.commands.items()
+        if any(param.name == "is_json" for param in command.params)
+    }
+    assert found == set(HERE)
+    assert found <= SHAPES.keys()
+    # The demo tells how a training went, while it runs.
+    assert cli.main.commands.keys() - found == {"demo"}
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_the_help_has_examples_and_exit_codes(name):
+    result = run(f"{name} --help")
+    assert result.exit_code == 0
+    examples = [
+        line for line in result.stdout.splitlines() if line.startswith(f"    xloader {name}")
+    ]
+    assert len(examples) >= 2
+    assert "Exit codes: 0" in result.stdout
+    page = (ROOT / "docs" / "command_line.md").read_text("utf-8")
+    assert f"xloader {name}" in page
+
+
+@pytest.mark.parametrize("name", ["inspect", "explain"])
+def test_examples_of_the_help_work(name, store):
+    lines = cli.main.commands[name].help.splitlines()
+    examples = [line.strip() for line in lines if line.strip().startswith(f"xloader {name} ")]
+    assert len(examples) >= 2
+    for example in examples:
+        result = run(example.removeprefix("xloader "))
+        assert result.exit_code == 0, f"{example}: {result.output}"
+
+
+@pytest.mark.parametrize(
+    ("value", "shape"),
+    [
+        ({"a": 1}, {"a": str}),
+        ({"a": 1}, {}),
+        ({}, {"a": int}),
+        ({"a": True}, {"a": int}),
+        ([1, "2"], [int]),
+        (None, (int, str)),
+        ({"a": {"b": 1.5}}, {str: {"b": int}}),
+        ({"b": 1}, {"a": int, ...: object}),
+    ],
+)
+def test_a_wrong_shape_is_found(value, shape):
+    with pytest.raises(AssertionError):
+        check(value, shape)
+
+
+def test_the_help_imports_no_heavy_library():
+    code = (
+        "import sys\n"
+        "from xloader.cli import main\n"
+        "try:\n"
+        "    main(['--help'])\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "heavy = {'torch', 'dask', 'matplotlib', 'xbatcher', 'tqdm'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -1,0 +1,118 @@
+"""Compared plans are those of `explain`, and the front holds those that no other plan beats."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader.errors import OptionError
+from xloader.planning.plan_comparison import ComparedPlan, mark_front
+from xloader.testing import write_store
+
+MEMORY = ["64KiB", "1MiB", "4MiB", "16MiB"]
+
+
+@pytest.fixture(scope="module")
+def samples():
+    ds = xr.Dataset({"t2m": (("time", "x"), np.ones((960, 1000), "f4"))})
+    return xloader.open(write_store(ds, {"t2m": (16, 1000)})).window(time=3, stride=1)
+
+
+@pytest.fixture(scope="module")
+def compared(samples):
+    return samples.compare_plans(memory=MEMORY, max_amplification=[1.05, 2.0], batch_size=8)
+
+
+def test_each_plan_is_that_of_explain(samples, compared):
+    pairs = [(plan.memory_nbytes, plan.max_amplification) for plan in compared.plans]
+    assert pairs == list(itertools.product([1 << 16, 1 << 20, 1 << 22, 1 << 24], [1.05, 2.0]))
+    for plan in compared.plans[2:]:
+        told = samples.explain(
+            memory=plan.memory_nbytes, max_amplification=plan.max_amplification, batch_size=8
+        )
+        assert plan.explanation == told
+
+
+def test_a_memory_that_is_too_small_says_how_much_would_do(samples, compared):
+    plan = compared.plans[0]
+    assert plan.explanation is None
+    assert not plan.is_on_front
+    assert plan.to_dict()["num_reads"] is None
+    found = samples.compare_plans(memory=plan.minimum_nbytes, max_amplification=1.05, batch_size=8)
+    assert found.plans[0].explanation is not None
+
+
+def figures(plan):
+    told = plan.explanation
+    return told.num_reads, -told.mixing, told.peak_nbytes
+
+
+def test_no_plan_beats_one_on_the_front(compared):
+    planned = [plan for plan in compared.plans if plan.explanation is not None]
+    assert 0 < len(compared.front) <= len(planned)
+    for plan in planned:
+        beaten = any(
+            figures(other) != figures(plan)
+            and all(a <= b for a, b in zip(figures(other), figures(plan), strict=True))
+            for other in planned
+        )
+        assert plan.is_on_front == (not beaten)
+
+
+def test_the_front_of_known_figures(compared):
+    told = compared.plans[-1].explanation
+
+    def plan(num_reads, mixing, peak_nbytes):
+        own = replace(told, num_reads=num_reads, mixing=mixing, peak_nbytes=peak_nbytes)
+        return ComparedPlan(1, 1.05, own)
+
+    plans = [
+        plan(10, 8.0, 100),
+        plan(10, 8.0, 100),
+        plan(20, 9.0, 100),
+        # Beaten by the first: as many reads and as much mixing, but more memory.
+        plan(10, 8.0, 200),
+        plan(10, 8.5, 200),
+        # Beaten in all three.
+        plan(30, 7.0, 300),
+        ComparedPlan(1, 1.05, None, 500),
+    ]
+    marked = [own.is_on_front for own in mark_front(plans)]
+    assert marked == [True, True, True, False, True, False, False]
+
+
+def test_the_table_and_the_dict(compared):
+    lines = str(compared).splitlines()
+    assert len(lines) == 1 + len(compared.plans)
+    for line, plan in zip(lines[1:], compared.plans, strict=True):
+        assert line.endswith("*") == plan.is_on_front
+        if plan.explanation is None:
+            assert "needs " in line
+        else:
+            assert f"{plan.explanation.num_reads:,}" in line
+    shown = json.loads(json.dumps(compared.to_dict()))
+    assert [own["is_on_front"] for own in shown["plans"]] == [
+        plan.is_on_front for plan in compared.plans
+    ]
+    assert shown["plans"][-1]["num_reads"] == compared.plans[-1].explanation.num_reads
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"memory": []}, "no memory"),
+        ({"max_amplification": []}, "no max_amplification"),
+        ({"memory": ["lots"]}, "number of bytes"),
+        ({"max_amplification": [0.5]}, "max_amplification"),
+        ({"batchsize": 3}, "no option 'batchsize'"),
+    ],
+)
+def test_bad_options_are_errors(samples, options, words):
+    with pytest.raises(OptionError, match=words):
+        samples.compare_plans(**options)

@@ -1,0 +1,186 @@
+"""The picture of a plan: its bars are the schedule's residences, its line the mixing of batches."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader import Samples
+from xloader.errors import OptionError
+from xloader.loader.cursor import Position
+from xloader.loader.loader import Loader
+from xloader.planning.remainder import RemainingOrder
+from xloader.planning.residence_times import ResidenceTimes
+from xloader.testing import write_store
+
+colors = pytest.importorskip("matplotlib.colors")
+residences = pytest.importorskip("xloader.plots.residences")
+COLOURS = residences.COLOURS
+
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+
+
+def samples_of(num_chunks: int = 24, window: int = 3, stride: int = 1) -> Samples:
+    size = 8 * num_chunks
+    ds = xr.Dataset({"t": (("time", "x"), np.zeros((size, 4000), "f4"))})
+    store = write_store(ds, {"t": (8, 4000)})
+    return xloader.open(store).window(time=window, stride=stride)
+
+
+def made(loader: Loader) -> ResidenceTimes:
+    times = loader.explain()._times
+    assert times is not None
+    return times()
+
+
+def needed_steps(loader: Loader, part: Any) -> list[tuple[int, int, int, int]]:
+    """Lane, block, first and last step of each residence, found sample by sample."""
+    found = []
+    sublanes = part.sublanes
+    for number, lane in enumerate(part.lanes(range(sublanes.num))):
+        own = lane.schedule.residences[0]
+        done = sublanes.num_done_of(number)
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        place = 0
+        for entries, _ in lane.order.places():
+            for entry in entries.tolist():
+                step = place // sublanes.share + done
+                place += 1
+                for member in own.members[own.offsets[entry] : own.offsets[entry + 1]].tolist():
+                    first.setdefault(member, step)
+                    last[member] = step
+        found += [(number, int(own.block[m]), first[m], last[m]) for m in sorted(first)]
+    return sorted(found)
+
+
+CASES = {
+    "shuffled": {"memory": "2MiB"},
+    "two lanes": {"memory": "4MiB", "lanes": 2},
+    "in order": {"memory": "2MiB", "shuffle": False},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("first_step", [0, 11])
+def test_bars_are_from_the_first_to_the_last_step_that_needs_a_chunk(case, first_step):
+    loader = samples_of().loader(batch_size=8, output="numpy", **CASES[case])
+    if first_step:
+        loader.move_to(Position(0, first_step))
+    times = made(loader)
+    part = loader._left(loader._cursor.start)
+    expected = needed_steps(loader, part)
+    bars = sorted(
+        zip(times.lane.tolist(), times.block.tolist(), times.load, times.drop, strict=True)
+    )
+    assert len(bars) == len(expected) == loader.explain().num_reads
+    assert times.first_step == first_step
+    # To within the samples of a chunk, and a step.
+    near = 8 / part.sublanes.share + 0.6
+    for bar, (lane, block, first, last) in zip(bars, expected, strict=True):
+        assert bar[:2] == (lane, block)
+        assert bar[2] == pytest.approx(first, abs=near)
+        assert bar[3] == pytest.approx(last + 1, abs=near)
+    is_left = any(isinstance(lane.order, RemainingOrder) for lane in part.lanes([0]))
+    assert is_left == bool(first_step)
+
+
+def test_chunks_that_stay_for_later_epochs_are_not_dropped():
+    loader = samples_of().loader(batch_size=8, output="numpy", memory="256MiB")
+    times = made(loader)
+    assert loader.plan.is_resident
+    assert times.drop.tolist() == [times.num_steps] * 24
+
+
+def test_regions_of_batches_have_the_mean_that_the_plan_promises():
+    loader = samples_of().loader(batch_size=8, output="numpy", memory="2MiB", drop_last=True)
+    times = made(loader)
+    assert times.batches.tolist() == list(range(len(loader)))
+    assert times.regions.mean() == pytest.approx(loader.explain().mixing)
+
+
+def test_bars_have_the_colour_of_their_lane_and_marked_ends():
+    loader = samples_of().loader(batch_size=8, output="numpy", memory="4MiB", lanes=2)
+    times = made(loader)
+    above, below = loader.explain().plot().axes
+    (bars,) = above.collections
+    drawn = [tuple(colour[:3]) for colour in bars.get_facecolors()]
+    assert drawn == [colors.to_rgb(COLOURS[lane]) for lane in times.lane]
+    boxes = np.array([path.vertices[:4] for path in bars.get_paths()])
+    assert np.allclose(boxes[:, 0, 0], times.load)
+    assert np.allclose(boxes[:, 1, 0], times.drop)
+    assert np.allclose(boxes[:, :, 1].mean(axis=1), times.block)
+    loads, drops = above.lines
+    assert np.array_equal(loads.get_xdata(), times.load)
+    assert np.array_equal(drops.get_xdata(), times.drop)
+    legend = [text.get_text() for text in above.get_legend().get_texts()]
+    assert legend == ["lane 0", "lane 1", "load", "drop"]
+    assert above.get_ylabel() == "chunk of t"
+    assert below.get_xlabel() == "step of the epoch"
+    line, mean, full = below.lines
+    assert line.get_ydata().tolist() == times.regions.tolist()
+    assert mean.get_ydata()[0] == loader.explain().mixing
+    assert full.get_ydata()[0] == loader.explain().full_mixing
+
+
+def test_many_bars_become_the_number_of_chunks_in_each_cell(monkeypatch):
+    loader = samples_of().loader(batch_size=8, output="numpy", memory="4MiB", lanes=2)
+    times = made(loader)
+    monkeypatch.setattr(residences, "_MOST_BARS", 10)
+    monkeypatch.setattr(residences, "_MOST_ENDS", 5)
+    monkeypatch.setattr(residences, "_NUM_COLUMNS", 30)
+    monkeypatch.setattr(residences, "_MOST_ROWS", 6)
+    scale = 30 / times.num_steps
+    for lane in (0, 1):
+        expected = np.zeros((6, 30), int)
+        own = zip(times.lane, times.block, times.load, times.drop, strict=True)
+        for number, block, load, drop in own:
+            if number == lane:
+                expected[block * 6 // 24, int(load * scale) : int(drop * scale) + 1] += 1
+        assert residences.stay_density(times, lane).tolist() == expected.tolist()
+    above = loader.explain().plot().axes[0]
+    assert not above.collections
+    (image,) = above.images
+    assert image.get_array().shape == (6, 30, 3)
+    assert image.get_extent() == [0, times.num_steps, -0.5, 23.5]
+    density = sum(residences.stay_density(times, lane) for lane in (0, 1))
+    is_white = (image.get_array() == 1.0).all(axis=-1)
+    assert np.array_equal(is_white, density == 0)
+    assert "darker: more chunks" in [text.get_text() for text in above.get_legend().get_texts()]
+
+
+def test_workers_have_the_steps_that_are_theirs():
+    from xloader.torch import IterableDataset
+
+    dataset = IterableDataset(samples_of(), batch_size=8, memory="4MiB")
+    times = dataset.explain(num_workers=2)._times()
+    assert times.num_steps == 24
+    assert times.num_lanes == 1
+    assert float(times.load.min()) < 1.5
+    assert float(times.drop.max()) == pytest.approx(24, abs=1)
+
+
+def test_an_explanation_stays_small_and_says_when_its_plan_is_gone():
+    loader = samples_of().loader(batch_size=8, output="numpy", memory="2MiB")
+    explained = loader.explain()
+    drawn = explained._times()
+    # Without the loader, the schedule is made again.
+    del loader
+    again = explained._times()
+    assert np.array_equal(drawn.load, again.load)
+    assert len(pickle.dumps(explained)) < 4096
+    copy = pickle.loads(pickle.dumps(explained))
+    assert copy == explained
+    assert str(copy) == str(explained)
+    assert "_times" not in copy.to_dict()
+    json.dumps(copy.to_dict(), default=str)
+    with pytest.raises(OptionError, match="where the loader is"):
+        copy.plot()
+    with pytest.raises(OptionError, match="not known here"):
+        samples_of().explain(order=[3, 1, 2], memory="16MiB").plot()

@@ -1,0 +1,1 @@
+"""Compares loaders on a user's own data: ``xloader bench``."""

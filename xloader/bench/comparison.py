@@ -1,0 +1,169 @@
+"""Compares xloader with a plain PyTorch ``DataLoader`` and with xbatcher, on the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, Final
+
+from xloader.bench.plain_samples import (
+    IselSamples,
+    PlainOpener,
+    XbatcherSamples,
+    why_not_plain,
+    why_not_xbatcher,
+)
+from xloader.bench.turns import BatchSize, LoaderSpeed, Pass, measure_in_turns
+from xloader.core.text_table import align_columns
+from xloader.samples.samples import Samples
+
+OURS: Final = "xloader"
+PLAIN: Final = "DataLoader over isel"
+XBATCHER: Final = "DataLoader over xbatcher"
+
+_OF_DATALOADER: Final = {"batch_size": 32, "shuffle": True, "seed": 0, "drop_last": False}
+"""Options of a loader that a ``DataLoader`` has too, and their defaults."""
+
+
+@dataclass(frozen=True)
+class LoaderComparison:
+    """Speeds of several loaders over the same samples.
+
+    Parameters
+    ----------
+    speeds : tuple of LoaderSpeed
+        One for each loader, xloader first.
+    left_out : dict of str to str
+        The loaders that were not measured, and why.
+    batch_size : int
+        Samples of a batch.
+    num_samples : int
+        Samples of an epoch.
+    num_workers : int
+        Worker processes of each ``DataLoader``.
+    """
+
+    speeds: tuple[LoaderSpeed, ...]
+    left_out: Mapping[str, str]
+    batch_size: int
+    num_samples: int
+    num_workers: int
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """How many times as fast as each other loader xloader is."""
+        ours = self.speeds[0].samples_per_second
+        return {own.name: ours / own.samples_per_second for own in self.speeds}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The speeds with their ratios, in types that JSON can hold."""
+        return {
+            "batch_size": self.batch_size,
+            "num_samples": self.num_samples,
+            "num_workers": self.num_workers,
+            "loaders": [
+                {**own.to_dict(), "xloader_is_times_as_fast": self.ratios[own.name]}
+                for own in self.speeds
+            ],
+            "left_out": dict(self.left_out),
+        }
+
+    def __str__(self) -> str:
+        rows = [["loader", "batches/s", "samples/s", "GB/s", "epochs", "first batch", "xloader is"]]
+        for own in self.speeds:
+            ratio = self.ratios[own.name]
+            rows.append(
+                [
+                    own.name,
+                    f"{own.batches_per_second:,.1f}",
+                    f"{own.samples_per_second:,.0f}",
+                    f"{own.gb_per_second:.3f}",
+                    f"{own.num_samples / self.num_samples:,.2f}",
+                    f"{own.first_seconds:.2f} s",
+                    "" if own.name == OURS else f"{ratio:,.1f} times as fast",
+                ]
+            )
+        workers = f"{self.num_workers} worker{'s' * (self.num_workers != 1)}"
+        lines = [
+            f"{self.num_samples:,} samples in batches of {self.batch_size}; {workers} a DataLoader",
+            align_columns(rows),
+        ]
+        lines += [f"{name} is left out: {reason}" for name, reason in self.left_out.items()]
+        return "\n".join(lines)
+
+
+def compare_loaders(
+    samples: Samples,
+    opener: PlainOpener,
+    *,
+    seconds: float,
+    num_workers: int,
+    loader_options: Mapping[str, Any],
+) -> LoaderComparison:
+    """Measure loaders over samples, in turns.
+
+    Parameters
+    ----------
+    samples : Samples
+        Samples of one store, without transforms.
+    opener : PlainOpener
+        Opens the same store with xarray.
+    seconds : float
+        Time for each loader.
+    num_workers : int
+        Worker processes of each ``DataLoader``.
+    loader_options : mapping of str to object
+        Options of `Samples.loader`.
+
+    Returns
+    -------
+    LoaderComparison
+        The speeds, and the loaders that were left out.
+
+    Raises
+    ------
+    XloaderError
+        As `Samples.loader` raises it.
+    """
+    recipe = samples.recipe
+    opener = replace(opener, selection=recipe.selection)
+    has_torch = find_spec("torch") is not None
+    left_out = {PLAIN: why_not_plain(recipe), XBATCHER: why_not_xbatcher(recipe)}
+    if find_spec("xbatcher") is None:
+        left_out[XBATCHER] = "xbatcher is not installed"
+    if not has_torch:
+        left_out |= dict.fromkeys((PLAIN, XBATCHER), "PyTorch is not installed")
+    options = {**loader_options, "output": "torch" if has_torch else "numpy"}
+    passes: dict[str, Pass] = {OURS: partial(_our_epoch, samples, options)}
+    common = {name: loader_options.get(name, own) for name, own in _OF_DATALOADER.items()}
+    kinds: dict[str, Callable[..., Any]] = {PLAIN: IselSamples, XBATCHER: XbatcherSamples}
+    closes = []
+    for name, kind in kinds.items():
+        if not left_out[name]:
+            # It imports torch.
+            from xloader.bench.torch_loaders import DataLoaderPass
+
+            epochs = DataLoaderPass(kind(recipe, opener), num_workers=num_workers, **common)
+            passes[name] = epochs
+            closes.append(epochs.close)
+    try:
+        speeds, failed = measure_in_turns(passes, seconds, must=OURS)
+    finally:
+        for close in closes:
+            close()
+    return LoaderComparison(
+        tuple(speeds),
+        {name: reason for name, reason in (left_out | failed).items() if reason},
+        common["batch_size"],
+        len(samples),
+        num_workers,
+    )
+
+
+def _our_epoch(samples: Samples, options: Mapping[str, Any]) -> Iterator[BatchSize]:
+    # A new loader in each turn: what another has kept in memory would be no reading.
+    with samples.loader(**options) as loader:
+        for batch in loader:
+            yield BatchSize(len(batch[0]), sum(field.nbytes for field in batch))

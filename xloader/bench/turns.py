@@ -1,0 +1,169 @@
+"""Measures several loaders in turns, so that all meet the same drift in the machine's speed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from xloader.errors import EmptySamplesError
+
+NUM_TURNS: Final = 3
+
+
+class BatchSize(NamedTuple):
+    """The size of one batch: its number of samples, and its bytes."""
+
+    num_samples: int
+    nbytes: int
+
+
+Pass = Callable[[], Iterator[BatchSize]]
+"""Starts an epoch. The epoch ends early when the iterator is closed."""
+
+
+@dataclass(frozen=True)
+class LoaderSpeed:
+    """The batches that one loader delivered in all of its turns.
+
+    Parameters
+    ----------
+    name : str
+        Name of the loader.
+    num_batches, num_samples, nbytes : int
+        Batches, samples and bytes that were delivered.
+    seconds : float
+        Time of its turns. Each begins with the call of ``iter``.
+    first_seconds : float
+        Time to the first batch at the very first, when imports, workers and caches are cold.
+    """
+
+    name: str
+    num_batches: int
+    num_samples: int
+    nbytes: int
+    seconds: float
+    first_seconds: float
+
+    @property
+    def batches_per_second(self) -> float:
+        """Batches a second."""
+        return self.num_batches / self.seconds
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples a second."""
+        return self.num_samples / self.seconds
+
+    @property
+    def gb_per_second(self) -> float:
+        """Delivered bytes a second, in units of 10^9 bytes."""
+        return self.nbytes / self.seconds / 1e9
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counts and the rates by name."""
+        return {
+            "name": self.name,
+            "num_batches": self.num_batches,
+            "num_samples": self.num_samples,
+            "nbytes": self.nbytes,
+            "seconds": self.seconds,
+            "first_seconds": self.first_seconds,
+            "batches_per_second": self.batches_per_second,
+            "samples_per_second": self.samples_per_second,
+            "gb_per_second": self.gb_per_second,
+        }
+
+
+def measure_in_turns(
+    passes: Mapping[str, Pass],
+    seconds: float,
+    *,
+    must: str,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[list[LoaderSpeed], dict[str, str]]:
+    """Measure loaders in turns.
+
+    Parameters
+    ----------
+    passes : mapping of str to callable
+        What starts an epoch of each loader.
+    seconds : float
+        Time for each loader, in all turns together. A batch that has begun is waited for.
+    must : str
+        The loader whose errors are raised. Others that fail at their first batch are left out.
+    clock : callable
+        Gives the time in seconds.
+
+    Returns
+    -------
+    speeds : list of LoaderSpeed
+        One for each loader that works, in the order given.
+    failed : dict of str to str
+        The errors of the others.
+
+    Raises
+    ------
+    EmptySamplesError
+        If a loader has no batch.
+    """
+    first: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for name, own in passes.items():
+        try:
+            first[name] = _take(own, 0.0, clock).seconds
+        # Other libraries, and their worker processes, fail in ways of their own.
+        except Exception as error:
+            if name == must:
+                raise
+            text = next(iter(reversed(str(error).strip().splitlines())), "")
+            failed[name] = f"it fails ({type(error).__name__}: {text})"
+    turns: dict[str, list[_Turn]] = {name: [] for name in first}
+    for _ in range(NUM_TURNS):
+        for name, done in turns.items():
+            done.append(_take(passes[name], seconds / NUM_TURNS, clock))
+    speeds = [
+        LoaderSpeed(
+            name,
+            sum(turn.num_batches for turn in done),
+            sum(turn.num_samples for turn in done),
+            sum(turn.nbytes for turn in done),
+            max(sum(turn.seconds for turn in done), 1e-9),
+            first[name],
+        )
+        for name, done in turns.items()
+    ]
+    return speeds, failed
+
+
+class _Turn(NamedTuple):
+    num_batches: int
+    num_samples: int
+    nbytes: int
+    seconds: float
+
+
+def _take(start: Pass, seconds: float, clock: Callable[[], float]) -> _Turn:
+    """Take batches for some time, at least one; a new epoch follows the one that ends."""
+    num_batches = num_samples = nbytes = 0
+    begin = clock()
+    while True:
+        before = num_batches
+        epoch = start()
+        for batch in epoch:
+            num_batches += 1
+            num_samples += batch.num_samples
+            nbytes += batch.nbytes
+            elapsed = clock() - begin
+            if elapsed >= seconds:
+                # What works ahead must not work on in the turns of the others.
+                if callable(close := getattr(epoch, "close", None)):
+                    close()
+                return _Turn(num_batches, num_samples, nbytes, elapsed)
+        if num_batches == before:
+            raise EmptySamplesError(
+                "an epoch has no batch",
+                given="drop_last, and fewer samples than batch_size",
+                remedy="choose a smaller batch size, or keep the last batch",
+            )

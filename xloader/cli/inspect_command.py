@@ -1,0 +1,80 @@
+"""``xloader inspect``: variables, chunk grids, labels and faults of a store."""
+
+from __future__ import annotations
+
+import click
+
+from xloader.cli.endings import end_incomplete, plain_endings
+from xloader.cli.json_output import print_json
+from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_store
+
+_ALL = "all"
+
+
+def _num_chunks(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    if value is None or value == _ALL:
+        return None if value is None else 0
+    if not value.isdecimal() or not int(value):
+        raise click.BadParameter(
+            f"{value!r} is not a number of chunks. Write --nan after STORE for all chunks, or for "
+            "example --nan=10."
+        )
+    return int(value)
+
+
+@click.command(
+    "inspect", cls=SampleCommand, short_help="Show what is in a store, and what is broken."
+)
+@takes_store
+@click.option(
+    "--nan",
+    "nan_chunks",
+    is_flag=False,
+    flag_value=_ALL,
+    metavar="[N]",
+    callback=_num_chunks,
+    help="Count NaN, and find chunks that cannot be read: of all chunks, or of N of each variable.",
+)
+@click.option(
+    "--on-missing",
+    type=click.Choice(["warn", "fill"]),
+    default="warn",
+    show_default=True,
+    help="fill: absent chunks are absent on purpose, and no problem.",
+)
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+def inspect(
+    description: SampleDescription, nan_chunks: int | None, on_missing: str, is_json: bool
+) -> None:
+    """Show the variables, chunk grids and labels of STORE, and what is broken.
+
+    Labels and sizes are read, but no values, except with --nan. What is broken is named, and the
+    rest is shown.
+
+    \b
+    Examples:
+      xloader inspect era5.zarr
+      xloader inspect era5.zarr --variables t2m --nan=10
+      xloader inspect era5.zarr --nan --json
+
+    Exit codes: 0 nothing is broken, 1 something is, 2 an error, 130 interrupted.
+    """
+    # Counting needs modules that --help does not.
+    from xloader.jobs.inspection.store_inspection import inspect_store
+
+    with plain_endings():
+        inspection = inspect_store(
+            description.store,
+            variables=description.variable_names,
+            group=description.group,
+            storage_options=description.storage_options,
+            nan_chunks=nan_chunks,
+            on_missing="fill" if on_missing == "fill" else "warn",
+        )
+        if is_json:
+            print_json(inspection)
+        else:
+            click.echo(str(inspection))
+        if inspection.problems:
+            names = ", ".join(dict.fromkeys(own.subject for own in inspection.problems))
+            end_incomplete(f"Broken: {names}.")

@@ -1,0 +1,1 @@
+"""Looks at a store: variables, grids, labels, absent chunks and NaN. ``xloader inspect``."""

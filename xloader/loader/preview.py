@@ -1,0 +1,119 @@
+"""A picture of the batch that comes next, read without a loader's memory and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.libraries import require_matplotlib
+from xloader.core.nbytes import show_nbytes
+from xloader.core.option_checks import MOST, check_whole
+from xloader.engine.sample_reader import read_samples
+from xloader.errors import EmptySamplesError
+from xloader.loader.batch_origin import BatchOrigin
+from xloader.loader.cursor import Position
+from xloader.loader.rank_plan import RankPlan
+from xloader.loader.sample_panels import draw_samples
+from xloader.planning.epoch import Epoch
+from xloader.planning.remainder import Remainder
+from xloader.recipe.names import SAMPLE
+from xloader.transforms.apply_steps import finish
+from xloader.transforms.batch_datasets import show_labels
+from xloader.transforms.rng import Chance
+
+if TYPE_CHECKING:
+    from xloader.plots.canvas import Picture
+
+
+def draw_preview(
+    rank_plan: RankPlan,
+    part: Epoch | Remainder,
+    start: Position,
+    num_rows: int,
+    channel: str | Sequence[str] | None,
+) -> Picture:
+    """Draw the first batch of an epoch, or of the rest of one; see `Loader.preview`.
+
+    Parameters
+    ----------
+    rank_plan : RankPlan
+        The plan.
+    part : Epoch or Remainder
+        What the next iteration delivers.
+    start : Position
+        Its position.
+    num_rows : int
+        The most rows that are drawn.
+    channel : str or sequence of str, optional
+        The channels that are drawn.
+    """
+    require_matplotlib()
+    check_whole("num_rows", num_rows, 1, MOST)
+    ids, times = first_rows(rank_plan, part)
+    if not len(ids):
+        raise EmptySamplesError(
+            "there is no batch to draw",
+            given=f"{part.num_steps} batches left in epoch {start.epoch}",
+            allowed="a batch or more",
+            remedy="call set_epoch for another epoch, or pass drop_last=False",
+        )
+    recipe, seed = rank_plan.recipe, rank_plan.options.seed
+    arrays = read_samples(recipe, rank_plan.layouts, ids)
+    chance = Chance(seed, start.epoch, times)
+    arrays = finish(recipe, rank_plan.layouts, arrays, ids, chance)
+    origin = BatchOrigin.of(recipe, seed, start.epoch, times)
+    frame = origin.to_xarray(arrays, ids)
+    frames = {
+        f"sample {ids[row]} (row {row})": show_labels(frame.isel({SAMPLE: row}))
+        for row in range(min(num_rows, len(ids)))
+    }
+    which = "First" if not start.step else f"Batch {start.step + 1}"
+    title = f"{which} of {rank_plan.num_steps:,} batches of epoch {start.epoch}: {_facts(arrays)}"
+    return draw_samples(frames, recipe, channel, title, len(ids))
+
+
+def first_rows(rank_plan: RankPlan, part: Epoch | Remainder) -> tuple[Ints, Ints | None]:
+    """Ids and occurrences of the first batch's samples, in row order, without padding.
+
+    Parameters
+    ----------
+    rank_plan : RankPlan
+        The plan.
+    part : Epoch or Remainder
+        What is left of the epoch.
+    """
+    if not part.num_steps:
+        return np.zeros(0, np.int64), None
+    found, occurrences = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    sublanes = part.sublanes
+    numbers = rank_plan.sublanes()
+    for number, lane in zip(numbers, part.lanes(numbers), strict=True):
+        # A step that is made again is not delivered.
+        begin = sublanes.num_again_of(number) * sublanes.share
+        end = min(begin + sublanes.share, sublanes.most_samples(number), lane.order.num_samples)
+        num_left = end - begin
+        for entries, ranks in lane.order.places(begin):
+            if num_left <= 0:
+                break
+            ids, times = lane.order.identify(entries[:num_left], ranks[:num_left])
+            found.append(ids)
+            occurrences.append(np.zeros(len(ids), np.int64) if times is None else times)
+            num_left -= len(ids)
+    all_times = np.concatenate(occurrences)
+    return np.concatenate(found), all_times if all_times.any() else None
+
+
+def _facts(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Samples, bytes, shapes and dtypes of a batch, and its share of NaN, as text."""
+    shapes = []
+    for name, array in arrays.items():
+        text = f"{name} {array.shape} {array.dtype}"
+        num_nan = int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0
+        shapes.append(text + (f", {num_nan / array.size:.2%} NaN" if num_nan else ""))
+    num = len(next(iter(arrays.values())))
+    size = show_nbytes(sum(array.nbytes for array in arrays.values()))
+    return f"{num:,} sample{'s' * (num != 1)}, {size}\n{'; '.join(shapes)}"

@@ -1,0 +1,153 @@
+"""Plans for several memories and bounds of amplification beside each other, and the best of them.
+
+A plan is on the *front* if no other one reads as few chunks, mixes as well and needs as little
+memory, and is better in one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xloader.core.nbytes import show_nbytes
+from xloader.core.text_table import align_columns
+from xloader.planning.explain import Explanation
+
+
+@dataclass(frozen=True)
+class ComparedPlan:
+    """One plan of a comparison, or the reason why there is none.
+
+    Parameters
+    ----------
+    memory_nbytes : int
+        The memory that was given, in bytes.
+    max_amplification : float
+        The bound of the reads a chunk that was given.
+    explanation : Explanation or None
+        What the plan costs; None if the memory is too small for any plan.
+    minimum_nbytes : int or None
+        The smallest memory that would do, if there is no plan.
+    is_on_front : bool
+        Whether no other plan is as good in reads, mixing and memory, and better in one of them.
+    """
+
+    memory_nbytes: int
+    max_amplification: float
+    explanation: Explanation | None
+    minimum_nbytes: int | None = None
+    is_on_front: bool = False
+
+    @property
+    def mixing_share(self) -> float | None:
+        """Mixing as a share of that of a full shuffle; None without a plan."""
+        told = self.explanation
+        return None if told is None else told.mixing / max(told.full_mixing, 1e-9)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The given numbers, and the figures of the plan; None where there is no plan."""
+        told = self.explanation
+        return {
+            "memory_nbytes": self.memory_nbytes,
+            "max_amplification": self.max_amplification,
+            "num_reads": told and told.num_reads,
+            "read_nbytes": told and told.read_nbytes,
+            "read_amplification": told and told.read_amplification,
+            "mixing": told and told.mixing,
+            "full_mixing": told and told.full_mixing,
+            "mixing_share": self.mixing_share,
+            "peak_nbytes": told and told.peak_nbytes,
+            "minimum_nbytes": self.minimum_nbytes,
+            "is_on_front": self.is_on_front,
+        }
+
+    def cells(self) -> list[str]:
+        """The texts of a row: one for each heading of `PlanComparison`."""
+        given = [show_nbytes(self.memory_nbytes), f"{self.max_amplification:g}"]
+        told = self.explanation
+        if told is None or self.mixing_share is None:
+            need = f"needs {show_nbytes(self.minimum_nbytes)}" if self.minimum_nbytes else "none"
+            return [*given, "-", "-", "-", "-", need, ""]
+        return [
+            *given,
+            f"{told.num_reads:,}",
+            f"{told.read_amplification:.3f}",
+            f"{told.mixing:.1f}",
+            f"{self.mixing_share:.0%}",
+            show_nbytes(told.peak_nbytes),
+            "*" if self.is_on_front else "",
+        ]
+
+
+_HEADS = (
+    *("memory", "max_amplification", "reads", "reads a chunk", "mixing", "of a full shuffle"),
+    *("peak memory", "front"),
+)
+
+
+@dataclass(frozen=True)
+class PlanComparison:
+    """Plans of the same samples beside each other; :meth:`xloader.Samples.compare_plans` makes it.
+
+    ``print(comparison)`` shows a table with a row for each plan. A star marks the plans on the
+    front: no other plan is as good in reads, mixing and memory, and better in one of them.
+
+    Attributes
+    ----------
+    plans : tuple of ComparedPlan
+        The plans, by memory and then by the bound of amplification.
+    """
+
+    plans: tuple[ComparedPlan, ...]
+
+    @property
+    def front(self) -> tuple[ComparedPlan, ...]:
+        """The plans on the front, in the same order."""
+        return tuple(plan for plan in self.plans if plan.is_on_front)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plans as a list of flat dicts, in types that JSON can hold."""
+        return {"plans": [plan.to_dict() for plan in self.plans]}
+
+    def __str__(self) -> str:
+        rows = [list(_HEADS), *(plan.cells() for plan in self.plans)]
+        return align_columns(rows, num_left=0)
+
+
+def mark_front(plans: Sequence[ComparedPlan]) -> tuple[ComparedPlan, ...]:
+    """Mark the plans that no other plan beats.
+
+    Parameters
+    ----------
+    plans : sequence of ComparedPlan
+        The plans. Those with equal figures are marked alike.
+
+    Returns
+    -------
+    tuple of ComparedPlan
+        Copies of the plans.
+    """
+    costs = [_costs(plan) for plan in plans]
+    return tuple(
+        ComparedPlan(
+            plan.memory_nbytes,
+            plan.max_amplification,
+            plan.explanation,
+            plan.minimum_nbytes,
+            own is not None and not any(_beats(other, own) for other in costs),
+        )
+        for plan, own in zip(plans, costs, strict=True)
+    )
+
+
+def _costs(plan: ComparedPlan) -> tuple[float, ...] | None:
+    """Numbers of which less is better."""
+    told = plan.explanation
+    return None if told is None else (told.num_reads, -told.mixing, told.peak_nbytes)
+
+
+def _beats(other: tuple[float, ...] | None, own: tuple[float, ...]) -> bool:
+    if other is None or other == own:
+        return False
+    return all(theirs <= mine for theirs, mine in zip(other, own, strict=True))

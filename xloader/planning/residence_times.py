@@ -1,0 +1,188 @@
+"""When each chunk is in memory, in steps of an epoch: the arrays behind a picture of a plan."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.footprint import Group
+from xloader.order.protocol import AnyOrder
+from xloader.planning.epoch import Epoch
+from xloader.planning.mixing import batch_regions, region_dim
+from xloader.planning.remainder import Remainder, RemainingOrder
+
+_MOST_SAMPLES: Final = 1 << 17
+_NUM_SPOTS: Final = 64
+"""Places of a long epoch at which regions are counted."""
+
+Steps = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ResidenceTimes:
+    """The residences of an epoch's chunks, and the regions that its batches draw from.
+
+    A block stands for the chunks of several variables at one place. The blocks are those of the
+    group of variables with the most bytes.
+
+    Parameters
+    ----------
+    variables : tuple of str
+        The variables whose blocks they are.
+    num_other : int
+        Number of other variables, whose chunks are not listed.
+    num_blocks : int
+        Number of blocks.
+    num_lanes, num_steps : int
+        Number of lanes, and of steps.
+    first_step : int
+        The first step: above 0 for the rest of an epoch.
+    lane, block : numpy.ndarray of int64, shape (num_residences,)
+        The lane and the block of each residence.
+    load, drop : numpy.ndarray of float64, shape (num_residences,)
+        When it begins and ends, in steps, right to within the samples of a chunk.
+    batches, regions : numpy.ndarray, shape (num_batches,)
+        Steps of some batches, ascending, and the number of regions that each draws from.
+    """
+
+    variables: tuple[str, ...]
+    num_other: int
+    num_blocks: int
+    num_lanes: int
+    num_steps: int
+    first_step: int
+    lane: Ints
+    block: Ints
+    load: Steps
+    drop: Steps
+    batches: Ints
+    regions: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class TimesMaker:
+    """Makes the `ResidenceTimes` of an epoch when they are asked for.
+
+    It does not keep the schedule of the epoch in memory. If nothing else does either, the schedule
+    is made again.
+
+    Parameters
+    ----------
+    epoch : Epoch or Remainder
+        The epoch, without what was computed of it.
+    processes : sequence of (sequence of int)
+        The numbers of each process's sub-lanes.
+    made : weakref.ref
+        The epoch with what was computed of it.
+    """
+
+    epoch: Epoch | Remainder
+    processes: Sequence[Sequence[int]]
+    made: weakref.ref[Epoch | Remainder]
+
+    @classmethod
+    def of(cls, epoch: Epoch | Remainder, processes: Sequence[Sequence[int]]) -> TimesMaker:
+        """The maker of an epoch's times."""
+        return cls(_forgetful(epoch), processes, weakref.ref(epoch))
+
+    def __call__(self) -> ResidenceTimes:
+        """The times, found now."""
+        epoch = self.made()
+        if epoch is None:
+            epoch = _forgetful(self.epoch)
+        return residence_times(epoch, self.processes)
+
+
+def _forgetful(epoch: Epoch | Remainder) -> Epoch | Remainder:
+    """The same epoch, without anything that was computed of it."""
+    if isinstance(epoch, Remainder):
+        return replace(epoch, whole=replace(epoch.whole))
+    return replace(epoch)
+
+
+def residence_times(epoch: Epoch | Remainder, processes: Sequence[Sequence[int]]) -> ResidenceTimes:
+    """Find when each chunk is in memory.
+
+    Parameters
+    ----------
+    epoch : Epoch or Remainder
+        The epoch, or the rest of it.
+    processes : sequence of (sequence of int)
+        The numbers of each process's sub-lanes.
+    """
+    footprint, sublanes = epoch.footprint, epoch.sublanes
+    sizes = [_total_nbytes(group) for group in footprint.groups]
+    index = sizes.index(max(sizes))
+    group = footprint.groups[index]
+    first = epoch.first_step if isinstance(epoch, Remainder) else 0
+    end = first + epoch.num_steps
+    lanes, blocks, loads, drops = [], [], [], []
+    numbers = [number for own in processes for number in own]
+    for number, lane in zip(numbers, epoch.lanes(numbers), strict=True):
+        own = lane.schedule.residences[index]
+        before = _samples_before(lane.order) / sublanes.share
+        # The batches of a sub-lane are those of one worker: every so-many-th of the lane's.
+        steps = (before + sublanes.num_done_of(number)) * sublanes.workers
+        steps += number % sublanes.workers
+        load, drop = steps[own.first_slot], steps[own.last_slot + 1]
+        if epoch.plan.is_resident:
+            drop = np.full(len(drop), float(end))
+        blocks.append(own.block)
+        lanes.append(np.full(len(own.block), number // sublanes.workers))
+        loads.append(np.clip(load, first, end))
+        drops.append(np.clip(drop, first, end))
+    batches, regions = _regions(epoch)
+    return ResidenceTimes(
+        tuple(demand.variable for demand in group.demands),
+        len(footprint.variables) - len(group.demands),
+        group.num_blocks,
+        sublanes.lanes,
+        epoch.num_steps,
+        first,
+        np.concatenate(lanes),
+        np.concatenate(blocks).astype(np.int64),
+        np.concatenate(loads),
+        np.concatenate(drops),
+        batches,
+        regions,
+    )
+
+
+def _total_nbytes(group: Group) -> int:
+    return group.num_blocks * group.most_read_nbytes
+
+
+def _samples_before(order: AnyOrder) -> Steps:
+    """Number of samples before each slot, and before the end; shape (num_slots + 1,).
+
+    Entries hand out their samples at an even pace, so each slot between an entry's first and last
+    has an equal share of them.
+    """
+    if isinstance(order, RemainingOrder):
+        return np.maximum(_samples_before(order.whole) - order.begin, 0.0)
+    first, last = order.first_slot.astype(np.int64), order.last_slot.astype(np.int64)
+    num_slots = int(last.max(initial=-1)) + 1
+    share = order.count / (last - first + 1)
+    change = np.bincount(first, share, num_slots + 1) - np.bincount(last + 1, share, num_slots + 1)
+    return np.concatenate([[0.0], np.cumsum(np.cumsum(change)[:-1])])
+
+
+def _regions(epoch: Epoch | Remainder) -> tuple[Ints, Ints]:
+    """Steps of some global batches, and the number of regions that each draws from."""
+    whole = epoch.whole if isinstance(epoch, Remainder) else epoch
+    sublanes, footprint = whole.sublanes, whole.footprint
+    orders = [lane.order for lane in whole.lanes(sublanes.of_one_batch)]
+    share = whole.plan.lane_share
+    numbers, counts = batch_regions(
+        footprint, region_dim(footprint), orders, share, _MOST_SAMPLES, _NUM_SPOTS
+    )
+    steps = numbers * sublanes.workers
+    first = epoch.first_step if isinstance(epoch, Remainder) else 0
+    is_left = (steps >= first) & (steps < first + epoch.num_steps)
+    return steps[is_left], counts[is_left]

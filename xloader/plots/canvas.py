@@ -1,0 +1,110 @@
+"""An empty picture, the colours of all pictures, and lines of more points than a picture has."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+"""Seven colours that colour-blind people can tell apart (Okabe and Ito, 2008)."""
+
+GREY: Final = "0.8"
+"""The colour of what has no value."""
+
+MOST_POINTS: Final = 2000
+"""The most points of a line: more would fall on the same pixels."""
+
+_MOST_TICKS: Final = 6
+
+
+class Picture(Figure):
+    """A figure that belongs to no window, and that notebooks show where it ends a cell."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=100)
+        return buffer.getvalue()
+
+
+def new_picture(width: float, height: float) -> Picture:
+    """An empty picture of a size in inches. The user's backend and settings stay as they are."""
+    picture = Picture(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(picture)
+    return picture
+
+
+@dataclass(frozen=True, eq=False)
+class PlotAxis:
+    """One axis of a panel: where its elements lie, and what stands beside it.
+
+    Parameters
+    ----------
+    label : str
+        Name and units.
+    values : numpy.ndarray of float64, shape (n,)
+        The place of each element, ascending or descending.
+    texts : tuple of str, optional
+        The label of each element where labels are no numbers, such as dates. The places then count
+        elements.
+    is_reversed : bool
+        Whether the axis begins at the top: for depths, pressures and rows of an image.
+    is_degrees : bool
+        Whether the values are degrees of latitude or longitude.
+    """
+
+    label: str
+    values: NDArray[np.float64]
+    texts: tuple[str, ...] | None = None
+    is_reversed: bool = False
+    is_degrees: bool = False
+
+    @property
+    def edges(self) -> NDArray[np.float64]:
+        """The borders between the elements, halfway between them; shape (n + 1,)."""
+        if len(self.values) < 2:
+            return np.concatenate([self.values - 0.5, self.values + 0.5])
+        middle = (self.values[1:] + self.values[:-1]) / 2
+        first, last = 2 * self.values[0] - middle[0], 2 * self.values[-1] - middle[-1]
+        return np.concatenate([[first], middle, [last]])
+
+    def is_like(self, other: PlotAxis) -> bool:
+        """Whether two axes have the same label and the same elements."""
+        if (self.label, self.texts) != (other.label, other.texts):
+            return False
+        return np.array_equal(self.values, other.values)
+
+    def put_ticks(self, axis: Any) -> None:
+        """Write dates and names beside an axis of matplotlib, where elements have such labels."""
+        if self.texts is not None:
+            num = min(len(self.texts), _MOST_TICKS)
+            places = np.unique(np.linspace(0, len(self.texts) - 1, num).round().astype(int))
+            axis.set_ticks(self.values[places], [self.texts[place] for place in places])
+
+
+def draw_range(
+    axes: Axes, places: NDArray[np.float64], values: NDArray[Any], colour: str, label: str = ""
+) -> None:
+    """Draw a line; of more points than a picture has, the range of values in each part of it.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+        Where to draw.
+    places, values : numpy.ndarray, shape (n,)
+        The points, from left to right.
+    colour, label : str
+        Colour of the line, and its name in the legend.
+    """
+    if len(values) <= MOST_POINTS:
+        axes.plot(places, values, color=colour, linewidth=1.2, label=label)
+        return
+    begins = np.arange(MOST_POINTS) * len(values) // MOST_POINTS
+    low, high = np.minimum.reduceat(values, begins), np.maximum.reduceat(values, begins)
+    axes.fill_between(places[begins], low, high, color=colour, linewidth=0.8, label=label)

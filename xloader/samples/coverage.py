@@ -1,0 +1,260 @@
+"""How often an epoch has each element: `Samples.coverage`.
+
+A sample counts once for each element that its fields need. Along one dimension, the windows at each
+position are counted, and then the windows that reach each element::
+
+    samples at positions     1   1   0   2            windows of 3, stride 2
+    elements                 1 1 2 1 1 0 2 2 2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.core.element_ranges import ElementRanges
+from xloader.core.libraries import require_matplotlib
+from xloader.core.position_counts import Counts, PositionCounts
+from xloader.core.windows import Windows
+from xloader.errors import OptionError
+from xloader.loader.plot_axes import axis_of, place_text
+from xloader.planning.cost_figures import FigureTable
+from xloader.recipe.layout import FieldLayout
+from xloader.recipe.recipe import Recipe, find
+from xloader.samples.single_samples import coords_of
+
+if TYPE_CHECKING:
+    from xloader.plots.canvas import Picture
+
+_MOST_CELLS: Final = 1 << 23
+"""Most elements of a map, each of 8 bytes."""
+_MOST_NAMED: Final = 3
+
+Runs = list[tuple[int, int]]
+"""Stretches of elements of a window: the first one and their number."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Coverage(FigureTable):
+    """How often the samples of an epoch need each element of the data.
+
+    Its text says for each dimension how many elements no sample needs, and where they lie.
+
+    Attributes
+    ----------
+    num_samples : int or float
+        Samples of an epoch.
+    counts : dict of str to xarray.DataArray
+        Per windowed dimension, the samples that need each element; int64, or float64 with the
+        expected numbers where an epoch draws samples at random.
+    grid : xarray.DataArray or None
+        The same for each element along the last two windowed dimensions. None if there is only one
+        windowed dimension, or if the map would have more than 8 million elements.
+    fields : tuple of str
+        The fields whose elements are counted.
+    """
+
+    num_samples: float
+    counts: Mapping[str, xr.DataArray]
+    grid: xr.DataArray | None
+    fields: tuple[str, ...]
+
+    def to_xarray(self) -> xr.Dataset:
+        """The counts as a Dataset with labels: ``<dim>_count`` and, for the map, ``count``."""
+        found = {f"{dim}_count": line for dim, line in self.counts.items()}
+        if self.grid is not None:
+            found["count"] = self.grid
+        return xr.Dataset(found, attrs={"num_samples": self.num_samples})
+
+    def plot(self) -> Picture:
+        """Draw the counts: a line for each dimension, and a map of the last two.
+
+        Elements that no sample needs are red below a line, and grey in the map.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        require_matplotlib()
+        from xloader.plots.coverage import CountGrid, CountLine, draw_coverage
+
+        lines = [
+            CountLine(axis_of(dim, dim, line), line.values) for dim, line in self.counts.items()
+        ]
+        grid = None
+        if self.grid is not None:
+            rows, columns = (axis_of(str(dim), str(dim), self.grid) for dim in self.grid.dims)
+            grid = CountGrid(rows, columns, self.grid.values)
+        return draw_coverage(lines, grid, f"{self._title()}, {_number(self.num_samples)} samples")
+
+    def _title(self) -> str:
+        return f"Coverage of an epoch by {', '.join(self.fields)}"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [("samples", f"{_number(self.num_samples)} an epoch")]
+        rows += [(dim, _line_text(line)) for dim, line in self.counts.items()]
+        if self.grid is not None:
+            over = " x ".join(map(str, self.grid.dims))
+            rows.append((over, _share_text(self.grid.values)))
+        elif len(self.counts) > 1:
+            rows.append(("map", f"left out: it has more than {_MOST_CELLS:,} elements"))
+        return rows
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def count_coverage(
+    recipe: Recipe, layouts: tuple[FieldLayout, ...], fields: Sequence[str]
+) -> Coverage:
+    """Count how often an epoch has each element; see `Samples.coverage`."""
+    windows = recipe.require_windows()
+    for name in fields:
+        find(name, [layout.name for layout in layouts], "field")
+    chosen = [own for own in layouts if own.parts and (not fields or own.name in fields)]
+    if not chosen:
+        raise OptionError(
+            "these fields need no element of the data",
+            given=", ".join(fields),
+            allowed="fields of variables",
+        )
+    positions = PositionCounts.of(windows, recipe.subset)
+    # Where an epoch takes a part of the samples, the next epochs take the others.
+    share = 1.0 if recipe.num_taken is None else recipe.num_taken / positions.total
+    offsets = [_offsets_along(chosen, number) for number in range(len(windows.dims))]
+    coords = coords_of(recipe)
+    counts = {
+        dim: _labelled(_along(windows, number, runs, line) * _scale(share), (dim,), coords)
+        for number, (dim, runs, line) in enumerate(
+            zip(windows.dims, offsets, positions.lines, strict=True)
+        )
+        if runs
+    }
+    grid = None
+    if len(windows.dims) > 1 and np.prod(windows.dim_sizes[-2:]) <= _MOST_CELLS:
+        found = _count_grid(windows, chosen, positions)
+        grid = _labelled(found * _scale(share), windows.dims[-2:], coords)
+    names = tuple(layout.name for layout in chosen)
+    num_samples = positions.total if recipe.num_taken is None else recipe.num_taken
+    return Coverage(num_samples, counts, grid, names)
+
+
+def _scale(share: float) -> float | int:
+    """A factor that keeps whole numbers where all samples are taken."""
+    return 1 if share == 1.0 else share
+
+
+def _labelled(counts: Counts, dims: tuple[str, ...], coords: xr.Coordinates) -> xr.DataArray:
+    labels = {dim: coords[dim].variable for dim in dims if dim in coords}
+    attrs = {"long_name": "samples of an epoch that need the element"}
+    return xr.DataArray(counts, labels, dims, attrs=attrs)
+
+
+def _offsets_along(layouts: Sequence[FieldLayout], number: int) -> Runs:
+    """The elements of a window, along a dimension, that some field needs."""
+    spans = {part.accesses[number] for layout in layouts for part in layout.parts} - {None}
+    offsets = [np.arange(count) * step + first for first, step, count in filter(None, spans)]
+    return _runs_of(np.unique(np.concatenate(offsets))) if offsets else []
+
+
+def _runs_of(offsets: NDArray[np.int64]) -> Runs:
+    begins = np.flatnonzero(np.diff(offsets, prepend=-2) > 1)
+    sizes = np.diff(begins, append=len(offsets))
+    return list(zip(offsets[begins].tolist(), sizes.tolist(), strict=True))
+
+
+def _along(windows: Windows, number: int, runs: Runs, counts: Counts, axis: int = 0) -> Counts:
+    """Replace an axis of positions by one of elements, and count the windows that need each."""
+    edges = np.arange(windows.dim_sizes[number] + 1)
+    positions = np.arange(windows.num_positions[number])
+    parts = (
+        ElementRanges.of(windows, number, (first, 1, size), positions).count(counts, axis, edges)
+        for first, size in runs
+    )
+    return np.asarray(sum(parts))
+
+
+def _count_grid(
+    windows: Windows, layouts: Sequence[FieldLayout], positions: PositionCounts
+) -> Counts:
+    """The samples that need each element along the last two windowed dimensions."""
+    first, second = len(windows.dims) - 2, len(windows.dims) - 1
+    found: Counts = np.zeros(windows.dim_sizes[-2:], np.int64)
+    for rows, columns in _rectangles(layouts, first, second):
+        if positions.plane is None:
+            # Windows lie at all combinations equally often.
+            both = int(positions.total) // np.prod(windows.num_positions[-2:], dtype=np.int64)
+            ones = (np.ones(windows.num_positions[d], np.int64) for d in (first, second))
+            lines = zip((first, second), (rows, columns), ones, strict=True)
+            across, along = (_along(windows, d, runs, one) for d, runs, one in lines)
+            found = found + both * np.outer(across, along)
+        else:
+            half = _along(windows, first, rows, positions.plane, 0)
+            found = found + _along(windows, second, columns, half, 1)
+    return found
+
+
+def _rectangles(
+    layouts: Sequence[FieldLayout], first: int, second: int
+) -> Iterator[tuple[Runs, Runs]]:
+    """The elements of a window along two dimensions, as products that do not overlap."""
+    parts = {(part.accesses[first], part.accesses[second]) for own in layouts for part in own.parts}
+    pairs = [(rows, columns) for rows, columns in parts if rows and columns]
+    if not pairs:
+        return
+    size = [max(own[d][0] + own[d][1] * (own[d][2] - 1) + 1 for own in pairs) for d in (0, 1)]
+    mask = np.zeros(size, np.bool_)
+    for rows, columns in pairs:
+        at = (np.arange(count) * step + begin for begin, step, count in (rows, columns))
+        mask[np.ix_(*at)] = True
+    # Rows of equal elements are one product.
+    patterns, which = np.unique(mask, axis=0, return_inverse=True)
+    for number, pattern in enumerate(patterns):
+        if pattern.any():
+            own = np.flatnonzero(which.reshape(-1) == number)
+            yield _runs_of(own), _runs_of(np.flatnonzero(pattern))
+
+
+def _line_text(line: xr.DataArray) -> str:
+    text = _share_text(line.values)
+    never = np.flatnonzero(line.values == 0)
+    if not len(never):
+        return text
+    dim = str(line.dims[0])
+    stretches = _runs_of(never)
+    named = [
+        place_text(line, dim, begin)
+        + (f" to {place_text(line, dim, begin + size - 1)}" if size > 1 else "")
+        for begin, size in stretches[:_MOST_NAMED]
+    ]
+    more = len(stretches) - len(named)
+    return f"{text}. Never: {', '.join(named)}" + (f" and {more:,} more stretches" if more else "")
+
+
+def _share_text(counts: Counts) -> str:
+    used = counts[counts > 0]
+    never = counts.size - used.size
+    text = (
+        f"{counts.size:,} elements, {never:,} of them never"
+        if never
+        else f"{counts.size:,} elements"
+    )
+    if not used.size:
+        return text
+    low, high = _number(used.min()), _number(used.max())
+    often = "once" if low == high == "1" else f"{low if low == high else f'{low} to {high}'} times"
+    return f"{text}, {'the others' if never else 'each'} {often}"
+
+
+def _number(count: float) -> str:
+    return f"{count:,.0f}" if count == round(count) else f"{count:,.4g}"

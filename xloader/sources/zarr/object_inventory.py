@@ -1,0 +1,136 @@
+"""The stored objects of an array, as its store lists them, beside those that it may have.
+
+No object is read: a chunk that is cut short is found by its size only if nothing is left of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from zarr.abc.store import Store
+
+from xloader.errors import XloaderError
+from xloader.sources import zarr_adapter
+from xloader.sources.stored_objects import ObjectInventory
+from xloader.sources.zarr.stored_grid import StoredGrid
+
+METADATA: Final = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
+"""Last parts of keys that hold no values."""
+
+CHUNK_KEY: Final = re.compile(r"(?:c[./])?\d+(?:[./]\d+)*|c")
+"""Keys of stored objects within their array: ``c/0/1`` of Zarr v3, ``0.1`` of v2, ``c`` or ``0``
+of a single value.
+"""
+
+_MOST_LISTED: Final = 2_000_000
+"""Arrays of more objects are not listed, which would take minutes and much memory."""
+
+_MOST_SIZES: Final = 1_000
+"""Sizes of so many objects are asked for. Of more objects, the total is estimated from a few."""
+
+_NUM_NAMED: Final = 3
+
+
+def take_inventory(
+    store: Store, path: str, grid: StoredGrid, key_of: Callable[[tuple[int, ...]], str]
+) -> ObjectInventory | None:
+    """List the stored objects of an array.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The open store.
+    path : str
+        Path of the array within the store.
+    grid : StoredGrid
+        How the array is cut.
+    key_of : callable
+        Gives the key of a stored object from its index.
+
+    Returns
+    -------
+    ObjectInventory or None
+        None if the store cannot be listed, or there are too many objects.
+    """
+    counts = grid.object_counts
+    if math.prod(counts) > _MOST_LISTED:
+        return None
+    found = list_keys(store, f"{path}/" if path else "")
+    if found is None:
+        return None
+    begin = len(path) + bool(path)
+    # Zip files list folders, and file managers leave files of their own.
+    there = {key for key in found if CHUNK_KEY.fullmatch(key, begin)}
+    expected = [key_of(index) for index in itertools.product(*map(range, counts))]
+    absent = [key for key in expected if key not in there]
+    beyond = sorted(there.difference(expected))
+    # Many objects are absent of sparse data; none of the others needs to be looked for twice.
+    present = [key for key in expected if key in there]
+    sizes = _sizes_of(store, present) if len(present) <= _MOST_SIZES else None
+    return ObjectInventory(
+        num_objects=len(expected),
+        num_absent=len(absent),
+        absent=tuple(absent[:_NUM_NAMED]),
+        num_beyond=len(beyond),
+        beyond=tuple(beyond[:_NUM_NAMED]),
+        empty=()
+        if sizes is None
+        else tuple(k for k, n in zip(present, sizes, strict=True) if not n),
+        nbytes=None if sizes is None else sum(sizes),
+    )
+
+
+def list_keys(store: Store, prefix: str, most: int | None = None) -> list[str] | None:
+    """The keys of a store that begin with a prefix.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The open store.
+    prefix : str
+        The prefix; empty for all keys.
+    most : int, optional
+        Number of keys after which to stop.
+
+    Returns
+    -------
+    list of str or None
+        None if the store cannot be listed.
+    """
+    if not (zarr_adapter.is_known() and store.supports_listing):
+        return None
+
+    async def collect() -> list[str]:
+        found = []
+        async for key in store.list_prefix(prefix):
+            found.append(key)
+            if most is not None and len(found) >= most:
+                break
+        return found
+
+    try:
+        return list(zarr_adapter.sync(collect()))
+    # A store over HTTP claims that it can be listed, and then fails in a way of its own.
+    except Exception:
+        return None
+
+
+def _sizes_of(store: Store, keys: Sequence[str]) -> list[int] | None:
+    """The size of each object in bytes; None if the store does not tell sizes without reading."""
+    inner = zarr_adapter.innermost(store)
+    # The method that stores inherit from zarr's base class reads the whole object.
+    if not isinstance(inner, Store) or type(inner).getsize is Store.getsize:
+        return None
+
+    async def ask() -> list[int]:
+        return list(await asyncio.gather(*(inner.getsize(key) for key in keys)))
+
+    try:
+        return list(zarr_adapter.sync(ask()))
+    except (XloaderError, OSError):
+        return None
