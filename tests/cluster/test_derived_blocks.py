@@ -134,6 +134,7 @@ def within_tasks(client: Any) -> da.Array:
 
 HELD: dict[str, Callable[[Any], da.Array]] = {
     "persisted": lambda client: rows().persist(),
+    "persisted as it is read": lambda client: rows().persist(),
     "scattered": scattered,
     "scattered, within tasks": within_tasks,
 }
@@ -150,6 +151,8 @@ def compute_within(block: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("kind", HELD)
 def test_held_data_is_read_here_and_within_tasks(client: Any, kind: str):
     ds = dataset_of(HELD[kind](client) * 2)
+    if "read" in kind:
+        ds = dataset_of((rows() * 2).persist())
     np.testing.assert_array_equal(read_epoch(ds), NUMBERS * 2)
     # As many tasks at a time as there are threads: none is left for the blocks.
     found = dict(ClusterTasks(client).run("reading", read_here, ds, range(4)))

@@ -153,13 +153,15 @@ class BlockRequests:
         return self._are_reached
 
 
-def with_held_values(tasks: Graph) -> Graph:
+def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
     """Tasks for this thread, with the values that a cluster holds: persisted and scattered ones.
 
     Parameters
     ----------
     tasks : dict
         The tasks.
+    keys : sequence
+        Keys of the values that are wanted.
 
     Raises
     ------
@@ -171,6 +173,7 @@ def with_held_values(tasks: Graph) -> Graph:
         return tasks
     held = [key for key, task in tasks.items() if isinstance(task, distributed.Future)]
     needed = {key for task in tasks.values() for key in getattr(task, "dependencies", ())}
+    needed |= set(keys)
     held += needed - tasks.keys()
     if not held:
         return tasks

@@ -106,7 +106,7 @@ class BlockComputer:
         tasks = graph.tasks(keys)
         if client is None:
             self._tell_of_closed()
-            found = _get_sync(with_held_values(tasks), keys)
+            found = _get_sync(with_held_values(tasks, keys), keys)
         else:
             self._last_client = weakref.ref(client)
             found = BlockRequests.of(client).get(client, tasks, keys)
