@@ -48,6 +48,7 @@ allowed, and what to do::
     |-- SlowReadWarning                     a batch has waited long for a chunk
     |-- PinningWarning                      memory that a GPU reads could not be pinned
     |-- StatisticsWarning                   statistics that may be of other data
+    |-- ClusterWarning                      this process computes what a cluster did before
     `-- ZarrReleaseWarning                  an unknown release of zarr; reading is slower
 """
 
@@ -450,6 +451,10 @@ class PinningWarning(XloaderWarning):
 
 class StatisticsWarning(XloaderWarning):
     """Statistics were made of other data than samples, or lie at the path of a job already."""
+
+
+class ClusterWarning(XloaderWarning):
+    """A dask cluster is no longer in use. This process computes the blocks now."""
 
 
 class ZarrReleaseWarning(XloaderWarning):

@@ -261,9 +261,7 @@ def test_nothing_stays_on_the_cluster(client: Any, samples: xloader.Samples):
             xloader.dask.checkpoint().save(b"x" * 1000)
 
     def left(dask_scheduler: Any) -> tuple[list[str], list[str]]:
-        variables = dask_scheduler.extensions["variables"].variables
-        tasks = [str(key) for key in dask_scheduler.tasks]
-        return [name for name in variables if name.startswith("xloader")], tasks
+        return names_of_variables(dask_scheduler), [str(key) for key in dask_scheduler.tasks]
 
     xloader.dask.run(save, samples, **OPTIONS)
     with pytest.raises(KeyError):
@@ -324,6 +322,19 @@ def test_what_cannot_be_sent_is_refused(client: Any, samples: xloader.Samples):
 def test_a_client_is_needed(samples: xloader.Samples):
     with pytest.raises(OptionError, match="no active client"):
         xloader.dask.run(gather, samples, **OPTIONS)
+
+
+def test_a_client_that_is_closed(client: Any, samples: xloader.Samples, tmp_path: Path):
+    # Through a closed client, nothing on the scheduler can be removed any more.
+    options = {**OPTIONS, "path": tmp_path / "job"}
+    with distributed.Client(client.scheduler.address, set_as_default=False) as own:
+        threading.Timer(0.5, own.close).start()
+        with pytest.raises(ClusterError, match="while running ranks"):
+            xloader.dask.run(lambda loader: time.sleep(2), samples, client=own, **options)
+        with pytest.raises(OptionError, match="client that was closed"):
+            xloader.dask.run(gather, samples, client=own, **OPTIONS)
+        with pytest.raises(OptionError, match="client that was closed"):
+            samples.stats(client=own)
 
 
 def test_a_cluster_without_workers(samples: xloader.Samples):
@@ -425,8 +436,16 @@ def test_an_older_attempt_gives_up_its_rank_on_the_scheduler(
     new.save(b"new")
     assert place.claim(3).load() == b"new"
     place.remove(client, 4)
+    # The scheduler hears of it on another connection than of requests.
+    while client.run_on_scheduler(names_of_variables):
+        time.sleep(0.01)
     with pytest.raises(ClusterError, match="its job has ended"):
         new.save(b"newer")
+
+
+def names_of_variables(dask_scheduler: Any) -> list[str]:
+    variables = dask_scheduler.extensions["variables"].variables
+    return [name for name in variables if name.startswith("xloader")]
 
 
 def test_a_folder_of_something_else_is_left_alone(

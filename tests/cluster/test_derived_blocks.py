@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import xarray as xr
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
 from tests.sources import kinds
-from xloader.errors import ChunkError, ClosedError, ClusterError, ReadTimeoutError
+from xloader.errors import ChunkError, ClosedError, ClusterError, ClusterWarning, ReadTimeoutError
 from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.sources.datasets.cluster_blocks import BlockRequests
 from xloader.sources.open.open_source import open_source
@@ -57,7 +57,7 @@ def read_epoch(ds: xr.Dataset, **options: Any) -> np.ndarray:
 
 
 def wait_until(is_so: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
@@ -110,6 +110,16 @@ def test_a_block_is_one_task(client: Any, tmp_path: Path):
     assert sum(seen) == 16
 
 
+@pytest.mark.filterwarnings("ignore:each of the 16 blocks")
+def test_a_task_that_many_blocks_need_has_one_form(client: Any):
+    array = rows()
+    # With the block itself, a part of the mean needs another task than with other blocks.
+    found = read_epoch(dataset_of(array - array.mean(axis=0)))
+    np.testing.assert_array_equal(found, (array - array.mean(axis=0)).compute())
+    told = [text for _, text in client.get_scheduler_logs() if "run_spec" in text]
+    assert not told
+
+
 def scattered(client: Any) -> da.Array:
     parts = client.scatter(list(NUMBERS.reshape(4, 16, 6)))
     whole = [da.from_delayed(dask.delayed(part), (16, 6), "f8") for part in parts]
@@ -158,6 +168,19 @@ def test_functions_that_compute_do_so_on_their_thread_within_tasks(client: Any):
         np.testing.assert_array_equal(values, expected)
 
 
+def read_beside_client(ds: xr.Dataset) -> np.ndarray:
+    # From now on, dask takes the worker's own client for the active one.
+    distributed.get_client()
+    return read_epoch(ds, read_timeout=10, max_retries=0)
+
+
+def test_tasks_of_the_user_compute_blocks_themselves(client: Any):
+    ds = dataset_of(rows() + 1)
+    futures = [client.submit(read_beside_client, ds, pure=False) for _ in range(2)]
+    for values in client.gather(futures):
+        np.testing.assert_array_equal(values, NUMBERS + 1)
+
+
 def test_held_data_cannot_be_read_without_the_client(client: Any):
     ds = dataset_of(rows().persist() + 1)
     with pytest.raises(ClusterError, match=r"no client is active in this process.*processes=0"):
@@ -167,13 +190,51 @@ def test_held_data_cannot_be_read_without_the_client(client: Any):
         read_epoch(ds)
 
 
+def test_blocks_that_this_process_computes_since_the_client_was_closed(client: Any):
+    source = open_source(dataset_of(rows() + 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kinds.read(source, "t", (0, 0))
+    client.close()
+    with pytest.warns(ClusterWarning, match="on its own threads now"):
+        found = kinds.read(source, "t", (1, 0))
+    np.testing.assert_array_equal(found, NUMBERS[4:8] + 1)
+    # It is said once.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kinds.read(source, "t", (2, 0))
+
+
+def test_blocks_that_workers_exchange_need_a_cluster(client: Any):
+    with dask.config.set({"array.rechunk.method": "p2p"}):
+        source = open_source(dataset_of(rows().rechunk((64, 2)).rechunk((16, 6)) + 1))
+    np.testing.assert_array_equal(kinds.read(source, "t", (1, 0)), NUMBERS[16:32] + 1)
+    with pytest.raises(ClusterError, match=r"p2p rechunk needs a cluster.*'tasks'"):
+        ClusterTasks(client).call("reading", kinds.read, source, "t", (1, 0))
+    client.close()
+    with pytest.raises(ClusterError, match="p2p rechunk needs a cluster"):
+        kinds.read(source, "t", (0, 0))
+
+
+@pytest.fixture(scope="module")
+def doomed() -> Iterator[Any]:
+    """A cluster of two workers, each to be killed by one test. No other starts in its place."""
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        local_cluster(2) as cluster,
+    ):
+        for nanny in cluster.workers.values():
+            nanny.auto_restart = False
+        yield cluster
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_a_lost_worker_and_the_values_that_only_it_had():
-    with local_cluster(1) as cluster, distributed.Client(cluster) as client:
-        ds = dataset_of(scattered(client) + 1)
-        source = open_source(ds)
-        np.testing.assert_array_equal(kinds.read(source, "t", (0, 0)), NUMBERS[:16] + 1)
-        (pid,) = client.run(os.getpid).values()
+def test_a_lost_worker_and_the_values_that_only_it_had(doomed: Any):
+    with distributed.Client(doomed) as client:
+        address, pid = next(iter(client.run(os.getpid).items()))
+        (part,) = client.scatter([NUMBERS], workers=[address])
+        source = open_source(dataset_of(da.from_delayed(dask.delayed(part), (64, 6), "f8") + 1))
+        np.testing.assert_array_equal(kinds.read(source, "t", (0, 0)), NUMBERS + 1)
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(ClusterError, match="tasks were cancelled or lost"):
             kinds.read(source, "t", (0, 0))
@@ -185,14 +246,11 @@ def die(block: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_blocks_that_kill_their_workers():
+def test_a_block_that_kills_its_worker(doomed: Any):
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        local_cluster(1) as cluster,
-        distributed.Client(cluster),
+        distributed.Client(doomed),
         pytest.raises(ClusterError, match="while computing blocks: workers died") as caught,
     ):
-        # One block, because the worker starts again after each that kills it.
         kinds.read(open_source(mapped(die)), "t", (0, 0))
     assert not isinstance(caught.value, ChunkError)
 
@@ -245,9 +303,10 @@ def test_blocks_under_way_are_forgotten_when_an_epoch_is_left(client: Any, tmp_p
         thread = threading.Thread(target=take_one, args=(loader,))
         thread.start()
         wait_until(lambda: list(tmp_path.glob("begun *")))
-        assert client.run_on_scheduler(num_tasks) > 1
+        # A second one waits for it, on the other thread.
+        wait_until(lambda: client.run_on_scheduler(num_tasks) > 1)
         loader.close()
-        thread.join(20)
+        thread.join()
     finally:
         gate.touch()
     wait_until_forgotten(client)

@@ -130,7 +130,7 @@ def run(
     _check_arguments(fn, samples, retries, worker_timeout, loader_options)
     own = _client_of(client, samples)
     data = _pickled(RankWork(fn, samples, loader_options))
-    with ExitStack() as at_end, cluster_errors("running ranks"):
+    with cluster_errors("running ranks"), ExitStack() as at_end:
         if world_size is None:
             world_size = _num_workers(own, worker_timeout)
         loader = _plan(samples, world_size, loader_options)

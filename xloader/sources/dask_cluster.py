@@ -29,8 +29,9 @@ def active_client() -> Any:
     Returns
     -------
     distributed.Client or None
-        None if there is none, if it can only be awaited, and within a task of a cluster, whosever
-        it is: a task that waits for other tasks could wait forever.
+        None if there is none, if it is closed or can only be awaited, and while this process
+        carries out a task of a cluster, even one that the user has sent: a task that waits for
+        other tasks could wait forever.
     """
     # A process that uses a cluster has imported it.
     distributed = sys.modules.get("distributed")
@@ -206,6 +207,8 @@ def _told_of(error: BaseException) -> tuple[str, str] | None:
             "its workers have no xloader of this version",
             "install the same packages on the workers as here",
         )
-    if isinstance(error, CommClosedError | ClosedClientError):
+    # dask's own error for a client whose loop has ended with it.
+    is_ended = type(error) is RuntimeError and str(error) == "IOLoop is closed"
+    if is_ended or isinstance(error, CommClosedError | ClosedClientError):
         return _LOST
     return None

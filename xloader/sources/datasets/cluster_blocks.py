@@ -10,9 +10,12 @@ Many threads of a loader ask for blocks at the same time::
 from __future__ import annotations
 
 import contextlib
+import graphlib
+import hashlib
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -63,7 +66,7 @@ class BlockRequests:
     _making: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self) -> None:
-        self._waiting: list[_Request] = []
+        self._waiting: deque[_Request] = deque()
         self._sending = threading.Lock()
         self._are_reached: bool | None = None
 
@@ -124,7 +127,8 @@ class BlockRequests:
         self._waiting.append(request)
         with self._sending:
             if request.futures is None and request.error is None:
-                sent, self._waiting = self._waiting, []
+                # Other threads add requests meanwhile; what one of them adds here, it finds sent.
+                sent = [self._waiting.popleft() for _ in range(len(self._waiting))]
                 try:
                     _submit(client, sent)
                 except Exception as problem:
@@ -194,9 +198,12 @@ def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
 
 def _submit(client: Any, requests: Sequence[_Request]) -> None:
     tasks: Graph = {}
+    asked: list[list[Hashable]] = []
     for request in requests:
-        tasks |= _joined(request.tasks, request.keys)
-    found = client.get(tasks, [list(request.keys) for request in requests], sync=False)
+        own, keys = _renamed(_joined(request.tasks, request.keys), request.keys)
+        tasks |= own
+        asked.append(keys)
+    found = client.get(tasks, asked, sync=False)
     for request, futures in zip(requests, found, strict=True):
         request.futures = futures
 
@@ -220,6 +227,38 @@ def _joined(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
         for key, task in tasks.items()
         if key not in held
     }
+
+
+def _renamed(tasks: Graph, keys: Sequence[Hashable]) -> tuple[Graph, list[Hashable]]:
+    """Tasks under names that stand for the tasks that they need too, and the new names of keys.
+
+    dask fuses tasks of one block in another way than the same tasks for another block. Under one
+    name, both would confuse the scheduler, which may then wait for ever. Alike ones stay shared.
+    """
+    from dask._task_spec import GraphNode
+
+    # Persisted blocks have their name on the cluster.
+    own = {key: task for key, task in tasks.items() if isinstance(task, GraphNode)}
+    if any(_is_exchange(task) for task in own.values()):
+        return tasks, list(keys)
+    needed = {key: task.dependencies & own.keys() for key, task in own.items()}
+    names: dict[Any, Any] = {}
+    for key in graphlib.TopologicalSorter(needed).static_order():
+        told = [type(own[key]).__name__, *sorted(repr(names[one]) for one in needed[key])]
+        names[key] = _suffixed(key, hashlib.blake2b(repr(told).encode(), digest_size=8).hexdigest())
+    renamed = {names[key]: task.substitute(names, key=names[key]) for key, task in own.items()}
+    held = {key: task for key, task in tasks.items() if key not in own}
+    return {**held, **renamed}, [names.get(key, key) for key in keys]
+
+
+def _is_exchange(task: Any) -> bool:
+    """Whether it is a task of dask's p2p rechunk. These find each other by their names."""
+    return type(task).__module__.startswith("distributed.shuffle")
+
+
+def _suffixed(key: Any, suffix: str) -> Hashable:
+    """A key with a suffix at its name, from which dask tells what kind of task it is."""
+    return (f"{key[0]}-{suffix}", *key[1:]) if isinstance(key, tuple) else f"{key}-{suffix}"
 
 
 def _is_large(value: Any) -> bool:

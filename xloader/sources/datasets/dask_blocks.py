@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.core.messages import warn_caller
+from xloader.errors import ClusterError, ClusterWarning
 from xloader.sources.chunk_sizes import span_of
-from xloader.sources.dask_cluster import active_client, cluster_errors
+from xloader.sources.dask_cluster import active_client, cluster_errors, is_closed
 from xloader.sources.datasets.cluster_blocks import BlockRequests, with_held_values
 from xloader.sources.datasets.dask_graphs import BlockGraph, Graph, has_layers, needed_tasks
 
@@ -60,6 +63,7 @@ class BlockComputer:
     def __init__(self) -> None:
         self._graphs: dict[tuple[str, ...], BlockGraph] = {}
         self._lock = threading.Lock()
+        self._last_client: weakref.ref[Any] | None = None
 
     def __reduce__(self) -> tuple[type[BlockComputer], tuple[()]]:
         return BlockComputer, ()
@@ -85,7 +89,8 @@ class BlockComputer:
         ValueError
             If a block has another shape than its array says.
         ClusterError
-            If the cluster fails, or the blocks need values that it does not have any more.
+            If the cluster fails, or the blocks need values that it does not have any more; or if
+            they can be computed only on a cluster, and no client is active.
         """
         blocks = [(array, _counting_empty(array.chunks, index)) for array, index in blocks]
         if not all(has_layers(array) for array, _ in blocks):
@@ -94,13 +99,32 @@ class BlockComputer:
                 for array, index in blocks
             ]
         keys = [(array.name, *index) for array, index in blocks]
-        tasks = self._graph_of([array for array, _ in blocks]).tasks(keys)
+        graph = self._graph_of([array for array, _ in blocks])
         client = active_client()
+        if client is None and graph.is_shuffled:
+            raise _shuffled(keys[0])
+        tasks = graph.tasks(keys)
         if client is None:
+            self._tell_of_closed()
             found = _get_sync(with_held_values(tasks, keys), keys)
         else:
+            self._last_client = weakref.ref(client)
             found = BlockRequests.of(client).get(client, tasks, keys)
         return [_checked(block, *place) for block, place in zip(found, blocks, strict=True)]
+
+    def _tell_of_closed(self) -> None:
+        """Warn if blocks were computed through a client that has been closed."""
+        with self._lock:
+            client = None if self._last_client is None else self._last_client()
+            if self._last_client is None or (client is not None and not is_closed(client)):
+                return
+            self._last_client = None
+        warn_caller(
+            "the dask client that computed blocks is closed, and no other one is active: this "
+            "process computes them on its own threads now. To use the cluster, keep a client open "
+            "while you iterate",
+            ClusterWarning,
+        )
 
     def _graph_of(self, arrays: Sequence[Any]) -> BlockGraph:
         """The graph of some arrays, made when they are first asked for."""
@@ -160,6 +184,16 @@ def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
         if len(members) > 1
         for name in members
     }
+
+
+def _shuffled(key: Hashable) -> ClusterError:
+    return ClusterError(
+        "dask's p2p rechunk needs a cluster, and no client is active in this process",
+        given=f"block {key!r}",
+        remedy="rechunk again under dask.config.set({'array.rechunk.method': 'tasks'}), which dask "
+        "does by itself only where no client is active, or write the data to a store; or keep a "
+        "client open, and read in its process (num_workers=0, processes=0)",
+    )
 
 
 def _get_sync(tasks: Graph, keys: Sequence[Any]) -> Any:

@@ -23,6 +23,11 @@ class BlockGraph:
     ----------
     arrays : sequence of dask.array.Array
         The arrays. Their graphs must have layers; see `has_layers`.
+
+    Attributes
+    ----------
+    is_shuffled : bool
+        Whether workers of a cluster must exchange parts of blocks, as in dask's p2p rechunk.
     """
 
     def __init__(self, arrays: Sequence[Any]) -> None:
@@ -36,6 +41,10 @@ class BlockGraph:
         # computing a small block.
         self._graph = optimize_blockwise(graph, keys=[array.name for array in arrays])  # type: ignore[no-untyped-call]
         self._optimize = arrays[0].__dask_optimize__
+        self.is_shuffled = any(
+            type(layer).__module__.startswith("distributed.shuffle")
+            for layer in self._graph.layers.values()
+        )
 
     def tasks(self, keys: Sequence[Hashable]) -> Graph:
         """The optimized tasks that some blocks need.
