@@ -48,7 +48,7 @@ allowed, and what to do::
     |-- SlowReadWarning                     a batch has waited long for a chunk
     |-- PinningWarning                      memory that a GPU reads could not be pinned
     |-- StatisticsWarning                   statistics that may be of other data
-    |-- ClusterWarning                      this process computes what a cluster did before
+    |-- ClusterWarning                      a cluster is not used, or has no worker yet
     `-- ZarrReleaseWarning                  an unknown release of zarr; reading is slower
 """
 
@@ -454,7 +454,7 @@ class StatisticsWarning(XloaderWarning):
 
 
 class ClusterWarning(XloaderWarning):
-    """A dask cluster is no longer in use. This process computes the blocks now."""
+    """A dask cluster is not used or no longer used, or has no worker yet."""
 
 
 class ZarrReleaseWarning(XloaderWarning):

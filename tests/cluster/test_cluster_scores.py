@@ -15,7 +15,7 @@ import xarray as xr
 
 import xloader
 from xloader import Batch, Samples
-from xloader.errors import ClusterError, OptionError, TransformError
+from xloader.errors import ClusterError, ClusterWarning, OptionError, TransformError
 from xloader.jobs.sample_units import cut_samples, num_reads
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
@@ -89,7 +89,8 @@ def test_errors_of_the_function_and_caches(client: Any, path: Path, tmp_path: Pa
     with pytest.raises(OptionError, match="cannot be sent to the workers"):
         samples.score(lambda batch: held[batch.ids], client=client)
     # The active client is not one that was asked for.
-    assert not samples.score(lambda batch: held[batch.ids]).any()
+    with pytest.warns(ClusterWarning, match="the function or mask cannot be sent"):
+        assert not samples.score(lambda batch: held[batch.ids]).any()
     first = samples.score(mean_rain, cache=tmp_path / "own")
     assert len(list((tmp_path / "own").rglob("*.scores"))) == 1
     np.testing.assert_array_equal(samples.score(mean_rain, cache=tmp_path / "own"), first)

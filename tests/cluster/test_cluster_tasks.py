@@ -16,7 +16,13 @@ from dask.utils import key_split
 
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
-from xloader.errors import ClusterError, CorruptChunkError, OptionError, TransformError
+from xloader.errors import (
+    ClusterError,
+    ClusterWarning,
+    CorruptChunkError,
+    OptionError,
+    TransformError,
+)
 from xloader.jobs.cluster_tasks import ClusterTasks, find_cluster
 from xloader.sources.dask_cluster import active_client
 
@@ -150,7 +156,8 @@ def test_find_cluster(client: Any, tmp_path: Path):
     assert find_cluster(client, recipe).client is client
     assert find_cluster(False, recipe) is None
     large = xr.Dataset({"t": ("time", np.zeros(2_000_000))}).xloader.window(time=2).recipe
-    assert find_cluster(None, large) is None
+    with pytest.warns(ClusterWarning, match="runs on threads of this process"):
+        assert find_cluster(None, large) is None
     with pytest.raises(OptionError, match="cannot be sent to the workers"):
         find_cluster(client, large)
     with pytest.raises(OptionError, match="client is not a dask client"):
@@ -183,7 +190,8 @@ def test_workers_that_start_for_tasks():
         cluster.adapt(minimum=0, maximum=1, interval="50ms", wait_count=10**6)
         recipe = xr.Dataset({"t": ("time", np.arange(8.0))}).xloader.window(time=2).recipe
         assert not client.nthreads()
-        found = find_cluster(None, recipe)
+        with pytest.warns(ClusterWarning, match="has no worker yet"):
+            found = find_cluster(None, recipe)
         assert found is not None
         assert len(client.nthreads()) == 1
 

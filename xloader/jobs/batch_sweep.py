@@ -77,7 +77,7 @@ class BatchSweep:
         own = replace(self, memory_nbytes=tasks.task_memory(self.memory_nbytes))
         num_reads = 0
         with tasks.memory_errors(self.memory_nbytes):
-            run = tasks.run("making batches", fill_unit, (own, out.dtype), units)
+            run = tasks.run("sweeping samples", fill_unit, (own, out.dtype), units)
             for unit, (values, count) in run:
                 out[ids_of(self.recipe, unit)] = values
                 num_reads += count

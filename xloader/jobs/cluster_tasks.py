@@ -19,7 +19,14 @@ from typing import Any, Final, TypeVar
 
 import cloudpickle
 
-from xloader.errors import ClusterError, MemoryBudgetError, OptionError, TransformError
+from xloader.core.messages import warn_caller
+from xloader.errors import (
+    ClusterError,
+    ClusterWarning,
+    MemoryBudgetError,
+    OptionError,
+    TransformError,
+)
 from xloader.jobs.task_warnings import TaskWarnings, collect_warnings
 from xloader.loader.process_messages import Warned
 from xloader.sources.dask_cluster import (
@@ -113,6 +120,12 @@ class ClusterTasks:
 
         How many threads share the memory of a worker is known only then.
         """
+        if not self._threads():
+            warn_caller(
+                "the dask cluster has no worker yet: this job waits for the first one. "
+                "client=False runs it on threads of this process",
+                ClusterWarning,
+            )
         while not self._threads():
             self.call("waiting for a worker", bool)
 
@@ -298,26 +311,38 @@ def find_cluster(
     own = active_client() if client is None else _checked(client)
     if own is None:
         return None
-    try:
-        nbytes = len(dump((recipe, beside))) + beside_nbytes
-        fault = f"a pickle of {nbytes:,} bytes" if nbytes > _MOST_SHARED_NBYTES else ""
-    except Exception as error:
-        fault = f"{type(error).__name__}: {error}"
+    what, fault = "the samples", _fault_of(recipe)
+    if not fault:
+        what, fault = "the function or mask", _fault_of((recipe, beside), beside_nbytes)
     if not fault:
         tasks = ClusterTasks(own)
         if waits:
             tasks.wait_for_worker()
         return tasks
     if client is None:
+        warn_caller(
+            f"this job runs on threads of this process and not on the dask cluster, because {what} "
+            f"cannot be sent to workers: {fault}. Pass client=False if that is meant",
+            ClusterWarning,
+        )
         return None
     raise OptionError(
-        "the samples cannot be sent to the workers of a cluster",
+        f"{what} cannot be sent to the workers of a cluster",
         given=fault,
         allowed=f"samples that pickle to at most {_MOST_SHARED_NBYTES >> 20} MiB, as those over "
         "stores at paths and URLs do; with masks and functions",
         remedy="write the data to a store that the workers reach, pass a mask along fewer "
         "dimensions and a function that holds little data, or pass client=False",
     )
+
+
+def _fault_of(value: object, beside_nbytes: int = 0) -> str:
+    """The reason why a value cannot be sent to workers; empty if it can be."""
+    try:
+        nbytes = len(dump(value)) + beside_nbytes
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return f"a pickle of {nbytes:,} bytes" if nbytes > _MOST_SHARED_NBYTES else ""
 
 
 def _checked(client: Any) -> Any:
@@ -340,7 +365,7 @@ def _no_client(given: str) -> OptionError:
         "client is not a dask client that can be used here",
         given=given,
         allowed="a distributed.Client, None for the active one, or False for this process",
-        remedy="pass client=distributed.Client(address)",
+        remedy="pass client=distributed.Client(address), or distributed.Client(cluster)",
     )
 
 

@@ -98,7 +98,7 @@ def find_writing_cluster(
     if is_part:
         raise OptionError(
             "a cluster divides the work itself",
-            given=f"part={part} with client=",
+            given=f"part={part} together with client= or --scheduler",
             allowed="one of them",
             remedy="leave part= out, or pass client=False",
         )

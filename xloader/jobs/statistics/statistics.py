@@ -82,7 +82,7 @@ def _find_tasks(client: Any, job: StatsJob, part: tuple[int, int] | None) -> Clu
     if client is not None and client is not False:
         raise OptionError(
             "a part of the statistics is computed by one process, without a cluster",
-            given=f"part={part} and a client",
+            given=f"part={part} together with client= or --scheduler",
             allowed="either of the two",
             remedy="leave part out: the cluster divides the work itself",
         )
