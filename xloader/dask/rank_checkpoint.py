@@ -11,7 +11,7 @@ from xloader.dask.checkpoint_places import RankClaim
 from xloader.errors import OptionError
 from xloader.loader.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
-from xloader.mosaic.mosaic import Mosaic
+from xloader.mosaic.noted_mosaics import WaitingPredictions
 
 
 class Checkpoint:
@@ -41,7 +41,7 @@ class Checkpoint:
         loader: Loader | InterleavedLoader,
         value: Any,
         dump: Callable[[object], bytes],
-        mosaics: Iterable[Mosaic],
+        mosaics: Iterable[WaitingPredictions],
     ) -> None:
         self.rank, self.world_size, self.attempt = claim.rank, world_size, claim.attempt
         self.value = value

@@ -20,7 +20,7 @@ from xloader.jobs.task_warnings import collect_warnings
 from xloader.loader.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 from xloader.loader.process_messages import Warned
-from xloader.mosaic.mosaic import noted_mosaics
+from xloader.mosaic.noted_mosaics import noted_mosaics
 from xloader.samples.interleave import Interleaved
 from xloader.samples.samples import Samples
 from xloader.sources.dask_cluster import working_for_cluster

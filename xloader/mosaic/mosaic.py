@@ -7,10 +7,7 @@ import os
 import shutil
 import time
 import warnings
-import weakref
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -29,6 +26,7 @@ from xloader.mosaic.field_grid import FieldGrid
 from xloader.mosaic.grid_labels import make_labels
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
 from xloader.mosaic.merged_store import check_target, merge_store, open_merged
+from xloader.mosaic.noted_mosaics import note_mosaic
 from xloader.mosaic.parts import (
     FolderParts,
     MemoryParts,
@@ -127,9 +125,7 @@ class Mosaic:
         self._is_closed = False
         self.num_skipped = 0
         self.summary = None
-        noted = _NOTED.get()
-        if noted is not None:
-            noted.add(self)
+        note_mosaic(self)
 
     def __repr__(self) -> str:
         where = "in memory" if self.target is None else str(self.target)
@@ -482,19 +478,3 @@ def _warn_of_holes(summary: MosaicSummary, target: Path | None) -> None:
         XloaderWarning,
         stacklevel=4,
     )
-
-
-_NOTED: Final[ContextVar[weakref.WeakSet[Mosaic] | None]] = ContextVar(
-    "xloader.mosaics", default=None
-)
-
-
-@contextmanager
-def noted_mosaics() -> Iterator[weakref.WeakSet[Mosaic]]:
-    """Collect the mosaics that are made in this thread, within the ``with`` block."""
-    noted: weakref.WeakSet[Mosaic] = weakref.WeakSet()
-    token = _NOTED.set(noted)
-    try:
-        yield noted
-    finally:
-        _NOTED.reset(token)
