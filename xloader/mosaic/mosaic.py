@@ -67,6 +67,8 @@ class Mosaic:
         samples, or because weighted samples occur several times.
     summary : MosaicSummary or None
         Counts of the merged mosaic; None until it is merged.
+    is_closed : bool
+        Whether nothing can be written any more.
 
     Examples
     --------
@@ -122,7 +124,7 @@ class Mosaic:
         self._waiting_nbytes = 0
         self._flushed_at = time.monotonic()
         self._merged: tuple[xr.Dataset, xr.Dataset] | None = None
-        self._is_closed = False
+        self.is_closed = False
         self.num_skipped = 0
         self.summary = None
         note_mosaic(self)
@@ -143,14 +145,9 @@ class Mosaic:
     ) -> None:
         if kind is None:
             self.close()
-        elif not self._is_closed:
+        elif not self.is_closed:
             self.flush()
-            self._is_closed = True
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing can be written any more."""
-        return self._is_closed
+            self.is_closed = True
 
     @property
     def num_done(self) -> int:
@@ -314,10 +311,10 @@ class Mosaic:
         MemoryBudgetError
             If the memory is too small for a chunk.
         """
-        if self._is_closed:
+        if self.is_closed:
             return
         self.flush()
-        self._is_closed = True
+        self.is_closed = True
         if self.target is None:
             self._merge_in_memory()
         elif self._world.world_size == 1:
@@ -432,7 +429,7 @@ class Mosaic:
         return open_merged(self.target, self._grid.target, self._labels, group)
 
     def _require_open(self) -> None:
-        if self._is_closed:
+        if self.is_closed:
             raise ClosedError(
                 "the mosaic is closed",
                 remedy="write inside the with block; to write more samples, call samples.mosaic "
