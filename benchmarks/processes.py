@@ -32,6 +32,8 @@ from benchmarks.stores import ensure_stores
 
 NUM_TURNS: Final = 3
 HELD_SECONDS: Final = 0.02
+TRANSFORMED: Final = ((2, 2), (2, 6), (4, 2), (4, 6))
+"""Samples in a batch, and batches ahead, where a transform holds the lock."""
 NUM_WARM: Final = 4
 """Batches of an epoch that are not counted."""
 
@@ -115,7 +117,10 @@ def compare_transforms(samples: xloader.Samples, options: dict[str, Any]) -> lis
         held = best(loaders)
         cpu_seconds = cpu_of_batch(loaders["threads"])
     most = count_cores() / (held["threads"] * cpu_seconds)
-    case = f"lock held, batches of {options['batch_size']}, {1e3 * cpu_seconds:.1f} ms of CPU each"
+    case = (
+        f"lock held, batches of {options['batch_size']}, prefetch={options['prefetch']}, "
+        f"{1e3 * cpu_seconds:.1f} ms of CPU each"
+    )
     return [
         f"| {case} | batches/s | of threads (at most {most:.2f}) |",
         "|---|---|---|",
@@ -149,8 +154,9 @@ def main() -> None:
         "on_nan": "ignore",
     }
     print("\n".join(compare_loops(samples, options)), "\n")
-    for batch_size in (2, 4):
-        found = compare_transforms(samples, {**options, "batch_size": batch_size})
+    for batch_size, prefetch in TRANSFORMED:
+        own = {**options, "batch_size": batch_size, "prefetch": prefetch}
+        found = compare_transforms(samples, own)
         print("\n".join(found), "\n")
 
 

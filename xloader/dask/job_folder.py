@@ -9,16 +9,16 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType
 from typing import Any, Final
 
+from xloader.core.function_code import code_digest
 from xloader.core.options import LoaderOptions
 from xloader.dask.checkpoint_places import FolderPlace
 from xloader.errors import OptionError, TargetError
@@ -107,19 +107,7 @@ def describe_function(fn: Callable[..., Any]) -> str:
     code = getattr(inner, "__code__", None)
     if not isinstance(code, CodeType):
         return name
-    return f"{name} {hashlib.sha256(repr(list(_parts(code))).encode()).hexdigest()[:12]}"
-
-
-def _parts(code: CodeType) -> Iterator[object]:
-    """Instructions, names and constants of a function, and of the functions in it."""
-    yield code.co_code
-    yield code.co_names
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            yield from _parts(value)
-        else:
-            # A set has another order in each process.
-            yield sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
+    return f"{name} {code_digest(code)[:12]}"
 
 
 def _compared(options: LoaderOptions) -> dict[str, Any]:

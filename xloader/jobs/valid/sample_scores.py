@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.core.function_code import code_digest
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.subset import Subset
 from xloader.errors import OptionError, TransformError, XloaderError
@@ -125,16 +125,11 @@ def _digest_of(fn: object) -> str | None:
     """A hash of the code of a plain function; None if more than its code fixes what it does."""
     if not isinstance(fn, FunctionType) or fn.__closure__ or fn.__defaults__ or fn.__kwdefaults__:
         return None
-    codes = list(_codes_of(fn.__code__))
-    names = {name for code in codes for name in code.co_names}
+    names = {name for code in _codes_of(fn.__code__) for name in code.co_names}
     if any(not isinstance(fn.__globals__.get(name, np), ModuleType) for name in names):
         # A number or a function of the user's may change without a trace in the code.
         return None
-    texts = [
-        (code.co_code, code.co_names, [c for c in code.co_consts if not isinstance(c, CodeType)])
-        for code in codes
-    ]
-    return hashlib.sha256(repr(texts).encode()).hexdigest()
+    return code_digest(fn.__code__)
 
 
 def _codes_of(code: CodeType) -> Iterator[CodeType]:
