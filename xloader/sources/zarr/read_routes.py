@@ -115,26 +115,21 @@ def make_route(decoded: xr.DataArray, array: zarr.Array[Any]) -> Route:
     if coding.xarray_only:
         kind = "decoded"
         words = f"block by block through xarray, because of its CF decoding ({coding.xarray_only})"
-    elif reason := _why_not_here(array.metadata, grid):
+    elif not _is_decoded_here(array.metadata, grid):
         kind, words = "indexed", "chunk by chunk through zarr's own indexing"
     else:
         kind, words = "direct", "direct"
     packed = f"; packed as {coding.packing.stored_dtype}" if coding.packing else ""
-    because = f"; {reason}" if kind == "indexed" else ""
-    words = f"{words}: {codecs_in_words(array)}{packed}{because}"
+    words = f"{words}: {codecs_in_words(array)}{packed}"
     return Route(array.path, array.metadata, grid, kind, words)
 
 
-def _why_not_here(metadata: Metadata, grid: StoredGrid) -> str:
-    """Why xloader does not decode an array itself; an empty text if it does."""
-    if not zarr_adapter.is_known():
-        return "this release of zarr is not known to xloader"
-    if not grid.is_known:
-        return "xloader does not know this kind of chunk grid"
+def _is_decoded_here(metadata: Metadata, grid: StoredGrid) -> bool:
+    if not (zarr_adapter.is_known() and grid.is_known):
+        return False
     if chain_of(metadata, grid.largest_shape) is None:
-        return "xloader does not decode these codecs itself"
-    if grid.is_sharded:
-        sizes = grid.chunks_per_object((0,) * len(grid.shape))
-        if sharding_of(metadata, sizes) is None:
-            return "xloader does not read this kind of shard index itself"
-    return ""
+        return False
+    if not grid.is_sharded:
+        return True
+    sizes = grid.chunks_per_object((0,) * len(grid.shape))
+    return sharding_of(metadata, sizes) is not None
