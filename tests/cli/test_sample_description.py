@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import hypothesis
 import numpy as np
 import pytest
@@ -203,10 +205,11 @@ def test_a_slice_is_read_as_python_writes_it(parts):
 
 
 @hypothesis.given(
-    st.datetimes(), st.datetimes(), st.sampled_from(["%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H"])
+    *(st.datetimes(datetime.datetime(1000, 1, 1)),) * 2,
+    st.sampled_from(["%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H"]),
 )
 def test_times_of_day_do_not_cut_a_slice(begin, end, short):
-    texts = [begin.isoformat(), end.strftime(short).zfill(4), end.isoformat(" ")]
+    texts = [begin.isoformat(), end.strftime(short), end.isoformat(" ")]
     for first in texts:
         for last in texts:
             found = option_texts.read_selection((f"{first}:{last}",), str)

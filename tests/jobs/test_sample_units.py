@@ -222,9 +222,9 @@ def test_memory_is_that_of_a_worker() -> None:
     with pytest.MonkeyPatch.context() as patch:
         here(patch, TasksHere(None, 1, threads=4))
         for verb in (samples.is_valid, lambda **o: samples.score(described, **o)):
-            with pytest.raises(MemoryBudgetError, match="4 tasks at a time") as caught:
+            with pytest.raises(MemoryBudgetError, match="each of 4 threads of a worker") as caught:
                 verb(memory=1000)
             least = caught.value.minimum_nbytes
-            with pytest.raises(MemoryBudgetError, match="4 tasks at a time"):
+            with pytest.raises(MemoryBudgetError, match="each of 4 threads of a worker"):
                 verb(memory=least - 4)
             verb(memory=least)

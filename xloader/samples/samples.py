@@ -2012,7 +2012,7 @@ class Samples(RecordedMethods):
         >>> [plan.explanation is not None for plan in found.plans]
         [False, True, True]
         >>> found.plans[2].explanation.num_reads, len(found.front)
-        (60, 2)
+        (60, 1)
         """
         return loader_verbs.compare_plans(self.recipe, memory, max_amplification, options)
 

@@ -136,7 +136,24 @@ def working_for_cluster() -> Iterator[None]:
             _num_tasks -= 1
             if not _num_tasks:
                 _settings.__exit__(None, None, None)
+                _forget_closed_scheduler()
                 _worker = None
+
+
+def _forget_closed_scheduler() -> None:
+    """Undo a setting that names a client as dask's scheduler which was closed meanwhile.
+
+    So it is where workers are threads of the process that has the client.
+    """
+    import dask
+    from distributed import default_client
+
+    if dask.config.get("scheduler", None) not in ("dask.distributed", "distributed"):
+        return
+    try:
+        default_client()
+    except ValueError:
+        dask.config.config.pop("scheduler", None)
 
 
 def compute_synchronously() -> None:
