@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 
 import hypothesis
 import numpy as np
@@ -205,7 +205,7 @@ def test_a_slice_is_read_as_python_writes_it(parts):
 
 
 @hypothesis.given(
-    *(st.datetimes(datetime.datetime(1000, 1, 1)),) * 2,
+    *(st.datetimes(dt.datetime(1000, 1, 1)),) * 2,
     st.sampled_from(["%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H"]),
 )
 def test_times_of_day_do_not_cut_a_slice(begin, end, short):

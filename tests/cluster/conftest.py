@@ -12,9 +12,9 @@ import pytest
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_cluster() -> Iterator[Any]:
-    """A cluster of two workers for all tests that harm none of them."""
+    """A cluster of two workers for all tests of this folder that harm none of them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with local_cluster(2) as cluster:
@@ -28,7 +28,7 @@ def client(shared_cluster: Any) -> Iterator[Any]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def mortal_cluster() -> Iterator[Any]:
     """A cluster of four workers for all tests that kill some of them: dask starts them again."""
     # A task that kills one more worker than this is given up; each takes seconds to start.
@@ -53,6 +53,8 @@ def mortal_client(mortal_cluster: Any) -> Iterator[Any]:
 
 def local_cluster(num_workers: int, **options: Any) -> Any:
     """A cluster of worker processes with one thread each; use it in a ``with`` statement."""
+    # Idle workers would take a tenth of a core for statistics of what they do.
+    dask.config.set({"distributed.worker.profile.enabled": False})
     return distributed.LocalCluster(
         n_workers=num_workers, threads_per_worker=1, dashboard_address=":0", **options
     )

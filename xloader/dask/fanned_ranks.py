@@ -23,7 +23,7 @@ from xloader.core.option_checks import MOST, check_number, check_whole
 from xloader.core.options import make_options
 from xloader.dask.checkpoint_places import CheckpointPlace, SchedulerPlace
 from xloader.dask.job_folder import open_folder
-from xloader.dask.rank_queue import RankQueue, no_worker, worker_threads
+from xloader.dask.rank_queue import RankQueue, no_worker
 from xloader.dask.rank_task import RankJob, RankWork
 from xloader.errors import OptionError
 from xloader.jobs.cluster_tasks import dump, find_cluster
@@ -32,7 +32,7 @@ from xloader.loader.loader import Loader
 from xloader.samples.interleave import Interleaved
 from xloader.samples.loader_verbs import make_array_loader
 from xloader.samples.samples import Samples
-from xloader.sources.dask_cluster import active_client, cluster_errors
+from xloader.sources.dask_cluster import active_client, cluster_errors, worker_threads
 
 _MOST_JOB_NBYTES: Final = 8 << 20
 """Bytes of the pickle that all workers get. The scheduler keeps it too."""

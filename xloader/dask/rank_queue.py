@@ -24,6 +24,7 @@ from xloader.dask.rank_task import HostShares, run_rank
 from xloader.errors import ClusterError
 from xloader.jobs.task_warnings import TaskWarnings
 from xloader.loader.process_messages import Warned
+from xloader.sources.dask_cluster import worker_threads
 
 _LOG: Final = logging.getLogger("xloader")
 
@@ -106,13 +107,15 @@ class RankQueue:
                             shown.show(warned)
                             yield attempt.rank, result
         finally:
-            self.client.cancel([attempt.future for attempt in self._running])
+            # Unlike `client.cancel`, this returns at once, also where the client was closed.
+            for attempt in self._running:
+                attempt.future.release()
 
     def _drop_lost(self, threads: Mapping[str, int]) -> None:
         """Let the ranks of lost workers wait again."""
         for attempt in [own for own in self._running if own.worker not in threads]:
             self._running.remove(attempt)
-            self.client.cancel([attempt.future])
+            attempt.future.release()
             self._num_lost[attempt.rank] += 1
             if self._num_lost[attempt.rank] > self.retries:
                 raise _too_often(attempt, self._num_lost[attempt.rank])
@@ -189,11 +192,6 @@ class RankQueue:
                 error.add_note(f"Raised on rank {attempt.rank}, by worker {attempt.worker}.")
             raise
         return None
-
-
-def worker_threads(client: Any) -> dict[str, int]:
-    """Number of threads of each worker that is there now, at least 1, by address."""
-    return {name: max(number, 1) for name, number in client.nthreads().items()}
 
 
 def no_worker(seconds: float) -> ClusterError:

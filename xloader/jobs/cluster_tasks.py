@@ -35,6 +35,7 @@ from xloader.sources.dask_cluster import (
     cluster_errors,
     is_closed,
     waiting_in_task,
+    worker_threads,
     working_for_cluster,
 )
 
@@ -112,8 +113,7 @@ class ClusterTasks:
     def _threads(self) -> list[int]:
         """Number of threads of each worker that is there now."""
         with cluster_errors("looking for its workers", self.client):
-            check_open(self.client)
-            return list(self.client.nthreads().values())
+            return list(worker_threads(self.client).values())
 
     def wait_for_worker(self) -> None:
         """Wait for a worker, where there is none: a cluster may start its workers for tasks.

@@ -17,6 +17,9 @@ _LOST: Final = (
     "check that the scheduler is still there, and make a new client",
 )
 
+_ANSWER_SECONDS: Final = 30.0
+"""How long a scheduler may take to tell its workers."""
+
 _num_tasks = 0
 _settings: Any = None
 _worker: Any = None
@@ -91,6 +94,25 @@ def check_open(client: Any) -> None:
         raise CommClosedError("the client was closed")
 
 
+def worker_threads(client: Any) -> dict[str, int]:
+    """Number of threads of each worker that is there now, at least 1, by address.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+
+    Raises
+    ------
+    TimeoutError
+        If the scheduler does not answer, as when the client is closed at this moment.
+    """
+    check_open(client)
+    # `client.nthreads` may wait for ever on a client that is closed meanwhile.
+    found = client.sync(client.scheduler.ncores, callback_timeout=_ANSWER_SECONDS)
+    return {address: max(number, 1) for address, number in found.items()}
+
+
 def client_of_worker() -> Any:
     """The client with which a worker of a cluster fetches values, while it carries out a task.
 
@@ -151,7 +173,7 @@ def _forget_closed_scheduler() -> None:
     if dask.config.get("scheduler", None) not in ("dask.distributed", "distributed"):
         return
     try:
-        default_client()
+        default_client()  # type: ignore[no-untyped-call]
     except ValueError:
         dask.config.config.pop("scheduler", None)
 
