@@ -309,6 +309,12 @@ def test_an_unknown_codec(store):
 
 
 @pytest.mark.filterwarnings("ignore:Object at a is not recognized")
+def test_a_scalar_beside_an_unknown_codec_is_whole(store):
+    xr.Dataset({"s": ((), 1.5)}).to_zarr(store, mode="a", zarr_format=3, consolidated=False)
+    edit(store / "b" / "zarr.json", codecs=[{"name": "nonsense", "configuration": {}}])
+    assert list(problems(told(store))) == ["b"]
+
+
 def test_an_array_without_metadata(store):
     os.remove(store / "a/zarr.json")
     found = told(store)

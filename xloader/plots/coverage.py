@@ -115,7 +115,10 @@ def _draw_grid(picture: Picture, axes: Axes, grid: CountGrid) -> None:
     values = np.where(grid.counts > 0, grid.counts, np.nan)
     found = values[np.isfinite(values)]
     low, high = (float(found.min()), float(found.max())) if found.size else (0.0, 1.0)
-    image = draw_map(axes, grid.columns, grid.rows, values, "viridis", min(low, high - 1e-9), high)
+    if low == high:
+        # Equal counts need a range too.
+        low, high = low - 0.5, high + 0.5
+    image = draw_map(axes, grid.columns, grid.rows, values, "viridis", low, high)
     if grid.columns.is_degrees and grid.rows.is_degrees:
         axes.set_aspect("equal")
     axes.set_xlabel(grid.columns.label, fontsize=8)

@@ -254,6 +254,8 @@ class _Arrays:
         return ""
 
     def _dims(self, name: str, document: Mapping[str, Any]) -> list[str] | None:
+        if not document["shape"]:
+            return []
         dims = document.get("dimension_names")
         if document.get("zarr_format") == 2:
             try:
