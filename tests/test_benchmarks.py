@@ -457,7 +457,7 @@ def test_processes_and_threads_are_compared(paths, monkeypatch):
     monkeypatch.setattr(processes, "NUM_TURNS", 1)
     monkeypatch.setattr(processes, "HELD_SECONDS", 0.001)
     samples = xloader.open(paths[TILES]).window(PATCHES)
-    options = {"batch_size": 4, "output": "numpy"}
+    options = {"batch_size": 4, "prefetch": 2, "output": "numpy"}
     for compare in (processes.compare_loops, processes.compare_transforms):
         rows = compare(samples, options)[2:]
         assert [row.split("|")[1].strip() for row in rows] == ["threads", "processes=1"]
