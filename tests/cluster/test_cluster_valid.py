@@ -270,9 +270,9 @@ def test_what_is_too_large_to_be_sent_is_refused(
     samples = only(xloader.open(path), "sst", "whole").window(time=2).inputs("sst")
     options: dict[str, Any] = {"at_least": 0.5, "cache": False, "mask": "whole"}
     most = len(cluster_tasks.dump((samples.recipe, None))) + 36 * 12 * 10 // 8
-    monkeypatch.setattr(cluster_tasks, "_MOST_SHARED_NBYTES", most + 500)
+    monkeypatch.setattr(cluster_tasks, "MOST_SHARED_NBYTES", most + 500)
     expected = samples.is_valid(**options, client=client)
-    monkeypatch.setattr(cluster_tasks, "_MOST_SHARED_NBYTES", most - 100)
+    monkeypatch.setattr(cluster_tasks, "MOST_SHARED_NBYTES", most - 100)
     with pytest.raises(OptionError, match=r"cannot be sent.*a mask along fewer dimensions"):
         samples.is_valid(**options, client=client)
     # The active client is not one that was asked for: threads of this process do it.

@@ -13,7 +13,7 @@ import os
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -26,16 +26,13 @@ from xloader.dask.job_folder import open_folder
 from xloader.dask.rank_queue import RankQueue, no_worker
 from xloader.dask.rank_task import RankJob, RankWork
 from xloader.errors import OptionError
-from xloader.jobs.cluster_tasks import dump, find_cluster
+from xloader.jobs.cluster_tasks import MOST_SHARED_NBYTES, dump, find_cluster
 from xloader.loader.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 from xloader.samples.interleave import Interleaved
 from xloader.samples.loader_verbs import make_array_loader
 from xloader.samples.samples import Samples
 from xloader.sources.dask_cluster import active_client, cluster_errors, worker_threads
-
-_MOST_JOB_NBYTES: Final = 8 << 20
-"""Bytes of the pickle that all workers get. The scheduler keeps it too."""
 
 
 def run(
@@ -232,14 +229,14 @@ def _pickled(work: RankWork) -> bytes:
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
     else:
-        if len(data) > _MOST_JOB_NBYTES:
+        if len(data) > MOST_SHARED_NBYTES:
             fault = f"a pickle of {show_nbytes(len(data))}"
     if fault:
         raise OptionError(
             "the function cannot be sent to the workers of a cluster",
             given=fault,
-            allowed=f"a function that pickles, to at most {show_nbytes(_MOST_JOB_NBYTES)} with all "
-            "that it refers to",
+            allowed="a function that pickles, to at most "
+            f"{show_nbytes(MOST_SHARED_NBYTES)} with all that it refers to",
             remedy="open files, models and connections inside the function; load a large model "
             "there from a file that all workers reach",
         )

@@ -24,7 +24,7 @@ from xloader.dask.rank_task import HostShares, run_rank
 from xloader.errors import ClusterError
 from xloader.jobs.task_warnings import TaskWarnings
 from xloader.loader.process_messages import Warned
-from xloader.sources.dask_cluster import worker_threads
+from xloader.sources.dask_cluster import release_futures, worker_threads
 
 _LOG: Final = logging.getLogger("xloader")
 
@@ -107,9 +107,7 @@ class RankQueue:
                             shown.show(warned)
                             yield attempt.rank, result
         finally:
-            # Unlike `client.cancel`, this returns at once, also where the client was closed.
-            for attempt in self._running:
-                attempt.future.release()
+            release_futures(attempt.future for attempt in self._running)
 
     def _drop_lost(self, threads: Mapping[str, int]) -> None:
         """Let the ranks of lost workers wait again."""

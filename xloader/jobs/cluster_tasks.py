@@ -34,12 +34,13 @@ from xloader.sources.dask_cluster import (
     check_open,
     cluster_errors,
     is_closed,
+    release_futures,
     waiting_in_task,
     worker_threads,
     working_for_cluster,
 )
 
-_MOST_SHARED_NBYTES: Final = 8 << 20
+MOST_SHARED_NBYTES: Final = 8 << 20
 """Bytes of a pickle that is sent to workers. The scheduler keeps it too."""
 
 _NUM_AHEAD: Final = 2
@@ -222,9 +223,7 @@ class ClusterTasks:
                     room = max(room, self.most_running)
                     yield unit, result
         finally:
-            # Unlike `client.cancel`, this returns at once, also where the client was closed.
-            for future in (*running, *held):
-                future.release()
+            release_futures((*running, *held))
 
     def call(self, what: str, function: Callable[..., Result], *args: Any) -> Result:
         """Call a function on one worker, and return its result.
@@ -311,9 +310,13 @@ def find_cluster(
     own = active_client() if client is None else _checked(client)
     if own is None:
         return None
-    what, fault = "the samples", _fault_of(recipe)
-    if not fault:
-        what, fault = "the function or mask", _fault_of((recipe, beside), beside_nbytes)
+    try:
+        what, nbytes = "the samples", len(dump(recipe))
+        if nbytes <= MOST_SHARED_NBYTES:
+            what, nbytes = "the function or mask", nbytes + len(dump(beside)) + beside_nbytes
+        fault = f"a pickle of {nbytes:,} bytes" if nbytes > MOST_SHARED_NBYTES else ""
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}"
     if not fault:
         tasks = ClusterTasks(own)
         if waits:
@@ -329,20 +332,11 @@ def find_cluster(
     raise OptionError(
         f"{what} cannot be sent to the workers of a cluster",
         given=fault,
-        allowed=f"samples that pickle to at most {_MOST_SHARED_NBYTES >> 20} MiB, as those over "
+        allowed=f"samples that pickle to at most {MOST_SHARED_NBYTES >> 20} MiB, as those over "
         "stores at paths and URLs do; with masks and functions",
         remedy="write the data to a store that the workers reach, pass a mask along fewer "
         "dimensions and a function that holds little data, or pass client=False",
     )
-
-
-def _fault_of(value: object, beside_nbytes: int = 0) -> str:
-    """The reason why a value cannot be sent to workers; empty if it can be."""
-    try:
-        nbytes = len(dump(value)) + beside_nbytes
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return f"a pickle of {nbytes:,} bytes" if nbytes > _MOST_SHARED_NBYTES else ""
 
 
 def _checked(client: Any) -> Any:

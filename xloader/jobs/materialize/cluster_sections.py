@@ -86,22 +86,21 @@ def find_writing_cluster(
     OptionError
         If a client was given, and workers cannot reach the data or the target.
     """
-    tasks = find_cluster(client, recipe)
-    if tasks is None:
-        return None
-    is_part = part[1] > 1
-    fault = None if is_part else _fault_of(store)
-    if not is_part and fault is None:
-        return tasks
-    if client is None:
-        return None
-    if is_part:
+    if part[1] > 1:
+        if client is None or client is False:
+            return None
         raise OptionError(
             "a cluster divides the work itself",
             given=f"part={part} together with client= or --scheduler",
             allowed="one of them",
             remedy="leave part= out, or pass client=False",
         )
+    tasks = find_cluster(client, recipe)
+    fault = None if tasks is None else _fault_of(store)
+    if fault is None:
+        return tasks
+    if client is None:
+        return None
     raise OptionError(
         "the workers of a cluster cannot write to the target",
         given=f"{store.name}: {fault}",

@@ -9,14 +9,13 @@ Many threads of a loader ask for blocks at the same time::
 
 from __future__ import annotations
 
-import contextlib
 import graphlib
 import hashlib
 import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -25,7 +24,13 @@ import numpy as np
 import xarray as xr
 
 from xloader.errors import ClusterError
-from xloader.sources.dask_cluster import active_client, client_of_worker, cluster_errors
+from xloader.sources.dask_cluster import (
+    active_client,
+    client_of_worker,
+    cluster_errors,
+    release_futures,
+    worker_threads,
+)
 from xloader.sources.datasets.dask_graphs import Graph, has_layers
 from xloader.sources.retries import current
 
@@ -113,14 +118,14 @@ class BlockRequests:
         try:
             with cluster_errors(_WHAT):
                 futures = self._send(client, _Request(tasks, keys))
-                attempts.on_given_up = partial(_release, futures)
+                attempts.on_given_up = partial(release_futures, futures)
                 if attempts.is_given_up:
-                    _release(futures)
+                    release_futures(futures)
                 found: list[Any] = client.gather(futures, direct=self._is_direct(client))
                 return found
         finally:
             attempts.on_given_up = None
-            _release(futures)
+            release_futures(futures)
 
     def _send(self, client: Any, request: _Request) -> list[Any]:
         """Send the tasks of a request, and of those that wait meanwhile, as one graph."""
@@ -192,7 +197,7 @@ def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
         with cluster_errors("fetching persisted blocks"):
             values = client.gather(futures)
     finally:
-        _release(futures)
+        release_futures(futures)
     return {**tasks, **dict(zip(held, values, strict=True))}
 
 
@@ -266,12 +271,6 @@ def _is_large(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.nbytes > _MOST_NBYTES
 
 
-def _release(futures: Iterable[Any]) -> None:
-    for future in futures:
-        with contextlib.suppress(Exception):
-            future.release()
-
-
 def _reaches_workers(client: Any) -> bool:
     """Whether this process can connect to the workers, as far as one of them shows it."""
     if client.direct_to_workers is not None:
@@ -285,7 +284,7 @@ def _reaches_workers(client: Any) -> bool:
         await comm.close()
 
     try:
-        client.sync(reach, next(iter(client.nthreads())))
+        client.sync(reach, next(iter(worker_threads(client))))
     except (OSError, TimeoutError, StopIteration):
         return False
     return True
