@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,19 @@ def _no_leaked_threads(request: pytest.FixtureRequest) -> Iterator[None]:
         names = leaked_threads(before, JOIN_SECONDS)
     if names:
         pytest.fail(f"threads left running by {request.node.name}: {', '.join(names)}")
+
+
+@pytest.fixture(autouse=True)
+def _same_dask_scheduler() -> Iterator[None]:
+    config = getattr(sys.modules.get("dask"), "config", None)
+    before = config and config.get("scheduler", None)
+    yield
+    config = getattr(sys.modules.get("dask"), "config", None)
+    after = config and config.get("scheduler", None)
+    if after != before:
+        # It would be the scheduler of all later tests, most of them far from the cause.
+        config.set(scheduler=before)
+        pytest.fail(f"dask's scheduler is {after!r} after this test and was {before!r} before")
 
 
 @pytest.fixture(scope="session", autouse=True)

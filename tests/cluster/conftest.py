@@ -28,6 +28,15 @@ def client(shared_cluster: Any) -> Iterator[Any]:
         yield client
 
 
+@pytest.fixture
+def client_to_close(shared_cluster: Any) -> Iterator[Any]:
+    """A client of the shared cluster that the test closes itself."""
+    # Closed within its own ``with`` statement, it would stay dask's scheduler.
+    client = distributed.Client(shared_cluster)
+    yield client
+    client.close()
+
+
 @pytest.fixture(scope="package")
 def mortal_cluster() -> Iterator[Any]:
     """A cluster of four workers for all tests that kill some of them: dask starts them again."""

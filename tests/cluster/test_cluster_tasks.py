@@ -113,8 +113,8 @@ def die(shared: None, unit: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_client_that_is_closed(shared_cluster: Any, tmp_path: Path):
-    tasks = ClusterTasks(distributed.Client(shared_cluster))
+def test_a_client_that_is_closed(client_to_close: Any):
+    tasks = ClusterTasks(client_to_close)
     found = tasks.run("adding", add, 1, range(9))
     next(found)
     tasks.client.close()

@@ -181,21 +181,21 @@ def test_tasks_of_the_user_compute_blocks_themselves(client: Any):
         np.testing.assert_array_equal(values, NUMBERS + 1)
 
 
-def test_held_data_cannot_be_read_without_the_client(client: Any):
+def test_held_data_cannot_be_read_without_the_client(client_to_close: Any):
     ds = dataset_of(rows().persist() + 1)
     with pytest.raises(ClusterError, match=r"no client is active in this process.*processes=0"):
         read_epoch(ds, processes=1)
-    client.close()
+    client_to_close.close()
     with pytest.raises(ClusterError, match="no client is active"):
         read_epoch(ds)
 
 
-def test_blocks_that_this_process_computes_since_the_client_was_closed(client: Any):
+def test_blocks_that_this_process_computes_since_the_client_was_closed(client_to_close: Any):
     source = open_source(dataset_of(rows() + 1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kinds.read(source, "t", (0, 0))
-    client.close()
+    client_to_close.close()
     with pytest.warns(ClusterWarning, match="on its own threads now"):
         found = kinds.read(source, "t", (1, 0))
     np.testing.assert_array_equal(found, NUMBERS[4:8] + 1)
@@ -205,13 +205,13 @@ def test_blocks_that_this_process_computes_since_the_client_was_closed(client: A
         kinds.read(source, "t", (2, 0))
 
 
-def test_blocks_that_workers_exchange_need_a_cluster(client: Any):
+def test_blocks_that_workers_exchange_need_a_cluster(client_to_close: Any):
     with dask.config.set({"array.rechunk.method": "p2p"}):
         source = open_source(dataset_of(rows().rechunk((64, 2)).rechunk((16, 6)) + 1))
     np.testing.assert_array_equal(kinds.read(source, "t", (1, 0)), NUMBERS[16:32] + 1)
     with pytest.raises(ClusterError, match=r"p2p rechunk needs a cluster.*'tasks'"):
-        ClusterTasks(client).call("reading", kinds.read, source, "t", (1, 0))
-    client.close()
+        ClusterTasks(client_to_close).call("reading", kinds.read, source, "t", (1, 0))
+    client_to_close.close()
     with pytest.raises(ClusterError, match="p2p rechunk needs a cluster"):
         kinds.read(source, "t", (0, 0))
 
