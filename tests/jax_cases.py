@@ -153,7 +153,7 @@ def other_options() -> None:
 def the_page_trains() -> None:
     from tests.test_docs import run_blocks
 
-    page = Path(__file__).resolve().parents[1] / "docs" / "jax.md"
+    page = Path(__file__).resolve().parents[1] / "docs" / "guides" / "jax.md"
     names = run_blocks(str(page), page.read_text("utf-8"))
     assert len(jax.devices()) == 2
     assert len(names["fields"]["inputs"].sharding.device_set) == 2

@@ -87,7 +87,7 @@ def test_examples_of_merge_work(store):
 
 def test_examples_of_the_page_work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "command_line.md").read_text("utf-8")
+    text = (ROOT / "docs" / "reference" / "command_line.md").read_text("utf-8")
     num_run = 0
     for kind, block in FENCE.findall(text):
         if kind == "python":
@@ -110,7 +110,7 @@ def test_each_example_has_a_line_of_its_own(name):
 
 
 def test_every_option_of_samples_is_on_the_page_and_in_each_help():
-    text = (ROOT / "docs" / "command_line.md").read_text("utf-8")
+    text = (ROOT / "docs" / "reference" / "command_line.md").read_text("utf-8")
     for name in ("stats", "advise", "materialize"):
         command = cli.main.commands[name]
         told = succeed(name, "--help")

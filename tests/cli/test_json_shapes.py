@@ -75,7 +75,7 @@ def test_the_help_has_examples_and_exit_codes(name):
     ]
     assert len(examples) >= 2
     assert "Exit codes: 0" in result.stdout
-    page = (ROOT / "docs" / "command_line.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "command_line.md").read_text("utf-8")
     assert f"xloader {name}" in page
 
 

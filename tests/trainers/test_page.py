@@ -24,7 +24,7 @@ run_blocks(sys.argv[1], Path(sys.argv[1]).read_text("utf-8"))
 )
 def test_its_examples_run(tmp_path: Path) -> None:
     # Trainers change a process, so the examples run in one of their own.
-    run_python("-c", CODE, ROOT / "docs" / "training.md", folder=tmp_path)
+    run_python("-c", CODE, ROOT / "docs" / "guides" / "training.md", folder=tmp_path)
     assert (tmp_path / "checkpoints" / "step=40.ckpt").exists()
     assert (tmp_path / "accelerated" / "custom_checkpoint_0.pkl").exists()
 
@@ -32,7 +32,7 @@ def test_its_examples_run(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
 @pytest.mark.skipif(not find_spec("torch"), reason="PyTorch is not installed")
 def test_its_script_goes_on_with_other_numbers_of_ranks(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "training.md").read_text("utf-8")
+    page = (ROOT / "docs" / "guides" / "training.md").read_text("utf-8")
     data, script = (block for _, block in python_blocks(page)[:2])
     (tmp_path / "data.py").write_text(data)
     run_python("data.py", folder=tmp_path)
