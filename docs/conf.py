@@ -14,7 +14,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build", "generated", "jupyter_execute"]
+exclude_patterns = ["_build", "generated", "jupyter_execute", "**/.ipynb_checkpoints"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 # The examples of these pages run in the tests, where a failure names its line.
@@ -31,3 +31,12 @@ html_theme = "pydata_sphinx_theme"
 html_title = "xloader"
 html_show_sourcelink = False
 html_theme_options = {"secondary_sidebar_items": ["page-toc"], "show_prev_next": True}
+
+
+def setup(app):
+    # Links of notebooks/ to docs/ are right on disk; here the notebooks stand inside of docs/.
+    def shorten(_app, docname, source):
+        if docname.startswith("notebooks/"):
+            source[0] = source[0].replace("](../docs/", "](../")
+
+    app.connect("source-read", shorten)
