@@ -13,6 +13,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_design",
 ]
 exclude_patterns = ["_build", "generated", "jupyter_execute"]
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -30,4 +31,6 @@ napoleon_use_ivar = True
 html_theme = "pydata_sphinx_theme"
 html_title = "xloader"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["landing.css"]
 html_theme_options = {"secondary_sidebar_items": ["page-toc"], "show_prev_next": True}
