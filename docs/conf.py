@@ -32,5 +32,5 @@ html_theme = "pydata_sphinx_theme"
 html_title = "xloader"
 html_show_sourcelink = False
 html_static_path = ["_static"]
-html_css_files = ["landing.css"]
+html_css_files = ["site.css"]
 html_theme_options = {"secondary_sidebar_items": ["page-toc"], "show_prev_next": True}
