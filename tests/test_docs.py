@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 from pathlib import Path
 from typing import Any
@@ -18,22 +19,44 @@ PAGES = [
 FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def python_blocks(text: str) -> list[tuple[int, str]]:
-    """Return each Python example and the line on which it begins."""
+def blocks_of(text: str) -> list[tuple[str, int, str]]:
+    """Return each block with its language and the line on which it begins."""
     return [
-        (text.count("\n", 0, match.start(2)) + 1, match[2])
+        (match[1], text.count("\n", 0, match.start(2)) + 1, match[2])
         for match in FENCE.finditer(text)
-        if match[1] == "python"
     ]
 
 
+def python_blocks(text: str) -> list[tuple[int, str]]:
+    """Return each Python example and the line on which it begins."""
+    return [(line, block) for kind, line, block in blocks_of(text) if kind == "python"]
+
+
 def run_blocks(page: str, text: str) -> dict[str, Any]:
-    """Run a page's examples in order, as a reader would type them; return their names."""
+    """Run a page's examples in order, as a reader would type them; return their names.
+
+    Blocks of ``pycon`` are sessions, whose results and errors must be those of the page.
+    """
     names: dict[str, Any] = {"__name__": "__main__"}
-    for line, block in python_blocks(text):
-        # Blank lines above make a traceback point at the line of the page.
-        exec(compile("\n" * (line - 1) + block, page, "exec"), names)
+    for kind, line, block in blocks_of(text):
+        if kind == "pycon":
+            run_session(page, line, block, names)
+        elif kind == "python":
+            # Blank lines above make a traceback point at the line of the page.
+            exec(compile("\n" * (line - 1) + block, page, "exec"), names)
     return names
+
+
+def run_session(page: str, line: int, block: str, names: dict[str, Any]) -> None:
+    examples = doctest.DocTestParser().get_examples(block, page)
+    session = doctest.DocTest(examples, {}, Path(page).name, page, line - 1, block)
+    session.globs = names
+    found: list[str] = []
+    runner = doctest.DocTestRunner(
+        verbose=False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    )
+    runner.run(session, out=found.append, clear_globs=False)
+    assert not found, "".join(found)
 
 
 PAGES_WITH_EXAMPLES = [
