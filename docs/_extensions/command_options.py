@@ -88,7 +88,8 @@ def table_of(command: str, title: str, rows: Rows) -> nodes.table:
         if not option.startswith("-"):
             name = nodes.reference("", "", name, refid=nodes.make_id(f"{command} {option}"))
         body += row_of(name, meaning)
-    return nodes.table("", nodes.tgroup("", *columns, head, body, cols=2))
+    group = nodes.tgroup("", *columns, head, body, cols=2)
+    return nodes.table("", group, classes=["command-options"])
 
 
 def section_of(help_: CommandHelp) -> nodes.section:
