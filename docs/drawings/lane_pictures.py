@@ -8,11 +8,12 @@ from example import CHUNK, planned
 
 _LEFT, _RIGHT = 20, WIDTH - 20
 _MEMORY, _LANES, _STOP, _STEPS = "3MiB", 4, 5, 11
+_MOST_READS = 1.4
 
 
 def draw_lanes() -> Drawing:
     """The line of tiles, cut into lanes of equal numbers of samples."""
-    plan = planned(_MEMORY, _LANES)
+    plan = planned(_MEMORY, _LANES, _MOST_READS)
     line = [tile for run in plan.runs for tile in run]
     sizes = [len(lane.ids) for lane in plan.lanes]
     page = Drawing(
@@ -48,7 +49,7 @@ def draw_lanes() -> Drawing:
 
 def draw_restart() -> Drawing:
     """Steps against lanes: four ranks, then two."""
-    plan = planned(_MEMORY, _LANES)
+    plan = planned(_MEMORY, _LANES, _MOST_READS)
     batches = np.array(plan.batches[:_STEPS])
     page = Drawing(
         "restart", 290,
