@@ -1,4 +1,4 @@
-"""The drawings of the concept pages are what their script makes today, and the pages show them all."""
+"""The drawings of the concept pages are what their script makes today, and all are shown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_drawings_of_both_themes_differ_in_colours_alone(made):
 
 def test_drawings_are_whole_and_lie_within_their_page(made):
     for path in made.glob("*.svg"):
-        root = ElementTree.fromstring(path.read_text("utf-8"))
+        root = ET.fromstring(path.read_text("utf-8"))
         width, height = float(root.attrib["width"]), float(root.attrib["height"])
         for part in root.iter():
             for name, most in (("x", width), ("cx", width), ("y", height), ("cy", height)):
