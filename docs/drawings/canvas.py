@@ -37,6 +37,9 @@ THEMES: Final = {
     },
 }
 
+_MARGIN: Final = 14
+"""Pixels between a drawing and the text below it."""
+
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
@@ -122,7 +125,7 @@ class Drawing:
         words: str,
         colour: str = "ink",
         *,
-        size: int = 13,
+        size: int = 14,
         anchor: str = "start",
         bold: bool = False,
     ) -> None:
@@ -134,7 +137,8 @@ class Drawing:
 
     def render(self, theme: str) -> str:
         """The drawing as an SVG file, in the colours of a theme."""
-        size = f'width="{WIDTH}" height="{self.height}" viewBox="0 0 {WIDTH} {self.height}"'
+        height = self.height + _MARGIN
+        size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{_FONT}" role="img">'
         lines = [head, f"<title>{escape(self.title, quote=False)}</title>", *self._parts, "</svg>"]
         text = "\n".join(lines) + "\n"

@@ -38,7 +38,7 @@ def draw_chunks() -> Drawing:
     for number in range(SPAN * CHUNK):
         page.rect(_LEFT + number * step, 92, step, 22, "", "faint")
         middle = _LEFT + (number + 0.5) * step
-        page.text(middle, 107, str(number), "soft", size=11, anchor="middle")
+        page.text(middle, 107, str(number), "soft", size=12, anchor="middle")
     for chunk in range(SPAN):
         page.rect(_LEFT + chunk * CHUNK * step, 92, CHUNK * step, 22, "", "ink")
     border = _LEFT + CHUNK * step
@@ -106,8 +106,8 @@ def draw_decodes() -> Drawing:
         "Chunks decoded in an epoch, and regions in a batch: "
         + "; ".join(f"{name} {count}, {mixing:.1f}" for name, count, mixing in ways),
     )  # fmt: skip
-    begin, most = 222, max(count for _, count, _ in ways)
-    scale = 190 / most
+    begin, most = 236, max(count for _, count, _ in ways)
+    scale = 170 / most
     page.text(begin, 18, "chunks decoded", "soft")
     page.text(_RIGHT, 18, "regions a batch", "soft", anchor="end")
     for row, (name, count, mixing) in enumerate(ways):
@@ -128,7 +128,7 @@ def draw_orders() -> Drawing:
     """Which chunks each batch draws from, in three orders."""
     captions = {
         "in order": "In order: cheap, but a batch sees one place",
-        "full shuffle": "Full shuffle: mixed, but chunks come back again and again",
+        "full shuffle": "Full shuffle: mixed, but each chunk comes back often",
         "xloader": "xloader: mixed, and each chunk is in memory once",
     }
     reads = {name: count for name, count, _ in decodes()}
@@ -158,11 +158,11 @@ def draw_orders() -> Drawing:
         page.rect(left, top, _RIGHT - left, NUM_CHUNKS * row_size, "", "line")
         for chunk in (0, NUM_CHUNKS - 1):
             y = top + (NUM_CHUNKS - chunk) * row_size - 1
-            page.text(left - 6, y, str(chunk), "soft", size=11, anchor="end")
+            page.text(left - 6, y, str(chunk), "soft", size=12, anchor="end")
         page.text(14, top + 64, "chunk", "soft")
     foot = 44 + 178 * 2 + NUM_CHUNKS * row_size + 18
     page.text(left, foot, "batches of an epoch, from left to right", "soft")
-    page.rect(_RIGHT - 148, foot - 11, 14, 12, "faint", radius=2)
+    page.rect(_RIGHT - 160, foot - 11, 14, 12, "faint", radius=2)
     page.text(_RIGHT, foot, "chunk is in memory", "soft", anchor="end")
     return page
 

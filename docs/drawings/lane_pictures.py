@@ -42,7 +42,7 @@ def draw_lanes() -> Drawing:
     page.text(_LEFT, 120, "upper row: tiles; thick lines: where a run begins", "soft")
     page.text(_LEFT, 140, "lower row: lanes, with their numbers of samples", "soft")
     extra = plan.explanation.num_reads - len(line)
-    words = f"dashed: cuts. {extra} more reads, as windows reach into tiles of another lane"
+    words = f"dashed: cuts. {extra} more reads, for tiles of other lanes"
     page.text(_LEFT, 160, words, "soft")
     return page
 
@@ -60,7 +60,7 @@ def draw_restart() -> Drawing:
     cell = (_RIGHT - left - 12) / _STEPS
     for step in range(_STEPS):
         x = left + step * cell + (12 if step >= _STOP else 0)
-        page.text(x + cell / 2, top - 8, str(step), "soft", size=12, anchor="middle")
+        page.text(x + cell / 2, top - 8, str(step), "soft", size=13, anchor="middle")
         for lane in range(_LANES):
             rank = lane if step < _STOP else lane // 2
             y = top + lane * row
@@ -68,8 +68,8 @@ def draw_restart() -> Drawing:
             name = str(batches[step][lane])
             page.text(x + cell / 2, y + 22, name, anchor="middle")
     for lane in range(_LANES):
-        page.text(left - 8, top + lane * row + 22, f"lane {lane}", "soft", size=12, anchor="end")
-    page.text(left - 8, top - 8, "step", "soft", size=12, anchor="end")
+        page.text(left - 8, top + lane * row + 22, f"lane {lane}", "soft", size=13, anchor="end")
+    page.text(left - 8, top - 8, "step", "soft", size=13, anchor="end")
     stop = left + _STOP * cell + 6
     bottom = top + _LANES * row
     page.line([(stop, 26), (stop, bottom + 8)], "alert", width=2, dash="5 4")

@@ -27,8 +27,8 @@ def draw_regions() -> Drawing:
         page.text(x + 2 * width, 42, f"region {region}", anchor="middle")
     for chunk in range(NUM_CHUNKS):
         middle = left + (chunk + 0.5) * width
-        page.text(middle, 64, str(chunk), "soft", size=11, anchor="middle")
-    page.text(left - 12, 64, "chunk", "soft", size=11, anchor="end")
+        page.text(middle, 64, str(chunk), "soft", size=12, anchor="middle")
+    page.text(left - 12, 64, "chunk", "soft", size=12, anchor="end")
     page.text(_RIGHT, 42, "regions", "soft", anchor="end")
     rows = []
     for memory in ("2MiB", "2.25MiB", "2.5MiB"):
@@ -42,7 +42,7 @@ def draw_regions() -> Drawing:
         mean = mean_regions(batches)
         typical = min(batches[4:], key=lambda batch: abs(len(regions_of(batch)) - mean))
         page.text(left - 12, y - 2, name, anchor="end", bold=True)
-        page.text(left - 12, y + 14, more, "soft", size=12, anchor="end")
+        page.text(left - 12, y + 14, more, "soft", size=13, anchor="end")
         page.line([(left, y), (right, y)], "faint")
         seen: dict[int, int] = {}
         for chunk in sorted(i // CHUNK for i in typical):
@@ -50,7 +50,7 @@ def draw_regions() -> Drawing:
             shift = 11 * (seen[chunk] - 1)
             page.dot(left + (chunk + 0.5) * width, y - shift + 4, 5, colour)
         page.text(_RIGHT - 4, y + 4, f"{len(regions_of(typical))}", anchor="end", bold=True)
-        page.text(_RIGHT - 4, y + 19, f"mean {mean:.1f}", "soft", size=11, anchor="end")
+        page.text(_RIGHT - 4, y + 19, f"mean {mean:.1f}", "soft", size=12, anchor="end")
     return page
 
 
@@ -87,11 +87,11 @@ def draw_memory() -> Drawing:
     for tick in (0, 5, 10, 15):
         y = at(0, tick)[1]
         page.line([(left, y), (right, y)], "faint")
-        page.text(left - 8, y + 4, str(tick), "soft", size=12, anchor="end")
+        page.text(left - 8, y + 4, str(tick), "soft", size=13, anchor="end")
     for memory in range(0, 51, 10):
         x = at(memory, 0)[0]
         page.line([(x, bottom), (x, bottom + 5)])
-        page.text(x, bottom + 20, str(memory), "soft", size=12, anchor="middle")
+        page.text(x, bottom + 20, str(memory), "soft", size=13, anchor="middle")
     page.text(right, bottom + 40, "memory, MiB (the store decodes to 45 MiB)", "soft", anchor="end")
     y = at(0, full)[1]
     page.line([(left, y), (right, y)], "ink", dash="6 4", width=1.5)
@@ -104,7 +104,7 @@ def draw_memory() -> Drawing:
         x, y = at(memory, mixing)
         page.dot(x, y, 5, "0")
         below = mixing < full
-        page.text(x + (10 if below else 0), y + (5 if below else -11), f"{reads:.2f}", size=12,
+        page.text(x + (10 if below else 0), y + (5 if below else -11), f"{reads:.2f}", size=13,
                   anchor="start" if below else "middle")  # fmt: skip
     page.text(left, 320, "numbers at the dots: reads a chunk", "soft")
     return page
@@ -142,11 +142,11 @@ def draw_ends() -> Drawing:
     for tick in (0, 5, 10, 15):
         y = at(0, tick)[1]
         page.line([(left, y), (right, y)], "faint")
-        page.text(left - 8, y + 4, str(tick), "soft", size=12, anchor="end")
+        page.text(left - 8, y + 4, str(tick), "soft", size=13, anchor="end")
     for step in range(0, len(mean) + 1, 20):
         x = at(step, 0)[0]
         page.line([(x, bottom), (x, bottom + 5)])
-        page.text(x, bottom + 20, str(step), "soft", size=12, anchor="middle")
+        page.text(x, bottom + 20, str(step), "soft", size=13, anchor="middle")
     page.text(right, bottom + 40, "step of the epoch", "soft", anchor="end")
     y = at(0, full)[1]
     page.line([(left, y), (right, y)], "ink", dash="6 4", width=1.5)

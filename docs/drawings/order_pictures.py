@@ -96,7 +96,7 @@ def draw_runs() -> Drawing:
     put([tile for turn in zip(*rows, strict=True) for tile in turn], 304, [])
     for position in range(NUM_CHUNKS):
         middle = _LEFT + (position + 0.5) * cell
-        page.text(middle, 346, str(position), "soft", size=11, anchor="middle")
+        page.text(middle, 346, str(position), "soft", size=12, anchor="middle")
     page.text(_LEFT, 364, "position of each tile", "soft")
     return page
 
@@ -124,10 +124,10 @@ def draw_cohort() -> Drawing:
     page.rect(at(position), 52, spread * slot, 26, "faint", "line", radius=3)
     for name, key in own:
         page.dot(at(key), 65, 6, "0")
-        page.text(at(key), 45, str(name), size=12, anchor="middle")
+        page.text(at(key), 45, str(name), size=13, anchor="middle")
     for tick in range(position, position + spread + 1):
         page.line([(at(tick), 78), (at(tick), 86)])
-        page.text(at(tick), 101, str(tick), "soft", size=12, anchor="middle")
+        page.text(at(tick), 101, str(tick), "soft", size=13, anchor="middle")
     page.text(at(position), 120, "slot: one later tile comes in at each number", "soft")
     page.text(at(position), 140, "above the dots: which sample, in random order", "soft")
     return page
@@ -157,7 +157,7 @@ def draw_pace() -> Drawing:
         y, x = y_of(tile), left + first * slot
         size = (last - first + 1) * slot
         page.rect(x, y - 8, size, 16, stream_of[tile], opacity=0.25, radius=4)
-        page.text(left - 8, y + 4, str(tile), "soft", size=12, anchor="end")
+        page.text(left - 8, y + 4, str(tile), "soft", size=13, anchor="end")
     shown = slice(_SHOWN_BATCH * BATCH, (_SHOWN_BATCH + 1) * BATCH)
     marked = set(lane.ids[shown].tolist())
     for name, key in zip(lane.ids.tolist(), lane.keys.tolist(), strict=True):
@@ -172,10 +172,10 @@ def draw_pace() -> Drawing:
     for number in range(0, num_slots + 1, 2):
         page.line([(left + number * slot, bottom), (left + number * slot, bottom + 5)])
         x = left + number * slot
-        page.text(x, bottom + 19, str(number), "soft", size=11, anchor="middle")
+        page.text(x, bottom + 19, str(number), "soft", size=12, anchor="middle")
     page.line([(left, bottom), (_RIGHT, bottom)])
-    page.text(10, top - 6, "tile", "soft", size=12)
-    page.text(_RIGHT, bottom + 36, "slot", "soft", size=12, anchor="end")
+    page.text(10, top - 6, "tile", "soft", size=13)
+    page.text(_RIGHT, bottom + 36, "slot", "soft", size=13, anchor="end")
     y = bottom + 58
     page.dot(left + 6, y - 4, 3.8, "0")
     page.text(left + 18, y, "needs one tile")
