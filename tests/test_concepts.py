@@ -64,6 +64,13 @@ def test_every_drawing_is_shown_in_both_themes_and_described():
     assert all(len(words) > 20 for words in shown.values())
 
 
+def test_the_readme_shows_drawings_that_are_kept():
+    text = (DOCS.parent / "README.md").read_text("utf-8")
+    named = re.findall(r'(?:src|srcset)="([^"]+)"', text)
+    assert len(named) == 2
+    assert [name for name in named if not (DOCS.parent / name).is_file()] == []
+
+
 def test_numbers_in_the_text_are_those_of_the_library():
     def samples_of(num_chunks):
         values = np.zeros((16 * num_chunks, 64, 128), "f4")
