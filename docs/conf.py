@@ -22,7 +22,13 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_design",
 ]
-exclude_patterns = ["_build", "_extensions", "generated", "jupyter_execute"]
+exclude_patterns = [
+    "_build",
+    "_extensions",
+    "generated",
+    "jupyter_execute",
+    "**/.ipynb_checkpoints",
+]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 # The examples of these pages run in the tests, where a failure names its line.
@@ -72,3 +78,12 @@ html_theme_options = {
     "show_prev_next": True,
     "show_toc_level": 2,
 }
+
+
+def setup(app):
+    # Links of notebooks/ to docs/ are right on disk; here the notebooks stand inside of docs/.
+    def shorten(_app, docname, source):
+        if docname.startswith("notebooks/"):
+            source[0] = source[0].replace("](../docs/", "](../")
+
+    app.connect("source-read", shorten)
