@@ -16,6 +16,7 @@ from xloader.bench.plain_samples import (
     why_not_xbatcher,
 )
 from xloader.bench.turns import BatchSize, LoaderSpeed, Pass, measure_in_turns
+from xloader.core.count_text import show_count
 from xloader.core.text_table import align_columns
 from xloader.samples.samples import Samples
 
@@ -85,9 +86,10 @@ class LoaderComparison:
                     "" if own.name == OURS else f"{ratio:,.1f} times as fast",
                 ]
             )
-        workers = f"{self.num_workers} worker{'s' * (self.num_workers != 1)}"
+        samples = show_count(self.num_samples, "sample")
+        workers = show_count(self.num_workers, "worker")
         lines = [
-            f"{self.num_samples:,} samples in batches of {self.batch_size}; {workers} a DataLoader",
+            f"{samples} in batches of {self.batch_size}; {workers} a DataLoader",
             align_columns(rows),
         ]
         lines += [f"{name} is left out: {reason}" for name, reason in self.left_out.items()]

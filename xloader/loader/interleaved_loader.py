@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
@@ -42,6 +42,7 @@ from xloader.loader.epoch_iterator import EpochIterator, EpochRun
 from xloader.loader.interleaved_figures import (
     InterleavedExplanation,
     InterleavedReport,
+    find_set,
     summed,
     worst_wait,
 )
@@ -54,6 +55,9 @@ from xloader.loader.set_loaders import SetLoaders
 from xloader.planning.explain import Explanation
 from xloader.planning.interleaving import Interleaving
 from xloader.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from xloader.plots.canvas import Picture
 
 
 class InterleavedLoader:
@@ -287,6 +291,49 @@ class InterleavedLoader:
             notes=(*notes, *self._rounding_note(told)),
             **summed(list(sets.values())),
         )
+
+    def preview(
+        self,
+        name: str | None = None,
+        num_rows: int = 3,
+        *,
+        channel: str | Sequence[str] | None = None,
+    ) -> Picture:
+        """Draw rows of one set that the next ``iter`` would deliver. The loader does not move on.
+
+        Parameters
+        ----------
+        name : str, optional
+            The set. It may be left out if there is only one.
+        num_rows, channel
+            As for :meth:`Loader.preview`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The first rows of the set's own batch, of which the next batch takes its rows.
+
+        Raises
+        ------
+        OptionError
+            If no set is named, and there are several.
+        UnknownNameError
+            If there is no such set, or no field has the channel.
+        EmptySamplesError
+            If the set has no rows left in the epoch.
+        ChunkError
+            If a chunk of the batch cannot be read.
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        self._check_open()
+        made, start = self._settle(), self._cursor.start
+        loader = find_set(made.loaders, name, "loader.preview")
+        index = list(made.loaders.values()).index(loader)
+        first = made.interleaving.begin(index, start.step)
+        # After its last batch, a loader says itself that nothing is left.
+        position = Position(start.epoch, len(loader) if first is None else first)
+        return loader.preview_from(position, num_rows, channel)
 
     def report(self) -> InterleavedReport:
         """Measurements of the epoch under way, or of the last one.

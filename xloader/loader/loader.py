@@ -321,9 +321,22 @@ class Loader:
         >>> len(list(loader))
         2
         """
+        return self.preview_from(self._cursor.start, num_rows, channel)
+
+    def preview_from(
+        self, start: Position, num_rows: int = 3, channel: str | Sequence[str] | None = None
+    ) -> Picture:
+        """Draw as `preview` does, for an iteration that would start at a position.
+
+        Parameters
+        ----------
+        start : Position
+            The position.
+        num_rows, channel
+            As for :meth:`preview`.
+        """
         self._check_open()
-        rank_plan, start = self._resolver.settle(), self._cursor.start
-        return draw_preview(rank_plan, self._left(start), start, num_rows, channel)
+        return draw_preview(self._resolver.settle(), self._left(start), start, num_rows, channel)
 
     def explain_from(
         self, start: Position, scope: Literal["rank", "world"] = "rank"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 
+from xloader.core.count_text import show_count
 from xloader.errors import XloaderError
 from xloader.loader.explain_notes import overlap_note, pad_note, points_notes, wrap_note
 from xloader.recipe.layout import make_layouts
@@ -44,7 +45,7 @@ def last_verb(recipe: Recipe) -> str:
 def _title(recipe: Recipe) -> str:
     if recipe.windows is None:
         return "<xloader.Samples, no windows yet>"
-    return f"<xloader.Samples, {recipe.num_ids:,} samples>"
+    return f"<xloader.Samples, {show_count(recipe.num_ids, 'sample')}>"
 
 
 def _rows(recipe: Recipe) -> Rows:

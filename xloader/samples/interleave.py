@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from xloader.core.count_text import show_count
 from xloader.core.keywords import LoaderKeywords
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_whole
@@ -133,14 +134,16 @@ class Interleaved:
 
     def __repr__(self) -> str:
         try:
-            length = f"{len(self):,} rows an epoch"
+            length = f"{show_count(len(self), 'row')} an epoch"
         except OptionError:
             # Users print samples to find a fault, so printing must not fail because of it.
             length = "weights with too many digits"
         rows = [f"<xloader.Interleaved, {length}>"]
         for own in self.sets.sets:
             size = num_samples_of(own.recipe)
-            rows.append(f"    {own.name}  {float(own.weight):.4g} of the rows, {size:,} samples")
+            rows.append(
+                f"    {own.name}  {float(own.weight):.4g} of the rows, {show_count(size, 'sample')}"
+            )
         for out in self.sets.outputs:
             nbytes = show_nbytes(out.nbytes)
             rows.append(f"    {out.name}  {out.shape} {out.dtype}, {nbytes} a sample")

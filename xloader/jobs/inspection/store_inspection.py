@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from xloader.core.count_text import show_count
 from xloader.core.findings import Finding, problems_among, show_findings
 from xloader.core.nbytes import show_nbytes
 from xloader.core.text_table import align_columns
@@ -110,7 +111,7 @@ class StoreInspection:
     def _title(self) -> str:
         count = len(self.variables)
         nbytes = sum(own.nbytes for own in self.variables)
-        title = f"{self.name}: {_count(count, 'variable')}, {show_nbytes(nbytes)} decoded"
+        title = f"{self.name}: {show_count(count, 'variable')}, {show_nbytes(nbytes)} decoded"
         sizes = [own.stored_nbytes for own in self.variables]
         stored = self.file_nbytes
         if stored is None and sizes and None not in sizes:
@@ -221,7 +222,7 @@ def _of_variable(own: InspectedVariable, on_missing: str) -> list[Finding]:
             Finding(
                 own.name,
                 "note" if on_missing == "fill" else "problem",
-                f"{own.num_absent:,} of {_count(own.num_objects or 0, unit)} absent, so their "
+                f"{own.num_absent:,} of {show_count(own.num_objects or 0, unit)} absent, so their "
                 f"values are the fill value: {_named(own.absent, own.num_absent)}",
                 ""
                 if on_missing == "fill"
@@ -235,7 +236,7 @@ def _of_variable(own: InspectedVariable, on_missing: str) -> list[Finding]:
             Finding(
                 own.name,
                 "problem",
-                f"{_count(own.num_beyond, unit)} outside the shape "
+                f"{show_count(own.num_beyond, unit)} outside the shape "
                 f"{' x '.join(map(str, own.shape))}, so nothing reads them: "
                 f"{_named(own.beyond, own.num_beyond)}",
                 "check the shape and the chunks in its metadata; they may be of another array",
@@ -247,7 +248,7 @@ def _of_variable(own: InspectedVariable, on_missing: str) -> list[Finding]:
             Finding(
                 own.name,
                 "problem",
-                f"{_count(own.num_empty, unit)} of 0 bytes: {_named(own.empty, own.num_empty)}",
+                f"{show_count(own.num_empty, unit)} of 0 bytes: {_named(own.empty, own.num_empty)}",
                 "write them again; a full disk leaves such files",
                 own.num_empty,
             )
@@ -258,7 +259,7 @@ def _of_variable(own: InspectedVariable, on_missing: str) -> list[Finding]:
             Finding(
                 own.name,
                 "problem",
-                f"{_count(count, 'chunk')} cannot be read; the first: {own.nans.errors[0]}",
+                f"{show_count(count, 'chunk')} cannot be read; the first: {own.nans.errors[0]}",
                 "write them again",
                 count,
             )
@@ -271,13 +272,13 @@ def _of_labels(own: InspectedLabels) -> list[Finding]:
         return [Finding(own.name, "problem", own.problem, "write the labels again")]
     found = []
     if own.num_duplicates and own.dims == (own.name,):
-        told = f"{_count(own.num_duplicates, 'label')} more than once, so .sel cannot use them"
+        told = f"{show_count(own.num_duplicates, 'label')} more than once, so .sel cannot use them"
         found.append(Finding(own.name, "note", told, "leave them out with .isel"))
     if own.num_backward:
-        told = f"{_count(own.num_backward, 'label')} out of order"
+        told = f"{show_count(own.num_backward, 'label')} out of order"
         found.append(Finding(own.name, "note", told, "sort the data before writing it"))
     if own.num_missing:
-        told = f"{_count(own.num_missing, 'label')} missing"
+        told = f"{show_count(own.num_missing, 'label')} missing"
         remedy = "samples at these places have no label; leave them out with .isel if you need it"
         found.append(Finding(own.name, "note", told, remedy))
     if own.gaps and own.is_time:
@@ -304,12 +305,8 @@ def _nans_in_words(own: InspectedVariable) -> str:
     if nans.num_chunks == own.num_chunks == 1:
         return f"{share} of its one chunk"
     if nans.num_chunks == own.num_chunks:
-        return f"{share} of all {_count(nans.num_chunks, 'chunk')}"
+        return f"{share} of all {show_count(nans.num_chunks, 'chunk')}"
     return f"{share} of {nans.num_chunks:,} of {own.num_chunks:,} chunks"
-
-
-def _count(count: int, unit: str) -> str:
-    return f"{count:,} {unit}{'s' * (count != 1)}"
 
 
 def _named(names: Sequence[str], count: int) -> str:
