@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from xloader.html.cards import Card, CardPart, CardSection, CardTable, Drawing, Facts
+from xloader.html.cards import Card, CardPart, CardSection, CardTable, Facts, Words
+from xloader.html.stay_strips import draw_stays
+from xloader.planning.residence_times import TimesMaker
 
 
 class TitledRows(Protocol):
@@ -17,19 +19,24 @@ class TitledRows(Protocol):
 
 
 def figure_parts(figures: TitledRows) -> list[CardPart]:
-    """The parts of a card of figures: drawings, rows, and tables if the figures have any.
+    """The parts of a card of figures.
 
     Parameters
     ----------
     figures : FigureTable
-        The figures. ``_drawings()`` gives drawings, and ``_sections()`` titled tables whose first
-        row holds the headings; figures may lack both.
+        The figures. Besides rows they may have ``_drawings()``, parts that are shown below the
+        rows; ``_sections()``, titled tables whose first row holds the headings; and ``sets``, the
+        figures of several sets of samples by name.
     """
     draw, tables = getattr(figures, "_drawings", list), getattr(figures, "_sections", list)
-    drawings: list[Drawing] = draw()
-    found: list[CardPart] = [Facts(figures._rows()), *drawings]
+    found: list[CardPart] = [Facts(figures._rows()), *draw()]
     titled: list[tuple[str, Sequence[Sequence[str]]]] = tables()
-    return found + [CardSection(title, [CardTable(rows[0], rows[1:])]) for title, rows in titled]
+    found += [CardSection(title, [CardTable(rows[0], rows[1:])]) for title, rows in titled]
+    sets: Mapping[str, TitledRows] = getattr(figures, "sets", {})
+    return found + [
+        CardSection(name, figure_parts(own), is_open=False, summary="this set alone")
+        for name, own in sets.items()
+    ]
 
 
 def figure_card(figures: TitledRows) -> Card:
@@ -42,3 +49,22 @@ def figure_card(figures: TitledRows) -> Card:
     """
     kind, _, rest = figures._title().partition(": ")
     return Card(kind, rest, figure_parts(figures))
+
+
+def stay_parts(maker: object) -> list[CardPart]:
+    """The drawing of an epoch's stays if it is found at once, else words on how to get it.
+
+    Parameters
+    ----------
+    maker : TimesMaker or None
+        Makes the times of the stays.
+    """
+    if not isinstance(maker, TimesMaker):
+        return []
+    times = maker.if_cheap()
+    if times is None:
+        words = "Not drawn here, because it takes a while for so many samples: .plot() draws it."
+        return [CardSection("chunks in memory", [Words([words])], is_open=False)]
+    steps = times.first_step, times.first_step + times.num_steps
+    drawing = draw_stays(times.lane, times.block, times.load, times.drop, times.num_blocks, steps)
+    return [CardSection("chunks in memory", [drawing])]
