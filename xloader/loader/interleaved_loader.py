@@ -48,6 +48,7 @@ from xloader.loader.interleaved_figures import (
 )
 from xloader.loader.interleaved_state import make_state, read_parts
 from xloader.loader.loader import Loader
+from xloader.loader.loader_cards import draw_weights, loader_card, option_facts
 from xloader.loader.rank_resolver import process_group
 from xloader.loader.row_list import Rows
 from xloader.loader.sample_sets import SampleSets
@@ -410,12 +411,25 @@ class InterleavedLoader:
         return InterleavedLoader, parts
 
     def __repr__(self) -> str:
+        return f"<xloader.InterleavedLoader of {self._in_words()}>"
+
+    def _repr_html_(self) -> str:
+        num_steps = None if self._made is None else self._made.interleaving.num_steps
+        start = self._cursor.start
+        return loader_card(
+            "xloader.InterleavedLoader",
+            self._in_words(),
+            option_facts(self.options, start, num_steps, is_closed=self._is_closed),
+            None,
+            None if self._progress is None else self.report(),
+            {own.name: own.recipe for own in self.sets.sets},
+            draw_weights(self.sets),
+        ).to_html()
+
+    def _in_words(self) -> str:
         count = "" if self._made is None else f"{self._made.interleaving.num_steps} "
         names = ", ".join(self.sets.names)
-        return (
-            f"<xloader.InterleavedLoader of {names}: {count}batches of {self.batch_size}, "
-            f"epoch {self.epoch}>"
-        )
+        return f"{names}: {count}batches of {self.batch_size}, epoch {self.epoch}"
 
     @property
     def _lock(self) -> threading.RLock:

@@ -13,9 +13,11 @@ from xloader.core.count_text import show_count
 from xloader.core.libraries import require_matplotlib
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
+from xloader.html.cards import CardPart
 from xloader.loader.advice import show_speed
 from xloader.loader.bottleneck import STAGES
 from xloader.loader.epoch_series import EpochSeries
+from xloader.loader.time_bars import time_parts
 from xloader.planning.cost_figures import Figures
 
 if TYPE_CHECKING:
@@ -155,6 +157,9 @@ class Report(Figures):
     def headroom(self) -> float:
         """How many times as fast the loader could be if the consumer took no time: 1 or more."""
         return self.seconds / self.least_seconds if self.least_seconds else 1.0
+
+    def _drawings(self) -> list[CardPart]:
+        return time_parts(self.seconds, self.wait_seconds, self.busy_seconds, self.num_threads)
 
     def _rows(self) -> list[tuple[str, str]]:
         seconds = max(self.seconds, 1e-9)

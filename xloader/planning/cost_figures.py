@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
+from xloader.planning.figure_cards import figure_card
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,7 @@ class FigureTable:
         return "\n".join([self._title(), *(f"  {name:<{width}}  {text}" for name, text in rows)])
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for name, text in self._rows()
-        )
-        return f"<table><caption>{html.escape(self._title())}</caption>{cells}</table>"
+        return figure_card(self).to_html()
 
 
 @dataclass(frozen=True)

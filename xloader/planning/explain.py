@@ -14,9 +14,11 @@ from xloader.core.count_text import show_count
 from xloader.core.footprint import Footprint
 from xloader.core.libraries import require_matplotlib
 from xloader.errors import OptionError
+from xloader.html.cards import CardPart
 from xloader.order.cohorts import tile_edges
 from xloader.planning.cost_figures import Figures
 from xloader.planning.epoch import Epoch, Lane
+from xloader.planning.figure_cards import stay_parts
 from xloader.planning.mixing import full_mixing, measure_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
@@ -95,6 +97,9 @@ class Explanation(Figures):
         from xloader.plots.residences import draw_residences
 
         return draw_residences(self._times(), self.mixing, self.full_mixing)
+
+    def _drawings(self) -> list[CardPart]:
+        return stay_parts(self._times)
 
     def _title(self) -> str:
         return "Explanation: a prediction, made without reading data"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
+from xloader.html.cards import Card, CardTable, Words
 from xloader.jobs.advice.read_speed import ReadSpeed, show_gb_per_s
 from xloader.planning.explain import Explanation
 
@@ -259,15 +259,8 @@ class Advice:
 
     def _repr_html_(self) -> str:
         heads, rows = self._table()
-        words = "".join(f"<p>{html.escape(text)}</p>" for text in self.in_words())
-        top = "".join(f"<th style='text-align:right'>{html.escape(h)}</th>" for h in ["", *heads])
-        body = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(row[0])}</th>"
-            + "".join(f"<td style='text-align:right'>{html.escape(c)}</td>" for c in row[1:])
-            + "</tr>"
-            for row in rows
-        )
-        return f"{words}<table><tr>{top}</tr>{body}</table>"
+        parts = (Words(self.in_words()), CardTable(["", *heads], rows))
+        return Card("Advice", "chunks for these samples", parts).to_html()
 
 
 def _shown(sizes: Mapping[str, int]) -> str:
