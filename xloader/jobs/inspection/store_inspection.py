@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from xloader.jobs.inspection.inspected_variable import (
 )
 from xloader.jobs.inspection.nan_counts import count_nans
 from xloader.recipe.recipe import Recipe
-from xloader.sources.open.working_parts import WorkingParts, open_working_parts
+from xloader.sources.open.working_parts import GROUP_DOCUMENTS, WorkingParts, open_working_parts
 from xloader.sources.stores.redaction import safe_name
 
 
@@ -189,12 +191,21 @@ def inspect_store(
     >>> found.variables[0].nans.share, found.labels[0].step, found.problems
     (0.0, '1', ())
     """
-    parts = open_working_parts(
-        path, variables=variables, group=group, storage_options=storage_options
-    )
-    name = safe_name(os.fspath(path))
+    with warnings.catch_warnings():
+        # The findings name such folders, in words that users know.
+        warnings.filterwarnings("ignore", "Object at .* is not recognized as a component of a Zarr")
+        parts = open_working_parts(
+            path, variables=variables, group=group, storage_options=storage_options
+        )
+        return _inspect_parts(parts, os.fspath(path), nan_chunks, on_missing)
+
+
+def _inspect_parts(
+    parts: WorkingParts, path: str, nan_chunks: int | None, on_missing: str
+) -> StoreInspection:
+    name = safe_name(path)
     findings = [
-        Finding(array, "problem", reason, "write it again, or leave it out")
+        Finding(array, "problem", reason, _remedy_of_broken(array))
         for array, reason in parts.broken.items()
     ]
     if parts.source is None:
@@ -207,11 +218,17 @@ def inspect_store(
         inspected.append(inspect_variable(parts.source, own, nans))
         findings += _of_variable(inspected[-1], on_missing)
     findings += [finding for own in labels for finding in _of_labels(own)]
-    findings += _of_store(parts, os.fspath(path))
+    findings += _of_store(parts, path)
     findings += [Finding("note", "note", note) for note in parts.source.notes]
-    plain = Path(os.fspath(path)).expanduser()
+    plain = Path(path).expanduser()
     file_nbytes = plain.stat().st_size if plain.is_file() else None
     return StoreInspection(name, tuple(inspected), labels, file_nbytes, tuple(findings))
+
+
+def _remedy_of_broken(name: str) -> str:
+    if name in GROUP_DOCUMENTS:
+        return f"write into it: {json.dumps(GROUP_DOCUMENTS[name])}"
+    return "write it again, or leave it out"
 
 
 def _of_variable(own: InspectedVariable, on_missing: str) -> list[Finding]:
