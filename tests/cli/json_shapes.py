@@ -202,6 +202,7 @@ SHAPES: dict[str, Any] = {
         "num_workers": int,
         "loaders": [SPEED],
         "left_out": {str: str},
+        "extra": {str: {str: int}},
     },
     "stats": {"path": TEXT_MAYBE, "stats": (STATS, None)},
     "stats --part": {"path": str, "part": [int]},
