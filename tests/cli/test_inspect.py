@@ -16,6 +16,7 @@ import xarray as xr
 import xloader
 from tests.cli.json_shapes import SHAPES, check
 from xloader import cli
+from xloader.core.nbytes import show_nbytes
 from xloader.errors import ArrayNotGroupError
 from xloader.jobs.inspection.store_inspection import inspect_store
 from xloader.testing import write_store
@@ -121,6 +122,9 @@ def test_the_text_holds_the_same(store):
         "Nothing is broken.",
     ):
         assert text in result.stdout
+    cost = f"NaN, for which {show_nbytes(3 * 40 * 4 * 6 * 4)} were read and decoded"
+    assert cost in result.stdout
+    assert "NaN: not counted; --nan reads and decodes 24 chunks, 11.2 KiB" in run(store).stdout
 
 
 def test_without_nan_no_value_is_read(tmp_path):

@@ -30,8 +30,8 @@ def merge(target: Path, memory: str, overwrite: bool, is_json: bool) -> None:
       xloader merge forecast.zarr
       xloader merge stats.nc --json
 
-    Exit codes: 0 if nothing is missing, 1 if the mosaic was written but samples are missing, 2 for
-    an error, such as missing parts of statistics.
+    Exit codes: 0 done, 1 done but samples of the mosaic are missing, 2 an error, such as missing
+    parts of statistics, 130 interrupted.
     """
     with plain_endings("Nothing is lost: run the same command again."):
         merged = merge_target(target, memory=memory, overwrite=overwrite)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -102,7 +103,13 @@ class StoreInspection:
             parts += ["Labels", _indented(rows)]
         counted = [own for own in self.variables if own.nans is not None]
         if counted:
-            parts += ["NaN", _indented([[own.name, _nans_in_words(own)] for own in counted])]
+            read = show_nbytes(sum(_nan_nbytes(own) for own in counted))
+            parts.append(f"NaN, for which {read} were read and decoded")
+            parts.append(_indented([[own.name, _nans_in_words(own)] for own in counted]))
+        elif self.variables:
+            chunks = show_count(sum(own.num_chunks for own in self.variables), "chunk")
+            nbytes = show_nbytes(sum(own.nbytes for own in self.variables))
+            parts.append(f"NaN: not counted; --nan reads and decodes {chunks}, {nbytes}")
         if self.findings:
             lines = show_findings(self.findings).splitlines()
             parts += ["Findings", "\n".join(f"  {line}" for line in lines)]
@@ -324,6 +331,11 @@ def _nans_in_words(own: InspectedVariable) -> str:
     if nans.num_chunks == own.num_chunks:
         return f"{share} of all {show_count(nans.num_chunks, 'chunk')}"
     return f"{share} of {nans.num_chunks:,} of {own.num_chunks:,} chunks"
+
+
+def _nan_nbytes(own: InspectedVariable) -> int:
+    size = math.prod(own.shape)
+    return own.nans.num_values * own.nbytes // size if own.nans and size else 0
 
 
 def _named(names: Sequence[str], count: int) -> str:
