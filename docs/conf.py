@@ -78,12 +78,3 @@ html_theme_options = {
     "show_prev_next": True,
     "show_toc_level": 2,
 }
-
-
-def setup(app):
-    # Links of notebooks/ to docs/ are right on disk; here the notebooks stand inside of docs/.
-    def shorten(_app, docname, source):
-        if docname.startswith("notebooks/"):
-            source[0] = source[0].replace("](../docs/", "](../")
-
-    app.connect("source-read", shorten)
