@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -81,9 +82,14 @@ html_theme_options = {
 
 
 def setup(app):
-    # Links of notebooks/ to docs/ are right on disk; here the notebooks stand inside of docs/.
-    def shorten(_app, docname, source):
+    # docs/notebooks is a link to a folder beside docs/, and MyST follows it: it finds no page there.
+    # So links to notebooks become names of documents, and those from notebooks begin at docs/.
+    def name_notebooks(_app, docname, source):
+        text = source[0]
+        here = r"(?:\.\./)*notebooks/"
         if docname.startswith("notebooks/"):
-            source[0] = source[0].replace("](../docs/", "](../")
+            text, here = text.replace("](../docs/", "](/"), ""
+        link = rf"\[([^\]\n]+)\]\({here}(index|\d\d_\w+)\.(?:md|ipynb)\)"
+        source[0] = re.sub(link, r"{doc}`\1 </notebooks/\2>`", text)
 
-    app.connect("source-read", shorten)
+    app.connect("source-read", name_notebooks)
