@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -72,9 +73,16 @@ def command_helps(command: click.Command, name: str) -> list[CommandHelp]:
     return [own, *(part for key in below for part in command_helps(below[key], f"{name} {key}"))]
 
 
+def paragraph_of(text: str) -> nodes.paragraph:
+    """Return a paragraph whose options are literals, because a dash in prose becomes longer."""
+    parts = re.split(r"(--[a-z][\w-]*(?:=\S*\w)?)", text)
+    kinds = (nodes.Text, lambda own: nodes.literal(text=own))
+    return nodes.paragraph("", "", *(kinds[n % 2](own) for n, own in enumerate(parts) if own))
+
+
 def row_of(name: nodes.Node, meaning: str) -> nodes.row:
     """Return a row of a table: a name, and what it does."""
-    cells = (nodes.paragraph("", "", name), nodes.paragraph(text=meaning))
+    cells = (nodes.paragraph("", "", name), paragraph_of(meaning))
     return nodes.row("", *(nodes.entry("", cell) for cell in cells))
 
 
@@ -98,7 +106,7 @@ def section_of(help_: CommandHelp) -> nodes.section:
     section += nodes.literal_block(text=help_.usage, language="text")
     for paragraph in help_.paragraphs:
         if not paragraph.startswith("\b"):
-            section += nodes.paragraph(text=" ".join(paragraph.split()))
+            section += paragraph_of(" ".join(paragraph.split()))
             continue
         _, title, *lines = paragraph.splitlines()
         section += nodes.paragraph(text=title)
