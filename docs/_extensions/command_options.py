@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -119,9 +120,12 @@ class CommandOptions(SphinxDirective):
     """A section for each command of xloader."""
 
     def run(self) -> list[nodes.Node]:
-        from xloader.cli import main
+        from xloader import cli
 
-        sections = [section_of(help_) for help_ in command_helps(main, "xloader")]
+        # The page is made again when a command changes, or this file.
+        for path in (Path(__file__), *Path(cli.__file__).parent.glob("*.py")):
+            self.env.note_dependency(str(path))
+        sections = [section_of(help_) for help_ in command_helps(cli.main, "xloader")]
         for section in sections:
             self.state.document.note_explicit_target(section)
         return list(sections)
