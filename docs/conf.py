@@ -42,7 +42,6 @@ autodoc_default_options = {"show-inheritance": True}
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
-napoleon_preprocess_types = True
 # A function of many options shows one in each line.
 maximum_signature_line_length = 88
 toc_object_entries_show_parents = "hide"
@@ -80,7 +79,6 @@ html_theme_options = {
 
 MADE_BY_XLOADER = {
     "Advice",
-    "Batch",
     "ChunkProposal",
     "ClassSamples",
     "ComparedPlan",
