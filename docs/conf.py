@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -22,7 +23,13 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_design",
 ]
-exclude_patterns = ["_build", "_extensions", "generated", "jupyter_execute"]
+exclude_patterns = [
+    "_build",
+    "_extensions",
+    "generated",
+    "jupyter_execute",
+    "**/.ipynb_checkpoints",
+]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 # The examples of these pages run in the tests, where a failure names its line.
@@ -72,3 +79,17 @@ html_theme_options = {
     "show_prev_next": True,
     "show_toc_level": 2,
 }
+
+
+def setup(app):
+    # docs/notebooks is a link to a folder beside docs/, and MyST follows it: it finds no page there.
+    # So links to notebooks become names of documents, and those from notebooks begin at docs/.
+    def name_notebooks(_app, docname, source):
+        text = source[0]
+        here = r"(?:\.\./)*notebooks/"
+        if docname.startswith("notebooks/"):
+            text, here = text.replace("](../docs/", "](/"), ""
+        link = rf"\[([^\]\n]+)\]\({here}(index|\d\d_\w+)\.(?:md|ipynb)\)"
+        source[0] = re.sub(link, r"{doc}`\1 </notebooks/\2>`", text)
+
+    app.connect("source-read", name_notebooks)
