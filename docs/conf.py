@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -129,20 +128,7 @@ def hide_signature(
     return ("", None) if what == "class" and name.rpartition(".")[2] in MADE_BY_XLOADER else None
 
 
-def name_notebooks(_app: Sphinx, docname: str, source: list[str]) -> None:
-    """Turn links to notebooks into names of documents, and begin those of notebooks at docs/.
-
-    docs/notebooks is a link to a folder beside docs/. MyST follows it, and finds no page there.
-    """
-    text, here = source[0], r"(?:\.\./)*notebooks/"
-    if docname.startswith("notebooks/"):
-        text, here = text.replace("](../docs/", "](/"), ""
-    link = rf"\[([^\]\n]+)\]\({here}(index|\d\d_\w+)\.(?:md|ipynb)\)"
-    source[0] = re.sub(link, r"{doc}`\1 </notebooks/\2>`", text)
-
-
 def setup(app: Sphinx) -> None:
-    app.connect("source-read", name_notebooks)
     app.connect("autodoc-process-signature", hide_signature)
     # Sphinx calls the attributes of a class its variables, which are something else in this field.
     for field in PyObject.doc_field_types:
