@@ -6,6 +6,12 @@ import os
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
+
+import xloader.xbatcher
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
@@ -43,7 +49,6 @@ autodoc_default_options = {"show-inheritance": True}
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
-napoleon_preprocess_types = True
 # A function of many options shows one in each line.
 maximum_signature_line_length = 88
 toc_object_entries_show_parents = "hide"
@@ -78,3 +83,57 @@ html_theme_options = {
     "show_prev_next": True,
     "show_toc_level": 2,
 }
+
+MADE_BY_XLOADER = {
+    "Advice",
+    "ChunkProposal",
+    "ClassSamples",
+    "ComparedPlan",
+    "Coverage",
+    "Diagnosis",
+    "Explanation",
+    "Figures",
+    "Finding",
+    "InspectedLabels",
+    "InspectedVariable",
+    "Interleaved",
+    "InterleavedExplanation",
+    "InterleavedFigures",
+    "InterleavedLoader",
+    "InterleavedReport",
+    "Loader",
+    "Materialized",
+    "MaterializedVariable",
+    "MethodWindows",
+    "Mosaic",
+    "MosaicSummary",
+    "NanCount",
+    "PartialStats",
+    "PlanComparison",
+    "Report",
+    "Rng",
+    "Rollout",
+    "SampleMask",
+    "Samples",
+    "Split",
+    "StoreInspection",
+}
+"""Classes that users do not call: how they are made is no part of the reference."""
+
+
+def hide_signature(
+    _app: Sphinx, what: str, name: str, _value: Any, _options: Any, *_signature: Any
+) -> tuple[str, None] | None:
+    """Show a class of results by its name alone, without its many fields."""
+    return ("", None) if what == "class" and name.rpartition(".")[2] in MADE_BY_XLOADER else None
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-signature", hide_signature)
+    # Sphinx calls the attributes of a class its variables, which are something else in this field.
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"
+    # Classes with another name than their own would be shown as aliases, without their text.
+    for name in ("IterableDataset", "MapDataset"):
+        getattr(xloader.xbatcher, name).__name__ = name

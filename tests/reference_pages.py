@@ -93,7 +93,8 @@ def table_rows(text: str) -> list[str]:
         if kind == "currentmodule":
             module = argument
         elif kind == "autosummary":
-            lines = [line.strip() for line in content.splitlines()]
+            # After a tilde, only the last part of a name is shown.
+            lines = [line.strip().removeprefix("~") for line in content.splitlines()]
             rows += [f"{module}.{line}" for line in lines if line and not line.startswith(":")]
     return rows
 
@@ -103,8 +104,10 @@ def entries(text: str) -> set[str]:
     found = set()
     for kind, name, content in directives(text):
         fields = {key: value.replace(",", " ").split() for key, value in FIELD.findall(content)}
-        if kind in ("autofunction", "autoclass", "attribute"):
+        if kind in ("autofunction", "autoclass", "attribute", "class", "function"):
             found.add(name)
+        if kind == "attribute":
+            found |= set(re.findall(r"^ +([\w.]+)$", content.partition("\n\n")[0], re.MULTILINE))
         if kind == "automodule":
             module = importlib.import_module(name)
             for key in fields["members"] or module.__all__:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import errno
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -73,6 +74,15 @@ def test_every_public_member_is_in_a_table(name, rows):
 
 def test_every_row_of_a_table_leads_to_an_entry(rows, texts, described):
     assert {*rows, *table_rows(texts["api.md"])} - described == set()
+
+
+def test_every_row_of_a_table_has_a_summary(rows):
+    for row in rows:
+        owner, _, name = row.rpartition(".")
+        # The texts of special methods would else be those of Python's own.
+        kinds = resolve(owner).__mro__ if name.startswith("__") else ()
+        own = next((kind.__dict__[name] for kind in kinds if name in vars(kind)), resolve(row))
+        assert inspect.getdoc(own), row
 
 
 def test_every_entry_exists(described):

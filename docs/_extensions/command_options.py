@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -72,9 +74,16 @@ def command_helps(command: click.Command, name: str) -> list[CommandHelp]:
     return [own, *(part for key in below for part in command_helps(below[key], f"{name} {key}"))]
 
 
+def paragraph_of(text: str) -> nodes.paragraph:
+    """Return a paragraph whose options are literals, because a dash in prose becomes longer."""
+    parts = re.split(r"(--[a-z][\w-]*(?:=\S*\w)?)", text)
+    kinds = (nodes.Text, lambda own: nodes.literal(text=own))
+    return nodes.paragraph("", "", *(kinds[n % 2](own) for n, own in enumerate(parts) if own))
+
+
 def row_of(name: nodes.Node, meaning: str) -> nodes.row:
     """Return a row of a table: a name, and what it does."""
-    cells = (nodes.paragraph("", "", name), nodes.paragraph(text=meaning))
+    cells = (nodes.paragraph("", "", name), paragraph_of(meaning))
     return nodes.row("", *(nodes.entry("", cell) for cell in cells))
 
 
@@ -98,7 +107,7 @@ def section_of(help_: CommandHelp) -> nodes.section:
     section += nodes.literal_block(text=help_.usage, language="text")
     for paragraph in help_.paragraphs:
         if not paragraph.startswith("\b"):
-            section += nodes.paragraph(text=" ".join(paragraph.split()))
+            section += paragraph_of(" ".join(paragraph.split()))
             continue
         _, title, *lines = paragraph.splitlines()
         section += nodes.paragraph(text=title)
@@ -111,9 +120,12 @@ class CommandOptions(SphinxDirective):
     """A section for each command of xloader."""
 
     def run(self) -> list[nodes.Node]:
-        from xloader.cli import main
+        from xloader import cli
 
-        sections = [section_of(help_) for help_ in command_helps(main, "xloader")]
+        # The page is made again when a command changes, or this file.
+        for path in (Path(__file__), *Path(cli.__file__).parent.glob("*.py")):
+            self.env.note_dependency(str(path))
+        sections = [section_of(help_) for help_ in command_helps(cli.main, "xloader")]
         for section in sections:
             self.state.document.note_explicit_target(section)
         return list(sections)

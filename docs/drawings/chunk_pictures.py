@@ -137,7 +137,7 @@ def draw_orders() -> Drawing:
         "full shuffle": reads["full shuffle, sample by sample"],
         "xloader": reads["xloader"],
     }
-    page = Drawing("orders", 570, "Batches against chunks: " + "; ".join(captions.values()))
+    page = Drawing("orders", 546, "Batches against chunks: " + "; ".join(captions.values()))
     left, row_size = 64, 10.0
     for number, (name, order) in enumerate(orders().items()):
         top = 44 + 178 * number

@@ -141,6 +141,7 @@ class InterleavedLoader:
                 raise
 
     def __len__(self) -> int:
+        """Number of batches of an epoch on this rank."""
         return self._settle().interleaving.num_steps
 
     @property
@@ -400,6 +401,7 @@ class InterleavedLoader:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
+        """Deliver the batches of one epoch: of the next epoch each time, or the rest of a state."""
         with self._lock:
             self._check_open()
             number = self._cursor.begin()

@@ -149,6 +149,7 @@ class Loader:
         return self._resolver.rank_plan.plan
 
     def __len__(self) -> int:
+        """Number of batches of an epoch on this rank."""
         return self._resolver.settle().num_steps
 
     @property
@@ -431,6 +432,7 @@ class Loader:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
+        """Deliver the batches of one epoch: of the next epoch each time, or the rest of a state."""
         with self._lock:
             self._check_open()
             # Before the run stops: a thread that waits for the run's next batch is told why.

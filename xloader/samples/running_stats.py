@@ -284,6 +284,7 @@ class RunningStats:
         self.num_samples, self.num_padding = counts
 
     def __getitem__(self, field: str) -> Moments:
+        """Count, mean, variance, smallest and largest value of a field, in float64."""
         find(field, list(self._series), "field")
         own = [self._moments.get(series.key) for series in self._series[field]]
         found = [moments for moments in own if moments is not None]
