@@ -79,17 +79,3 @@ html_theme_options = {
     "show_prev_next": True,
     "show_toc_level": 2,
 }
-
-
-def setup(app):
-    # docs/notebooks is a link to a folder beside docs/, and MyST follows it: it finds no page there.
-    # So links to notebooks become names of documents, and those from notebooks begin at docs/.
-    def name_notebooks(_app, docname, source):
-        text = source[0]
-        here = r"(?:\.\./)*notebooks/"
-        if docname.startswith("notebooks/"):
-            text, here = text.replace("](../docs/", "](/"), ""
-        link = rf"\[([^\]\n]+)\]\({here}(index|\d\d_\w+)\.(?:md|ipynb)\)"
-        source[0] = re.sub(link, r"{doc}`\1 </notebooks/\2>`", text)
-
-    app.connect("source-read", name_notebooks)

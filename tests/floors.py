@@ -32,7 +32,7 @@ TOWER = (
     ("recipe",),
     ("testing",),
     ("order", "sources", "forcings"),
-    ("core", "plots"),
+    ("core", "plots", "html"),
     ("compiled",),
     ("errors",),
 )
@@ -41,7 +41,7 @@ TOWER = (
 A file imports only from its own room and lower floors.
 """
 
-PURE = ("errors", "core", "plots", "order", "planning")
+PURE = ("errors", "core", "plots", "html", "order", "planning")
 """Rooms with no I/O, no PyTorch and no clock."""
 PURE_NEIGHBOURS = ("xloader.recipe.", "xloader.sources.base.", "xloader.compiled.")
 """Modules outside the pure rooms that these may import: frozen data, a protocol, sums in C."""
@@ -55,6 +55,8 @@ ALLOWED_IMPORTS = {
     "xloader.core.options": frozenset({"os"}),
     # A function of dask that parses text; it is imported where it is called.
     "xloader.core.nbytes": frozenset({"dask"}),
+    # A page is written to the file that the user names.
+    "xloader.html.pages": frozenset({"os"}),
     # A picture is written to memory as a PNG.
     "xloader.plots.canvas": frozenset({"io"}),
 }

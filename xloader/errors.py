@@ -240,6 +240,10 @@ class UnsupportedDataError(XloaderError, TypeError):
     """Data of a kind that xloader cannot read, convert to numbers or send to another process."""
 
 
+class ArrayNotGroupError(UnsupportedDataError):
+    """A path leads to one array of a Zarr store, and not to the group that holds it."""
+
+
 class SourceNotFoundError(XloaderError, FileNotFoundError):
     """There is no source of data at the given place."""
 

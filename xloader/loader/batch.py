@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnsupportedDataError
+from xloader.loader.batch_cards import batch_card
 from xloader.loader.batch_origin import BatchOrigin
 from xloader.loader.sample_panels import draw_samples, plotted_rows
 from xloader.recipe.names import SAMPLE
@@ -175,6 +176,11 @@ class Batch(tuple[Any, ...]):
         fields = [f"{name}={_look(array)}" for name, array in self.as_dict().items()]
         return f"Batch({', '.join(fields)}, num_samples={self.num_samples})"
 
+    def _repr_html_(self) -> str:
+        recipe = None if self._origin is None else self._origin.recipe
+        parts = self._ids, self._is_padding, self._source, recipe
+        return batch_card(self.as_dict(), *parts).to_html()
+
     def as_dict(self) -> dict[str, Any]:
         """Dict of the fields by name."""
         return dict(zip(self._names, self, strict=True))
@@ -228,7 +234,8 @@ class Batch(tuple[Any, ...]):
                 given=f"rows of {', '.join(dict.fromkeys(self._source.tolist()))}",
                 allowed="batches of one set of samples",
                 remedy="ask the samples of a set, as in "
-                "samples.to_xarray(batch.ids[batch.source == name])",
+                "samples.to_xarray(batch.ids[batch.source == name]), or "
+                "samples.plot(batch.ids[batch.source == name]) for a picture",
             )
         if self._origin is None:
             raise OptionError(

@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
@@ -42,11 +42,13 @@ from xloader.loader.epoch_iterator import EpochIterator, EpochRun
 from xloader.loader.interleaved_figures import (
     InterleavedExplanation,
     InterleavedReport,
+    find_set,
     summed,
     worst_wait,
 )
 from xloader.loader.interleaved_state import make_state, read_parts
 from xloader.loader.loader import Loader
+from xloader.loader.loader_cards import draw_weights, loader_card, option_facts
 from xloader.loader.rank_resolver import process_group
 from xloader.loader.row_list import Rows
 from xloader.loader.sample_sets import SampleSets
@@ -54,6 +56,9 @@ from xloader.loader.set_loaders import SetLoaders
 from xloader.planning.explain import Explanation
 from xloader.planning.interleaving import Interleaving
 from xloader.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from xloader.plots.canvas import Picture
 
 
 class InterleavedLoader:
@@ -288,6 +293,49 @@ class InterleavedLoader:
             **summed(list(sets.values())),
         )
 
+    def preview(
+        self,
+        name: str | None = None,
+        num_rows: int = 3,
+        *,
+        channel: str | Sequence[str] | None = None,
+    ) -> Picture:
+        """Draw rows of one set that the next ``iter`` would deliver. The loader does not move on.
+
+        Parameters
+        ----------
+        name : str, optional
+            The set. It may be left out if there is only one.
+        num_rows, channel
+            As for :meth:`Loader.preview`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The first rows of the set's own batch, of which the next batch takes its rows.
+
+        Raises
+        ------
+        OptionError
+            If no set is named, and there are several.
+        UnknownNameError
+            If there is no such set, or no field has the channel.
+        EmptySamplesError
+            If the set has no rows left in the epoch.
+        ChunkError
+            If a chunk of the batch cannot be read.
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        self._check_open()
+        made, start = self._settle(), self._cursor.start
+        loader = find_set(made.loaders, name, "loader.preview")
+        index = list(made.loaders.values()).index(loader)
+        first = made.interleaving.begin(index, start.step)
+        # After its last batch, a loader says itself that nothing is left.
+        position = Position(start.epoch, len(loader) if first is None else first)
+        return loader.preview_from(position, num_rows, channel)
+
     def report(self) -> InterleavedReport:
         """Measurements of the epoch under way, or of the last one.
 
@@ -363,12 +411,25 @@ class InterleavedLoader:
         return InterleavedLoader, parts
 
     def __repr__(self) -> str:
+        return f"<xloader.InterleavedLoader of {self._in_words()}>"
+
+    def _repr_html_(self) -> str:
+        num_steps = None if self._made is None else self._made.interleaving.num_steps
+        start = self._cursor.start
+        return loader_card(
+            "xloader.InterleavedLoader",
+            self._in_words(),
+            option_facts(self.options, start, num_steps, is_closed=self._is_closed),
+            None,
+            None if self._progress is None else self.report(),
+            {own.name: own.recipe for own in self.sets.sets},
+            draw_weights(self.sets),
+        ).to_html()
+
+    def _in_words(self) -> str:
         count = "" if self._made is None else f"{self._made.interleaving.num_steps} "
         names = ", ".join(self.sets.names)
-        return (
-            f"<xloader.InterleavedLoader of {names}: {count}batches of {self.batch_size}, "
-            f"epoch {self.epoch}>"
-        )
+        return f"{names}: {count}batches of {self.batch_size}, epoch {self.epoch}"
 
     @property
     def _lock(self) -> threading.RLock:

@@ -22,6 +22,7 @@ from xloader.core.nans import NanWarner
 from xloader.core.options import LoaderOptions
 from xloader.engine.job import Delivery
 from xloader.errors import ClosedError, OptionError
+from xloader.html.cards import Card
 from xloader.loader.batch import Batch
 from xloader.loader.batch_origin import BatchOrigin
 from xloader.loader.cursor import Cursor, Position
@@ -30,6 +31,7 @@ from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun
 from xloader.loader.explain_notes import processes_note
 from xloader.loader.job_factory import name_chunks
+from xloader.loader.loader_cards import loader_card, option_facts
 from xloader.loader.preview import draw_preview
 from xloader.loader.progress import EpochProgress
 from xloader.loader.rank_resolver import RankResolver
@@ -321,9 +323,22 @@ class Loader:
         >>> len(list(loader))
         2
         """
+        return self.preview_from(self._cursor.start, num_rows, channel)
+
+    def preview_from(
+        self, start: Position, num_rows: int = 3, channel: str | Sequence[str] | None = None
+    ) -> Picture:
+        """Draw as `preview` does, for an iteration that would start at a position.
+
+        Parameters
+        ----------
+        start : Position
+            The position.
+        num_rows, channel
+            As for :meth:`preview`.
+        """
         self._check_open()
-        rank_plan, start = self._resolver.settle(), self._cursor.start
-        return draw_preview(rank_plan, self._left(start), start, num_rows, channel)
+        return draw_preview(self._resolver.settle(), self._left(start), start, num_rows, channel)
 
     def explain_from(
         self, start: Position, scope: Literal["rank", "world"] = "rank"
@@ -435,9 +450,29 @@ class Loader:
         return Loader, (*arguments, self._device_path, self._sample_names)
 
     def __repr__(self) -> str:
+        return f"<xloader.Loader: {self._in_words()}>"
+
+    def _repr_html_(self) -> str:
+        return self.card().to_html()
+
+    def card(self) -> Card:
+        """The loader as notebooks show it. Nothing is planned, and no data is read."""
+        # Ranks are not settled, and nothing is planned: a look must not change the loader.
+        planned, start = self._resolver.planned, self._cursor.start
+        num_steps = None if planned is None else planned.num_steps
+        return loader_card(
+            "xloader.Loader",
+            self._in_words(),
+            option_facts(self.options, start, num_steps, is_closed=self._is_closed),
+            {_where(start): own for (start, _), own in self._explained.items()},
+            None if self._progress is None else self.report(),
+            {"samples": self.recipe},
+        )
+
+    def _in_words(self) -> str:
         planned = self._resolver.planned
         count = "" if planned is None else f"{planned.num_steps} "
-        return f"<xloader.Loader: {count}batches of {self.batch_size}, epoch {self.epoch}>"
+        return f"{count}batches of {self.batch_size}, epoch {self.epoch}"
 
     @property
     def _lock(self) -> threading.RLock:
@@ -538,3 +573,8 @@ class Loader:
             return self._device_path.deliver(delivery, Chance(seed, epoch, times), origin)
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]
         return Batch(arrays, delivery.arrays, ids, delivery.is_padding, origin)
+
+
+def _where(start: Position) -> str:
+    """The part of an epoch that begins at a position, in words."""
+    return f"of epoch {start.epoch:,}" + (f" from batch {start.step + 1:,}" if start.step else "")

@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from xloader.core.count_text import show_count
 from xloader.core.libraries import require_matplotlib
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
+from xloader.html.cards import CardPart
 from xloader.loader.advice import show_speed
 from xloader.loader.bottleneck import STAGES
 from xloader.loader.epoch_series import EpochSeries
+from xloader.loader.time_bars import time_parts
 from xloader.planning.cost_figures import Figures
 
 if TYPE_CHECKING:
@@ -138,6 +141,7 @@ class Report(Figures):
             )
         from xloader.plots.stages import draw_stages
 
+        batches = show_count(self.num_steps, "batch")
         return draw_stages(
             series.seconds,
             STAGES,
@@ -146,13 +150,16 @@ class Report(Figures):
             series.num_ready,
             series.wait_seconds,
             {"read, decoded": series.read_nbytes, "delivered": series.delivered_nbytes},
-            f"{self.num_steps:,} batches in {self.seconds:.2f} s. Bottleneck: {self.bottleneck}",
+            f"{batches} in {self.seconds:.2f} s. Bottleneck: {self.bottleneck}",
         )
 
     @property
     def headroom(self) -> float:
         """How many times as fast the loader could be if the consumer took no time: 1 or more."""
         return self.seconds / self.least_seconds if self.least_seconds else 1.0
+
+    def _drawings(self) -> list[CardPart]:
+        return time_parts(self.seconds, self.wait_seconds, self.busy_seconds, self.num_threads)
 
     def _rows(self) -> list[tuple[str, str]]:
         seconds = max(self.seconds, 1e-9)
@@ -168,7 +175,7 @@ class Report(Figures):
             rows.append(("waits", f"{lock} for Python's lock, {core} for a core, all threads"))
         if self.num_ahead:
             each = 1e3 * self.ahead_seconds / self.num_ahead
-            rows.append(("ahead", f"{self.num_ahead:,} fetches of {each:.1f} ms"))
+            rows.append(("ahead", f"{show_count(self.num_ahead, 'fetch')} of {each:.1f} ms"))
         could = f"{self._speed(self.least_seconds or seconds)}: {self.headroom:.1f} times as fast"
         rows += [("headroom", could), ("bottleneck", f"{self.bottleneck}. {self.advice}")]
         if self.pinning_refusal:
@@ -177,11 +184,12 @@ class Report(Figures):
             share = f"{self.num_retries:,} of {self.num_requests:,} requests"
             rows.append(("retries", f"{share} repeated a failed one"))
         if self.num_missing:
-            absent = f"{self.num_missing:,} chunks were absent"
-            rows.append(("missing", f"{absent}, and were read as the fill value"))
+            absent = f"{show_count(self.num_missing, 'chunk')} absent, read as the fill value"
+            rows.append(("missing", absent))
         if self.skipped_chunks:
-            chunks = f"{len(self.skipped_chunks):,} chunks that could not be read"
-            rows.append(("skipped", f"{self.num_skipped_samples:,} samples in {chunks}"))
+            chunks = f"{show_count(len(self.skipped_chunks), 'chunk')} that could not be read"
+            samples = show_count(self.num_skipped_samples, "sample")
+            rows.append(("skipped", f"{samples} in {chunks}"))
         if self.num_nan:
             counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
             rows.append(("NaN", f"{counts} values, in the batches that were checked"))
@@ -193,4 +201,4 @@ class Report(Figures):
     def _busy(self) -> str:
         whole = max(self.num_threads * self.seconds, sum(self.busy_seconds.values()), 1e-9)
         shares = [f"{stage} {s / whole:.0%}" for stage, s in self.busy_seconds.items()]
-        return f"{', '.join(shares)} of the time of {self.num_threads} threads"
+        return f"{', '.join(shares)} of the time of {show_count(self.num_threads, 'thread')}"

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xloader.core.count_text import show_count
 from xloader.core.footprint import Footprint
 from xloader.core.libraries import require_matplotlib
 from xloader.errors import OptionError
+from xloader.html.cards import CardPart
 from xloader.order.cohorts import tile_edges
 from xloader.planning.cost_figures import Figures
 from xloader.planning.epoch import Epoch, Lane
+from xloader.planning.figure_cards import stay_parts
 from xloader.planning.mixing import full_mixing, measure_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
@@ -95,6 +98,9 @@ class Explanation(Figures):
 
         return draw_residences(self._times(), self.mixing, self.full_mixing)
 
+    def _drawings(self) -> list[CardPart]:
+        return stay_parts(self._times)
+
     def _title(self) -> str:
         return "Explanation: a prediction, made without reading data"
 
@@ -108,12 +114,8 @@ class Explanation(Figures):
         if self.transfer:
             read.append(("transfer", self.transfer))
         if self.num_shared_reads:
-            read.append(
-                (
-                    "shared",
-                    f"{self.num_shared_reads:,} extra reads of chunks that ranks or workers share",
-                )
-            )
+            extra = show_count(self.num_shared_reads, "extra read")
+            read.append(("shared", f"{extra} of chunks that ranks or workers share"))
         if self.shared_chunks:
             named = [f"{name} {list(index)}" for name, index in self.shared_chunks[:_MOST_NAMED]]
             more = len(self.shared_chunks) - len(named)

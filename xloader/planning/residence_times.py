@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.count_text import show_count
 from xloader.core.footprint import Group
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch
@@ -18,6 +19,10 @@ from xloader.planning.mixing import batch_regions, region_dim
 from xloader.planning.remainder import Remainder, RemainingOrder
 
 _MOST_SAMPLES: Final = 1 << 17
+_MOST_CHEAP: Final = 20_000
+"""Samples of an epoch whose schedule is made again for a small drawing."""
+_MOST_BLOCKS: Final = 200_000
+"""Blocks whose stays are looked for at once."""
 _NUM_SPOTS: Final = 64
 """Places of a long epoch at which regions are counted."""
 
@@ -64,6 +69,15 @@ class ResidenceTimes:
     batches: Ints
     regions: Ints
 
+    @property
+    def title(self) -> str:
+        """The number of loads and of chunks, in words, and what is not listed."""
+        loads, chunks = show_count(len(self.block), "load"), show_count(self.num_blocks, "chunk")
+        title = f"Chunks in memory: {loads} of {chunks}"
+        if not self.num_other:
+            return title
+        return f"{title} (not drawn: those of {show_count(self.num_other, 'more variable')})"
+
 
 @dataclass(frozen=True, eq=False)
 class TimesMaker:
@@ -93,10 +107,24 @@ class TimesMaker:
 
     def __call__(self) -> ResidenceTimes:
         """The times, found now."""
-        epoch = self.made()
-        if epoch is None:
-            epoch = _forgetful(self.epoch)
-        return residence_times(epoch, self.processes)
+        return residence_times(self._epoch(), self.processes)
+
+    def if_cheap(self) -> ResidenceTimes | None:
+        """The times without the regions of batches; None if finding them took long.
+
+        That is so where the schedule must be made again for many samples.
+        """
+        footprint = self.epoch.footprint
+        is_made = self.made() is not None
+        if footprint.num_samples > _MOST_CHEAP and not is_made:
+            return None
+        if max(group.num_blocks for group in footprint.groups) > _MOST_BLOCKS:
+            return None
+        return residence_times(self._epoch(), self.processes, with_regions=False)
+
+    def _epoch(self) -> Epoch | Remainder:
+        made = self.made()
+        return _forgetful(self.epoch) if made is None else made
 
 
 def _forgetful(epoch: Epoch | Remainder) -> Epoch | Remainder:
@@ -106,7 +134,9 @@ def _forgetful(epoch: Epoch | Remainder) -> Epoch | Remainder:
     return replace(epoch)
 
 
-def residence_times(epoch: Epoch | Remainder, processes: Sequence[Sequence[int]]) -> ResidenceTimes:
+def residence_times(
+    epoch: Epoch | Remainder, processes: Sequence[Sequence[int]], *, with_regions: bool = True
+) -> ResidenceTimes:
     """Find when each chunk is in memory.
 
     Parameters
@@ -115,6 +145,8 @@ def residence_times(epoch: Epoch | Remainder, processes: Sequence[Sequence[int]]
         The epoch, or the rest of it.
     processes : sequence of (sequence of int)
         The numbers of each process's sub-lanes.
+    with_regions : bool
+        Whether to count the regions of batches, which takes longer than the rest.
     """
     footprint, sublanes = epoch.footprint, epoch.sublanes
     sizes = [_total_nbytes(group) for group in footprint.groups]
@@ -137,7 +169,8 @@ def residence_times(epoch: Epoch | Remainder, processes: Sequence[Sequence[int]]
         lanes.append(np.full(len(own.block), number // sublanes.workers))
         loads.append(np.clip(load, first, end))
         drops.append(np.clip(drop, first, end))
-    batches, regions = _regions(epoch)
+    none = np.zeros(0, np.int64)
+    batches, regions = _regions(epoch) if with_regions else (none, none)
     return ResidenceTimes(
         tuple(demand.variable for demand in group.demands),
         len(footprint.variables) - len(group.demands),

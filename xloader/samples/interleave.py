@@ -11,13 +11,17 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from xloader.core.count_text import show_count
 from xloader.core.keywords import LoaderKeywords
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import make_options
 from xloader.errors import OptionError, StackError
+from xloader.html.cards import Card, CardSection, Facts
 from xloader.loader.interleaved_figures import InterleavedExplanation
 from xloader.loader.interleaved_loader import InterleavedLoader
+from xloader.loader.loader_cards import draw_weights
+from xloader.loader.sample_cards import sample_parts
 from xloader.loader.sample_sets import SampleSet, SampleSets
 from xloader.order.quota_pattern import QuotaPattern
 from xloader.recipe.taken_samples import num_samples_of
@@ -132,19 +136,41 @@ class Interleaved:
         raise AttributeError(f"'Interleaved' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
+        rows = [f"<xloader.Interleaved, {self._length()}>"]
+        rows += [f"    {name}  {text}" for name, text in [*self._set_rows(), *self._field_rows()]]
+        return "\n".join(rows)
+
+    def _repr_html_(self) -> str:
+        parts = [
+            CardSection("sets", [Facts(self._set_rows()), draw_weights(self.sets)]),
+            CardSection("fields", [Facts(self._field_rows())]),
+            *(
+                CardSection(own.name, sample_parts(own.recipe), is_open=False, summary="samples")
+                for own in self.sets.sets
+            ),
+        ]
+        return Card("xloader.Interleaved", self._length(), parts).to_html()
+
+    def _length(self) -> str:
         try:
-            length = f"{len(self):,} rows an epoch"
+            return f"{show_count(len(self), 'row')} an epoch"
         except OptionError:
             # Users print samples to find a fault, so printing must not fail because of it.
-            length = "weights with too many digits"
-        rows = [f"<xloader.Interleaved, {length}>"]
+            return "weights with too many digits"
+
+    def _set_rows(self) -> list[tuple[str, str]]:
+        rows = []
         for own in self.sets.sets:
             size = num_samples_of(own.recipe)
-            rows.append(f"    {own.name}  {float(own.weight):.4g} of the rows, {size:,} samples")
-        for out in self.sets.outputs:
-            nbytes = show_nbytes(out.nbytes)
-            rows.append(f"    {out.name}  {out.shape} {out.dtype}, {nbytes} a sample")
-        return "\n".join(rows)
+            text = f"{float(own.weight):.4g} of the rows, {show_count(size, 'sample')}"
+            rows.append((own.name, text))
+        return rows
+
+    def _field_rows(self) -> list[tuple[str, str]]:
+        return [
+            (out.name, f"{out.shape} {out.dtype}, {show_nbytes(out.nbytes)} a sample")
+            for out in self.sets.outputs
+        ]
 
 
 def interleave(

@@ -9,6 +9,7 @@ from typing import Any, Literal, Unpack
 from xloader.core.keywords import LoaderKeywords
 from xloader.core.option_checks import check_callable
 from xloader.errors import OptionError, StateError
+from xloader.html.cards import Card, Words
 from xloader.loader.loader import Loader
 from xloader.loader.report import Report
 from xloader.loader.state import unusable_state
@@ -174,6 +175,20 @@ class Rollout:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return f"<xloader.Rollout: {self._in_words()}>"
+
+    def _repr_html_(self) -> str:
+        shown = self._loader
+        is_next = shown.epoch == self._made_for
+        note = "The samples of the next epoch" if is_next else "The samples of an earlier epoch"
+        note += " and their loader:" if is_next else " and their loader, until the next one begins:"
+        parts = [Words([note]), *shown.card().parts]
+        return Card("xloader.Rollout", self._in_words(), parts).to_html()
+
+    def _in_words(self) -> str:
+        return f"batches of {self.batch_size}, epoch {self.epoch}"
 
     def __iter__(self) -> Iterator[Any]:
         # Only at the first batch: trainers ask for an iterator before they set the epoch.

@@ -9,10 +9,13 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from xloader.core.count_text import show_count
 from xloader.core.element_ranges import touching
 from xloader.core.option_checks import check_whole
 from xloader.core.part_grid import APART, CROSSES, PartGrid
 from xloader.errors import EmptySamplesError, OptionError
+from xloader.html.cards import Card, Facts
+from xloader.html.share_bars import draw_shares
 from xloader.order.cohorts import tile_edges
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.durations import Duration, num_elements
@@ -56,11 +59,21 @@ class Split(Mapping[str, _S], Generic[_S]):
         return len(self._parts)
 
     def __repr__(self) -> str:
-        lines = [f"    {name:<12}{len(part):,} samples" for name, part in self.items()]  # type: ignore[arg-type]
+        lines = [f"    {name:<12}{show_count(len(part), 'sample')}" for name, part in self.items()]  # type: ignore[arg-type]
         lines.append(f"    in no part  {self.num_crossing:,} cross the edge of a part or its gap")
         if self.num_apart:
             lines.append(f"                {self.num_apart:,} touch no part")
         return "\n".join(["<xloader.Split>", *lines])
+
+    def _repr_html_(self) -> str:
+        sizes = {name: len(part) for name, part in self.items()}  # type: ignore[arg-type]
+        rows = [(name, f"{size:,} samples") for name, size in sizes.items()]
+        rows.append(("in no part", f"{self.num_crossing:,} cross the edge of a part or its gap"))
+        if self.num_apart:
+            rows.append(("", f"{self.num_apart:,} touch no part"))
+        whole = {**sizes, "in no part": self.num_crossing + self.num_apart}
+        bar = draw_shares("Windows", {name: float(n) for name, n in whole.items()}, "in no part")
+        return Card("xloader.Split", f"{len(sizes):,} parts", [Facts(rows), bar]).to_html()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from xloader.errors import OptionError, WorkersWarning
 from xloader.loader.script_import import is_importing_script, refuse_while_importing
 from xloader.tensors.collate import collate
 from xloader.torch.chunk_sampler import ChunkSampler
+from xloader.torch.loader_html import loader_html
 from xloader.torch.map_dataset import MapDataset
 
 if TYPE_CHECKING:
@@ -148,6 +150,8 @@ def data_loader(
         **kwargs,
     )
     loader.explain = sampler.explain
+    # Notebooks find it on the instance, so that the class can stay the stock one.
+    loader._repr_html_ = functools.partial(loader_html, sampler, parse_nbytes(memory))
     return loader
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
+from xloader.html.cards import Card, CardTable, Words
 from xloader.jobs.advice.read_speed import ReadSpeed, show_gb_per_s
 from xloader.planning.explain import Explanation
 
@@ -212,7 +213,8 @@ class Advice:
         if speed.is_measured:
             how = (
                 f"decoding takes {speed.decode_ns:.2f} ns a byte as zstd, and reading "
-                f"{speed.today_ns:.2f} ns today, measured on {speed.num_reads} chunks; assumed are "
+                f"{speed.today_ns:.2f} ns today, measured on "
+                f"{show_count(speed.num_reads, 'chunk')}; assumed are "
                 f"{speed.fetch_ns:g} ns a byte to fetch new chunks, and {speed.chunk_us:g} us a "
                 "chunk beside its bytes"
             )
@@ -257,15 +259,8 @@ class Advice:
 
     def _repr_html_(self) -> str:
         heads, rows = self._table()
-        words = "".join(f"<p>{html.escape(text)}</p>" for text in self.in_words())
-        top = "".join(f"<th style='text-align:right'>{html.escape(h)}</th>" for h in ["", *heads])
-        body = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(row[0])}</th>"
-            + "".join(f"<td style='text-align:right'>{html.escape(c)}</td>" for c in row[1:])
-            + "</tr>"
-            for row in rows
-        )
-        return f"{words}<table><tr>{top}</tr>{body}</table>"
+        parts = (Words(self.in_words()), CardTable(["", *heads], rows))
+        return Card("Advice", "chunks for these samples", parts).to_html()
 
 
 def _shown(sizes: Mapping[str, int]) -> str:

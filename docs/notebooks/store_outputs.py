@@ -1,7 +1,7 @@
 """Run the notebooks and store their outputs, as the site shows them.
 
-``python notebooks/store_outputs.py`` runs all of them, ``... notebooks/03_tuning.ipynb`` one. Outputs are
-stored without what differs from run to run and says nothing: the times of cells, and the name of the
+``python docs/notebooks/store_outputs.py`` runs all of them, and with names of notebooks those. Outputs
+are stored without what differs from run to run and says nothing: the times of cells, and the name of the
 temporary folder that a notebook works in.
 """
 

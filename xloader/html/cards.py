@@ -1,0 +1,200 @@
+"""A card: what a notebook shows of an object, as a frozen model and as HTML.
+
+::
+
+    Loader  12 batches of 32, epoch 0         title and summary
+    v epoch                                   a section, which opens and closes
+        samples   384 in 12 batches           facts
+        [=====    ====  ]                     a drawing
+    > samples                                 a closed section
+
+Cards need neither script nor style: where a viewer takes the style away, as for notebooks that are
+not trusted, headings and tables remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from xloader.html.card_style import CARD_CLASS, CARD_STYLE
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Pairs of a heading and a text, one below the other.
+
+    Parameters
+    ----------
+    rows : sequence of (str, str)
+        The headings and the texts.
+    """
+
+    rows: Sequence[tuple[str, str]]
+
+    def to_html(self) -> str:
+        """The HTML of the facts."""
+        rows = [
+            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self.rows
+        ]
+        return f"<table>{''.join(rows)}</table>" if rows else ""
+
+
+@dataclass(frozen=True)
+class CardTable:
+    """A table with a heading above each column.
+
+    Parameters
+    ----------
+    heads : sequence of str
+        The headings.
+    rows : sequence of (sequence of str)
+        The cells, as many in each row as there are headings.
+    num_left : int
+        Number of columns that begin at the left. The others, which hold numbers, end at the right.
+    marked : collection of int
+        Numbers of rows that are set in bold.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    num_left: int = 1
+    marked: Sequence[int] = ()
+
+    def to_html(self) -> str:
+        """The HTML of the table."""
+        heads = self._cells(self.heads, "th")
+        rows = []
+        for number, cells in enumerate(self.rows):
+            kind = ' class="xloader-marked"' if number in self.marked else ""
+            rows.append(f"<tr{kind}>{self._cells(cells, 'td')}</tr>")
+        return (
+            f'<div class="xloader-wide"><table><thead><tr>{heads}</tr></thead>'
+            f"<tbody>{''.join(rows)}</tbody></table></div>"
+        )
+
+    def _cells(self, cells: Sequence[str], tag: str) -> str:
+        # The attribute holds where styles are taken away.
+        right = ' class="xloader-number" align="right"'
+        return "".join(
+            f"<{tag}{'' if column < self.num_left else right}>{escape(cell)}</{tag}>"
+            for column, cell in enumerate(cells)
+        )
+
+
+@dataclass(frozen=True)
+class Words:
+    """Paragraphs of text.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        The paragraphs.
+    """
+
+    texts: Sequence[str]
+
+    def to_html(self) -> str:
+        """The HTML of the paragraphs."""
+        return "".join(f"<p>{escape(text)}</p>" for text in self.texts)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A small inline drawing with words below it.
+
+    Parameters
+    ----------
+    svg : str
+        The drawing, made in this room: it is not escaped. It holds no text, because text would be
+        left over where a viewer takes drawings away.
+    caption : str
+        What is drawn, in words.
+    legend : sequence of (str, str)
+        Pairs of the class of a colour and what has this colour.
+    """
+
+    svg: str
+    caption: str
+    legend: Sequence[tuple[str, str]] = ()
+
+    def to_html(self) -> str:
+        """The HTML of the drawing."""
+        keys = "".join(
+            f'<span class="xloader-key"><i class="{kind}"></i>{escape(name)}</span> '
+            for kind, name in self.legend
+        )
+        words = f"<span>{escape(self.caption)}</span>" if self.caption else ""
+        return f"<figure>{self.svg}<figcaption>{keys}{words}</figcaption></figure>"
+
+
+@dataclass(frozen=True)
+class CardSection:
+    """A part of a card that opens and closes.
+
+    Parameters
+    ----------
+    title : str
+        Its heading, which is always seen.
+    parts : sequence of Facts, CardTable, Words, Drawing or CardSection
+        Its contents.
+    is_open : bool
+        Whether the contents are seen at first.
+    summary : str
+        A few words beside the heading.
+    """
+
+    title: str
+    parts: Sequence[CardPart]
+    is_open: bool = True
+    summary: str = ""
+
+    def to_html(self) -> str:
+        """The HTML of the section."""
+        beside = f" <span>{escape(self.summary)}</span>" if self.summary else ""
+        return (
+            f"<details{' open' if self.is_open else ''}><summary><b>{escape(self.title)}</b>"
+            f"{beside}</summary><div>{_joined(self.parts)}</div></details>"
+        )
+
+
+CardPart = Facts | CardTable | Words | Drawing | CardSection
+
+
+@dataclass(frozen=True)
+class Card:
+    """All that a notebook shows of an object.
+
+    Parameters
+    ----------
+    title : str
+        The kind of object.
+    summary : str
+        The object in a few words.
+    parts : sequence of Facts, CardTable, Words, Drawing or CardSection
+        Its contents. Parts that are no sections are always seen.
+
+    Examples
+    --------
+    >>> card = Card("Loader", "2 batches of 4", [CardSection("epoch", [Facts([("reads", "1")])])])
+    >>> "<th>reads</th><td>1</td>" in card.to_html()
+    True
+    """
+
+    title: str
+    summary: str = ""
+    parts: Sequence[CardPart] = ()
+
+    def to_html(self) -> str:
+        """The HTML of the card, with its style."""
+        summary = f" <span>{escape(self.summary)}</span>" if self.summary else ""
+        return (
+            f'<div class="{CARD_CLASS}"><style>{CARD_STYLE}</style>'
+            f'<div class="xloader-head"><b>{escape(self.title)}</b>{summary}</div>'
+            f"{_joined(self.parts)}</div>"
+        )
+
+
+def _joined(parts: Iterable[CardPart]) -> str:
+    return "".join(part.to_html() for part in parts)

@@ -1,0 +1,69 @@
+"""The card of a batch: its fields, rows and samples. No value is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.nbytes import show_nbytes
+from xloader.html.cards import Card, CardPart, CardSection, CardTable, Facts
+from xloader.loader.sample_cards import sample_parts
+from xloader.recipe.recipe import Recipe
+
+_MOST_IDS: Final = 8
+
+
+def batch_card(
+    fields: Mapping[str, Any],
+    ids: Ints,
+    is_padding: NDArray[np.bool_],
+    source: NDArray[np.str_] | None,
+    recipe: Recipe | None,
+) -> Card:
+    """The card of a batch.
+
+    Parameters
+    ----------
+    fields : mapping of str to array or tensor
+        The fields.
+    ids : numpy.ndarray of int64, shape (n,)
+        Ids of the samples.
+    is_padding : numpy.ndarray of bool, shape (n,)
+        True where a row only repeats another sample.
+    source : numpy.ndarray of str, shape (n,), optional
+        Name of the set of each row.
+    recipe : Recipe, optional
+        The data behind the samples, if it is known.
+    """
+    rows = [[name, *_looks(array)] for name, array in fields.items()]
+    shown = ", ".join(map(str, ids[:_MOST_IDS].tolist())) + ", ..." * (len(ids) > _MOST_IDS)
+    facts = [("samples", f"{len(ids):,}"), ("ids", shown or "none")]
+    if num_padding := int(np.count_nonzero(is_padding)):
+        facts.append(("padding", f"{num_padding:,} rows repeat a sample"))
+    if source is not None:
+        names, counts = np.unique(source, return_counts=True)
+        told = zip(names.tolist(), counts.tolist(), strict=True)
+        facts.append(("sets", ", ".join(f"{name} {count:,}" for name, count in told)))
+    heads = ["field", "shape", "dtype", "size", "where"]
+    parts: list[CardPart] = [CardTable(heads, rows, num_left=len(heads)), Facts(facts)]
+    if recipe is not None:
+        parts.append(CardSection("samples", sample_parts(recipe), is_open=False))
+    return Card("Batch", f"num_samples={len(ids)}", parts)
+
+
+def _looks(array: Any) -> list[str]:
+    """Shape, dtype, size and place of an array or tensor; for anything else, its type."""
+    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+        return ["", type(array).__name__, "", ""]
+    size = getattr(array, "nbytes", None)
+    where = "host" if isinstance(array, np.ndarray) else str(getattr(array, "device", ""))
+    return [
+        str(tuple(array.shape)),
+        str(array.dtype).removeprefix("torch."),
+        show_nbytes(size) if isinstance(size, int) else "",
+        where,
+    ]

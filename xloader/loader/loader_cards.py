@@ -1,0 +1,103 @@
+"""Cards of loaders: where they stand, and what is known of their epochs. Nothing is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xloader.core.nbytes import show_nbytes
+from xloader.core.options import LoaderOptions
+from xloader.html.cards import Card, CardPart, CardSection, Drawing, Facts, Words
+from xloader.html.share_bars import draw_shares
+from xloader.loader.cursor import Position
+from xloader.loader.sample_cards import sample_parts
+from xloader.loader.sample_sets import SampleSets
+from xloader.planning.figure_cards import TitledRows, figure_parts
+from xloader.recipe.recipe import Recipe
+
+
+def loader_card(
+    title: str,
+    summary: str,
+    facts: Sequence[tuple[str, str]],
+    expected: Mapping[str, TitledRows] | None,
+    measured: TitledRows | None,
+    recipes: Mapping[str, Recipe],
+    drawing: Drawing | None = None,
+) -> Card:
+    """The card of a loader.
+
+    Parameters
+    ----------
+    title, summary : str
+        The kind of loader, and the loader in a few words.
+    facts : sequence of (str, str)
+        Its options and where it stands.
+    expected : mapping of str to FigureTable, optional
+        Explanations that were made before, by the epoch in words. None for a loader that keeps
+        none.
+    measured : FigureTable, optional
+        The report, if an epoch has begun.
+    recipes : mapping of str to Recipe
+        The samples by the title of their section.
+    drawing : Drawing, optional
+        A drawing below the facts.
+    """
+    parts: list[CardPart] = [Facts(facts), *([] if drawing is None else [drawing])]
+    if expected is not None and not expected:
+        words = "Nothing is planned for a look: call explain() to see what an epoch reads."
+        parts.append(Words([words]))
+    for name, own in (expected or {}).items():
+        parts.append(CardSection("explanation", figure_parts(own), summary=name))
+    if measured is not None:
+        words = "of the epoch begun last"
+        parts.append(CardSection("report", figure_parts(measured), summary=words))
+    for name, recipe in recipes.items():
+        parts.append(CardSection(name, sample_parts(recipe), is_open=False))
+    return Card(title, summary, parts)
+
+
+def option_facts(
+    options: LoaderOptions, start: Position, num_steps: int | None, *, is_closed: bool = False
+) -> list[tuple[str, str]]:
+    """Rows on the options of a loader, and on what comes next.
+
+    Parameters
+    ----------
+    options : LoaderOptions
+        The options.
+    start : Position
+        Where the next iteration begins.
+    num_steps : int or None
+        Batches of an epoch; None if they are not known yet.
+    is_closed : bool
+        Whether the loader is closed.
+    """
+    batches = "" if num_steps is None else f" of {num_steps:,}"
+    begin = (
+        f"epoch {start.epoch:,}, batch {start.step + 1:,}{batches}" if num_steps != 0 else "none"
+    )
+    order = f"shuffled, seed {options.seed}" if options.shuffle else "not shuffled"
+    rows = [
+        ("next", begin),
+        ("order", order + ", last batch dropped if short" * options.drop_last),
+        ("memory", f"{show_nbytes(options.memory_nbytes)} allowed"),
+        ("output", options.output if options.device is None else f"on {options.device}"),
+    ]
+    if options.rank is not None or options.world_size is not None:
+        rows.append(("rank", f"{options.world.rank} of {options.world.world_size}"))
+    if options.processes:
+        rows.append(("processes", f"{options.processes:,}"))
+    if options.threads is not None:
+        rows.append(("threads", f"{options.threads:,}"))
+    return rows
+
+
+def draw_weights(sets: SampleSets) -> Drawing:
+    """Draw the proportions of several sets.
+
+    Parameters
+    ----------
+    sets : SampleSets
+        The sets.
+    """
+    return draw_shares("Rows of a batch", {own.name: float(own.weight) for own in sets.sets})

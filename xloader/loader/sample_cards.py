@@ -1,0 +1,132 @@
+"""The facts of samples, in the order in which text and notebooks show them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xloader.errors import XloaderError
+from xloader.html.cards import CardPart, CardSection, Drawing, Facts
+from xloader.loader.explain_notes import overlap_note, pad_note, points_notes, wrap_note
+from xloader.loader.window_drawings import draw_window
+from xloader.recipe.layout import FieldLayout, make_layouts
+from xloader.recipe.recipe import Recipe
+from xloader.recipe.regularity import dropped_windows
+from xloader.transforms.outputs import make_outputs
+
+Rows = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class SampleFacts:
+    """The rows that describe samples, each a heading and a text.
+
+    Parameters
+    ----------
+    data, windows, fields, steps : list of (str, str)
+        The rows on the source, on the windows and which of them are samples, on the fields of a
+        sample, and on the methods that were recorded.
+    layouts : tuple of FieldLayout
+        The places of the fields; empty if the samples have none.
+    """
+
+    data: Rows
+    windows: Rows
+    fields: Rows
+    steps: Rows
+    layouts: tuple[FieldLayout, ...] = ()
+
+    @property
+    def rows(self) -> Rows:
+        """All rows."""
+        return [*self.data, *self.windows, *self.fields, *self.steps]
+
+
+def sample_facts(recipe: Recipe) -> SampleFacts:
+    """Describe the samples of a recipe. No data is read.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The data behind the samples.
+    """
+    sizes = ", ".join(f"{dim}: {size}" for dim, size in recipe.dim_sizes.items())
+    data = [("source", recipe.source.name), ("dimensions", sizes)]
+    data += [("note", note) for note in recipe.source.notes]
+    if recipe.windows is None:
+        data.append(("variables", ", ".join(recipe.variables)))
+        return SampleFacts(data, [], [], [])
+    fields, layouts = _field_rows(recipe)
+    fields += [("note", note) for note in points_notes(recipe)]
+    steps = [("then", step.describe()) for step in recipe.steps]
+    return SampleFacts(data, _window_rows(recipe), fields, steps, layouts)
+
+
+def sample_parts(recipe: Recipe, *, is_open: bool = True) -> list[CardPart]:
+    """The parts of a card of samples: their facts, and a window on the grid of chunks.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The data behind the samples.
+    is_open : bool
+        Whether the sections are open.
+    """
+    told = sample_facts(recipe)
+    drawn = _drawn(recipe, told.layouts)
+    found: list[CardPart] = [CardSection("data", [Facts(told.data)], is_open)]
+    if told.windows:
+        found.append(CardSection("windows", [Facts(told.windows), *drawn], is_open))
+        found.append(CardSection("fields", [Facts(told.fields)], is_open))
+    if told.steps:
+        found.append(CardSection("methods", [Facts(told.steps)], is_open))
+    return found
+
+
+def _window_rows(recipe: Recipe) -> Rows:
+    windows = recipe.require_windows()
+    rows = []
+    for dim, size, stride, dilation, end, count in zip(
+        windows.dims,
+        windows.window_sizes,
+        windows.strides,
+        windows.dilations,
+        windows.ends,
+        windows.num_positions,
+        strict=True,
+    ):
+        spaced = f", dilation {dilation}" if dilation > 1 else ""
+        spaced += {"stop": "", "wrap": ", wraps", "pad": ", centred"}[end]
+        rows.append((f"window {dim}", f"{size}, stride {stride}{spaced}: {count} positions"))
+    if dropped := dropped_windows(recipe):
+        rows.append(("dropped", dropped))
+    notes = overlap_note(recipe), wrap_note(recipe), pad_note(recipe)
+    rows += [("note", note) for note in notes if note]
+    if recipe.subset is not None:
+        rows.append(("samples", recipe.subset.describe()))
+        rows += [("kept", note) for note in recipe.subset.notes]
+    return rows
+
+
+def _field_rows(recipe: Recipe) -> tuple[Rows, tuple[FieldLayout, ...]]:
+    try:
+        layouts = make_layouts(recipe)
+        outputs = make_outputs(recipe, layouts)
+    except XloaderError as error:
+        # Users print samples to find a fault, so printing must not fail because of it.
+        return [("fields", f"none: {error}")], ()
+    rows = []
+    for output in outputs:
+        dims = ", ".join(
+            f"{dim}: {size}" for dim, size in zip(output.dims, output.shape, strict=True)
+        )
+        rows.append((output.name, f"({dims}) {output.dtype}"))
+    return rows, layouts
+
+
+def _drawn(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> list[Drawing]:
+    try:
+        drawing = draw_window(recipe, layouts)
+    except XloaderError:
+        # As for the fields: too many chunks to plan for are an error of the plan.
+        return []
+    return [] if drawing is None else [drawing]

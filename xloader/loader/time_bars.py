@@ -1,0 +1,45 @@
+"""Where the time of an epoch went, as bars for a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xloader.html.cards import CardPart, CardSection
+from xloader.html.share_bars import draw_shares
+
+
+def time_parts(
+    seconds: float, wait_seconds: float, busy_seconds: Mapping[str, float], num_threads: int
+) -> list[CardPart]:
+    """Bars of the time of the training loop and of the loader's threads.
+
+    Parameters
+    ----------
+    seconds : float
+        Seconds of the epoch.
+    wait_seconds : float
+        Seconds in which the consumer waited.
+    busy_seconds : mapping of str to float
+        Seconds of the threads by stage.
+    num_threads : int
+        Number of threads.
+    """
+    if seconds <= 0:
+        return []
+    waited = min(wait_seconds, seconds)
+    training = {"waited for batches": waited, "at work": seconds - waited}
+    busy = sum(busy_seconds.values())
+    idle = max(num_threads * seconds - busy, 0.0)
+    return [
+        CardSection(
+            "time",
+            [
+                draw_shares("The training loop", training, "at work", 5),
+                draw_shares(_threads(num_threads), {**busy_seconds, "idle": idle}, "idle"),
+            ],
+        )
+    ]
+
+
+def _threads(num_threads: int) -> str:
+    return f"{num_threads:,} thread{'s' * (num_threads != 1)} of the loader"

@@ -1,0 +1,70 @@
+"""Cards of figures: the same rows and tables as their text, and a drawing where one is cheap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from xloader.html.cards import Card, CardPart, CardSection, CardTable, Facts, Words
+from xloader.html.stay_strips import draw_stays
+from xloader.planning.residence_times import TimesMaker
+
+
+class TitledRows(Protocol):
+    """Figures that are shown as a title and rows of a heading and a text; see `FigureTable`."""
+
+    def _title(self) -> str: ...
+
+    def _rows(self) -> list[tuple[str, str]]: ...
+
+
+def figure_parts(figures: TitledRows) -> list[CardPart]:
+    """The parts of a card of figures.
+
+    Parameters
+    ----------
+    figures : FigureTable
+        The figures. Besides rows they may have ``_drawings()``, parts that are shown below the
+        rows; ``_sections()``, titled tables whose first row holds the headings; and ``sets``, the
+        figures of several sets of samples by name.
+    """
+    draw, tables = getattr(figures, "_drawings", list), getattr(figures, "_sections", list)
+    found: list[CardPart] = [Facts(figures._rows()), *draw()]
+    titled: list[tuple[str, Sequence[Sequence[str]]]] = tables()
+    found += [CardSection(title, [CardTable(rows[0], rows[1:])]) for title, rows in titled]
+    sets: Mapping[str, TitledRows] = getattr(figures, "sets", {})
+    return found + [
+        CardSection(name, figure_parts(own), is_open=False, summary="this set alone")
+        for name, own in sets.items()
+    ]
+
+
+def figure_card(figures: TitledRows) -> Card:
+    """The card of some figures.
+
+    Parameters
+    ----------
+    figures : FigureTable
+        The figures.
+    """
+    kind, _, rest = figures._title().partition(": ")
+    return Card(kind, rest, figure_parts(figures))
+
+
+def stay_parts(maker: object) -> list[CardPart]:
+    """The drawing of an epoch's stays if it is found at once, else words on how to get it.
+
+    Parameters
+    ----------
+    maker : TimesMaker or None
+        Makes the times of the stays.
+    """
+    if not isinstance(maker, TimesMaker):
+        return []
+    times = maker.if_cheap()
+    if times is None:
+        words = "Not drawn here, because it takes a while for so many samples: .plot() draws it."
+        return [CardSection("chunks in memory", [Words([words])], is_open=False)]
+    steps = times.first_step, times.first_step + times.num_steps
+    drawing = draw_stays(times.lane, times.block, times.load, times.drop, times.num_blocks, steps)
+    return [CardSection("chunks in memory", [drawing])]
