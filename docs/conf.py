@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
