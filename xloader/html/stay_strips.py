@@ -16,7 +16,7 @@ from xloader.html.svg_shapes import WIDTH, bars, colour_class, drawing_of, outli
 _MOST_BARS: Final = 700
 _MOST_CHUNKS: Final = 100
 """The most stays, and chunks, that are drawn one by one."""
-_NUM_COLUMNS, _NUM_ROWS = 104, 24
+_NUM_COLUMNS, _NUM_ROWS = 100, 20
 """Cells of the drawing of more."""
 _OPACITIES: Final = (0.3, 0.6, 1.0)
 _MOST_NAMED: Final = 7
@@ -54,7 +54,7 @@ def draw_stays(
         ends = (load - steps[0]) * scale, (drop - steps[0]) * scale
         shapes = _single_bars(lane, block, ends, row, height)
     else:
-        height = 5.0 * min(_NUM_ROWS, num_blocks)
+        height = 6.0 * min(_NUM_ROWS, num_blocks)
         own = _clipped(load - steps[0], scale), _clipped(drop - steps[0], scale)
         shapes = _dense_bars(lane, block, own, num_blocks, height)
     shapes.append(outlined_boxes("xloader-cell", [(0.5, 0.5, WIDTH - 1, height - 1)], 1.0))
@@ -104,16 +104,16 @@ def _dense_bars(
     level = np.ceil(np.sqrt(np.minimum(total / top, 1.0)) * len(_OPACITIES)).astype(np.int64)
     # Levels of lanes of the same colour are one path.
     kind = np.where(level > 0, (lanes[most] % _MOST_NAMED) * len(_OPACITIES) + level, 0)
-    width, thick = WIDTH / _NUM_COLUMNS, height / num_rows
+    thick = height / num_rows
     found: dict[int, list[tuple[float, float, float]]] = {}
     for number, cells in enumerate(kind):
         edges = np.flatnonzero(np.diff(cells, prepend=-1, append=-1))
         middle = height - (number + 0.5) * thick
         for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             if cells[begin]:
-                bar = begin * width, middle, (end - begin) * width
+                bar = float(begin), middle, float(end - begin)
                 found.setdefault(int(cells[begin]), []).append(bar)
-    return [
+    shapes = [
         bars(
             colour_class((own - 1) // len(_OPACITIES)),
             found[own],
@@ -122,6 +122,8 @@ def _dense_bars(
         )
         for own in sorted(found)
     ]
+    # Places that are numbers of columns take few characters.
+    return [f'<g transform="scale({WIDTH / _NUM_COLUMNS:g},1)">{"".join(shapes)}</g>']
 
 
 def _cells(row: Ints, ends: tuple[Ints, Ints], is_own: NDArray[np.bool_], num_rows: int) -> Ints:
