@@ -17,6 +17,7 @@ import xloader
 from xloader import Advice, PlanComparison, Rollout
 from xloader.html.card_style import CARD_STYLE
 from xloader.html.chunk_grid import GridAxis, draw_chunk_grid
+from xloader.html.count_strips import draw_counts
 from xloader.html.pages import render_page, write_page
 from xloader.html.share_bars import draw_shares
 from xloader.html.stay_strips import draw_stays
@@ -316,6 +317,21 @@ def test_dense_stays_are_where_the_chunks_are() -> None:
         places = [tuple(map(float, own)) for own in re.findall(r"M([\d.]+) ([\d.]+)h", path)]
         assert len(places) == 10
         assert all(lefts[0] <= x <= lefts[1] and tops[0] <= y <= tops[1] for x, y in places)
+
+
+def test_counts_are_columns_and_what_never_comes_is_marked() -> None:
+    drawing = draw_counts("time", np.array([2, 2, 0, 1]))
+    assert boxes_of(drawing.svg, "xloader-c0") == [[0, 0, 310, 36], [465, 18, 155, 18]]
+    assert boxes_of(drawing.svg, "xloader-c5") == [[310, 36, 155, 4]]
+    many = np.ones(100_000)
+    many[77_777] = 0
+    drawing = draw_counts("time", many)
+    # One of 310 columns has the element that never comes.
+    ((left, *_),) = boxes_of(drawing.svg, "xloader-c5")
+    assert left == pytest.approx(620 * 0.77777, abs=2.1)
+    assert len(drawing.svg) < MOST_NBYTES
+    noisy = np.random.default_rng(0).integers(0, 5, 100_000)
+    assert len(draw_counts("time", noisy).svg) < MOST_NBYTES
 
 
 def test_shares_fill_the_bar() -> None:
