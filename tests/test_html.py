@@ -185,7 +185,7 @@ def test_html_has_the_facts_of_the_text(shown: Any) -> None:
     assert set(told.split()) - set(have) <= {"of", "in", "no", "part"}
 
 
-def test_a_look_reads_nothing(store: CountingStore) -> None:
+def test_to_show_an_object_reads_nothing(store: CountingStore) -> None:
     for name, make in SHOWN.items():
         if name in ("data_loader", "advice"):
             continue
@@ -200,7 +200,7 @@ def test_a_look_reads_nothing(store: CountingStore) -> None:
     assert num_chunk_reads(store) > 0
 
 
-def test_a_look_at_a_loader_plans_nothing_and_fixes_no_rank(
+def test_to_show_a_loader_plans_nothing_and_fixes_no_rank(
     store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = opened(store).loader(batch_size=8, output="numpy")
