@@ -341,6 +341,14 @@ def test_shares_fill_the_bar() -> None:
     assert [name for _, name in drawing.legend] == ["a 25%", "b 0%", "rest 75%"]
 
 
+def test_stays_are_not_drawn_where_nothing_is_loaded(store: CountingStore) -> None:
+    loader = one_epoch(opened(store))
+    told = loader.explain()
+    assert told.num_reads == 0
+    assert "chunks in memory" not in told._repr_html_()
+    loader.close()
+
+
 def test_figures_may_have_titled_tables(store: CountingStore) -> None:
     class Told:
         def _title(self) -> str:
@@ -350,12 +358,12 @@ def test_figures_may_have_titled_tables(store: CountingStore) -> None:
             return [("reads", "7")]
 
         def _sections(self) -> list[tuple[str, list[list[str]]]]:
-            return [("planned", [["", "planned"], ["reads", "<7>"]])]
+            return [("planned: 4 batches", [["", "planned"], ["reads", "<7>"]])]
 
     html = figure_card(Told()).to_html()
     assert Tags(html)
     assert "&lt;7&gt;</td>" in html
-    assert "<b>planned</b></summary>" in html
+    assert "<b>planned</b> <span>4 batches</span></summary>" in html
 
 
 def test_a_page_is_one_file_with_both_themes(tmp_path: Path, store: CountingStore) -> None:

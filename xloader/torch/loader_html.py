@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def loader_html(sampler: ChunkSampler, memory_nbytes: int) -> str:
-    """What a notebook shows of a ``DataLoader`` with this sampler.
+    """The card of a ``DataLoader`` with this sampler, as notebooks show it.
 
     Parameters
     ----------
