@@ -1,4 +1,4 @@
-"""The notebooks are stored as a reader should see them: run from top to bottom, with clean outputs."""
+"""The notebooks are stored as a reader should see them: run as a whole, with clean outputs."""
 
 from __future__ import annotations
 
