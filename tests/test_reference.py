@@ -147,6 +147,11 @@ def test_the_tree_is_that_of_the_classes():
     }
 
 
+def test_the_tree_in_the_code_has_every_class():
+    named = re.findall(r"[-`|]-- (\w+)", errors.__doc__)
+    assert sorted(named) == sorted({*CLASSES} - {"XloaderError", "XloaderWarning"})
+
+
 def small_samples(**options):
     ds = xr.Dataset({"t2m": (("time", "lat", "lon"), np.zeros((120, 8, 16), "f4"))})
     store = FaultyStore(write_store(ds, {"t2m": (20, 8, 16)}), options.pop("faults", {}))

@@ -417,11 +417,10 @@ class InterleavedLoader:
 
     def _repr_html_(self) -> str:
         num_steps = None if self._made is None else self._made.interleaving.num_steps
-        start = self._cursor.start
         return loader_card(
             "xloader.InterleavedLoader",
             self._in_words(),
-            option_facts(self.options, start, num_steps, is_closed=self._is_closed),
+            option_facts(self.options, self._cursor.start, num_steps, is_closed=self._is_closed),
             None,
             None if self._progress is None else self.report(),
             {own.name: own.recipe for own in self.sets.sets},
