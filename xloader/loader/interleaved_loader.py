@@ -285,7 +285,7 @@ class InterleavedLoader:
             sets=sets,
             num_shared_reads=sum(own.num_shared_reads for own in sets.values()),
             notes=(*notes, *self._rounding_note(told)),
-            **summed(list(sets.values())),
+            **summed(sets),
         )
 
     def report(self) -> InterleavedReport:
@@ -329,7 +329,7 @@ class InterleavedLoader:
             seconds=seconds,
             wait_seconds=sum(own.wait_seconds for own in every),
             **worst_wait(reports, seconds),
-            **summed(list(every)),
+            **summed(reports),
         )
 
     def close(self) -> None:

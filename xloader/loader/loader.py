@@ -485,6 +485,7 @@ class Loader:
                 self.options.num_threads,
                 rank_plan.batch_size,
                 rank_plan.is_direct,
+                rank_plan.footprint.groups,
             )
             self._run, self._progress = run, progress
             self._cursor.restart()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xloader.compiled.library import load_library
+from xloader.core.footprint import Group
 from xloader.core.options import usable_cores
 from xloader.engine.job import Delivery
 from xloader.engine.tally import Tally
@@ -16,6 +18,7 @@ from xloader.loader.epoch_series import EpochSeries, SeriesRecorder
 from xloader.loader.report import Report
 from xloader.planning.budget import Budget
 from xloader.planning.explain import Explanation
+from xloader.planning.variable_figures import measured_variables
 
 
 @dataclass
@@ -38,6 +41,8 @@ class EpochProgress:
         Number of rows of a full batch.
     is_direct : bool
         Whether no variable is read through xarray.
+    groups : sequence of Group
+        The groups of variables that samples need.
     begin, cpu_begin : float
         When the first batch was asked for, by ``time.perf_counter`` and by ``time.process_time``; 0
         before.
@@ -69,6 +74,7 @@ class EpochProgress:
     num_asked: int
     batch_size: int
     is_direct: bool
+    groups: Sequence[Group]
     begin: float = 0.0
     cpu_begin: float = 0.0
     end: float = 0.0
@@ -128,6 +134,9 @@ class EpochProgress:
             streams=expected.streams,
             spread=expected.spread,
             lanes=expected.lanes,
+            variables=measured_variables(
+                self.groups, expected.variables, tally.variable_reads, tally.group_nbytes
+            ),
             num_requests=tally.num_requests,
             num_retries=tally.num_retries,
             num_missing=tally.num_missing,

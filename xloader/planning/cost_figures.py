@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from xloader.core.nbytes import show_nbytes
+from xloader.planning.variable_figures import VariableFigures
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class Figures(FigureTable):
         Elements of the longest tile, per windowed dimension.
     run, streams, spread, lanes : int
         The other numbers of the plan's order, as in `Pace`.
+    variables : dict of str to VariableFigures
+        The reads of each variable. They sum to ``num_reads`` and ``read_nbytes``.
     """
 
     num_samples: int
@@ -97,6 +100,7 @@ class Figures(FigureTable):
     streams: int
     spread: int
     lanes: int
+    variables: Mapping[str, VariableFigures]
 
     def _rows(self) -> list[tuple[str, str]]:
         tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
