@@ -44,9 +44,10 @@ def sharded(_: Path) -> Samples:
 
 
 def packed(_: Path) -> Samples:
-    dataset = make_dataset(a=(768, 32, 32))
+    dataset = make_dataset(a=(512, 32, 32), b=(512, 32))
     dataset["a"].encoding = {"dtype": "int16", "scale_factor": 1e-4, "add_offset": 0.5}
-    return xloader.open(write_store(dataset, {"a": (4, 32, 32)})).window(time=2)
+    # Both have chunks of four steps, so they are read together.
+    return xloader.open(write_store(dataset, {"a": (4, 32, 32), "b": (4, 32)})).window(time=2)
 
 
 def patches(_: Path) -> Samples:

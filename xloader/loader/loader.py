@@ -486,6 +486,7 @@ class Loader:
                 rank_plan.batch_size,
                 rank_plan.is_direct,
                 rank_plan.footprint.groups,
+                self.options.processes > 0,
             )
             self._run, self._progress = run, progress
             self._cursor.restart()

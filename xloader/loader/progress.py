@@ -43,6 +43,8 @@ class EpochProgress:
         Whether no variable is read through xarray.
     groups : sequence of Group
         The groups of variables that samples need.
+    has_processes : bool
+        Whether other processes make the batches.
     begin, cpu_begin : float
         When the first batch was asked for, by ``time.perf_counter`` and by ``time.process_time``; 0
         before.
@@ -75,6 +77,7 @@ class EpochProgress:
     batch_size: int
     is_direct: bool
     groups: Sequence[Group]
+    has_processes: bool
     begin: float = 0.0
     cpu_begin: float = 0.0
     end: float = 0.0
@@ -155,8 +158,18 @@ class EpochProgress:
             least_seconds=effort.least_seconds,
             bottleneck=effort.bottleneck,
             advice=advise(effort),
+            cpu_seconds=effort.cpu_seconds + self._other_cpu_seconds,
+            num_cores=effort.num_cores,
+            _expected=expected,
             _series=self._series(),
         )
+
+    @property
+    def _other_cpu_seconds(self) -> float:
+        """Estimated seconds on a core of the processes that make batches, without this one."""
+        if not self.has_processes or not self.num_steps:
+            return 0.0
+        return sum(time.cpu_seconds for time in self.tally.work.values())
 
     def _series(self) -> EpochSeries | None:
         if not self.num_steps:

@@ -16,6 +16,7 @@ from xloader.errors import OptionError
 from xloader.order.cohorts import tile_edges
 from xloader.planning.cost_figures import Figures
 from xloader.planning.epoch import Epoch, Lane
+from xloader.planning.figure_tables import TitledTable, variables_table
 from xloader.planning.mixing import full_mixing, measure_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
@@ -95,6 +96,9 @@ class Explanation(Figures):
         from xloader.plots.residences import draw_residences
 
         return draw_residences(self._times(), self.mixing, self.full_mixing)
+
+    def _sections(self) -> list[TitledTable]:
+        return variables_table(self.variables)
 
     def _title(self) -> str:
         return "Explanation: a prediction, made without reading data"
