@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from numbers import Real
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -54,14 +52,15 @@ def to_json_value(value: Any, special: Mapping[type, Callable[[Any], Any]] | Non
         return {str(key): to_json_value(held, special) for key, held in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [to_json_value(held, special) for held in value]
-    if isinstance(value, dt.datetime | dt.date):
-        return value.isoformat()
+    for name in ("isoformat", "as_posix"):
+        if callable(method := getattr(value, name, None)):
+            return method()
     if callable(getattr(value, "to_dict", None)):
         return to_json_value(value.to_dict(), special)
     if is_dataclass(value):
         names = [own.name for own in fields(value) if not own.name.startswith("_")]
         return {name: to_json_value(getattr(value, name), special) for name in names}
-    return str(value) if not isinstance(value, PurePath) else value.as_posix()
+    return str(value)
 
 
 def flat_numbers(values: Mapping[str, Any], prefix: str, separator: str) -> dict[str, float]:

@@ -18,7 +18,8 @@ from xloader.loader.bottleneck import STAGES
 from xloader.loader.epoch_series import EpochSeries
 from xloader.planning.cost_figures import Figures
 from xloader.planning.explain import Explanation
-from xloader.planning.figure_tables import TitledTable, comparison_tables
+from xloader.planning.figure_comparison import comparison_tables
+from xloader.planning.figure_tables import TitledTable
 
 if TYPE_CHECKING:
     from xloader.plots.canvas import Picture
@@ -165,7 +166,7 @@ class Report(Figures):
 
     @property
     def expected(self) -> Explanation | None:
-        """What was planned for the epoch, as a whole also where it was broken off.
+        """The prediction for the epoch, for all of it also where it was broken off.
 
         After a resume it is the rest of the epoch. It has no notes; ``loader.explain()`` has them.
         """
