@@ -38,6 +38,7 @@ from xloader.loader.composed_run import (
     SetFeed,
 )
 from xloader.loader.cursor import Cursor, Position
+from xloader.loader.epoch_bar import BarCounts, make_bar
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun
 from xloader.loader.interleaved_figures import (
     InterleavedExplanation,
@@ -332,6 +333,32 @@ class InterleavedLoader:
             **summed(reports),
         )
 
+    def progress(self, **tqdm_options: Any) -> Any:
+        """Iterate over an epoch with a progress bar of tqdm; see :meth:`Loader.progress`.
+
+        Parameters
+        ----------
+        **tqdm_options
+            Keyword arguments of ``tqdm.auto.tqdm``.
+
+        Returns
+        -------
+        tqdm.tqdm
+            The bar. Iterate over it in place of the loader.
+
+        Raises
+        ------
+        MissingDependencyError
+            If tqdm is not installed.
+        """
+        defaults = {
+            "desc": f"epoch {self.epoch}",
+            "total": len(self),
+            "initial": self._cursor.start.step,
+            "disable": self.rank != 0,
+        }
+        return make_bar(self, self.bar_counts, defaults, tqdm_options)
+
     def close(self) -> None:
         """Stop the threads and release the memory. It may be called more than once."""
         self._is_closed = True
@@ -375,6 +402,16 @@ class InterleavedLoader:
         """Lock under which iterations begin and end."""
         # One per process: a lock held by another thread during a fork stays locked in the child.
         return self._locks.setdefault(os.getpid(), threading.RLock())
+
+    def bar_counts(self) -> BarCounts:
+        """The counters of the epoch under way, or of the last one, for a progress bar."""
+        progress = self._progress
+        if progress is None:
+            return BarCounts(0, 0.0, 0.0)
+        own = [loader.bar_counts() for loader in progress.loaders.values()]
+        seconds = progress.end - progress.begin if progress.num_steps else 0.0
+        read_nbytes = sum(counts.read_nbytes for counts in own)
+        return BarCounts(read_nbytes, seconds, sum(counts.wait_seconds for counts in own))
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -14,6 +14,7 @@ from xloader.engine.job import Delivery
 from xloader.engine.tally import Tally
 from xloader.loader.advice import advise
 from xloader.loader.bottleneck import EpochEffort
+from xloader.loader.epoch_bar import BarCounts
 from xloader.loader.epoch_series import EpochSeries, SeriesRecorder
 from xloader.loader.report import Report
 from xloader.planning.budget import Budget
@@ -116,6 +117,11 @@ class EpochProgress:
             self.num_regions += regions
         self.end, self.cpu_end = time.perf_counter(), time.process_time()
         self.recorder.add(self.num_steps, self.end - self.begin, self.delivered_nbytes, self.tally)
+
+    def bar_counts(self) -> BarCounts:
+        """The counters that a progress bar shows."""
+        seconds = self.end - self.begin if self.num_steps else 0.0
+        return BarCounts(self.tally.read_nbytes, seconds, self.tally.wait_seconds)
 
     def report(self) -> Report:
         """Make the report of the epoch so far."""
