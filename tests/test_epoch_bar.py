@@ -39,6 +39,17 @@ def test_a_bar_goes_over_an_epoch() -> None:
     assert last.startswith("epoch 0: 100%|##########| 10/10 [")
     assert "B/s decoded, " in last
     assert "% waited, loss=0.5]" in last
+
+
+def test_a_bar_does_not_begin_with_the_figures_of_another_epoch() -> None:
+    text = io.StringIO()
+    with loader_of() as loader:
+        for _ in loader:
+            pass
+        for _ in loader.progress(file=text, ascii=True):
+            pass
+    assert "0.0 MB/s decoded, 0% waited" in text.getvalue().split("\r")[1]
+    assert text.getvalue().split("\r")[1].startswith("epoch 1:   0%")
     with loader_of() as loader:
         loader.set_epoch(3)
         assert loader.progress(file=text).desc == "epoch 3"

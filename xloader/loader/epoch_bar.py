@@ -39,6 +39,10 @@ class BarCounts(NamedTuple):
         return {"decoded": show_rate(self.read_nbytes / seconds), "waited": waited}
 
 
+NOTHING_YET = BarCounts(0, 0.0, 0.0)
+"""The counters before the first batch."""
+
+
 def make_bar(
     batches: Iterable[Any],
     counts: Callable[[], BarCounts],

@@ -38,7 +38,7 @@ from xloader.loader.composed_run import (
     SetFeed,
 )
 from xloader.loader.cursor import Cursor, Position
-from xloader.loader.epoch_bar import BarCounts, make_bar
+from xloader.loader.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun
 from xloader.loader.interleaved_figures import (
     InterleavedExplanation,
@@ -357,7 +357,13 @@ class InterleavedLoader:
             "initial": self._cursor.start.step,
             "disable": self.rank != 0,
         }
-        return make_bar(self, self.bar_counts, defaults, tqdm_options)
+        before = self._progress
+
+        def counts() -> BarCounts:
+            # Until the first batch is asked for, the counters are those of another epoch.
+            return NOTHING_YET if self._progress is before else self.bar_counts()
+
+        return make_bar(self, counts, defaults, tqdm_options)
 
     def close(self) -> None:
         """Stop the threads and release the memory. It may be called more than once."""
@@ -407,7 +413,7 @@ class InterleavedLoader:
         """The counters of the epoch under way, or of the last one, for a progress bar."""
         progress = self._progress
         if progress is None:
-            return BarCounts(0, 0.0, 0.0)
+            return NOTHING_YET
         own = [loader.bar_counts() for loader in progress.loaders.values()]
         seconds = progress.end - progress.begin if progress.num_steps else 0.0
         read_nbytes = sum(counts.read_nbytes for counts in own)

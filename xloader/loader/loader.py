@@ -27,7 +27,7 @@ from xloader.loader.batch_origin import BatchOrigin
 from xloader.loader.cursor import Cursor, Position
 from xloader.loader.device_path import DevicePath
 from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
-from xloader.loader.epoch_bar import BarCounts, make_bar
+from xloader.loader.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun
 from xloader.loader.explain_notes import processes_note
 from xloader.loader.job_factory import name_chunks
@@ -428,7 +428,13 @@ class Loader:
             "initial": self._cursor.start.step,
             "disable": self.rank != 0,
         }
-        return make_bar(self, self.bar_counts, defaults, tqdm_options)
+        before = self._progress
+
+        def counts() -> BarCounts:
+            # Until the first batch is asked for, the counters are those of another epoch.
+            return NOTHING_YET if self._progress is before else self.bar_counts()
+
+        return make_bar(self, counts, defaults, tqdm_options)
 
     def close(self) -> None:
         """Stop the threads and release the memory. It may be called more than once.
@@ -488,7 +494,7 @@ class Loader:
     def bar_counts(self) -> BarCounts:
         """The counters of the epoch under way, or of the last one, for a progress bar."""
         progress = self._progress
-        return BarCounts(0, 0.0, 0.0) if progress is None else progress.bar_counts()
+        return NOTHING_YET if progress is None else progress.bar_counts()
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from xloader.core.footprint import Footprint
-from xloader.core.nbytes import parse_nbytes
+from xloader.core.nbytes import parse_nbytes, show_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.errors import AmplificationWarning, MixingWarning, XloaderWarning, show_memory
 from xloader.loader.explain_notes import mixes_poorly, reads_often
@@ -106,7 +106,9 @@ class MemoryAdvice:
         # A spread that the user chose may be the cause, whatever the memory and the chunks.
         if self._options.spread is not None or not (is_poor or is_costly):
             return ""
-        memory, found = show_memory(self._options.memory_nbytes), []
+        # Not by `show_memory`, which rounds up.
+        memory = f'memory="{show_nbytes(self._options.memory_nbytes).replace(" ", "")}"'
+        found = []
         if is_costly:
             reads = f"reads every chunk {expected.read_amplification:.1f} times"
             found.append(f"{self._windows_in_words()} with {memory} {reads}")
