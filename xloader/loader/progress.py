@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xloader.compiled.library import load_library
 from xloader.core.footprint import Group
@@ -19,7 +19,7 @@ from xloader.loader.epoch_series import EpochSeries, SeriesRecorder
 from xloader.loader.report import Report
 from xloader.planning.budget import Budget
 from xloader.planning.explain import Explanation
-from xloader.planning.variable_figures import measured_variables
+from xloader.planning.variable_figures import measured_variables, sum_variables
 
 
 @dataclass
@@ -126,12 +126,12 @@ class EpochProgress:
     def report(self) -> Report:
         """Make the report of the epoch so far."""
         tally, expected, effort = self.tally, self.expected, self._effort()
+        variables = measured_variables(
+            self.groups, expected.variables, tally.variable_reads, tally.group_nbytes
+        )
         return Report(
             num_samples=self.num_samples,
             num_steps=self.num_steps,
-            num_reads=tally.num_reads,
-            read_nbytes=tally.read_nbytes,
-            read_amplification=effort.read_amplification,
             peak_nbytes=tally.peak_nbytes,
             mixing=self.num_regions / self.num_full if self.num_full else expected.mixing,
             full_mixing=expected.full_mixing,
@@ -143,9 +143,6 @@ class EpochProgress:
             streams=expected.streams,
             spread=expected.spread,
             lanes=expected.lanes,
-            variables=measured_variables(
-                self.groups, expected.variables, tally.variable_reads, tally.group_nbytes
-            ),
             num_requests=tally.num_requests,
             num_retries=tally.num_retries,
             num_missing=tally.num_missing,
@@ -166,8 +163,11 @@ class EpochProgress:
             advice=advise(effort),
             cpu_seconds=effort.cpu_seconds + self._other_cpu_seconds,
             num_cores=effort.num_cores,
-            _expected=expected,
+            # The schedule of the epoch would take memory for as long as a report is kept.
+            _expected=replace(expected, _times=None),
             _series=self._series(),
+            # Threads go on counting meanwhile, so the totals are sums of what was found.
+            **sum_variables(variables),
         )
 
     @property

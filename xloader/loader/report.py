@@ -168,7 +168,8 @@ class Report(Figures):
     def expected(self) -> Explanation | None:
         """The prediction for the epoch, for all of it also where it was broken off.
 
-        After a resume it is the rest of the epoch. It has no notes; ``loader.explain()`` has them.
+        After a resume it is the rest of the epoch. It has no notes and cannot be drawn:
+        ``loader.explain()`` has notes and ``plot()``.
         """
         return self._expected
 
