@@ -80,10 +80,10 @@ def test_rank_0_shows_it_for_all() -> None:
 
 
 def test_the_share_of_waiting_is_of_the_time_so_far() -> None:
-    assert BarCounts(5 * 10**9, 10.0, 2.5).fields == {"decoded": "0.50 GB/s", "waited": "25%"}
-    assert BarCounts(0, 0.0, 0.0).fields == {"decoded": "0.0 MB/s", "waited": "0%"}
+    assert BarCounts(1.0, 5 * 10**9, 10.0, 2.5).fields == {"decoded": "0.50 GB/s", "waited": "25%"}
+    assert BarCounts(1.0, 0, 0.0, 0.0).fields == {"decoded": "0.0 MB/s", "waited": "0%"}
     # The first batch was waited for, and is not there yet.
-    assert BarCounts(0, 0.0, 2.0).fields["waited"] == "100%"
+    assert BarCounts(1.0, 0, 0.0, 2.0).fields["waited"] == "100%"
 
 
 def test_a_loop_that_breaks_ends_the_run() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from xloader.core.libraries import require_tqdm
 from xloader.loader.advice import show_rate
@@ -19,12 +19,15 @@ class BarCounts(NamedTuple):
 
     Parameters
     ----------
+    begin : float
+        When the first batch was asked for, by ``time.perf_counter``; 0 before.
     read_nbytes : int
         Decoded bytes of the chunks read.
     seconds, wait_seconds : float
         Seconds from the first request to the last batch, and those in which a batch was waited for.
     """
 
+    begin: float
     read_nbytes: int
     seconds: float
     wait_seconds: float
@@ -39,26 +42,43 @@ class BarCounts(NamedTuple):
         return {"decoded": show_rate(self.read_nbytes / seconds), "waited": waited}
 
 
-NOTHING_YET = BarCounts(0, 0.0, 0.0)
+NOTHING_YET = BarCounts(0.0, 0, 0.0, 0.0)
 """The counters before the first batch."""
 
 
-def make_bar(
-    batches: Iterable[Any],
-    counts: Callable[[], BarCounts],
-    defaults: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> Any:
+class CountedLoader(Protocol):
+    """A loader whose epochs have bars."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that comes next."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def bar_counts(self) -> BarCounts:
+        """The counters of the epoch under way, or of the last one."""
+        ...
+
+
+def make_bar(loader: CountedLoader, first_step: int, options: Mapping[str, Any]) -> Any:
     """Make a bar that is iterated in place of a loader.
 
     Parameters
     ----------
-    batches : iterable
-        The loader.
-    counts : callable
-        Gives the counters. It is called when the bar is drawn, and not for each batch.
-    defaults, options : mapping
-        Keyword arguments of `tqdm.auto.tqdm`. Those of the user come second and win.
+    loader : CountedLoader
+        The loader. It is asked for its counters when the bar is drawn, and not for each batch.
+    first_step : int
+        The step at which the next iteration begins.
+    options : mapping
+        Keyword arguments of `tqdm.auto.tqdm`.
 
     Returns
     -------
@@ -74,8 +94,21 @@ def make_bar(
     # Imported only here: it looks for a notebook, and imports IPython's widgets there.
     from tqdm.auto import tqdm
 
+    before = loader.bar_counts().begin
+
     def format_dict(bar: Any) -> dict[str, Any]:
-        return {**tqdm.format_dict.fget(bar), **counts().fields}
+        counts = loader.bar_counts()
+        # Until the first batch is asked for, the counters are those of another epoch.
+        shown = NOTHING_YET if counts.begin == before else counts
+        return {**tqdm.format_dict.fget(bar), **shown.fields}
 
     kind = type("LoaderBar", (tqdm,), {"format_dict": property(format_dict)})
-    return kind(batches, **{"unit": "batch", "bar_format": _FORMAT, **defaults, **options})
+    defaults = {
+        "desc": f"epoch {loader.epoch}",
+        "total": len(loader),
+        "initial": first_step,
+        "disable": loader.rank != 0,
+        "unit": "batch",
+        "bar_format": _FORMAT,
+    }
+    return kind(loader, **{**defaults, **options})

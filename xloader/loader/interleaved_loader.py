@@ -351,19 +351,7 @@ class InterleavedLoader:
         MissingDependencyError
             If tqdm is not installed.
         """
-        defaults = {
-            "desc": f"epoch {self.epoch}",
-            "total": len(self),
-            "initial": self._cursor.start.step,
-            "disable": self.rank != 0,
-        }
-        before = self._progress
-
-        def counts() -> BarCounts:
-            # Until the first batch is asked for, the counters are those of another epoch.
-            return NOTHING_YET if self._progress is before else self.bar_counts()
-
-        return make_bar(self, counts, defaults, tqdm_options)
+        return make_bar(self, self._cursor.start.step, tqdm_options)
 
     def close(self) -> None:
         """Stop the threads and release the memory. It may be called more than once."""
@@ -417,7 +405,8 @@ class InterleavedLoader:
         own = [loader.bar_counts() for loader in progress.loaders.values()]
         seconds = progress.end - progress.begin if progress.num_steps else 0.0
         read_nbytes = sum(counts.read_nbytes for counts in own)
-        return BarCounts(read_nbytes, seconds, sum(counts.wait_seconds for counts in own))
+        waited = sum(counts.wait_seconds for counts in own)
+        return BarCounts(progress.begin, read_nbytes, seconds, waited)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -422,19 +422,7 @@ class Loader:
         >>> [len(batch.ids) for batch in loader.progress(disable=True)]
         [4, 1]
         """
-        defaults = {
-            "desc": f"epoch {self.epoch}",
-            "total": len(self),
-            "initial": self._cursor.start.step,
-            "disable": self.rank != 0,
-        }
-        before = self._progress
-
-        def counts() -> BarCounts:
-            # Until the first batch is asked for, the counters are those of another epoch.
-            return NOTHING_YET if self._progress is before else self.bar_counts()
-
-        return make_bar(self, counts, defaults, tqdm_options)
+        return make_bar(self, self._cursor.start.step, tqdm_options)
 
     def close(self) -> None:
         """Stop the threads and release the memory. It may be called more than once.

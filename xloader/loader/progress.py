@@ -121,7 +121,7 @@ class EpochProgress:
     def bar_counts(self) -> BarCounts:
         """The counters that a progress bar shows."""
         seconds = self.end - self.begin if self.num_steps else 0.0
-        return BarCounts(self.tally.read_nbytes, seconds, self.tally.wait_seconds)
+        return BarCounts(self.begin, self.tally.read_nbytes, seconds, self.tally.wait_seconds)
 
     def report(self) -> Report:
         """Make the report of the epoch so far."""
