@@ -31,7 +31,7 @@ test: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell docs notebooks xloader CHANGELOG.md CONTRIBUTING.md README.md
+	$(BIN)/codespell docs xloader CHANGELOG.md CONTRIBUTING.md README.md
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -52,7 +52,7 @@ linkcheck: $(VENV)/.dev
 	DOCS_ONLINE=1 $(BIN)/python -m sphinx -q -b linkcheck docs docs/_build/linkcheck
 
 notebooks: $(VENV)/.dev
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=120 --timeout=180 notebooks $(ARGS)
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=120 --timeout=180 docs/notebooks $(ARGS)
 
 ends: $(VENV)/.dev
 	$(BIN)/nox
