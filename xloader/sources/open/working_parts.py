@@ -374,6 +374,10 @@ class HidingStore(WrapperStore[Store]):
         super().__init__(store)
         self._hidden = tuple(f"{path}/" for path in hidden)
 
+    def __str__(self) -> str:
+        # Messages name the store itself.
+        return str(self._store)
+
     def _with_store(self, store: Store) -> Self:
         return type(self)(store, [path.removesuffix("/") for path in self._hidden])
 
