@@ -26,7 +26,7 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m tests.versions
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -83,7 +83,7 @@ FIRST, LAST = FOUND[min(FOUND)], FOUND[max(FOUND)]
 def _run_tests(session: nox.Session, end: str) -> None:
     session.run("python", "-m", "tests.versions")
     session.run(
-        *("python", "-m", "pytest", "-n", "2", "--dist", "worksteal", "-q"),
+        *("python", "-m", "pytest", "-n", "3", "--dist", "worksteal", "-q"),
         *(*DEPENDENT, *session.posargs),
         env={"XLOADER_END": end, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     )

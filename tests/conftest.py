@@ -18,7 +18,7 @@ hypothesis.settings.register_profile(
     # Every run tries the same examples, so a test fails only because of a change in the code.
     derandomize=True,
     deadline=None,
-    max_examples=50,
+    max_examples=32,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
     print_blob=True,
 )
@@ -37,6 +37,13 @@ if "forkserver" in multiprocessing.get_all_start_methods():
             *("xloader.torch", "xloader.testing", "xloader.loader.engine_process"),
         ]
     )
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of the garbage collector's searches."""
+    gc.collect()
+    gc.freeze()
+
 
 JOIN_SECONDS = 5.0
 """Seconds that a stopping thread may take to end."""

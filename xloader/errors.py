@@ -169,7 +169,10 @@ class MemoryBudgetError(OptionError):
         also an attribute. 0 if the error came from a worker of a ``DataLoader``; then only the
         message names it.
     remedy : str
-        What the caller can do instead of passing this much memory.
+        What the caller can do instead of passing this much memory. It is also the attribute
+        ``instead``.
+    num_sharing : int
+        Number of threads that share the memory, if they are those of a worker of a cluster.
     """
 
     def __init__(
@@ -179,19 +182,22 @@ class MemoryBudgetError(OptionError):
         given: object = None,
         minimum_nbytes: int = 0,
         remedy: str = "use a smaller batch",
+        num_sharing: int = 1,
     ) -> None:
         self.minimum_nbytes = minimum_nbytes
+        self.instead = remedy
         if not minimum_nbytes:
             # PyTorch rebuilds an error of a worker process from its text alone.
             super().__init__(what)
             return
         size, unit = _unit_of(minimum_nbytes)
         shown = f" ({minimum_nbytes / size:.1f} {unit})" * (size > 1)
+        told = f"pass {show_memory(minimum_nbytes)}, or {remedy}"
+        if num_sharing > 1:
+            given = f"{given}, of which each of {num_sharing} threads of a worker has its share"
+            told += ", or give the workers fewer threads"
         super().__init__(
-            what,
-            given=given,
-            allowed=f"at least {minimum_nbytes} bytes{shown}",
-            remedy=f"pass {show_memory(minimum_nbytes)}, or {remedy}",
+            what, given=given, allowed=f"at least {minimum_nbytes} bytes{shown}", remedy=told
         )
 
 

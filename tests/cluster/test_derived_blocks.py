@@ -236,7 +236,11 @@ def test_a_lost_worker_and_the_values_that_only_it_had(doomed: Any):
         source = open_source(dataset_of(da.from_delayed(dask.delayed(part), (64, 6), "f8") + 1))
         np.testing.assert_array_equal(kinds.read(source, "t", (0, 0)), NUMBERS + 1)
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(ClusterError, match="tasks were cancelled or lost"):
+        with (
+            # Before dask knows that the worker is gone, it tries to reach it.
+            dask.config.set({"distributed.comm.timeouts.connect": "2s"}),
+            pytest.raises(ClusterError, match="tasks were cancelled or lost"),
+        ):
             kinds.read(source, "t", (0, 0))
 
 
@@ -287,6 +291,37 @@ def test_a_block_that_takes_too_long(client: Any, tmp_path: Path):
             read_epoch(mapped(linger, gate), read_timeout=0.3, max_retries=0)
     finally:
         gate.touch()
+    wait_until_forgotten(client)
+
+
+def test_requests_wait_for_others_while_the_workers_have_enough(client: Any, tmp_path: Path):
+    gate = tmp_path / "gate"
+    source = open_source(mapped(linger, gate))
+    requests, sent = BlockRequests.of(client), []
+    get = client.get
+
+    def counted(tasks: Any, asked: Any, **options: Any) -> Any:
+        sent.append(len(asked))
+        return get(tasks, asked, **options)
+
+    client.get = counted
+    threads = [
+        threading.Thread(target=kinds.read, args=(source, "t", (n, 0)), daemon=True)
+        for n in range(8)
+    ]
+    try:
+        for number, thread in enumerate(threads):
+            thread.start()
+            wait_until(lambda n=number: len(requests._out) + len(requests._waiting) > n)
+            # With two workers, the fourth and the fifth one wait for the sixth.
+            if number == 5:
+                wait_until(lambda: len(requests._out) == 6)
+        assert [len(requests._out), len(requests._waiting)] == [6, 2]
+    finally:
+        gate.touch()
+    for thread in threads:
+        thread.join(60)
+    assert sent == [1, 1, 1, 3, 2]
     wait_until_forgotten(client)
 
 

@@ -153,10 +153,10 @@ class ClusterTasks:
                 raise
             raise MemoryBudgetError(
                 error.what,
-                given=f"memory={memory_nbytes} bytes, of which each of {count} threads of a worker "
-                "has its share",
+                given=f"memory={memory_nbytes} bytes",
                 minimum_nbytes=count * error.minimum_nbytes,
-                remedy="give the workers fewer threads",
+                remedy=error.instead,
+                num_sharing=count,
             ) from error
 
     def run(

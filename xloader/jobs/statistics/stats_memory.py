@@ -102,12 +102,12 @@ def check_memory(memory_nbytes: int, least_nbytes: int, num_shares: int = 1) -> 
     """
     if least_nbytes <= memory_nbytes:
         return
-    shares = f", of which each of {num_shares} threads of a worker has its share"
     raise MemoryBudgetError(
         "the memory is too small for the statistics under way, the result and one chunk at work",
-        given=f"memory={memory_nbytes} bytes" + shares * (num_shares > 1),
+        given=f"memory={memory_nbytes} bytes",
         minimum_nbytes=least_nbytes,
         remedy="keep fewer dimensions, labels or quantiles",
+        num_sharing=num_shares,
     )
 
 

@@ -67,14 +67,13 @@ def find_valid(
     if found is not None:
         bits = WindowBits(own.num_ids, np.frombuffer(found, "<u8"))
         return SampleMask(labels.among(bits, share), check, 0, time.monotonic() - begun)
-    tasks = find_cluster(client, own)
     if set(own.require_windows().ends) != {"stop"}:
         _refuse_mask(argument)
+        tasks = find_cluster(client, own)
         bits, num_reads = _count_in_batches(own, layouts, share, memory_nbytes, num_threads, tasks)
     else:
         checks = SampleCheck(own, layouts, share)
-        if tasks is not None:
-            tasks = find_cluster(client, own, beside_nbytes=_sent_nbytes(checks, argument))
+        tasks = find_cluster(client, own, beside_nbytes=_sent_nbytes(checks, argument))
         cores = num_threads or usable_cores()
         bits, num_reads = _count(checks, argument, memory_nbytes, cores, tasks)
     if file is not None:

@@ -247,10 +247,10 @@ class WindowCounter:
             raise MemoryBudgetError(
                 "the memory is too small for one chunk at work and the counts of the windows that "
                 "it reaches into",
-                given=f"memory={memory_nbytes} bytes"
-                + f" for {count} tasks at a time" * (count > 1),
+                given=f"memory={memory_nbytes} bytes",
                 minimum_nbytes=2 * count * least,
                 remedy="call is_valid with a larger stride, or on fewer samples",
+                num_sharing=count,
             )
 
     def _work_ratio(self, footprint: Footprint) -> float:

@@ -5,18 +5,23 @@ Many threads of a loader ask for blocks at the same time::
     threads      block 5   block 6   block 7 ...      each waits for its own block
     submission   [tasks of 6 and 7 in one graph]      all that were asked for since the last one
     workers      one result for each block, forgotten as soon as a thread has fetched it
+
+A graph of many tasks costs the client and the scheduler little more than one of a single task. So
+a request waits for others, as long as the workers have enough to do without it: as many blocks as
+wait to be sent, and more than they have threads.
 """
 
 from __future__ import annotations
 
 import graphlib
 import hashlib
+import math
 import sys
 import threading
+import time
 import weakref
-from collections import deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -38,6 +43,9 @@ _WHAT: Final = "computing blocks"
 _REACH_SECONDS: Final = 2.0
 """Time in which a worker must answer, so that results are fetched from the workers themselves."""
 
+_COUNT_SECONDS: Final = 5.0
+"""Time after which the threads of the workers are counted again, as clusters grow and shrink."""
+
 _MOST_NBYTES: Final = 2**16
 """Largest array in memory that becomes a part of each task that needs it."""
 
@@ -52,7 +60,7 @@ class _Request:
         Their tasks.
     keys : sequence
         Their keys.
-    futures : list of distributed.Future, optional
+    futures : list of distributed.Future
         The blocks on the cluster, once the tasks are sent.
     error : Exception, optional
         The reason why they could not be sent.
@@ -60,7 +68,7 @@ class _Request:
 
     tasks: Graph
     keys: Sequence[Hashable]
-    futures: list[Any] | None = None
+    futures: list[Any] = field(default_factory=list)
     error: Exception | None = None
 
 
@@ -71,7 +79,11 @@ class BlockRequests:
     _making: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self) -> None:
-        self._waiting: deque[_Request] = deque()
+        self._waiting: list[_Request] = []
+        self._out: set[_Request] = set()
+        self._num_workers = 0
+        self._counted = -math.inf
+        self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._are_reached: bool | None = None
 
@@ -114,42 +126,70 @@ class BlockRequests:
             As a task raised it.
         """
         attempts = current()
-        futures: list[Any] = []
+        request = _Request(tasks, keys)
+        attempts.on_given_up = partial(self._forget, request)
         try:
             with cluster_errors(_WHAT):
-                futures = self._send(client, _Request(tasks, keys))
-                attempts.on_given_up = partial(release_futures, futures)
+                futures = self._send(client, request)
                 if attempts.is_given_up:
-                    release_futures(futures)
+                    self._forget(request)
                 found: list[Any] = client.gather(futures, direct=self._is_direct(client))
                 return found
         finally:
             attempts.on_given_up = None
-            release_futures(futures)
+            self._forget(request)
 
     def _send(self, client: Any, request: _Request) -> list[Any]:
-        """Send the tasks of a request, and of those that wait meanwhile, as one graph."""
-        self._waiting.append(request)
+        """Send the tasks of a request, and of all that wait then, as one graph."""
+        self._count_workers(client)
+        with self._changed:
+            self._waiting.append(request)
+            self._changed.wait_for(lambda: self._is_due(request))
         with self._sending:
-            if request.futures is None and request.error is None:
-                # Other threads add requests meanwhile; what one of them adds here, it finds sent.
-                sent = [self._waiting.popleft() for _ in range(len(self._waiting))]
-                try:
-                    _submit(client, sent)
-                except Exception as problem:
-                    if len(sent) == 1:
-                        raise
-                    # One of them may be at fault, which must not fail the others.
-                    del problem
-                    for one in sent:
-                        try:
-                            _submit(client, [one])
-                        except Exception as error:
-                            one.error = error
+            # Another thread may have sent it meanwhile.
+            if request in self._waiting:
+                self._send_waiting(client)
         if request.error is not None:
             raise request.error
-        assert request.futures is not None
         return request.futures
+
+    def _count_workers(self, client: Any) -> None:
+        """Look from time to time how many threads the workers have."""
+        if time.monotonic() > self._counted + _COUNT_SECONDS:
+            self._counted = time.monotonic()
+            self._num_workers = sum(worker_threads(client).values())
+
+    def _is_due(self, request: _Request) -> bool:
+        """Whether all that wait are to be sent now, or this request need not wait any longer."""
+        enough = max(len(self._waiting), self._num_workers)
+        return len(self._out) <= enough or request not in self._waiting
+
+    def _send_waiting(self, client: Any) -> None:
+        """Send all requests that wait, as one graph."""
+        with self._changed:
+            sent, self._waiting = self._waiting, []
+            self._out.update(sent)
+        try:
+            _submit(client, sent)
+        except Exception as problem:
+            if len(sent) == 1:
+                raise
+            # One of them may be at fault, which must not fail the others.
+            del problem
+            for one in sent:
+                try:
+                    _submit(client, [one])
+                except Exception as error:
+                    one.error = error
+
+    def _forget(self, request: _Request) -> None:
+        """Let the cluster forget the tasks of a request, and send others in its place."""
+        release_futures(request.futures)
+        with self._changed:
+            self._out.discard(request)
+            if request in self._waiting:
+                self._waiting.remove(request)
+            self._changed.notify_all()
 
     def _is_direct(self, client: Any) -> bool:
         """Whether results come from the workers and not through the scheduler."""
