@@ -320,7 +320,7 @@ def test_repr_says_what_there_is() -> None:
     ):
         assert part in text
     assert "no windows yet" in repr(_dataset().xloader)
-    assert "<th style" in samples._repr_html_()
+    assert "window time</th><td>3, stride 2, dilation 2: 6 positions<" in samples._repr_html_()
     broken = _dataset().xloader.window(time=3).inputs("oro")
     assert "no field has a variable along a windowed dimension" in repr(broken)
 

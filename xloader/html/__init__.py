@@ -7,6 +7,7 @@
     svg_shapes.py   shapes of inline drawings, in the colours of cards
     chunk_grid.py   the window of a sample on the grid of chunks
     stay_strips.py  which chunk is in memory when
+    count_strips.py how often elements come
     share_bars.py   parts of a whole, side by side
     pages.py        whole pages of cards
 

@@ -76,7 +76,7 @@ def style_of_colours(name: str) -> str:
 
 def _rules() -> str:
     own = f".{CARD_CLASS}"
-    strong = own * 3
+    strong = own * 4
     rules = {
         own: "background:var(--xloader-back);color:var(--xloader-text);max-width:900px;"
         "box-sizing:border-box;padding:6px 10px;font-size:13px;line-height:1.45;"
@@ -99,7 +99,7 @@ def _rules() -> str:
         "vertical-align:top;background:none;color:inherit;max-width:none;line-height:inherit;"
         "white-space:normal",
         f"{strong} th": "font-weight:normal;color:var(--xloader-faint);min-width:6em;"
-        "overflow-wrap:anywhere",
+        "max-width:16em;overflow-wrap:break-word",
         f"{strong} td": "overflow-wrap:anywhere",
         f"{strong} thead th": "border-bottom:1px solid var(--xloader-line)",
         f"{strong} .xloader-wide th,{strong} .xloader-wide td": "white-space:nowrap;min-width:0;"

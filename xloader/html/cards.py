@@ -35,8 +35,10 @@ class Facts:
 
     def to_html(self) -> str:
         """The HTML of the facts."""
+        # The attributes hold where styles are taken away.
         rows = [
-            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self.rows
+            f'<tr valign="top"><th align="left">{escape(name)}</th><td>{escape(text)}</td></tr>'
+            for name, text in self.rows
         ]
         return f"<table>{''.join(rows)}</table>" if rows else ""
 
@@ -75,10 +77,9 @@ class CardTable:
         )
 
     def _cells(self, cells: Sequence[str], tag: str) -> str:
-        # The attribute holds where styles are taken away.
-        right = ' class="xloader-number" align="right"'
+        left, right = ' align="left"', ' class="xloader-number" align="right"'
         return "".join(
-            f"<{tag}{'' if column < self.num_left else right}>{escape(cell)}</{tag}>"
+            f"<{tag}{left if column < self.num_left else right}>{escape(cell)}</{tag}>"
             for column, cell in enumerate(cells)
         )
 
@@ -178,7 +179,7 @@ class Card:
     Examples
     --------
     >>> card = Card("Loader", "2 batches of 4", [CardSection("epoch", [Facts([("reads", "1")])])])
-    >>> "<th>reads</th><td>1</td>" in card.to_html()
+    >>> "reads</th><td>1</td>" in card.to_html()
     True
     """
 

@@ -34,7 +34,7 @@ _MOST_COLUMNS: Final = 100
 _MOST_ROWS: Final = 24
 _FEWEST: Final = 4
 """Fewest chunks that a part of the grid shows."""
-_LEAST_WINDOW: Final = 5.0
+_LEAST_WINDOW: Final = 14.0
 """Pixels that a window has at least, if the part of the grid can be chosen so."""
 _LEAST_CELL: Final = 4.0
 """Pixels between two lines."""

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.html.cards import Drawing
-from xloader.html.svg_shapes import WIDTH, bars, colour_class, drawing_of
+from xloader.html.svg_shapes import WIDTH, bars, colour_class, drawing_of, outlined_boxes
 
 _MOST_BARS: Final = 700
 _MOST_CHUNKS: Final = 100
 """The most stays, and chunks, that are drawn one by one."""
-_NUM_COLUMNS, _NUM_ROWS = 104, 24
+_NUM_COLUMNS, _NUM_ROWS = 100, 20
 """Cells of the drawing of more."""
 _OPACITIES: Final = (0.3, 0.6, 1.0)
 _MOST_NAMED: Final = 7
@@ -49,13 +49,15 @@ def draw_stays(
     is_exact = len(block) <= _MOST_BARS and num_blocks <= _MOST_CHUNKS
     scale = WIDTH / max(steps[1] - steps[0], 1)
     if is_exact:
-        height = float(np.clip(num_blocks * 12, 24, 150))
-        row = height / max(num_blocks, 1)
-        shapes = _single_bars(lane, block, (load - steps[0]) * scale, drop - load, scale, row)
+        row = float(np.clip(160 // max(num_blocks, 1), 2, 14))
+        height = max(row * num_blocks, 14.0)
+        ends = (load - steps[0]) * scale, (drop - steps[0]) * scale
+        shapes = _single_bars(lane, block, ends, row, height)
     else:
-        height = 5.0 * min(_NUM_ROWS, num_blocks)
+        height = 6.0 * min(_NUM_ROWS, num_blocks)
         own = _clipped(load - steps[0], scale), _clipped(drop - steps[0], scale)
         shapes = _dense_bars(lane, block, own, num_blocks, height)
+    shapes.append(outlined_boxes("xloader-cell", [(0.5, 0.5, WIDTH - 1, height - 1)], 1.0))
     lanes = np.unique(lane).tolist()
     legend = [(colour_class(one), f"lane {one}") for one in lanes[:_MOST_NAMED]]
     if len(lanes) <= 1:
@@ -63,7 +65,7 @@ def draw_stays(
     caption = (
         f"Across: steps {steps[0]:,} to {steps[1]:,}; up: {num_blocks:,} "
         f"chunk{'s' * (num_blocks != 1)}. "
-        + ("A bar: a chunk in memory." if is_exact else "Darker: more of the chunks in memory.")
+        + ("A bar: a chunk in memory." if is_exact else "Stronger: more of the chunks in memory.")
     )
     if len(lanes) > _MOST_NAMED:
         caption += f" {len(lanes):,} lanes, in these colours in turn."
@@ -71,15 +73,17 @@ def draw_stays(
 
 
 def _single_bars(
-    lane: Ints, block: Ints, left: Floats, length: Floats, scale: float, row: float
+    lane: Ints, block: Ints, ends: tuple[Floats, Floats], row: float, height: float
 ) -> list[str]:
-    top = (block.max(initial=0) - block + 0.5) * row
+    top = height - (block + 0.5) * row
+    # Between thin bars a gap would blur.
+    thick = row - 1 if row > 3 else row
     shapes = []
     for one in np.unique(lane).tolist():
         own = lane == one
-        widths = np.maximum(length[own] * scale, 1.0)
-        rows = zip(left[own].tolist(), top[own].tolist(), widths.tolist(), strict=True)
-        shapes.append(bars(colour_class(one), rows, round(max(row * 0.76, 1.0), 1), 1.0))
+        widths = np.maximum(ends[1][own] - ends[0][own], 1.0)
+        rows = zip(ends[0][own].tolist(), top[own].tolist(), widths.tolist(), strict=True)
+        shapes.append(bars(colour_class(one), rows, thick, 1.0))
     return shapes
 
 
@@ -100,16 +104,16 @@ def _dense_bars(
     level = np.ceil(np.sqrt(np.minimum(total / top, 1.0)) * len(_OPACITIES)).astype(np.int64)
     # Levels of lanes of the same colour are one path.
     kind = np.where(level > 0, (lanes[most] % _MOST_NAMED) * len(_OPACITIES) + level, 0)
-    width, thick = WIDTH / _NUM_COLUMNS, height / num_rows
+    thick = height / num_rows
     found: dict[int, list[tuple[float, float, float]]] = {}
     for number, cells in enumerate(kind):
         edges = np.flatnonzero(np.diff(cells, prepend=-1, append=-1))
         middle = height - (number + 0.5) * thick
         for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             if cells[begin]:
-                bar = begin * width, middle, (end - begin) * width
+                bar = float(begin), middle, float(end - begin)
                 found.setdefault(int(cells[begin]), []).append(bar)
-    return [
+    shapes = [
         bars(
             colour_class((own - 1) // len(_OPACITIES)),
             found[own],
@@ -118,6 +122,8 @@ def _dense_bars(
         )
         for own in sorted(found)
     ]
+    # Places that are numbers of columns take few characters.
+    return [f'<g transform="scale({WIDTH / _NUM_COLUMNS:g},1)">{"".join(shapes)}</g>']
 
 
 def _cells(row: Ints, ends: tuple[Ints, Ints], is_own: NDArray[np.bool_], num_rows: int) -> Ints:

@@ -63,7 +63,8 @@ def outlined_boxes(kind: str, boxes: Iterable[Box], width: float = 1.5, dashes: 
     )
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     return (
-        f'<path class="{kind}" fill="none" stroke="currentColor" stroke-width="{width:g}"'
+        f'<path class="{kind}" fill="none" stroke="currentColor" '
+        f'stroke-width="{width:g}"'
         f'{dashed} d="{path}"/>'
         if path
         else ""

@@ -41,7 +41,7 @@ def batch_card(
     """
     rows = [[name, *_looks(array)] for name, array in fields.items()]
     shown = ", ".join(map(str, ids[:_MOST_IDS].tolist())) + ", ..." * (len(ids) > _MOST_IDS)
-    facts = [("samples", f"{len(ids):,}"), ("ids", shown or "none")]
+    facts = [("ids", shown or "none")]
     if num_padding := int(np.count_nonzero(is_padding)):
         facts.append(("padding", f"{num_padding:,} rows repeat a sample"))
     if source is not None:
@@ -51,7 +51,9 @@ def batch_card(
     heads = ["field", "shape", "dtype", "size", "where"]
     parts: list[CardPart] = [CardTable(heads, rows, num_left=len(heads)), Facts(facts)]
     if recipe is not None:
-        parts.append(CardSection("samples", sample_parts(recipe), is_open=False))
+        parts.append(
+            CardSection("samples", sample_parts(recipe), is_open=False, summary="of the loader")
+        )
     return Card("Batch", f"num_samples={len(ids)}", parts)
 
 

@@ -457,7 +457,7 @@ class Loader:
 
     def card(self) -> Card:
         """The loader as notebooks show it. Nothing is planned, and no data is read."""
-        # Ranks are not settled, and nothing is planned: a look must not change the loader.
+        # Ranks are not settled, and nothing is planned: to show a loader must not change it.
         planned, start = self._resolver.planned, self._cursor.start
         num_steps = None if planned is None else planned.num_steps
         return loader_card(

@@ -44,7 +44,7 @@ def loader_card(
     """
     parts: list[CardPart] = [Facts(facts), *([] if drawing is None else [drawing])]
     if expected is not None and not expected:
-        words = "Nothing is planned for a look: call explain() to see what an epoch reads."
+        words = "Call explain() to see what an epoch will read."
         parts.append(Words([words]))
     for name, own in (expected or {}).items():
         parts.append(CardSection("explanation", figure_parts(own), summary=name))
@@ -73,12 +73,12 @@ def option_facts(
         Whether the loader is closed.
     """
     batches = "" if num_steps is None else f" of {num_steps:,}"
-    begin = (
-        f"epoch {start.epoch:,}, batch {start.step + 1:,}{batches}" if num_steps != 0 else "none"
-    )
+    begin = f"epoch {start.epoch:,}, batch {start.step + 1:,}{batches}"
+    if is_closed or num_steps == 0:
+        begin = "none: the loader is closed" if is_closed else "none: an epoch has no batch"
     order = f"shuffled, seed {options.seed}" if options.shuffle else "not shuffled"
     rows = [
-        ("next", begin),
+        ("next iteration", begin),
         ("order", order + ", last batch dropped if short" * options.drop_last),
         ("memory", f"{show_nbytes(options.memory_nbytes)} allowed"),
         ("output", options.output if options.device is None else f"on {options.device}"),

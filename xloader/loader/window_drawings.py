@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,6 +14,7 @@ from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 
 _MOST_FIELDS: Final = 4
+_MOST_NAMED: Final = 4
 _MOST_EDGES: Final = 2_000_000
 """Chunks along a dimension whose borders are listed for a drawing."""
 
@@ -55,17 +56,12 @@ def draw_window(recipe: Recipe, layouts: Sequence[FieldLayout]) -> Drawing | Non
     sides = [
         _grid_axis(recipe, dim, axes[dim], positions) for dim in (across, down) if dim is not None
     ]
-    fields: list[tuple[str, Takes, Takes | None]] = []
-    for layout in layouts:
-        taken = [own.accesses for own in layout.parts if own.variable == variable]
-        for access in taken[:1]:
-            own = [_takes(recipe, dim, axes[dim], access) for dim in (across, down) if dim]
-            fields.append((layout.name, own[0], own[1] if down else None))
+    fields = _drawn_fields(recipe, layouts, (across,) if down is None else (across, down), axes)
     rest = len(fields) - _MOST_FIELDS
     drawn = draw_chunk_grid(sides[0], sides[1] if down else None, fields[:_MOST_FIELDS])
     words = f"{drawn.caption} Chunks of {variable}."
     if rest > 0:
-        words += f" {rest:,} more field{'s' * (rest > 1)} not drawn."
+        words += f" {rest:,} more field{'s are' if rest > 1 else ' is'} not drawn."
     return Drawing(drawn.svg, words, drawn.legend)
 
 
@@ -95,6 +91,35 @@ def _grid_axis(recipe: Recipe, dim: str, axis: Axis, positions: Sequence[int]) -
         starts[1] if len(starts) > 1 else None,
         windows.ends[number] == "wrap",
     )
+
+
+def _drawn_fields(
+    recipe: Recipe,
+    layouts: Sequence[FieldLayout],
+    dims: Sequence[str],
+    axes: Mapping[str, Axis],
+) -> list[tuple[str, Takes, Takes | None]]:
+    """The fields whose variables have these chunks, and the elements that they take.
+
+    Fields that take the same elements come together.
+    """
+    names: dict[tuple[Takes, Takes | None], list[str]] = {}
+    for layout in layouts:
+        for part in layout.parts:
+            known = dict(
+                zip(recipe.variable(part.variable).dims, recipe.axes_of(part.variable), strict=True)
+            )
+            if all(known.get(dim) == axes[dim] for dim in dims):
+                own = [_takes(recipe, dim, axes[dim], part.accesses) for dim in dims]
+                takes = own[0], own[1] if len(own) > 1 else None
+                named = names.setdefault(takes, [])
+                named += [layout.name] * (layout.name not in named)
+    return [(_listed(named), *takes) for takes, named in names.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _takes(

@@ -99,7 +99,8 @@ class Explanation(Figures):
         return draw_residences(self._times(), self.mixing, self.full_mixing)
 
     def _drawings(self) -> list[CardPart]:
-        return stay_parts(self._times)
+        # Chunks that are in memory from the begin have no stays that begin and end.
+        return stay_parts(self._times) if self.num_reads else []
 
     def _title(self) -> str:
         return "Explanation: a prediction, made without reading data"

@@ -31,7 +31,9 @@ def figure_parts(figures: TitledRows) -> list[CardPart]:
     draw, tables = getattr(figures, "_drawings", list), getattr(figures, "_sections", list)
     found: list[CardPart] = [Facts(figures._rows()), *draw()]
     titled: list[tuple[str, Sequence[Sequence[str]]]] = tables()
-    found += [CardSection(title, [CardTable(rows[0], rows[1:])]) for title, rows in titled]
+    for title, rows in titled:
+        name, _, rest = title.partition(": ")
+        found.append(CardSection(name, [CardTable(rows[0], rows[1:])], summary=rest))
     sets: Mapping[str, TitledRows] = getattr(figures, "sets", {})
     return found + [
         CardSection(name, figure_parts(own), is_open=False, summary="this set alone")

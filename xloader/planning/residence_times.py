@@ -23,8 +23,10 @@ _MOST_CHEAP: Final = 20_000
 """Samples of an epoch whose schedule is made again for a small drawing."""
 _MOST_BLOCKS: Final = 200_000
 """Blocks whose stays are looked for at once."""
-_NUM_SPOTS: Final = 64
+_FEWEST_SPOTS, _NUM_SPOTS = 8, 64
 """Places of a long epoch at which regions are counted."""
+_MOST_ACTIVE: Final = 800_000
+"""Tiles at work, summed over these places. Each is looked at to find the samples of a place."""
 
 Steps = NDArray[np.float64]
 
@@ -212,8 +214,10 @@ def _regions(epoch: Epoch | Remainder) -> tuple[Ints, Ints]:
     sublanes, footprint = whole.sublanes, whole.footprint
     orders = [lane.order for lane in whole.lanes(sublanes.of_one_batch)]
     share = whole.plan.lane_share
+    active = len(orders) * max(whole.plan.pace.spread, 1)
+    num_spots = int(np.clip(_MOST_ACTIVE // active, _FEWEST_SPOTS, _NUM_SPOTS))
     numbers, counts = batch_regions(
-        footprint, region_dim(footprint), orders, share, _MOST_SAMPLES, _NUM_SPOTS
+        footprint, region_dim(footprint), orders, share, _MOST_SAMPLES, num_spots
     )
     steps = numbers * sublanes.workers
     first = epoch.first_step if isinstance(epoch, Remainder) else 0

@@ -23,6 +23,8 @@ from xloader.core.libraries import require_matplotlib
 from xloader.core.position_counts import Counts, PositionCounts
 from xloader.core.windows import Windows
 from xloader.errors import OptionError
+from xloader.html.cards import CardPart
+from xloader.html.count_strips import draw_counts
 from xloader.loader.plot_axes import axis_of, place_text
 from xloader.planning.cost_figures import FigureTable
 from xloader.recipe.layout import FieldLayout
@@ -102,6 +104,9 @@ class Coverage(FigureTable):
 
     def _title(self) -> str:
         return f"Coverage of an epoch by {', '.join(self.fields)}"
+
+    def _drawings(self) -> list[CardPart]:
+        return [draw_counts(dim, line.values) for dim, line in self.counts.items()]
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [("samples", f"{_number(self.num_samples)} an epoch")]

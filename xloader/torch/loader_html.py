@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def loader_html(sampler: ChunkSampler, memory_nbytes: int) -> str:
-    """What a notebook shows of a ``DataLoader`` with this sampler.
+    """The card of a ``DataLoader`` with this sampler, as notebooks show it.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def loader_html(sampler: ChunkSampler, memory_nbytes: int) -> str:
     order = f"shuffled, seed {sampler.seed}" if sampler.shuffle else "not shuffled"
     workers = f"{sampler.num_workers:,} processes" if sampler.num_workers else "none: threads read"
     rows = [
-        ("next", f"epoch {sampler.epoch:,}"),
+        ("next iteration", f"epoch {sampler.epoch:,}"),
         ("order", order + ", last batch dropped if short" * sampler.drop_last),
         ("workers", workers),
         ("memory", f"{show_nbytes(memory_nbytes)} allowed"),
@@ -33,7 +33,7 @@ def loader_html(sampler: ChunkSampler, memory_nbytes: int) -> str:
     recipe = sampler.dataset.recipe  # type: ignore[attr-defined]
     parts = (
         Facts(rows),
-        Words(["loader.explain() predicts what an epoch reads."]),
+        Words(["Call loader.explain() to see what an epoch will read."]),
         CardSection("samples", sample_parts(recipe), is_open=False),
     )
     summary = f"batches of {sampler.batch_size} of xloader's samples, epoch {sampler.epoch:,}"
