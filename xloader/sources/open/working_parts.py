@@ -216,7 +216,7 @@ class _Arrays:
         return broken
 
     def _group_fault(self) -> dict[str, str]:
-        """What is wrong with the group's own document, by the document's name."""
+        """The fault of the group's own document, by the document's name; empty if it is well."""
         for last, needed in GROUP_DOCUMENTS.items():
             text = self._get(last)
             if text is None:
