@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 from typing import Any
@@ -16,6 +17,7 @@ from xloader import Samples
 from xloader.errors import OptionError
 from xloader.loader.cursor import Position
 from xloader.loader.loader import Loader
+from xloader.planning.epoch import Epoch
 from xloader.planning.remainder import RemainingOrder
 from xloader.planning.residence_times import ResidenceTimes
 from xloader.testing import write_store
@@ -207,3 +209,30 @@ def test_an_explanation_stays_small_and_says_when_its_plan_is_gone():
         copy.plot()
     with pytest.raises(OptionError, match="not known here"):
         samples_of().explain(order=[3, 1, 2], memory="16MiB").plot()
+
+
+@pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning")
+@pytest.mark.parametrize("first_step", [0, 11])
+def test_a_schedule_that_is_made_again_is_not_searched_for_again(
+    monkeypatch: pytest.MonkeyPatch, first_step: int
+) -> None:
+    loader = samples_of().loader(batch_size=8, output="numpy", memory="3MiB", lanes=2)
+    loader.move_to(Position(1, first_step))
+    told = loader.explain()
+    expected = told._times()
+    loader.close()
+    del loader
+    gc.collect()
+    numbers: list[int] = []
+    drawn = Epoch.drawn
+
+    def count(self: Epoch, number: int, chosen: Any) -> Any:
+        numbers.append(number)
+        return drawn(self, number, chosen)
+
+    monkeypatch.setattr(Epoch, "drawn", count)
+    times = told._times.if_cheap()
+    # The tenth draw of the line of runs was the best of 32, and is made alone.
+    assert set(numbers) == {10}
+    for name in ("lane", "block", "load", "drop"):
+        assert np.array_equal(getattr(times, name), getattr(expected, name))

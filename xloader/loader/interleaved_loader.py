@@ -23,11 +23,7 @@ from numpy.typing import NDArray
 from xloader.core.messages import names_function
 from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World, find_world
-from xloader.errors import (
-    ClosedError,
-    OptionError,
-    StateError,
-)
+from xloader.errors import ClosedError, OptionError, StateError
 from xloader.loader.batch import Batch
 from xloader.loader.composed_run import (
     NUM_HELD,
@@ -332,8 +328,7 @@ class InterleavedLoader:
         self._check_open()
         made, start = self._settle(), self._cursor.start
         loader = find_set(made.loaders, name, "loader.preview")
-        index = list(made.loaders.values()).index(loader)
-        first = made.interleaving.begin(index, start.step)
+        first = made.interleaving.begin([*made.loaders.values()].index(loader), start.step)
         # After its last batch, a loader says itself that nothing is left.
         position = Position(start.epoch, len(loader) if first is None else first)
         return loader.preview_from(position, num_rows, channel)

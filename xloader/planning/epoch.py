@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -100,6 +100,14 @@ class Epoch:
     def lane(self, number: int) -> Lane:
         """Make one sub-lane, as in `lanes`."""
         return self.lanes(range(number, number + 1))[0]
+
+    def without_lanes(self) -> Epoch:
+        """Copy without the sub-lanes made so far, which take memory. It keeps which draw it is."""
+        copy = replace(self)
+        if "_number" in self.__dict__:
+            # To find the draw again, the sub-lanes of several draws would be made.
+            copy.__dict__["_number"] = self._number
+        return copy
 
     def drawn(self, number: int, chosen: Iterable[int]) -> list[Lane]:
         """Make sub-lanes as in `lanes`, with a given draw of the line of runs.

@@ -132,8 +132,8 @@ class TimesMaker:
 def _forgetful(epoch: Epoch | Remainder) -> Epoch | Remainder:
     """The same epoch, without anything that was computed of it."""
     if isinstance(epoch, Remainder):
-        return replace(epoch, whole=replace(epoch.whole))
-    return replace(epoch)
+        return replace(epoch, whole=epoch.whole.without_lanes())
+    return epoch.without_lanes()
 
 
 def residence_times(
