@@ -19,7 +19,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 # Each thread of the numeric libraries would compete with xloader's own in a test worker.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: demo test lint format types doctest docs notebooks ends bench check clean
+.PHONY: demo test lint format types doctest docs linkcheck notebooks ends bench check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/xloader demo $(ARGS)
@@ -31,6 +31,7 @@ test: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell docs xloader CHANGELOG.md CONTRIBUTING.md README.md
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -46,8 +47,12 @@ doctest: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
+# Asks every site that the pages link to, so it is no part of `make check`.
+linkcheck: $(VENV)/.dev
+	DOCS_ONLINE=1 $(BIN)/python -m sphinx -q -b linkcheck docs docs/_build/linkcheck
+
 notebooks: $(VENV)/.dev
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=120 --timeout=180 notebooks $(ARGS)
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=120 --timeout=180 docs/notebooks $(ARGS)
 
 ends: $(VENV)/.dev
 	$(BIN)/nox

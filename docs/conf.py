@@ -2,32 +2,138 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
+
+import xloader.xbatcher
+
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
 project = "xloader"
 author = "The xloader developers"
 version = release = installed_version("xloader")
 
 extensions = [
+    "command_options",
     "myst_nb",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_design",
 ]
-exclude_patterns = ["_build", "generated", "jupyter_execute"]
+exclude_patterns = [
+    "_build",
+    "_extensions",
+    "generated",
+    "jupyter_execute",
+    "**/.ipynb_checkpoints",
+]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 # The examples of these pages run in the tests, where a failure names its line.
 nb_execution_mode = "off"
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
+# The tables link to entries on these pages; no page is generated for each name.
+autosummary_generate = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_default_options = {"show-inheritance": True}
 napoleon_google_docstring = False
 napoleon_use_ivar = True
+napoleon_use_rtype = False
+# A function of many options shows one in each line.
+maximum_signature_line_length = 88
+toc_object_entries_show_parents = "hide"
+
+# Types of other libraries become links where their sites can be reached; a build needs no network.
+if os.environ.get("DOCS_ONLINE") or os.environ.get("READTHEDOCS"):
+    extensions.append("sphinx.ext.intersphinx")
+    intersphinx_mapping = {
+        "dask": ("https://docs.dask.org/en/stable/", None),
+        "numpy": ("https://numpy.org/doc/stable/", None),
+        "python": ("https://docs.python.org/3/", None),
+        "torch": ("https://docs.pytorch.org/docs/stable/", None),
+        "xarray": ("https://docs.xarray.dev/en/stable/", None),
+        "zarr": ("https://zarr.readthedocs.io/en/stable/", None),
+    }
+
+linkcheck_ignore = [r"http://localhost", r"http://127\.0\.0\.1"]
+linkcheck_timeout = 20
+linkcheck_workers = 4
 
 html_theme = "pydata_sphinx_theme"
 html_title = "xloader"
 html_show_sourcelink = False
-html_theme_options = {"secondary_sidebar_items": ["page-toc"], "show_prev_next": True}
+html_static_path = ["_static"]
+html_css_files = ["reference.css", "site.css"]
+html_theme_options = {
+    "logo": {"text": "xloader"},
+    "navbar_align": "left",
+    "navigation_depth": 2,
+    "navigation_with_keys": False,
+    "secondary_sidebar_items": ["page-toc"],
+    "show_prev_next": True,
+    "show_toc_level": 2,
+}
+
+MADE_BY_XLOADER = {
+    "Advice",
+    "ChunkProposal",
+    "ClassSamples",
+    "ComparedPlan",
+    "Coverage",
+    "Diagnosis",
+    "Explanation",
+    "Figures",
+    "Finding",
+    "InspectedLabels",
+    "InspectedVariable",
+    "Interleaved",
+    "InterleavedExplanation",
+    "InterleavedFigures",
+    "InterleavedLoader",
+    "InterleavedReport",
+    "Loader",
+    "Materialized",
+    "MaterializedVariable",
+    "MethodWindows",
+    "Mosaic",
+    "MosaicSummary",
+    "NanCount",
+    "PartialStats",
+    "PlanComparison",
+    "Report",
+    "Rng",
+    "Rollout",
+    "SampleMask",
+    "Samples",
+    "Split",
+    "StoreInspection",
+}
+"""Classes that users do not call: how they are made is no part of the reference."""
+
+
+def hide_signature(
+    _app: Sphinx, what: str, name: str, _value: Any, _options: Any, *_signature: Any
+) -> tuple[str, None] | None:
+    """Show a class of results by its name alone, without its many fields."""
+    return ("", None) if what == "class" and name.rpartition(".")[2] in MADE_BY_XLOADER else None
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-signature", hide_signature)
+    # Sphinx calls the attributes of a class its variables, which are something else in this field.
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"
+    # Classes with another name than their own would be shown as aliases, without their text.
+    for name in ("IterableDataset", "MapDataset"):
+        getattr(xloader.xbatcher, name).__name__ = name

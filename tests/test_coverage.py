@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 
 import xloader
+from tests.pictures import seen_ticks
 from xloader import Samples
 from xloader.core import position_counts
 from xloader.core.position_counts import PositionCounts
@@ -212,6 +213,20 @@ def test_the_picture_shows_counts_and_what_no_sample_needs():
         if patch.get_facecolor()[:2] == (0.8352941176470589, 0.3686274509803922)
     ]
     assert sorted((p.get_x(), p.get_width()) for p in never) == [(1.5, 2), (5.5, 4), (11.5, 2)]
+
+
+def test_the_legend_covers_no_mark_and_ticks_are_whole_samples():
+    pytest.importorskip("matplotlib")
+    # Only the end is never needed, where the legend once lay; and samples are few.
+    samples = numbered().xloader.window(time=2, lat=2).select([0, 1])
+    picture = samples.coverage().plot()
+    picture.canvas.draw()
+    for axes in picture.axes[:2]:
+        assert axes.get_legend().get_window_extent().x0 > axes.get_window_extent().x1
+        ticks = seen_ticks(axes.yaxis)
+        assert ticks
+        assert ticks == [f"{int(text)}" for text in ticks]
+    assert seen_ticks(picture.axes[-1].yaxis) == ["1"]
 
 
 def test_a_single_gap_in_a_long_line_is_seen():

@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 import xloader
+from tests.pictures import seen_ticks
 from xloader.engine.tally import Tally
 from xloader.errors import OptionError
 from xloader.loader import epoch_series
@@ -75,6 +76,25 @@ def test_the_panels_show_the_series():
         "training\nwaits (%)",
         "GB/s",
     ]
+
+
+def test_an_epoch_of_one_batch_is_drawn():
+    ds = xr.Dataset({"t": (("time", "x"), np.ones((4, 50), "f4"))})
+    samples = xloader.open(write_store(ds, {"t": (4, 50)})).window(time=2)
+    with samples.loader(batch_size=4, output="numpy", threads=2) as loader:
+        for _ in loader:
+            pass
+        picture = loader.report().plot()
+    assert picture.get_suptitle().startswith("1 batch in ")
+    stages, ready, waits, speeds = picture.axes
+    picture.canvas.draw()
+    # One point is no line, and so it is marked.
+    (line,) = ready.lines
+    assert len(line.get_xdata()) == 1
+    assert line.get_marker() == "."
+    assert waits.patches[0].get_data()[0].max() > 0
+    assert all(own.get_data()[0].max() > 0 for own in speeds.patches)
+    assert seen_ticks(stages.yaxis) == ["0", "1", "2"]
 
 
 def test_a_long_epoch_keeps_few_points_at_equal_steps(monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 
 import xloader
+from tests.pictures import assert_legible, seen_ticks
 from xloader import Samples
 from xloader.errors import OptionError
 from xloader.loader.cursor import Position
@@ -91,6 +92,28 @@ def test_bars_are_from_the_first_to_the_last_step_that_needs_a_chunk(case, first
         assert bar[3] == pytest.approx(last + 1, abs=near)
     is_left = any(isinstance(lane.order, RemainingOrder) for lane in part.lanes([0]))
     assert is_left == bool(first_step)
+
+
+@pytest.mark.parametrize("num_chunks", [1, 2])
+def test_few_chunks_have_ticks_at_whole_numbers(num_chunks):
+    explained = samples_of(num_chunks).loader(batch_size=8, output="numpy").explain()
+    picture = explained.plot()
+    picture.canvas.draw()
+    above, below = picture.axes
+    assert seen_ticks(above.yaxis) == [str(number) for number in range(num_chunks)]
+    for axis in (below.xaxis, below.yaxis):
+        ticks = seen_ticks(axis)
+        assert ticks
+        assert ticks == [f"{int(text)}" for text in ticks]
+
+
+def test_no_text_touches_an_edge_and_large_numbers_have_commas():
+    explained = samples_of(3000).loader(batch_size=8, output="numpy", memory="64MiB").explain()
+    picture = explained.plot()
+    assert_legible(picture)
+    above = picture.axes[0]
+    assert "3,000 chunks" in picture.get_suptitle()
+    assert "1,000" in seen_ticks(above.yaxis)
 
 
 def test_chunks_that_stay_for_later_epochs_are_not_dropped():

@@ -18,6 +18,7 @@ allowed, and what to do::
     |-- UnknownNameError (KeyError)         a variable, dimension, field or key that does not exist
     |-- SampleIndexError (IndexError)       a sample id out of range
     |-- UnsupportedDataError (TypeError)    data of a kind that xloader cannot use
+    |   `-- ArrayNotGroupError              one array, and not the group that holds it
     |-- SourceNotFoundError (FileNotFoundError)   nothing to open at the given place
     |-- SourceAccessError (OSError)         a store that does not answer, or refuses access
     |-- StoreFullError (OSError)            no room is left where a store is written
@@ -238,6 +239,10 @@ class SampleIndexError(XloaderError, IndexError):
 
 class UnsupportedDataError(XloaderError, TypeError):
     """Data of a kind that xloader cannot read, convert to numbers or send to another process."""
+
+
+class ArrayNotGroupError(UnsupportedDataError):
+    """A path leads to one array of a Zarr store, and not to the group that holds it."""
 
 
 class SourceNotFoundError(XloaderError, FileNotFoundError):

@@ -171,7 +171,37 @@ WRITTEN = {
     "digest": str,
 }
 
+DEMO_SPEED = {
+    "num_batches": int,
+    "delivered_nbytes": int,
+    "seconds": NUMBER,
+    "is_whole_epoch": bool,
+    "gb_per_second": NUMBER,
+}
+
 SHAPES: dict[str, Any] = {
+    "demo": {
+        "scores": [
+            {
+                "name": str,
+                "units": str,
+                "forecast": NUMBER,
+                "persistence": NUMBER,
+                "climatology": NUMBER,
+            }
+        ],
+        "training": {
+            "num_steps": int,
+            "num_asked": int,
+            "epoch_size": int,
+            "seconds": NUMBER,
+            "explanation": FIGURES,
+            "report": {"num_reads": int, "bottleneck": str, ...: object},
+        },
+        "speed": DEMO_SPEED,
+        "plain": DEMO_SPEED,
+        "picture": str,
+    },
     "advise": {
         "current": CHUNKS,
         "proposals": [CHUNKS],
@@ -196,12 +226,30 @@ SHAPES: dict[str, Any] = {
     "merge": {"path": str, "stats": (STATS, None)},
     "merge of a mosaic": {"path": str, "summary": {...: object}},
     "explain": FIGURES,
+    "explain --compare": {
+        "plans": [
+            {
+                "memory_nbytes": int,
+                "max_amplification": NUMBER,
+                "num_reads": (int, None),
+                "read_nbytes": (int, None),
+                "read_amplification": MAYBE,
+                "mixing": MAYBE,
+                "full_mixing": MAYBE,
+                "mixing_share": MAYBE,
+                "peak_nbytes": (int, None),
+                "minimum_nbytes": (int, None),
+                "is_on_front": bool,
+            }
+        ]
+    },
     "bench": {
         "batch_size": int,
         "num_samples": int,
         "num_workers": int,
         "loaders": [SPEED],
         "left_out": {str: str},
+        "extra": {str: {str: int}},
     },
     "stats": {"path": TEXT_MAYBE, "stats": (STATS, None)},
     "stats --part": {"path": str, "part": [int]},

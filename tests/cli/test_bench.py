@@ -20,6 +20,7 @@ from xloader.bench.plain_samples import (
     IselSamples,
     PlainOpener,
     XbatcherSamples,
+    extra_of_xbatcher,
     why_not_plain,
     why_not_xbatcher,
 )
@@ -92,6 +93,33 @@ def test_samples_that_others_cannot_make_say_why(store):
     padded = xloader.open(store).window(time=3, lat=3, pad={"lat": "edge"})
     assert "padded" in why_not_plain(padded.recipe)
     assert "padded" in why_not_xbatcher(padded.recipe)
+
+
+@needs_xbatcher
+@pytest.mark.filterwarnings("ignore::xloader.errors.NanWarning")
+def test_windows_that_xbatcher_takes_beside_ours_are_counted(tmp_path):
+    time = np.r_[0:20, 25:45] * np.timedelta64(1, "D") + np.datetime64("2001-01-01", "ns")
+    values = np.ones((40, 2), "f4")
+    values[3] = np.nan
+    ds = xr.Dataset({"a": (("time", "x"), values)}, {"time": time})
+    path = str(tmp_path / "gap.zarr")
+    ds.to_zarr(path, zarr_format=3, consolidated=False, encoding={"a": {"chunks": (8, 2)}})
+    every = xloader.open(path).window(time=3, stride=1)
+    for samples, expected in (
+        (every, {"gap": 2}),
+        (every.dropna(), {"gap": 2, "dropped": 3}),
+        (xloader.open(path).window(time=3, stride=1, gaps="allow"), {}),
+    ):
+        assert extra_of_xbatcher(samples.recipe) == expected
+        theirs = XbatcherSamples(samples.recipe, PlainOpener(path))
+        assert len(theirs) == len(samples) + sum(expected.values())
+    result = run(path, *BRIEF, "--stride", "1")
+    assert "DataLoader over xbatcher takes 38 samples an epoch, with 2 windows across gaps" in (
+        result.stdout
+    )
+    told = json.loads(run(path, *BRIEF, "--stride", "1", "--json").stdout)
+    check(told, SHAPES["bench"])
+    assert told["extra"] == {"DataLoader over xbatcher": {"gap": 2}}
 
 
 # --- turns

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from html.parser import HTMLParser
 
 import click.testing
 import numpy as np
@@ -24,7 +26,7 @@ def store(tmp_path):
 
 
 def run(*arguments):
-    return click.testing.CliRunner().invoke(cli.main, ["explain", *arguments])
+    return click.testing.CliRunner().invoke(cli.main, ["explain", *map(str, arguments)])
 
 
 OPTIONS = {
@@ -63,3 +65,102 @@ def test_samples_without_windows_are_refused(store):
     result = run(store)
     assert result.exit_code == 2
     assert "windows are not set" in result.stderr
+
+
+# --- a page
+
+
+class Page(HTMLParser):
+    """The words of a page, and the tags that are open at its end."""
+
+    VOID = ("meta", "br", "hr", "rect", "line", "path", "link", "img")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words += data
+
+
+def test_the_page_holds_the_samples_and_the_plan(store, tmp_path):
+    described = (store, "--window", "time=3", "--stride", "1", "--batch-size", "8")
+    plain = run(*described)
+    result = run(*described, "--html", tmp_path / "plan.html")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == plain.stdout
+    assert result.stderr.splitlines() == [f"Written to {tmp_path / 'plan.html'}."]
+    text = (tmp_path / "plan.html").read_text("utf-8")
+    assert "<script" not in text
+    assert not re.search(r'(?:src|href)="(?!#)', text)
+    page = Page(text)
+    assert page.open == []
+    assert f"An epoch of {store}" in page.words
+    assert "58 samples" in page.words
+    for line in plain.stdout.splitlines()[1:]:
+        assert line.split("  ")[-1].strip() in page.words
+    assert "<svg" in text
+
+
+def test_with_json_a_page_is_written_too(store, tmp_path):
+    described = (store, "--window", "time=3", "--json", "--html", tmp_path / "plan.html")
+    assert json.loads(run(*described).stdout)["num_samples"] == 20
+    assert (tmp_path / "plan.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_an_error(store, tmp_path):
+    described = (store, "--window", "time=3", "--html")
+    result = run(*described, tmp_path / "none" / "plan.html")
+    assert result.exit_code == 2
+    assert "the page cannot be written" in result.stderr
+    assert str(tmp_path / "none") in result.stderr
+    assert run(*described, tmp_path).exit_code == 2
+
+
+# --- several memories
+
+
+def test_compared_plans_are_those_of_the_verb(store, tmp_path):
+    samples = xloader.open(store).window(time=3, stride=1)
+    described = (store, "--window", "time=3", "--stride", "1", "--batch-size", "8")
+    memory = ["1KiB", "16KiB", "64KiB"]
+    expected = samples.compare_plans(memory=memory, output="numpy", batch_size=8)
+    assert None in [plan.explanation for plan in expected.plans]
+    result = run(*described, "--compare", ",".join(memory))
+    assert (result.exit_code, result.stdout) == (0, f"{expected}\n")
+    told = json.loads(run(*described, "--compare", ",".join(memory), "--json").stdout)
+    assert told == to_json(expected)
+    one = run(*described, "--compare", "64KiB", "--max-amplification", "1.5", "--json")
+    assert [plan["max_amplification"] for plan in json.loads(one.stdout)["plans"]] == [1.5]
+    run(*described, "--compare", "16KiB,64KiB", "--html", tmp_path / "p.html")
+    assert "4 plans" in Page((tmp_path / "p.html").read_text("utf-8")).words
+
+
+def test_memories_that_are_all_too_small_are_told(store):
+    described = (store, "--window", "time=3", "--compare", "100B,1KiB")
+    result = run(*described)
+    assert result.exit_code == 1
+    assert result.stdout.count("needs ") == 4
+    least = result.stdout.split("needs ")[1].splitlines()[0].strip()
+    assert result.stderr.splitlines() == [
+        f"None of these memories is large enough for a plan. The smallest that would do is {least}."
+    ]
+
+
+@pytest.mark.parametrize(
+    "more", [["--compare", "64KiB", "--memory", "1GiB"], ["--compare", ","], ["--compare", "much"]]
+)
+def test_memories_that_cannot_be_read_are_an_error(store, more):
+    result = run(store, "--window", "time=3", *more)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Error: ")

@@ -16,6 +16,8 @@ import xarray as xr
 import xloader
 from tests.cli.json_shapes import SHAPES, check
 from xloader import cli
+from xloader.core.nbytes import show_nbytes
+from xloader.errors import ArrayNotGroupError
 from xloader.jobs.inspection.store_inspection import inspect_store
 from xloader.testing import write_store
 
@@ -120,6 +122,9 @@ def test_the_text_holds_the_same(store):
         "Nothing is broken.",
     ):
         assert text in result.stdout
+    cost = f"NaN, for which {show_nbytes(3 * 40 * 4 * 6 * 4)} were read and decoded"
+    assert cost in result.stdout
+    assert "NaN: not counted; --nan reads and decodes 24 chunks, 11.2 KiB" in run(store).stdout
 
 
 def test_without_nan_no_value_is_read(tmp_path):
@@ -329,6 +334,41 @@ def test_metadata_that_are_no_json(store):
     found = told(store)
     assert problems(found)["a"].startswith("zarr.json is not JSON")
     assert names(found) == ["b", "m"]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_the_metadata_of_the_group_itself(tmp_path, zarr_format):
+    store = write(tmp_path / "g.zarr", zarr_format=zarr_format)
+    name = "zarr.json" if zarr_format == 3 else ".zgroup"
+    assert told(store)["findings"] == []
+    (store / name).write_text("{}")
+    found = told(store)
+    lacking = (
+        '"zarr_format": 3 and "node_type": "group"' if zarr_format == 3 else '"zarr_format": 2'
+    )
+    assert problems(found).keys() == {name}
+    assert f"the group's own {name} lacks {lacking}" in problems(found)[name]
+    # zarr takes such a group of version 3 for one, and of version 2 for none.
+    assert names(found) == (["a", "b", "m"] if zarr_format == 3 else [])
+    assert "Warning" not in run(store).stderr
+    (store / name).write_text(found["findings"][0]["remedy"].removeprefix("write into it: "))
+    assert told(store)["findings"] == []
+    (store / name).write_text('{"zarr_format": ')
+    assert problems(told(store))[name].startswith(f"the group's own {name} is not JSON")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_an_array_is_no_group_and_the_group_above_is_named(tmp_path, zarr_format):
+    store = write(tmp_path / "g.zarr", zarr_format=zarr_format)
+    result = run(store / "a")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "this is a single Zarr array" in result.stderr
+    assert f"pass the group above it, {store}." in result.stderr
+    assert "leave group= out" in run(store, "--group", "a").stderr
+    dataset().to_zarr(store, mode="a", group="in/it", zarr_format=zarr_format, consolidated=False)
+    assert "pass group='in/it'" in run(store, "--group", "in/it/b").stderr
+    with pytest.raises(ArrayNotGroupError, match="the group above it"):
+        xloader.open(store / "a")
 
 
 def test_dimensions_without_names(store):

@@ -15,11 +15,12 @@ from tests.cli.json_shapes import SHAPES, check
 from tests.cli.test_job_commands import ROOT, write_era5
 from xloader import cli
 
-HERE = ("doctor", "inspect", "explain", "bench", "stats", "advise", "materialize", "merge")
+HERE = ("doctor", "inspect", "explain", "bench", "stats", "advise", "materialize", "merge", "demo")
 
 LINES = {
     "inspect": "inspect era5.zarr --nan=1",
     "explain": "explain era5.zarr --window time=3",
+    "explain --compare": "explain era5.zarr --window time=3 --compare 64KiB,4MiB",
     "stats": "stats era5.zarr",
     "stats --part": "stats era5.zarr --out parts.nc --part 0/2",
     "advise": "advise era5.zarr --window time=1 --memory 64KiB --batch-size 2",
@@ -62,8 +63,7 @@ def test_every_command_with_json_is_in_the_table():
     }
     assert found == set(HERE)
     assert found <= SHAPES.keys()
-    # The demo tells how a training went, while it runs.
-    assert cli.main.commands.keys() - found == {"demo"}
+    assert cli.main.commands.keys() == found
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -74,9 +74,23 @@ def test_the_help_has_examples_and_exit_codes(name):
         line for line in result.stdout.splitlines() if line.startswith(f"    xloader {name}")
     ]
     assert len(examples) >= 2
-    assert "Exit codes: 0" in result.stdout
+    assert "Exit codes: 0 " in result.stdout
+    words = " ".join(result.stdout.split()).partition("Exit codes")[2]
+    assert ", 2 an error" in words
+    assert ", 130 interrupted" in words
     page = (ROOT / "docs" / "reference" / "command_line.md").read_text("utf-8")
     assert f"xloader {name}" in page
+
+
+def test_the_help_lists_every_command_once_under_headings():
+    lines = run("--help").stdout.splitlines()
+    listed = [line.split()[0] for line in lines if line.split()[:1] and line.split()[0] in HERE]
+    assert listed == [
+        *("doctor", "inspect", "explain", "bench"),
+        *("stats", "advise", "materialize", "merge", "demo"),
+    ]
+    assert "Before a training:" in lines
+    assert all(len(line) <= 80 for line in lines)
 
 
 @pytest.mark.parametrize("name", ["inspect", "explain"])

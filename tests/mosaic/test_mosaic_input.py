@@ -321,7 +321,7 @@ def test_the_command_merges_and_says_what_is_missing(tmp_path: Path) -> None:
     result = run(str(path))
     assert result.exit_code == 1, result.output
     assert "7 of 8 windows; 168 of 192 cells covered" in result.output
-    assert "1 samples are missing" in result.output
+    assert "1 sample missing; " in result.output
     out.write([7], samples[[7]].targets)
     out.flush()
     result = run(str(path), "--memory", "20MiB")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
@@ -12,10 +12,12 @@ from xloader.bench.plain_samples import (
     IselSamples,
     PlainOpener,
     XbatcherSamples,
+    extra_of_xbatcher,
     why_not_plain,
     why_not_xbatcher,
 )
 from xloader.bench.turns import BatchSize, LoaderSpeed, Pass, measure_in_turns
+from xloader.core.count_text import show_count
 from xloader.core.text_table import align_columns
 from xloader.samples.samples import Samples
 
@@ -43,6 +45,9 @@ class LoaderComparison:
         Samples of an epoch.
     num_workers : int
         Worker processes of each ``DataLoader``.
+    extra : dict of str to (dict of str to int)
+        Per loader, the windows that it takes in an epoch although the samples leave them out, by
+        reason.
     """
 
     speeds: tuple[LoaderSpeed, ...]
@@ -50,6 +55,11 @@ class LoaderComparison:
     batch_size: int
     num_samples: int
     num_workers: int
+    extra: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def epoch_size(self, name: str) -> int:
+        """Samples of an epoch of one loader."""
+        return self.num_samples + sum(self.extra.get(name, {}).values())
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -68,6 +78,7 @@ class LoaderComparison:
                 for own in self.speeds
             ],
             "left_out": dict(self.left_out),
+            "extra": {name: dict(counts) for name, counts in self.extra.items()},
         }
 
     def __str__(self) -> str:
@@ -80,15 +91,20 @@ class LoaderComparison:
                     f"{own.batches_per_second:,.1f}",
                     f"{own.samples_per_second:,.0f}",
                     f"{own.gb_per_second:.3f}",
-                    f"{own.num_samples / self.num_samples:,.2f}",
+                    f"{own.num_samples / self.epoch_size(own.name):,.2f}",
                     f"{own.first_seconds:.2f} s",
                     "" if own.name == OURS else f"{ratio:,.1f} times as fast",
                 ]
             )
-        workers = f"{self.num_workers} worker{'s' * (self.num_workers != 1)}"
+        samples = show_count(self.num_samples, "sample")
+        workers = show_count(self.num_workers, "worker")
         lines = [
-            f"{self.num_samples:,} samples in batches of {self.batch_size}; {workers} a DataLoader",
+            f"{samples} in batches of {self.batch_size}; {workers} a DataLoader",
             align_columns(rows),
+        ]
+        lines += [
+            f"{name} takes {self.epoch_size(name):,} samples an epoch, {_in_words(counts)}"
+            for name, counts in self.extra.items()
         ]
         lines += [f"{name} is left out: {reason}" for name, reason in self.left_out.items()]
         return "\n".join(lines)
@@ -135,6 +151,7 @@ def compare_loaders(
         left_out[XBATCHER] = "xbatcher is not installed"
     if not has_torch:
         left_out |= dict.fromkeys((PLAIN, XBATCHER), "PyTorch is not installed")
+    extra = {} if left_out[XBATCHER] else extra_of_xbatcher(recipe)
     options = {**loader_options, "output": "torch" if has_torch else "numpy"}
     passes: dict[str, Pass] = {OURS: partial(_our_epoch, samples, options)}
     common = {name: loader_options.get(name, own) for name, own in _OF_DATALOADER.items()}
@@ -159,7 +176,14 @@ def compare_loaders(
         common["batch_size"],
         len(samples),
         num_workers,
+        {XBATCHER: extra} if XBATCHER in {own.name for own in speeds} and extra else {},
     )
+
+
+def _in_words(extra: Mapping[str, int]) -> str:
+    words = {"gap": "across gaps", "dropped": "that were dropped here"}
+    parts = [f"{show_count(count, 'window')} {words[why]}" for why, count in extra.items()]
+    return f"with {' and '.join(parts)}: it does not know of these"
 
 
 def _our_epoch(samples: Samples, options: Mapping[str, Any]) -> Iterator[BatchSize]:

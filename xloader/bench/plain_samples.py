@@ -184,6 +184,25 @@ def why_not_plain(recipe: Recipe) -> str:
     return ""
 
 
+def extra_of_xbatcher(recipe: Recipe) -> dict[str, int]:
+    """Windows that xbatcher takes although the samples leave them out, by reason.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples, with windows that `why_not_xbatcher` does not refuse.
+
+    Returns
+    -------
+    dict of str to int
+        ``"gap"``: windows that cross gaps between labels. ``"dropped"``: windows that a check of
+        their values has dropped. Empty if the samples have all windows.
+    """
+    windows = recipe.require_windows()
+    found = {"gap": windows.dropped.get("gap", 0), "dropped": len(windows) - recipe.num_ids}
+    return {reason: count for reason, count in found.items() if count > 0}
+
+
 def why_not_xbatcher(recipe: Recipe) -> str:
     """Why xbatcher cannot make samples; an empty text if it can.
 

@@ -1,7 +1,8 @@
-"""The command line of xloader: jobs over a whole archive, and the demo.
+"""The command line of xloader: checks before a training, jobs over a whole archive, and the demo.
 
-``stats``, ``advise`` and ``materialize`` take the same description of samples: a store, and options
-that are named like the verbs of `Samples`. ``merge`` joins what several processes have written.
+``explain``, ``bench``, ``stats``, ``advise`` and ``materialize`` take the same description of
+samples: a store, and options that are named like the verbs of `Samples`. ``merge`` joins what
+several processes have written.
 """
 
 from __future__ import annotations
@@ -18,12 +19,42 @@ from xloader.cli.materialize_command import materialize
 from xloader.cli.merge_command import merge
 from xloader.cli.stats_command import stats
 
+_SECTIONS = {
+    "Before a training": (doctor, inspect, explain, bench),
+    "Over a whole archive": (stats, advise, materialize, merge),
+    "To try it": (demo,),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class SectionedGroup(click.Group):
+    """A group of commands whose help lists them under headings."""
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands of each section, in the order in which a user meets them."""
+        names = [command.name or "" for held in _SECTIONS.values() for command in held]
+        width = max(map(len, names))
+        for heading, commands in _SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(f"{own.name:<{width}}", own.get_short_help_str(70)) for own in commands]
+                )
+
+
+@click.group(
+    cls=SectionedGroup,
+    epilog="xloader COMMAND --help shows the options of a command, with examples.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="xloader")
 def main() -> None:
-    """Prepare archives for training, and plan shuffled epochs that read each chunk once."""
+    """Plan shuffled epochs over chunked archives that read each chunk once.
+
+    \b
+    xloader inspect STORE                    what is in a store?
+    xloader explain STORE --window time=3    what will an epoch read and need?
+    """
 
 
-for _command in (doctor, inspect, explain, bench, stats, advise, materialize, merge, demo):
-    main.add_command(_command)
+for _commands in _SECTIONS.values():
+    for _command in _commands:
+        main.add_command(_command)

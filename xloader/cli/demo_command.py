@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import click
 
 from xloader.cli.endings import plain_endings
+from xloader.cli.json_output import print_json
 from xloader.cli.option_texts import split_names
 from xloader.core.libraries import require_libraries
 
@@ -80,6 +83,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
     type=click.Path(file_okay=False, path_type=Path),
     help="Where the demo's store is kept. Default: the user's cache folder.",
 )
+@click.option("--json", "is_json", is_flag=True, help="Print JSON at the end, and no text.")
 def demo(
     store: str | None,
     variables: tuple[str, ...],
@@ -93,11 +97,20 @@ def demo(
     seed: int,
     picture: Path,
     cache: Path | None,
+    is_json: bool,
 ) -> None:
     """Train a small forecast model from a chunked store, in a few minutes.
 
     Prints the plan, the errors of the forecast, of persistence and of climatology, what was read
     and how fast, and the speed of a plain torch dataset. Writes a picture of one forecast.
+
+    \b
+    Examples:
+      xloader demo
+      xloader demo --steps 40 --plain-seconds 5
+      xloader demo --store sst.mnmean.nc --lead 1 --json
+
+    Exit codes: 0 done, 2 an error, 130 interrupted.
     """
     with plain_endings():
         require_libraries(_DEMO_LIBRARIES)
@@ -119,4 +132,10 @@ def demo(
             picture=picture,
             cache=cache,
         )
-        run_demo(options)
+        if not is_json:
+            run_demo(options)
+            return
+        # The text of the run goes where progress goes, and standard output holds JSON alone.
+        with redirect_stdout(sys.stderr):
+            result = run_demo(options)
+        print_json(result)

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 
-from xloader.cli.endings import plain_endings
+from xloader.cli.endings import end_incomplete, plain_endings
 from xloader.cli.json_output import print_json
 from xloader.cli.loader_options import takes_loader_options
+from xloader.cli.option_texts import split_names
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
+from xloader.core.nbytes import show_nbytes
+from xloader.errors import OptionError, TargetError
+from xloader.html.pages import write_page
+from xloader.sources.stores.redaction import safe_name
 
 
 @click.command(cls=SampleCommand, short_help="Predict what an epoch reads and needs.")
 @takes_samples
 @takes_loader_options(has_order=True)
+@click.option(
+    "--compare",
+    metavar="SIZE,SIZE,...",
+    help="Plan for each of these memories, and show the plans beside each other.",
+)
+@click.option(
+    "--html",
+    "page",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Also write a page with the samples, the plan and drawings. A file there is replaced.",
+)
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-def explain(description: SampleDescription, loader_options: dict[str, Any], is_json: bool) -> None:
+def explain(
+    description: SampleDescription,
+    loader_options: dict[str, Any],
+    compare: str | None,
+    page: str | None,
+    is_json: bool,
+) -> None:
     """Predict reads, mixing and memory of an epoch over samples of STORE. No value is read.
 
     Pass the samples and the options that the training will have.
@@ -25,13 +49,51 @@ def explain(description: SampleDescription, loader_options: dict[str, Any], is_j
     Examples:
       xloader explain era5.zarr --window time=3 --stride 1 --batch-size 32 --memory 2GiB
       xloader explain era5.zarr --window time=6 --no-shuffle --json
+      xloader explain era5.zarr --window time=6 --html plan.html
+      xloader explain era5.zarr --window time=6 --compare 64MiB,256MiB,1GiB
 
-    Exit codes: 0 done, 2 an error, 130 interrupted.
+    Exit codes: 0 done, 1 no memory of --compare is large enough, 2 an error, 130 interrupted.
     """
     with plain_endings():
         # The kind of arrays changes no figure, and NumPy's are there without PyTorch.
-        explanation = description.open().explain(output="numpy", **loader_options)
+        options = {**loader_options, "output": "numpy"}
+        samples = description.open()
+        compared = None if compare is None else _compare(samples, compare, options)
+        shown = samples.explain(**options) if compared is None else compared
         if is_json:
-            print_json(explanation)
+            print_json(shown)
         else:
-            click.echo(str(explanation))
+            click.echo(str(shown))
+        if page is not None:
+            _write_page(page, f"An epoch of {safe_name(description.store)}", samples, shown)
+        if compared is not None and not compared.front:
+            needs = [plan.minimum_nbytes for plan in compared.plans if plan.minimum_nbytes]
+            least = f" The smallest that would do is {show_nbytes(min(needs))}." if needs else ""
+            end_incomplete(f"None of these memories is large enough for a plan.{least}")
+
+
+def _compare(samples: Any, compare: str, options: dict[str, Any]) -> Any:
+    """The plans for several memories; with ``--max-amplification``, for that bound alone."""
+    memories = split_names(compare)
+    if "memory" in options or not memories:
+        raise OptionError(
+            "the memories to plan for are not clear",
+            given=f"--compare {compare!r}" + " and --memory" * ("memory" in options),
+            allowed="--memory for one plan, or --compare with memories for several",
+            remedy="write for example --compare 64MiB,256MiB,1GiB",
+        )
+    return samples.compare_plans(memory=list(memories), **options)
+
+
+def _write_page(page: str, title: str, *shown: Any) -> None:
+    try:
+        write_page(page, title, *shown)
+    except OSError as error:
+        raise TargetError(
+            "the page cannot be written",
+            given=f"{page} ({error.strerror or error})",
+            allowed="a file in a folder that exists",
+            remedy=f"make the folder {os.path.dirname(page) or '.'!r}, or choose another file",
+        ) from None
+    # Standard output holds JSON alone, if that is asked for.
+    click.echo(f"Written to {page}.", err=True)

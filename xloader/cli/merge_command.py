@@ -10,6 +10,7 @@ import xarray as xr
 from xloader.cli.endings import end_incomplete, plain_endings
 from xloader.cli.json_output import print_json
 from xloader.cli.stats_output import show_stats
+from xloader.core.count_text import show_count
 from xloader.samples.partial_results import merge as merge_target
 
 
@@ -29,8 +30,8 @@ def merge(target: Path, memory: str, overwrite: bool, is_json: bool) -> None:
       xloader merge forecast.zarr
       xloader merge stats.nc --json
 
-    Exit codes: 0 if nothing is missing, 1 if the mosaic was written but samples are missing, 2 for
-    an error, such as missing parts of statistics.
+    Exit codes: 0 done, 1 done but samples of the mosaic are missing, 2 an error, such as missing
+    parts of statistics, 130 interrupted.
     """
     with plain_endings("Nothing is lost: run the same command again."):
         merged = merge_target(target, memory=memory, overwrite=overwrite)
@@ -43,4 +44,6 @@ def merge(target: Path, memory: str, overwrite: bool, is_json: bool) -> None:
             click.echo(f"{target}: {merged}")
         if not merged.is_complete:
             missing = merged.num_ids - merged.num_windows
-            end_incomplete(f"{missing:,} samples are missing; their parts are kept, to go on with.")
+            end_incomplete(
+                f"{show_count(missing, 'sample')} missing; their parts are kept, to go on with."
+            )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from xloader.cli import option_texts
 from xloader.cli.option_texts import Texts
@@ -312,4 +313,11 @@ def _described(
 
     for flag, settings in reversed(options):
         described = click.option(flag, cls=SampleOption, **settings)(described)
-    return click.argument("store")(described)
+    return click.argument("store", shell_complete=_complete_path)(described)
+
+
+def _complete_path(
+    _context: click.Context, _argument: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Leave the completion of a store's path to the shell."""
+    return [CompletionItem(incomplete, type="file")]

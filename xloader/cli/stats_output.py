@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from xloader.cli.json_output import print_json
+from xloader.core.count_text import show_count
 from xloader.core.text_table import align_columns
 
 _STAT: Final = "stat"
@@ -38,7 +39,9 @@ def show_stats(stats: xr.Dataset, path: str | None, *, is_json: bool) -> None:
         click.echo(make_stats_table(stats))
     else:
         sizes = ", ".join(f"{dim} {size:,}" for dim, size in stats.sizes.items())
-        click.echo(f"{num_numbers:,} numbers of {len(stats.data_vars)} variables: {sizes}")
+        click.echo(
+            f"{num_numbers:,} numbers of {show_count(len(stats.data_vars), 'variable')}: {sizes}"
+        )
     if path is not None:
         click.echo(f"Written to {path}.")
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.count_text import show_count
 from xloader.core.messages import warn_caller
 from xloader.core.option_checks import check_choice
 from xloader.errors import NanError, NanWarning, OptionError
@@ -60,8 +61,7 @@ class FieldNans:
         more = len(self.ids) - len(named)
         samples = "sample" + "s" * (len(self.ids) > 1)
         listed = ", ".join(named) + (f" and {more:,} more" if more else "")
-        values = "value" + "s" * (self.num > 1)
-        return f"{self.num:,} {values} of the field {self.field!r}, in {samples} {listed}"
+        return f"{show_count(self.num, 'value')} of the field {self.field!r}, in {samples} {listed}"
 
 
 CountNans = Callable[[NDArray[Any]], Ints]

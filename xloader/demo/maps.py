@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.core.count_text import show_count
 from xloader.demo.task import ForecastTask
 from xloader.forcings.coordinates import angle_of
 
@@ -103,7 +104,7 @@ def lead_label(dataset: xr.Dataset, task: ForecastTask) -> str:
     str
         For example ``36 h`` or ``6 steps (about 181 days)``. Leads beyond 240 h are in days.
     """
-    steps = f"{task.lead} step{'s' if task.lead != 1 else ''}"
+    steps = show_count(task.lead, "step")
     times = dataset[task.time_dim].values if task.time_dim in dataset.coords else np.zeros(0)
     if times.dtype.kind != "M":
         return steps

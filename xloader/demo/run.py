@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -64,6 +64,24 @@ class DemoResult:
     speed: Speed
     plain: Speed
     picture: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        """The results by name, in types that JSON can hold but for those of the report."""
+        training = self.training
+        return {
+            "scores": [asdict(own) for own in self.scores],
+            "training": {
+                "num_steps": training.num_steps,
+                "num_asked": training.num_asked,
+                "epoch_size": training.epoch_size,
+                "seconds": training.seconds,
+                "explanation": training.explanation,
+                "report": training.report,
+            },
+            "speed": {**asdict(self.speed), "gb_per_second": self.speed.gb_per_second},
+            "plain": {**asdict(self.plain), "gb_per_second": self.plain.gb_per_second},
+            "picture": str(self.picture.resolve()),
+        }
 
 
 def run_demo(options: DemoOptions) -> DemoResult:

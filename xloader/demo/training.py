@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from xloader.core.count_text import show_count
 from xloader.demo.climate import Climate
 from xloader.demo.scores import ErrorSums
 from xloader.errors import UnsupportedDataError
@@ -122,7 +123,7 @@ class TrainingResult:
 
     def describe(self) -> str:
         """Summary in one or two sentences: steps, time, epochs, and whether time ran out."""
-        epochs = f"{self.num_epochs} whole epoch{'s' * (self.num_epochs != 1)}"
+        epochs = show_count(self.num_epochs, "whole epoch")
         if self.num_cut:
             epochs += f", and {self.num_cut} of the {self.epoch_size} batches of an unfinished one"
         text = (

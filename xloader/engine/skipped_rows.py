@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.count_text import show_count
 from xloader.core.messages import warn_caller
 from xloader.engine.job import OpenBatch
 from xloader.errors import SkippedWarning
@@ -106,7 +107,7 @@ def warn_of_skipped(num_skipped: int, error: object) -> None:
     error : object
         The first error.
     """
-    rows = "1 row" if num_skipped == 1 else f"{num_skipped} rows"
+    rows = show_count(num_skipped, "row")
     warn_caller(
         f"{rows} of this batch could not be read and repeat other rows; batch.is_padding "
         f"marks them. The error was: {error} Later errors are counted in report() without a "

@@ -234,7 +234,8 @@ class Batch(tuple[Any, ...]):
                 given=f"rows of {', '.join(dict.fromkeys(self._source.tolist()))}",
                 allowed="batches of one set of samples",
                 remedy="ask the samples of a set, as in "
-                "samples.to_xarray(batch.ids[batch.source == name])",
+                "samples.to_xarray(batch.ids[batch.source == name]), or "
+                "samples.plot(batch.ids[batch.source == name]) for a picture",
             )
         if self._origin is None:
             raise OptionError(

@@ -6,13 +6,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
+from xloader.errors import OptionError
 from xloader.loader.advice import show_speed
 from xloader.loader.report import Report
 from xloader.planning.cost_figures import Figures, FigureTable
 from xloader.planning.explain import Explanation
+from xloader.recipe.recipe import find
+
+if TYPE_CHECKING:
+    from xloader.plots.canvas import Picture
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -85,9 +93,10 @@ class InterleavedFigures(FigureTable):
 
     def _rows(self) -> list[tuple[str, str]]:
         mixing = f"{self.mixing:.1f} regions a batch; full shuffles have {self.full_mixing:.1f}"
+        chunks = show_count(self.num_reads, "chunk")
         rows = [
-            ("samples", f"{self.num_samples:,} in {self.num_steps:,} batches"),
-            ("reads", f"{self.num_reads:,} chunks, {show_nbytes(self.read_nbytes)} decoded"),
+            ("samples", f"{self.num_samples:,} in {show_count(self.num_steps, 'batch')}"),
+            ("reads", f"{chunks}, {show_nbytes(self.read_nbytes)} decoded"),
             ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
             ("mixing", mixing),
             ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),
@@ -95,7 +104,7 @@ class InterleavedFigures(FigureTable):
         for name, share in self.shares.items():
             text = f"{float(share.weight):.4g} of the rows, {share.num_samples:,} an epoch"
             if share.num_left_out:
-                text += f", {share.num_left_out:,} samples left out of each"
+                text += f", {show_count(share.num_left_out, 'sample')} left out of each"
             rows.append((name, f"{text}; {show_nbytes(share.memory_nbytes)} of memory"))
         return rows
 
@@ -117,6 +126,31 @@ class InterleavedExplanation(InterleavedFigures):
     sets: Mapping[str, Explanation] = field(default_factory=dict)
     num_shared_reads: int = 0
     notes: tuple[str, ...] = ()
+
+    def plot(self, name: str | None = None) -> Picture:
+        """Draw which chunk of one set is in memory when; see :meth:`Explanation.plot`.
+
+        Each set has chunks and a plan of its own, and so a picture of its own.
+
+        Parameters
+        ----------
+        name : str, optional
+            The set. It may be left out if there is only one.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        OptionError
+            If no set is named, and there are several. As :meth:`Explanation.plot` raises it.
+        UnknownNameError
+            If there is no such set.
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        return find_set(self.sets, name, "explain().plot").plot()
 
     def _title(self) -> str:
         return "Explanation of several sets: a prediction, made without reading data"
@@ -166,6 +200,29 @@ class InterleavedReport(InterleavedFigures):
     bottleneck: str = "consumer"
     advice: str = ""
 
+    def plot(self, name: str | None = None) -> Picture:
+        """Draw the stages of one set's loader over time; see :meth:`Report.plot`.
+
+        Parameters
+        ----------
+        name : str, optional
+            The set. It may be left out if there is only one.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        OptionError
+            If no set is named, and there are several. If no batch was delivered.
+        UnknownNameError
+            If there is no such set.
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        return find_set(self.sets, name, "report().plot").plot()
+
     def _title(self) -> str:
         return "Report of several sets"
 
@@ -183,13 +240,46 @@ class InterleavedReport(InterleavedFigures):
         if self.num_retries:
             rows.append(("retries", f"{self.num_retries:,} of {self.num_requests:,} requests"))
         if self.num_missing:
-            rows.append(("missing", f"{self.num_missing:,} chunks were absent"))
+            absent = show_count(self.num_missing, "chunk")
+            rows.append(("missing", f"{absent} absent, read as the fill value"))
         if self.num_skipped_samples:
-            rows.append(("skipped", f"{self.num_skipped_samples:,} samples"))
+            rows.append(("skipped", show_count(self.num_skipped_samples, "sample")))
         if self.num_nan:
             counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
             rows.append(("NaN", f"{counts} values, in the batches that were checked"))
         return rows
+
+
+def find_set(sets: Mapping[str, T], name: str | None, call: str) -> T:
+    """One of several sets, by its name.
+
+    Parameters
+    ----------
+    sets : mapping of str to object
+        What there is of each set.
+    name : str or None
+        The set; None for the only one.
+    call : str
+        The call that takes the name, for the error message.
+
+    Raises
+    ------
+    OptionError
+        If no set is named, and there are several.
+    UnknownNameError
+        If there is no such set.
+    """
+    names = tuple(sets)
+    if name is None and len(names) != 1:
+        raise OptionError(
+            "each set has a picture of its own",
+            given="no name of a set",
+            allowed=", ".join(map(repr, names)),
+            remedy=f"name one, as in {call}({names[0]!r})" if names else "iterate first",
+        )
+    chosen = names[0] if name is None else name
+    find(chosen, names, "set")
+    return sets[chosen]
 
 
 def summed(figures: Sequence[Figures]) -> dict[str, Any]:

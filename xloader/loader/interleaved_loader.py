@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
@@ -42,6 +42,7 @@ from xloader.loader.epoch_iterator import EpochIterator, EpochRun
 from xloader.loader.interleaved_figures import (
     InterleavedExplanation,
     InterleavedReport,
+    find_set,
     summed,
     worst_wait,
 )
@@ -55,6 +56,9 @@ from xloader.loader.set_loaders import SetLoaders
 from xloader.planning.explain import Explanation
 from xloader.planning.interleaving import Interleaving
 from xloader.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from xloader.plots.canvas import Picture
 
 
 class InterleavedLoader:
@@ -137,6 +141,7 @@ class InterleavedLoader:
                 raise
 
     def __len__(self) -> int:
+        """Number of batches of an epoch on this rank."""
         return self._settle().interleaving.num_steps
 
     @property
@@ -289,6 +294,49 @@ class InterleavedLoader:
             **summed(list(sets.values())),
         )
 
+    def preview(
+        self,
+        name: str | None = None,
+        num_rows: int = 3,
+        *,
+        channel: str | Sequence[str] | None = None,
+    ) -> Picture:
+        """Draw rows of one set that the next ``iter`` would deliver. The loader does not move on.
+
+        Parameters
+        ----------
+        name : str, optional
+            The set. It may be left out if there is only one.
+        num_rows, channel
+            As for :meth:`Loader.preview`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The first rows of the set's own batch, of which the next batch takes its rows.
+
+        Raises
+        ------
+        OptionError
+            If no set is named, and there are several.
+        UnknownNameError
+            If there is no such set, or no field has the channel.
+        EmptySamplesError
+            If the set has no rows left in the epoch.
+        ChunkError
+            If a chunk of the batch cannot be read.
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        self._check_open()
+        made, start = self._settle(), self._cursor.start
+        loader = find_set(made.loaders, name, "loader.preview")
+        index = list(made.loaders.values()).index(loader)
+        first = made.interleaving.begin(index, start.step)
+        # After its last batch, a loader says itself that nothing is left.
+        position = Position(start.epoch, len(loader) if first is None else first)
+        return loader.preview_from(position, num_rows, channel)
+
     def report(self) -> InterleavedReport:
         """Measurements of the epoch under way, or of the last one.
 
@@ -353,6 +401,7 @@ class InterleavedLoader:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
+        """Deliver the batches of one epoch: of the next epoch each time, or the rest of a state."""
         with self._lock:
             self._check_open()
             number = self._cursor.begin()
@@ -368,11 +417,10 @@ class InterleavedLoader:
 
     def _repr_html_(self) -> str:
         num_steps = None if self._made is None else self._made.interleaving.num_steps
-        start = self._cursor.start
         return loader_card(
             "xloader.InterleavedLoader",
             self._in_words(),
-            option_facts(self.options, start, num_steps, is_closed=self._is_closed),
+            option_facts(self.options, self._cursor.start, num_steps, is_closed=self._is_closed),
             None,
             None if self._progress is None else self.report(),
             {own.name: own.recipe for own in self.sets.sets},

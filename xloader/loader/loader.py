@@ -149,6 +149,7 @@ class Loader:
         return self._resolver.rank_plan.plan
 
     def __len__(self) -> int:
+        """Number of batches of an epoch on this rank."""
         return self._resolver.settle().num_steps
 
     @property
@@ -323,9 +324,22 @@ class Loader:
         >>> len(list(loader))
         2
         """
+        return self.preview_from(self._cursor.start, num_rows, channel)
+
+    def preview_from(
+        self, start: Position, num_rows: int = 3, channel: str | Sequence[str] | None = None
+    ) -> Picture:
+        """Draw as `preview` does, for an iteration that would start at a position.
+
+        Parameters
+        ----------
+        start : Position
+            The position.
+        num_rows, channel
+            As for :meth:`preview`.
+        """
         self._check_open()
-        rank_plan, start = self._resolver.settle(), self._cursor.start
-        return draw_preview(rank_plan, self._left(start), start, num_rows, channel)
+        return draw_preview(self._resolver.settle(), self._left(start), start, num_rows, channel)
 
     def explain_from(
         self, start: Position, scope: Literal["rank", "world"] = "rank"
@@ -418,6 +432,7 @@ class Loader:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
+        """Deliver the batches of one epoch: of the next epoch each time, or the rest of a state."""
         with self._lock:
             self._check_open()
             # Before the run stops: a thread that waits for the run's next batch is told why.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.count_text import show_count
 from xloader.core.libraries import require_matplotlib
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_whole
@@ -72,7 +73,8 @@ def draw_preview(
         for row in range(min(num_rows, len(ids)))
     }
     which = "First" if not start.step else f"Batch {start.step + 1}"
-    title = f"{which} of {rank_plan.num_steps:,} batches of epoch {start.epoch}: {_facts(arrays)}"
+    batches = show_count(rank_plan.num_steps, "batch")
+    title = f"{which} of {batches} of epoch {start.epoch}: {_facts(arrays)}"
     return draw_samples(frames, recipe, channel, title, len(ids))
 
 
@@ -116,4 +118,4 @@ def _facts(arrays: Mapping[str, NDArray[Any]]) -> str:
         shapes.append(text + (f", {num_nan / array.size:.2%} NaN" if num_nan else ""))
     num = len(next(iter(arrays.values())))
     size = show_nbytes(sum(array.nbytes for array in arrays.values()))
-    return f"{num:,} sample{'s' * (num != 1)}, {size}\n{'; '.join(shapes)}"
+    return f"{show_count(num, 'sample')}, {size}\n{'; '.join(shapes)}"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from xloader.core.count_text import show_count
 from xloader.core.libraries import require_matplotlib
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
@@ -140,6 +141,7 @@ class Report(Figures):
             )
         from xloader.plots.stages import draw_stages
 
+        batches = show_count(self.num_steps, "batch")
         return draw_stages(
             series.seconds,
             STAGES,
@@ -148,7 +150,7 @@ class Report(Figures):
             series.num_ready,
             series.wait_seconds,
             {"read, decoded": series.read_nbytes, "delivered": series.delivered_nbytes},
-            f"{self.num_steps:,} batches in {self.seconds:.2f} s. Bottleneck: {self.bottleneck}",
+            f"{batches} in {self.seconds:.2f} s. Bottleneck: {self.bottleneck}",
         )
 
     @property
@@ -173,7 +175,7 @@ class Report(Figures):
             rows.append(("waits", f"{lock} for Python's lock, {core} for a core, all threads"))
         if self.num_ahead:
             each = 1e3 * self.ahead_seconds / self.num_ahead
-            rows.append(("ahead", f"{self.num_ahead:,} fetches of {each:.1f} ms"))
+            rows.append(("ahead", f"{show_count(self.num_ahead, 'fetch')} of {each:.1f} ms"))
         could = f"{self._speed(self.least_seconds or seconds)}: {self.headroom:.1f} times as fast"
         rows += [("headroom", could), ("bottleneck", f"{self.bottleneck}. {self.advice}")]
         if self.pinning_refusal:
@@ -182,11 +184,12 @@ class Report(Figures):
             share = f"{self.num_retries:,} of {self.num_requests:,} requests"
             rows.append(("retries", f"{share} repeated a failed one"))
         if self.num_missing:
-            absent = f"{self.num_missing:,} chunks were absent"
-            rows.append(("missing", f"{absent}, and were read as the fill value"))
+            absent = f"{show_count(self.num_missing, 'chunk')} absent, read as the fill value"
+            rows.append(("missing", absent))
         if self.skipped_chunks:
-            chunks = f"{len(self.skipped_chunks):,} chunks that could not be read"
-            rows.append(("skipped", f"{self.num_skipped_samples:,} samples in {chunks}"))
+            chunks = f"{show_count(len(self.skipped_chunks), 'chunk')} that could not be read"
+            samples = show_count(self.num_skipped_samples, "sample")
+            rows.append(("skipped", f"{samples} in {chunks}"))
         if self.num_nan:
             counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
             rows.append(("NaN", f"{counts} values, in the batches that were checked"))
@@ -198,4 +201,4 @@ class Report(Figures):
     def _busy(self) -> str:
         whole = max(self.num_threads * self.seconds, sum(self.busy_seconds.values()), 1e-9)
         shares = [f"{stage} {s / whole:.0%}" for stage, s in self.busy_seconds.items()]
-        return f"{', '.join(shares)} of the time of {self.num_threads} threads"
+        return f"{', '.join(shares)} of the time of {show_count(self.num_threads, 'thread')}"

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.count_text import show_count
 from xloader.core.nbytes import parse_nbytes
 from xloader.errors import MemoryBudgetError
 from xloader.mosaic.blends import CELL_NBYTES, make_blend
@@ -67,7 +68,7 @@ class MosaicSummary:
 
     def __str__(self) -> str:
         covered = self.num_cells - self.num_uncovered
-        most = f"{self.max_coverage:,} window" + "s" * (self.max_coverage != 1)
+        most = show_count(self.max_coverage, "window")
         text = (
             f"{self.num_windows:,} of {self.num_ids:,} windows; {covered:,} of "
             f"{self.num_cells:,} cells covered, by up to {most}"

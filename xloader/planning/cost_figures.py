@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.planning.figure_cards import figure_card
 
@@ -95,15 +96,18 @@ class Figures(FigureTable):
 
     def _rows(self) -> list[tuple[str, str]]:
         tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
-        runs = f"runs of {self.run} tiles in {self.streams} streams, " if self.run > 1 else ""
-        dropped = f", {self.num_dropped_windows:,} windows dropped" * bool(self.num_dropped_windows)
+        runs = f"runs of {self.run} tiles in {show_count(self.streams, 'stream')}, "
+        runs *= self.run > 1
+        dropped = f", {show_count(self.num_dropped_windows, 'window')} dropped"
+        dropped *= bool(self.num_dropped_windows)
         if num_across := self.dropped_windows.get("gap", 0):
             dropped += f" ({num_across:,} across gaps)"
         kept = "" if self.num_reads else ": all needed chunks are already in memory"
+        chunks = show_count(self.num_reads, "chunk")
         mixing = f"{self.mixing:.1f} regions a batch; a full shuffle has {self.full_mixing:.1f}"
         return [
-            ("samples", f"{self.num_samples:,} in {self.num_steps:,} batches{dropped}"),
-            ("reads", f"{self.num_reads:,} chunks, {show_nbytes(self.read_nbytes)} decoded{kept}"),
+            ("samples", f"{self.num_samples:,} in {show_count(self.num_steps, 'batch')}{dropped}"),
+            ("reads", f"{chunks}, {show_nbytes(self.read_nbytes)} decoded{kept}"),
             ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
             ("mixing", mixing),
             ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),

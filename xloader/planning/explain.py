@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xloader.core.count_text import show_count
 from xloader.core.footprint import Footprint
 from xloader.core.libraries import require_matplotlib
 from xloader.errors import OptionError
@@ -114,12 +115,8 @@ class Explanation(Figures):
         if self.transfer:
             read.append(("transfer", self.transfer))
         if self.num_shared_reads:
-            read.append(
-                (
-                    "shared",
-                    f"{self.num_shared_reads:,} extra reads of chunks that ranks or workers share",
-                )
-            )
+            extra = show_count(self.num_shared_reads, "extra read")
+            read.append(("shared", f"{extra} of chunks that ranks or workers share"))
         if self.shared_chunks:
             named = [f"{name} {list(index)}" for name, index in self.shared_chunks[:_MOST_NAMED]]
             more = len(self.shared_chunks) - len(named)

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from xloader.core.count_text import show_count
+from xloader.core.libraries import require_matplotlib
 from xloader.core.nbytes import show_nbytes
 from xloader.core.text_table import align_columns
 from xloader.html.cards import Card, CardTable, Words
 from xloader.planning.explain import Explanation
+
+if TYPE_CHECKING:
+    from xloader.plots.canvas import Picture
+    from xloader.plots.plans import PlanLine
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,69 @@ class PlanComparison:
         """The plans as a list of flat dicts, in types that JSON can hold."""
         return {"plans": [plan.to_dict() for plan in self.plans]}
 
+    def plot(self) -> Picture:
+        """Draw the reads a chunk and the mixing against the memory, a line for each bound.
+
+        Rings mark the plans on the front. Crosses mark memories that are too small for a plan, and
+        a dotted line the smallest one that is not.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        MissingDependencyError
+            If matplotlib is not installed.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xloader
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.ones((60, 4)))})
+        >>> samples = xloader.open(ds).window(time=3)
+        >>> figure = samples.compare_plans(memory=["1MiB", "4MiB"]).plot()
+        >>> figure.axes[0].get_ylabel()
+        'mean reads of a chunk'
+        """
+        require_matplotlib()
+        from xloader.plots.plans import draw_plans
+
+        memories = sorted({plan.memory_nbytes for plan in self.plans})
+        needs = [plan.minimum_nbytes for plan in self.plans if plan.minimum_nbytes]
+        least = (float(min(needs)), _short_nbytes(min(needs))) if needs else None
+        shown = show_count(len(self.plans), "plan")
+        found = f"{shown}, of which {len(self.front):,} on the front: fewest reads, most mixing, "
+        found = f"{found}least memory" if self.front else f"{shown}, none of which fits"
+        return draw_plans(
+            self._lines(),
+            [(float(nbytes), _short_nbytes(nbytes)) for nbytes in memories],
+            least,
+            found,
+        )
+
+    def _lines(self) -> list[PlanLine]:
+        from xloader.plots.plans import PlanLine
+
+        by_bound: dict[float, list[ComparedPlan]] = {}
+        for plan in sorted(self.plans, key=lambda own: (own.max_amplification, own.memory_nbytes)):
+            by_bound.setdefault(plan.max_amplification, []).append(plan)
+        nan = float("nan")
+        return [
+            PlanLine(
+                f"{bound:g}",
+                np.array([float(own.memory_nbytes) for own in plans]),
+                np.array(
+                    [
+                        own.explanation.read_amplification if own.explanation else nan
+                        for own in plans
+                    ]
+                ),
+                np.array([nan if own.mixing_share is None else own.mixing_share for own in plans]),
+                np.array([own.is_on_front for own in plans]),
+            )
+            for bound, plans in by_bound.items()
+        ]
+
     def __str__(self) -> str:
         rows = [list(_HEADS), *(plan.cells() for plan in self.plans)]
         return align_columns(rows, num_left=0)
@@ -122,7 +193,11 @@ class PlanComparison:
         note += "memory, and better in one of them."
         table = CardTable(_HEADS, rows, num_left=0, marked=starred)
         words = [Words([note])] if starred else []
-        return Card("PlanComparison", f"{len(rows):,} plans", [table, *words]).to_html()
+        return Card("PlanComparison", show_count(len(rows), "plan"), [table, *words]).to_html()
+
+
+def _short_nbytes(nbytes: int) -> str:
+    return show_nbytes(nbytes).replace(".0 ", " ")
 
 
 def mark_front(plans: Sequence[ComparedPlan]) -> tuple[ComparedPlan, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.count_text import show_count
 from xloader.core.footprint import Group
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch
@@ -69,6 +70,15 @@ class ResidenceTimes:
     drop: Steps
     batches: Ints
     regions: Ints
+
+    @property
+    def title(self) -> str:
+        """The number of loads and of chunks, in words, and what is not listed."""
+        loads, chunks = show_count(len(self.block), "load"), show_count(self.num_blocks, "chunk")
+        title = f"Chunks in memory: {loads} of {chunks}"
+        if not self.num_other:
+            return title
+        return f"{title} (not drawn: those of {show_count(self.num_other, 'more variable')})"
 
 
 @dataclass(frozen=True, eq=False)

@@ -119,8 +119,8 @@ def find_stays(uses: BlockUses, last_slot: NDArray[np.int32]) -> Stays:
         is_new = begins > before + 1
         parts.append((begins[is_new], before[is_new]))
         reached = max(reached, int(ends[-1]))
-    firsts, befores = (np.concatenate(column) for column in zip(*parts, strict=True))
-    lasts = np.concatenate([befores[1:], [reached]])[: len(firsts)]
+    firsts, preceding = (np.concatenate(column) for column in zip(*parts, strict=True))
+    lasts = np.concatenate([preceding[1:], [reached]])[: len(firsts)]
     in_block = (1 << slot_bits) - 1
     block = (firsts >> slot_bits).astype(int_dtype(uses.group.num_blocks))
     first, last = ((places & in_block).astype(np.int32) for places in (firsts, lasts))

@@ -10,6 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
@@ -22,6 +24,8 @@ MOST_POINTS: Final = 2000
 """The most points of a line: more would fall on the same pixels."""
 
 _MOST_TICKS: Final = 6
+_MARGIN: Final = 0.07
+"""Space around pictures and panels, in inches, so that no text touches an edge."""
 
 
 class Picture(Figure):
@@ -35,7 +39,9 @@ class Picture(Figure):
 
 def new_picture(width: float, height: float) -> Picture:
     """An empty picture of a size in inches. The user's backend and settings stay as they are."""
-    picture = Picture(figsize=(width, height), layout="constrained")
+    picture = Picture(
+        figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=_MARGIN, h_pad=_MARGIN)
+    )
     FigureCanvasAgg(picture)
     return picture
 
@@ -81,11 +87,26 @@ class PlotAxis:
         return np.array_equal(self.values, other.values)
 
     def put_ticks(self, axis: Any) -> None:
-        """Write dates and names beside an axis of matplotlib, where elements have such labels."""
+        """Write dates and names beside an axis of matplotlib, where elements have such labels.
+
+        Between labels that are whole numbers there are no ticks.
+        """
+        if self.texts is None and (self.values == np.round(self.values)).all():
+            axis.set_major_locator(_whole_ticks())
         if self.texts is not None:
             num = min(len(self.texts), _MOST_TICKS)
             places = np.unique(np.linspace(0, len(self.texts) - 1, num).round().astype(int))
             axis.set_ticks(self.values[places], [self.texts[place] for place in places])
+
+
+def count_along(axis: Any) -> None:
+    """Mark whole numbers only on an axis of matplotlib that counts things, with commas."""
+    axis.set_major_locator(_whole_ticks())
+    axis.set_major_formatter(lambda count, _: f"{count:,.0f}")
+
+
+def _whole_ticks() -> MaxNLocator:
+    return MaxNLocator(nbins=_MOST_TICKS, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
 
 
 def draw_range(

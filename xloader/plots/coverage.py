@@ -11,7 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from xloader.plots.canvas import COLOURS, MOST_POINTS, Picture, PlotAxis, draw_range, new_picture
+from xloader.plots.canvas import (
+    COLOURS,
+    MOST_POINTS,
+    Picture,
+    PlotAxis,
+    count_along,
+    draw_range,
+    new_picture,
+)
 from xloader.plots.maps import draw_map
 
 _NEVER: Final = COLOURS[5]
@@ -88,16 +96,20 @@ def _draw_line(axes: Axes, line: CountLine) -> None:
     for begin, end in _never(counts):
         axes.axvspan(edges[begin], edges[end], 0, 0.07, color=_NEVER, linewidth=0.8)
     if not counts.all():
+        # Beside the panel, where it covers no mark.
         axes.legend(
             handles=[Patch(color=_NEVER, label="never")],
-            loc="lower right",
+            loc="upper left",
+            bbox_to_anchor=(1.005, 1.0),
             fontsize=7,
-            frameon=True,
+            frameon=False,
         )
     axes.set_xlim(np.min(line.axis.edges), np.max(line.axis.edges))
     axes.set_xlabel(line.axis.label, fontsize=8)
     axes.set_ylabel("samples an epoch", fontsize=8)
     axes.tick_params(labelsize=7)
+    if counts.dtype.kind in "iu":
+        count_along(axes.yaxis)
     axes.set_axisbelow(True)
     axes.grid(color="0.92")
     line.axis.put_ticks(axes.xaxis)
@@ -127,3 +139,5 @@ def _draw_grid(picture: Picture, axes: Axes, grid: CountGrid) -> None:
     bar = picture.colorbar(image, ax=axes, aspect=22, pad=0.01)
     bar.set_label("samples an epoch (grey: never)", fontsize=8)
     bar.ax.tick_params(labelsize=7)
+    if grid.counts.dtype.kind in "iu":
+        count_along(bar.ax.yaxis)

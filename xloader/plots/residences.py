@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from xloader.plots.canvas import COLOURS, GREY, Picture, new_picture
+from xloader.plots.canvas import COLOURS, GREY, Picture, count_along, new_picture
 
 _MOST_BARS: Final = 3000
 """The most stays that are drawn one by one."""
@@ -34,13 +34,13 @@ class StayTimes(Protocol):
     """The stays of chunks in memory, as plain arrays and names; see `ResidenceTimes`."""
 
     @property
-    def variables(self) -> tuple[str, ...]:
-        """Variables whose chunks they are."""
+    def title(self) -> str:
+        """The number of stays and of chunks, in words."""
         ...
 
     @property
-    def num_other(self) -> int:
-        """Number of variables whose chunks are not drawn."""
+    def variables(self) -> tuple[str, ...]:
+        """Variables whose chunks they are."""
         ...
 
     @property
@@ -115,15 +115,14 @@ def draw_residences(times: StayTimes, mixing: float, full_mixing: float) -> Pict
     above.set_ylim(-0.5, times.num_blocks - 0.5)
     names = ", ".join(times.variables[:3]) + (", ..." if len(times.variables) > 3 else "")
     above.set_ylabel(f"chunk of {names}", fontsize=9)
-    title = f"Chunks in memory: {len(times.block):,} loads of {times.num_blocks:,} chunks"
-    if times.num_other:
-        title += f" (not drawn: those of {times.num_other} more variables)"
-    picture.suptitle(title.replace(" 1 more variables", " 1 more variable"), fontsize=10)
+    picture.suptitle(times.title, fontsize=10)
     _draw_legend(above, times)
     _draw_regions(below, times, mixing, full_mixing)
     below.set_xlabel("step of the epoch", fontsize=9)
     for axes in (above, below):
         axes.tick_params(labelsize=8)
+        count_along(axes.yaxis)
+    count_along(below.xaxis)
     return picture
 
 

@@ -8,10 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from xloader.plots.canvas import COLOURS, Picture, new_picture
+from xloader.plots.canvas import COLOURS, Picture, count_along, new_picture
 
 _MOST_PARTS = 100
 """Parts of the time whose means are drawn: shorter ones would be noise."""
+_FEW_POINTS = 60
+"""The most points that are marked one by one."""
 
 Floats = NDArray[np.float64]
 
@@ -59,8 +61,15 @@ def draw_stages(
     )  # fmt: skip
     axes[0].axhline(num_threads, color="0.3", linestyle="--", linewidth=1, label="threads")
     _name(axes[0], "threads\nat work")
-    axes[1].step(seconds[1:], num_ready[1:], where="post", color=COLOURS[0], linewidth=1)
+    # A step needs two points, and an epoch may have one batch only.
+    marker = "." if len(seconds) <= _FEW_POINTS else ""
+    axes[1].step(
+        seconds[1:], num_ready[1:], where="post", color=COLOURS[0], linewidth=1, marker=marker,
+        clip_on=False,
+    )  # fmt: skip
     axes[1].set_ylim(0, max(float(num_ready.max(initial=0)), 1.0) * 1.15)
+    for axis in (axes[0].yaxis, axes[1].yaxis):
+        count_along(axis)
     _name(axes[1], "batches\nready")
     waited = np.clip(100 * _means(seconds, wait_seconds, edges), 0, 100)
     axes[2].stairs(waited, edges, fill=True, color=COLOURS[5])
@@ -69,7 +78,14 @@ def draw_stages(
     for number, (name, own) in enumerate(nbytes.items()):
         speed = _means(seconds, own, edges) / 1e9
         axes[3].stairs(
-            speed, edges, baseline=None, color=COLOURS[number], label=name, linewidth=1.3
+            speed,
+            edges,
+            baseline=None,
+            color=COLOURS[number],
+            label=name,
+            linewidth=1.3,
+            # Two lines of equal values are both seen.
+            linestyle=("-", "--")[number % 2],
         )
     axes[3].set_ylim(bottom=0)
     _name(axes[3], "GB/s")

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.count_text import show_count
 from xloader.errors import SourceAccessError, UnsupportedDataError
 from xloader.recipe.recipe import Kept, Recipe
 
@@ -192,7 +193,8 @@ def _steps_of(labels: NDArray[Any] | None, dim: str) -> LabelSteps | None:
             span = span if is_odd_month.sum() == is_gap.sum() else np.nan
             is_gap = is_odd_month
             months = int(common)
-            text = _count(months / 12, "year") if months % 12 == 0 else _count(months, "month")
+            is_years = months % 12 == 0
+            text = show_count(months // 12, "year") if is_years else show_count(months, "month")
     # If most labels are missing, there is no common step, and so no gap either.
     gaps = np.flatnonzero(is_gap if months or not np.isnan(span) else is_gap[:0])
     first = _show_label(labels[gaps[0]]) if len(gaps) else ""
@@ -248,12 +250,8 @@ def _show_span(span: float) -> str:
     for unit, size in _UNITS:
         count = round(span / size, 3)
         if abs(count) >= 1 and count == int(count):
-            return _count(count, unit)
+            return show_count(count, unit)
     return f"{span / 1e6:g} seconds"
-
-
-def _count(count: float, unit: str) -> str:
-    return f"{count:g} {unit}{'s' * (count != 1)}"
 
 
 def _show_label(label: Any) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.core.count_text import show_count
 from xloader.core.element_ranges import ElementRanges
 from xloader.core.libraries import require_matplotlib
 from xloader.core.position_counts import Counts, PositionCounts
@@ -97,7 +98,9 @@ class Coverage(FigureTable):
         if self.grid is not None:
             rows, columns = (axis_of(str(dim), str(dim), self.grid) for dim in self.grid.dims)
             grid = CountGrid(rows, columns, self.grid.values)
-        return draw_coverage(lines, grid, f"{self._title()}, {_number(self.num_samples)} samples")
+        return draw_coverage(
+            lines, grid, f"{self._title()}, {show_count(self.num_samples, 'sample')}"
+        )
 
     def _title(self) -> str:
         return f"Coverage of an epoch by {', '.join(self.fields)}"

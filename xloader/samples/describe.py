@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from xloader.core.count_text import show_count
 from xloader.html.cards import Card
 from xloader.loader.sample_cards import sample_facts, sample_parts
 from xloader.recipe.recipe import Recipe
@@ -30,4 +31,4 @@ def last_verb(recipe: Recipe) -> str:
 
 
 def _size(recipe: Recipe) -> str:
-    return "no windows yet" if recipe.windows is None else f"{recipe.num_ids:,} samples"
+    return "no windows yet" if recipe.windows is None else show_count(recipe.num_ids, "sample")

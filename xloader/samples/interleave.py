@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from xloader.core.count_text import show_count
 from xloader.core.keywords import LoaderKeywords
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_whole
@@ -152,7 +153,7 @@ class Interleaved:
 
     def _length(self) -> str:
         try:
-            return f"{len(self):,} rows an epoch"
+            return f"{show_count(len(self), 'row')} an epoch"
         except OptionError:
             # Users print samples to find a fault, so printing must not fail because of it.
             return "weights with too many digits"
@@ -161,7 +162,8 @@ class Interleaved:
         rows = []
         for own in self.sets.sets:
             size = num_samples_of(own.recipe)
-            rows.append((own.name, f"{float(own.weight):.4g} of the rows, {size:,} samples"))
+            text = f"{float(own.weight):.4g} of the rows, {show_count(size, 'sample')}"
+            rows.append((own.name, text))
         return rows
 
     def _field_rows(self) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.core.count_text import show_count
 from xloader.core.moments import Moments
 from xloader.errors import OptionError, StateError, UnsupportedDataError, XloaderError
 from xloader.jobs.statistics.stats_template import STATISTICS, moments_table
@@ -283,6 +284,7 @@ class RunningStats:
         self.num_samples, self.num_padding = counts
 
     def __getitem__(self, field: str) -> Moments:
+        """Count, mean, variance, smallest and largest value of a field, in float64."""
         find(field, list(self._series), "field")
         own = [self._moments.get(series.key) for series in self._series[field]]
         found = [moments for moments in own if moments is not None]
@@ -301,7 +303,7 @@ class RunningStats:
 
     def __repr__(self) -> str:
         padding = f", {self.num_padding:,} padded rows left out" if self.num_padding else ""
-        lines = [f"<xloader.RunningStats, {self.num_samples:,} samples{padding}>"]
+        lines = [f"<xloader.RunningStats, {show_count(self.num_samples, 'sample')}{padding}>"]
         for series in self._every():
             moments = self._moments.get(series.key)
             if moments is not None:

@@ -1484,6 +1484,7 @@ class Samples(RecordedMethods):
     # Properties of the samples
 
     def __len__(self) -> int:
+        """Number of samples. Their ids are ``0`` to ``len(samples) - 1``."""
         return self.recipe.num_ids
 
     @property

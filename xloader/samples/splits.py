@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from xloader.core.count_text import show_count
 from xloader.core.element_ranges import touching
 from xloader.core.option_checks import check_whole
 from xloader.core.part_grid import APART, CROSSES, PartGrid
@@ -58,7 +59,7 @@ class Split(Mapping[str, _S], Generic[_S]):
         return len(self._parts)
 
     def __repr__(self) -> str:
-        lines = [f"    {name:<12}{len(part):,} samples" for name, part in self.items()]  # type: ignore[arg-type]
+        lines = [f"    {name:<12}{show_count(len(part), 'sample')}" for name, part in self.items()]  # type: ignore[arg-type]
         lines.append(f"    in no part  {self.num_crossing:,} cross the edge of a part or its gap")
         if self.num_apart:
             lines.append(f"                {self.num_apart:,} touch no part")

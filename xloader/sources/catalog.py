@@ -90,7 +90,7 @@ def choose(
             raise UnsupportedDataError(
                 f"variable {name!r} of {source} does not hold numbers",
                 given=f"dtype {there[name]}",
-                allowed=f"bool, integer and float variables: {', '.join(readable)}",
+                allowed=f"bool, integer and float variables: {', '.join(readable) or 'none here'}",
                 remedy=f"convert it with ds[{name!r}].astype(...), or leave it out",
             )
     return asked

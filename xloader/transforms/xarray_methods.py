@@ -185,33 +185,34 @@ def _attach(name: str, action: Callable[..., Any], note: str) -> None:
     def method(self: RecordedMethods, *args: Any, **kwargs: Any) -> Any:
         return action(name, self, *args, **kwargs)
 
-    text = inspect.getdoc(getattr(xr.Dataset, name)) or name
+    text = inspect.getdoc(getattr(xr.Dataset, name)) or f"Call `xarray.Dataset.{name}`."
+    first = " ".join(text.split("\n\n")[0].split())
     method.__name__, method.__qualname__ = name, f"RecordedMethods.{name}"
-    method.__doc__ = f"{text.splitlines()[0]}\n\n{note}"
+    method.__doc__ = f"{first}\n\n{note}"
     setattr(RecordedMethods, name, method)
 
 
 for _name in ELEMENTWISE:
-    _attach(_name, _record, f"Recorded, and run as xarray.Dataset.{_name} on whole batches.")
+    _attach(_name, _record, f"Recorded, and run as `xarray.Dataset.{_name}` on whole batches.")
 for _name in REDUCING:
     _attach(
         _name,
         _record,
-        f"Recorded, and run as xarray.Dataset.{_name} on whole batches: without ``dim``, over "
+        f"Recorded, and run as `xarray.Dataset.{_name}` on whole batches: without ``dim``, over "
         "every dimension but ``sample``.",
     )
 for _name in BY_LABEL:
     _attach(
         _name,
         _record_by_label,
-        f"Recorded, and run as xarray.Dataset.{_name} on whole batches, along dimensions whose "
+        f"Recorded, and run as `xarray.Dataset.{_name}` on whole batches, along dimensions whose "
         "labels all samples share.",
     )
 for _name in WINDOWED:
     _attach(
         _name,
         _record_windows,
-        f"Returns windows, as xarray.Dataset.{_name} does. Their methods, such as ``mean``, are "
+        f"Returns windows, as `xarray.Dataset.{_name}` does. Their methods, such as ``mean``, are "
         "recorded, and run on whole batches.",
     )
 for _name in REFUSED:

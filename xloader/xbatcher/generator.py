@@ -147,9 +147,11 @@ class BatchGenerator:
         return self._reader.samples
 
     def __len__(self) -> int:
+        """Number of batches."""
         return len(self._patches)
 
     def __iter__(self) -> Iterator[Any]:
+        """Read all batches in order."""
         return self.iterate()
 
     def __getitem__(self, idx: int) -> Any:

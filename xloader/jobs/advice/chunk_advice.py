@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.html.cards import Card, CardTable, Words
 from xloader.jobs.advice.read_speed import ReadSpeed, show_gb_per_s
@@ -212,7 +213,8 @@ class Advice:
         if speed.is_measured:
             how = (
                 f"decoding takes {speed.decode_ns:.2f} ns a byte as zstd, and reading "
-                f"{speed.today_ns:.2f} ns today, measured on {speed.num_reads} chunks; assumed are "
+                f"{speed.today_ns:.2f} ns today, measured on "
+                f"{show_count(speed.num_reads, 'chunk')}; assumed are "
                 f"{speed.fetch_ns:g} ns a byte to fetch new chunks, and {speed.chunk_us:g} us a "
                 "chunk beside its bytes"
             )

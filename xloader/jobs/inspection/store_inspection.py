@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from xloader.core.count_text import show_count
 from xloader.core.findings import Finding, problems_among, show_findings
 from xloader.core.nbytes import show_nbytes
 from xloader.core.text_table import align_columns
@@ -20,7 +24,7 @@ from xloader.jobs.inspection.inspected_variable import (
 )
 from xloader.jobs.inspection.nan_counts import count_nans
 from xloader.recipe.recipe import Recipe
-from xloader.sources.open.working_parts import WorkingParts, open_working_parts
+from xloader.sources.open.working_parts import GROUP_DOCUMENTS, WorkingParts, open_working_parts
 from xloader.sources.stores.redaction import safe_name
 
 
@@ -99,7 +103,13 @@ class StoreInspection:
             parts += ["Labels", _indented(rows)]
         counted = [own for own in self.variables if own.nans is not None]
         if counted:
-            parts += ["NaN", _indented([[own.name, _nans_in_words(own)] for own in counted])]
+            read = show_nbytes(sum(_nan_nbytes(own) for own in counted))
+            parts.append(f"NaN, for which {read} were read and decoded")
+            parts.append(_indented([[own.name, _nans_in_words(own)] for own in counted]))
+        elif self.variables:
+            chunks = show_count(sum(own.num_chunks for own in self.variables), "chunk")
+            nbytes = show_nbytes(sum(own.nbytes for own in self.variables))
+            parts.append(f"NaN: not counted; --nan reads and decodes {chunks}, {nbytes}")
         if self.findings:
             lines = show_findings(self.findings).splitlines()
             parts += ["Findings", "\n".join(f"  {line}" for line in lines)]
@@ -110,7 +120,7 @@ class StoreInspection:
     def _title(self) -> str:
         count = len(self.variables)
         nbytes = sum(own.nbytes for own in self.variables)
-        title = f"{self.name}: {_count(count, 'variable')}, {show_nbytes(nbytes)} decoded"
+        title = f"{self.name}: {show_count(count, 'variable')}, {show_nbytes(nbytes)} decoded"
         sizes = [own.stored_nbytes for own in self.variables]
         stored = self.file_nbytes
         if stored is None and sizes and None not in sizes:
@@ -188,12 +198,21 @@ def inspect_store(
     >>> found.variables[0].nans.share, found.labels[0].step, found.problems
     (0.0, '1', ())
     """
-    parts = open_working_parts(
-        path, variables=variables, group=group, storage_options=storage_options
-    )
-    name = safe_name(os.fspath(path))
+    with warnings.catch_warnings():
+        # The findings name such folders, in words that users know.
+        warnings.filterwarnings("ignore", "Object at .* is not recognized as a component of a Zarr")
+        parts = open_working_parts(
+            path, variables=variables, group=group, storage_options=storage_options
+        )
+        return _inspect_parts(parts, os.fspath(path), nan_chunks, on_missing)
+
+
+def _inspect_parts(
+    parts: WorkingParts, path: str, nan_chunks: int | None, on_missing: str
+) -> StoreInspection:
+    name = safe_name(path)
     findings = [
-        Finding(array, "problem", reason, "write it again, or leave it out")
+        Finding(array, "problem", reason, _remedy_of_broken(array))
         for array, reason in parts.broken.items()
     ]
     if parts.source is None:
@@ -206,11 +225,17 @@ def inspect_store(
         inspected.append(inspect_variable(parts.source, own, nans))
         findings += _of_variable(inspected[-1], on_missing)
     findings += [finding for own in labels for finding in _of_labels(own)]
-    findings += _of_store(parts, os.fspath(path))
+    findings += _of_store(parts, path)
     findings += [Finding("note", "note", note) for note in parts.source.notes]
-    plain = Path(os.fspath(path)).expanduser()
+    plain = Path(path).expanduser()
     file_nbytes = plain.stat().st_size if plain.is_file() else None
     return StoreInspection(name, tuple(inspected), labels, file_nbytes, tuple(findings))
+
+
+def _remedy_of_broken(name: str) -> str:
+    if name in GROUP_DOCUMENTS:
+        return f"write into it: {json.dumps(GROUP_DOCUMENTS[name])}"
+    return "write it again, or leave it out"
 
 
 def _of_variable(own: InspectedVariable, on_missing: str) -> list[Finding]:
@@ -221,7 +246,7 @@ def _of_variable(own: InspectedVariable, on_missing: str) -> list[Finding]:
             Finding(
                 own.name,
                 "note" if on_missing == "fill" else "problem",
-                f"{own.num_absent:,} of {_count(own.num_objects or 0, unit)} absent, so their "
+                f"{own.num_absent:,} of {show_count(own.num_objects or 0, unit)} absent, so their "
                 f"values are the fill value: {_named(own.absent, own.num_absent)}",
                 ""
                 if on_missing == "fill"
@@ -235,7 +260,7 @@ def _of_variable(own: InspectedVariable, on_missing: str) -> list[Finding]:
             Finding(
                 own.name,
                 "problem",
-                f"{_count(own.num_beyond, unit)} outside the shape "
+                f"{show_count(own.num_beyond, unit)} outside the shape "
                 f"{' x '.join(map(str, own.shape))}, so nothing reads them: "
                 f"{_named(own.beyond, own.num_beyond)}",
                 "check the shape and the chunks in its metadata; they may be of another array",
@@ -247,7 +272,7 @@ def _of_variable(own: InspectedVariable, on_missing: str) -> list[Finding]:
             Finding(
                 own.name,
                 "problem",
-                f"{_count(own.num_empty, unit)} of 0 bytes: {_named(own.empty, own.num_empty)}",
+                f"{show_count(own.num_empty, unit)} of 0 bytes: {_named(own.empty, own.num_empty)}",
                 "write them again; a full disk leaves such files",
                 own.num_empty,
             )
@@ -258,7 +283,7 @@ def _of_variable(own: InspectedVariable, on_missing: str) -> list[Finding]:
             Finding(
                 own.name,
                 "problem",
-                f"{_count(count, 'chunk')} cannot be read; the first: {own.nans.errors[0]}",
+                f"{show_count(count, 'chunk')} cannot be read; the first: {own.nans.errors[0]}",
                 "write them again",
                 count,
             )
@@ -271,13 +296,13 @@ def _of_labels(own: InspectedLabels) -> list[Finding]:
         return [Finding(own.name, "problem", own.problem, "write the labels again")]
     found = []
     if own.num_duplicates and own.dims == (own.name,):
-        told = f"{_count(own.num_duplicates, 'label')} more than once, so .sel cannot use them"
+        told = f"{show_count(own.num_duplicates, 'label')} more than once, so .sel cannot use them"
         found.append(Finding(own.name, "note", told, "leave them out with .isel"))
     if own.num_backward:
-        told = f"{_count(own.num_backward, 'label')} out of order"
+        told = f"{show_count(own.num_backward, 'label')} out of order"
         found.append(Finding(own.name, "note", told, "sort the data before writing it"))
     if own.num_missing:
-        told = f"{_count(own.num_missing, 'label')} missing"
+        told = f"{show_count(own.num_missing, 'label')} missing"
         remedy = "samples at these places have no label; leave them out with .isel if you need it"
         found.append(Finding(own.name, "note", told, remedy))
     if own.gaps and own.is_time:
@@ -304,12 +329,13 @@ def _nans_in_words(own: InspectedVariable) -> str:
     if nans.num_chunks == own.num_chunks == 1:
         return f"{share} of its one chunk"
     if nans.num_chunks == own.num_chunks:
-        return f"{share} of all {_count(nans.num_chunks, 'chunk')}"
+        return f"{share} of all {show_count(nans.num_chunks, 'chunk')}"
     return f"{share} of {nans.num_chunks:,} of {own.num_chunks:,} chunks"
 
 
-def _count(count: int, unit: str) -> str:
-    return f"{count:,} {unit}{'s' * (count != 1)}"
+def _nan_nbytes(own: InspectedVariable) -> int:
+    size = math.prod(own.shape)
+    return own.nans.num_values * own.nbytes // size if own.nans and size else 0
 
 
 def _named(names: Sequence[str], count: int) -> str:

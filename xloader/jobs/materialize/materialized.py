@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
 
 
@@ -83,7 +84,7 @@ class MaterializedVariable:
             cut += f", shards {self.shards}"
         yield f"{self.name}  ({sizes})  {self.dtype}, {show_nbytes(self.nbytes)}; {cut}"
         left = self.num_shards - self.num_unneeded
-        told = "1 object" if self.num_shards == 1 else f"{self.num_shards} objects"
+        told = show_count(self.num_shards, "object")
         for count, why in (
             (self.num_unneeded, "that no sample needs are left out"),
             (self.num_done, "are written already"),
@@ -92,7 +93,8 @@ class MaterializedVariable:
             if count:
                 told += f", {count} {why}"
         yield f"    {told}"
-        reads = f"{self.expected_reads} reads of {self.num_chunks} source chunks"
+        chunks = show_count(self.num_chunks, "source chunk")
+        reads = f"{show_count(self.expected_reads, 'read')} of {chunks}"
         if not is_plan:
             reads += f", {self.num_reads} counted"
         if self.intermediate_chunks is not None:
@@ -178,11 +180,11 @@ class Materialized:
             lines += own._lines(is_plan=self.is_plan)
         end = f"up to {show_nbytes(self.expected_peak_nbytes)} of memory"
         if self.num_cluster_threads:
-            threads = "1 thread" if self.num_cluster_threads == 1 else "{} threads"
-            told = threads.format(self.num_cluster_threads)
+            told = show_count(self.num_cluster_threads, "thread")
             end = f"on a cluster of {told}, {end} in each worker process"
         if self.num_bounds_reads:
-            end += f"; {self.num_bounds_reads} more reads for the bounds of packed values"
+            more = show_count(self.num_bounds_reads, "more read")
+            end += f"; {more} for the bounds of packed values"
         if not self.is_plan:
             end += f"; {show_nbytes(self.stored_nbytes)} written in {self.seconds:.1f} s"
         return "\n".join([*lines, end])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from xloader.core.count_text import show_count
 from xloader.core.merge_tree import Node
 from xloader.jobs.statistics.labelled_moments import LabelledMoments
 from xloader.jobs.statistics.stats_template import StatsTemplate
@@ -39,4 +40,5 @@ class PartialStats:
     def __str__(self) -> str:
         number, count = self.part
         where = f"; its files lie beside {self.path}" if self.path else ""
-        return f"statistics of part {number} of {count}: {self.num_reads:,} chunks read{where}"
+        chunks = show_count(self.num_reads, "chunk")
+        return f"statistics of part {number} of {count}: {chunks} read{where}"

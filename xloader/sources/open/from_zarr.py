@@ -18,6 +18,7 @@ from zarr.errors import ContainsArrayError, NodeNotFoundError
 
 from xloader.core.messages import closest, extra_remedy, warn_caller
 from xloader.errors import (
+    ArrayNotGroupError,
     MissingDependencyError,
     SourceNotFoundError,
     UnsupportedDataError,
@@ -190,12 +191,7 @@ def _open_group(opener: ZarrOpener) -> tuple[ZarrOpener, zarr.Group]:
     except (NodeNotFoundError, FileNotFoundError) as error:
         raise _not_found(opener) from cause_of(error, secrets)
     except ContainsArrayError as error:
-        raise UnsupportedDataError(
-            "this is a single Zarr array, which has no dimensions to name",
-            given=opener.name,
-            allowed="a Zarr group of arrays",
-            remedy="open the group that holds it",
-        ) from error
+        raise _array_error(opener) from error
     except ImportError as error:
         raise MissingDependencyError(
             f"a library for this kind of URL is not installed ({error})",
@@ -294,8 +290,31 @@ def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
     )
 
 
-def _not_found(opener: ZarrOpener) -> SourceNotFoundError:
-    """The error for an absent group, or for a location without any group."""
+def _array_error(opener: ZarrOpener) -> ArrayNotGroupError:
+    """The error for an array, with the group above it."""
+    above = opener.group.strip("/").rpartition("/")[0]
+    remedy = f"pass group={above!r}" if above else "leave group= out"
+    if not opener.group:
+        path = opener.place.name.rstrip("/").rpartition("/")[0]
+        remedy = f"pass the group above it, {path}" if path else "pass the group above it"
+    return ArrayNotGroupError(
+        "this is a single Zarr array, and not a group of arrays",
+        given=opener.name,
+        allowed="the group that holds it",
+        remedy=remedy,
+    )
+
+
+def _not_found(opener: ZarrOpener) -> XloaderError:
+    """The error for an absent group, an array, or a location without any group."""
+    try:
+        # In Zarr v2, an array does not keep zarr from looking for a group.
+        zarr.open_array(opener.open_store(), path=opener.group, mode="r", zarr_format=2)
+    # zarr raises errors of many kinds where there is no array, either.
+    except Exception:
+        pass
+    else:
+        return _array_error(opener)
     if opener.group:
         root = replace(opener, group="")
         try:

@@ -17,7 +17,7 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
-from xloader.errors import SourceNotFoundError, XloaderError
+from xloader.errors import ArrayNotGroupError, SourceNotFoundError, XloaderError
 from xloader.sources import zarr_adapter
 from xloader.sources.base import Source
 from xloader.sources.open.open_source import location_of, open_source
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 
 _FEW: Final = 1_000
 """Keys of a folder that are looked at to see what it is."""
+
+GROUP_DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
+    "zarr.json": {"zarr_format": 3, "node_type": "group"},
+    ".zgroup": {"zarr_format": 2},
+}
+"""Documents that make a folder a group, and what they must say."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ def open_working_parts(
     source, failed = None, None
     try:
         source = _open(path, names, **options)
-    except SourceNotFoundError:
+    except (SourceNotFoundError, ArrayNotGroupError):
         raise
     except XloaderError as error:
         failed = error
@@ -188,7 +194,7 @@ class _Arrays:
         is_open : bool
             Whether xarray opens the group. Then each array is known to make sense by itself.
         """
-        broken: dict[str, str] = {}
+        broken = self._group_fault()
         documents: dict[str, dict[str, Any]] = {}
         for name in self.names:
             document, reason = self._document(name)
@@ -208,6 +214,24 @@ class _Arrays:
         if not is_open:
             broken |= self._conflicts({k: v for k, v in documents.items() if k not in broken})
         return broken
+
+    def _group_fault(self) -> dict[str, str]:
+        """Faults of the group's own document, by the document's name."""
+        for last, needed in GROUP_DOCUMENTS.items():
+            text = self._get(last)
+            if text is None:
+                continue
+            try:
+                document = json.loads(text)
+            except ValueError as error:
+                return {last: f"the group's own {last} is not JSON ({error})"}
+            held = document if isinstance(document, dict) else {}
+            lacking = [f'"{k}": {json.dumps(v)}' for k, v in needed.items() if held.get(k) != v]
+            if lacking:
+                told = f"the group's own {last} lacks {' and '.join(lacking)}"
+                return {last: f"{told}, so that other tools may not open the group"}
+            break
+        return {}
 
     def _document(self, name: str) -> tuple[dict[str, Any] | None, str]:
         """The metadata document of an array, or why there is none; neither for a group."""

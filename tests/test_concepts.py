@@ -1,0 +1,90 @@
+"""The drawings of the concept pages are what their script makes today, and all are shown."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader.testing import write_store
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGES = sorted((DOCS / "concepts").glob("*.md"))
+KEPT = DOCS / "_static" / "concepts"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The folder with the drawings of today's library."""
+    folder = tmp_path_factory.mktemp("drawings")
+    subprocess.run([sys.executable, DOCS / "drawings", folder], cwd=DOCS.parent, check=True)
+    return folder
+
+
+def test_the_script_makes_the_drawings_that_are_kept(made):
+    kept = {path.name: path.read_text("utf-8") for path in KEPT.glob("*.svg")}
+    told = "the library plans other epochs than those drawn: run `python docs/drawings`"
+    assert {path.name: path.read_text("utf-8") for path in made.glob("*.svg")} == kept, told
+
+
+def test_drawings_of_both_themes_differ_in_colours_alone(made):
+    for light in made.glob("*-light.svg"):
+        dark = light.with_name(light.name.replace("-light", "-dark"))
+        texts = [re.sub(r"#[0-9a-fA-F]{6}", "#", path.read_text("utf-8")) for path in (light, dark)]
+        assert texts[0] == texts[1]
+        assert light.read_text("utf-8") != dark.read_text("utf-8")
+
+
+def test_drawings_are_whole_and_lie_within_their_page(made):
+    for path in made.glob("*.svg"):
+        root = ET.fromstring(path.read_text("utf-8"))
+        width, height = float(root.attrib["width"]), float(root.attrib["height"])
+        for part in root.iter():
+            for name, most in (("x", width), ("cx", width), ("y", height), ("cy", height)):
+                assert 0 <= float(part.attrib.get(name, 0)) <= most, (path.name, part.attrib)
+        assert "{" not in path.read_text("utf-8")
+
+
+def test_every_drawing_is_shown_in_both_themes_and_described():
+    shown = {}
+    for page in PAGES:
+        pattern = r"```\{image\} (\S+)\n:class: only-(light|dark)\n:alt: (.+)\n```"
+        for name, theme, words in re.findall(pattern, page.read_text("utf-8")):
+            assert (page.parent / name).is_file()
+            assert name.endswith(f"-{theme}.svg")
+            shown[Path(name).name] = words
+    assert shown.keys() == {path.name for path in KEPT.glob("*.svg")}
+    assert all(len(words) > 20 for words in shown.values())
+
+
+def test_the_readme_shows_drawings_that_are_kept():
+    text = (DOCS.parent / "README.md").read_text("utf-8")
+    named = re.findall(r'(?:src|srcset)="([^"]+)"', text)
+    assert len(named) == 2
+    assert [name for name in named if not (DOCS.parent / name).is_file()] == []
+
+
+def test_numbers_in_the_text_are_those_of_the_library():
+    def samples_of(num_chunks):
+        values = np.zeros((16 * num_chunks, 64, 128), "f4")
+        store = write_store(xr.Dataset({"t": (("time", "y", "x"), values)}), {"t": (16, 64, 128)})
+        opened = xloader.open(store).window(time=3, stride=1)
+        return opened.inputs("t", time=0).targets("t", time=2)
+
+    # Exactness: reads of twenty epochs. Lanes: reads with and without four lanes.
+    loader = samples_of(90).loader(batch_size=16, memory="16MiB", rank=0, world_size=1)
+    reads = []
+    for epoch in range(20):
+        loader.set_epoch(epoch)
+        reads.append(loader.explain().num_reads)
+    assert (min(reads), max(reads)) == (90, 94)
+    many = samples_of(360)
+    assert many.explain(batch_size=16, memory="16MiB").num_reads == 369
+    assert many.explain(batch_size=16, memory="48MiB", lanes=4).num_reads == 380

@@ -1,0 +1,61 @@
+"""The picture of the landing page shows what the library really does."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """The script that draws it."""
+    spec = importlib.util.spec_from_file_location("orders", DOCS / "drawings" / "orders.py")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look up their module by its name.
+    sys.modules["orders"] = module
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        del sys.modules["orders"]
+
+
+@pytest.fixture(scope="module")
+def orders(script, tmp_path_factory):
+    """The three orders, found anew."""
+    return script.find_orders(script.make_samples(str(tmp_path_factory.mktemp("orders"))))
+
+
+def test_the_files_are_those_that_the_script_draws(script, orders):
+    drawn = script.draw_all(orders)
+    assert {name: (DOCS / "_static" / name).read_text("utf-8") for name in drawn} == drawn
+
+
+def test_every_order_has_each_sample_once(script, orders):
+    for order in orders:
+        assert np.array_equal(np.sort(order.ids), np.arange(script.NUM_SAMPLES))
+
+
+def test_the_cache_of_the_full_shuffle_holds_ten_chunks(script):
+    stays = script.stays_in_cache(np.array([0, 16, 32, 1, 33, 17]), room=2)
+    # Chunks 0 1 2 0 2 1 in a cache of two: only the second need of chunk 2 finds it there.
+    assert sorted(stays) == [(0, 0, 2), (0, 3, 5), (1, 1, 3), (1, 5, 6), (2, 2, 6)]
+
+
+def test_the_page_names_the_numbers_of_the_drawing(orders):
+    page = (DOCS / "index.md").read_text("utf-8")
+    shuffled, ascending, paced = orders
+    assert re.search(r"draws from (\d+) chunks.*decoded ([\d.]+) times", page).groups() == (
+        str(round(shuffled.chunks_of_a_batch)),
+        f"{shuffled.decodes:.1f}",
+    )
+    assert f"decoded once, and a batch draws from {round(paced.chunks_of_a_batch)} chunks" in page
+    assert ascending.decodes == paced.decodes == ascending.chunks_of_a_batch == 1
