@@ -117,6 +117,7 @@ MADE_BY_XLOADER = {
     "Samples",
     "Split",
     "StoreInspection",
+    "VariableFigures",
 }
 """Classes that users do not call: how they are made is no part of the reference."""
 

@@ -26,7 +26,16 @@ MODULES = (
 """The modules whose ``__all__`` is public. Errors have a page, and a test, of their own."""
 
 NOT_FOR_USERS = {
-    "Loader": ("card", "check_state", "explain_from", "move_to", "preview_from", "state_at"),
+    "InterleavedLoader": ("bar_counts",),
+    "Loader": (
+        "bar_counts",
+        "card",
+        "check_state",
+        "explain_from",
+        "move_to",
+        "preview_from",
+        "state_at",
+    ),
     "Samples": REFUSED,
     "SourceRecorder": (*(name for name in dir(Source) if name[0] != "_"), "let_go", "weigh"),
     # Stores of other releases of zarr have it.

@@ -64,6 +64,15 @@ def test_every_drawing_is_shown_in_both_themes_and_described():
     assert all(len(words) > 20 for words in shown.values())
 
 
+def test_the_glossary_has_each_word_once():
+    lines = (DOCS / "reference" / "glossary.md").read_text("utf-8").splitlines()
+    heads = [line.split("|")[1] for line in lines if line.startswith("| ")]
+    words = [word.strip() for head in heads for word in head.split(", ") if head != " word "]
+    assert len(words) > 90
+    # A slot of the order is another thing than a slot of batches, and says so.
+    assert sorted(words) == sorted(set(words))
+
+
 def test_the_readme_shows_drawings_that_are_kept():
     text = (DOCS.parent / "README.md").read_text("utf-8")
     named = re.findall(r'(?:src|srcset)="([^"]+)"', text)

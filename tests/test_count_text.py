@@ -19,6 +19,7 @@ from xloader.testing import write_store
         (12345, "batch", "12,345 batches"),
         (np.int64(1234567), "load", "1,234,567 loads"),
         (np.float64(2.5), "fetch", "2.5 fetches"),
+        (2, "epoch", "2 epochs"),
     ],
 )
 def test_numbers_and_plurals(count, thing, text):

@@ -10,6 +10,8 @@ import pytest
 import xarray as xr
 import zarr
 
+from tests.cli.json_shapes import SHAPES, check
+from xloader.cli.json_output import to_json
 from xloader.demo import store as demo_store
 from xloader.demo.climate import measure_climate
 from xloader.demo.maps import is_periodic, lead_label, row_weights
@@ -466,6 +468,7 @@ def test_the_whole_demo_on_a_small_world(tmp_path, capsys):
     assert result.speed.is_whole_epoch
     assert result.speed.delivered_nbytes == 122 * 2 * 4 * 19 * 36 * 4
     assert result.picture.stat().st_size > 10_000
+    check(to_json(result), SHAPES["demo"])
     printed = capsys.readouterr().out
     assert "Time ran out" not in printed
     for words in (

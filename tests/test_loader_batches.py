@@ -264,7 +264,7 @@ def test_what_a_report_says(store: CountingStore) -> None:
         assert report.delivered_nbytes == 35 * (2 * 20 * 4 + 20 * 2) == 35 * sizes[0] // 4
         assert 0 <= report.wait_seconds <= report.seconds
         assert report.bottleneck in ("consumer", "fetch", "decode", "gather", "transform", "lock")
-        for word in ("35 in 9 batches", f"{report.num_reads} chunks", "delivered", "waited"):
+        for word in ("35 in 9 batches", f"{report.num_reads} requests", "delivered", "waited"):
             assert word in str(report)
             assert word in report._repr_html_()
         assert report.to_dict()["num_reads"] == report.num_reads

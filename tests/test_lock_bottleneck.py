@@ -185,7 +185,7 @@ def test_a_consumer_that_may_hold_the_lock() -> None:
     assert advise(busy).startswith(
         "The threads wait for Python's lock 40% of their time at work: "
         "Python code of the consumer may hold it, and with processes=1 the loader would not need "
-        "it. The consumer takes 95% of the time"
+        "it. The training loop is what you wait for, 95% of the time"
     )
     assert "lock" not in advise(replace(busy, has_lock=False))
 

@@ -175,6 +175,7 @@ def test_laws(case: Case, processes: int) -> None:
                 delivered += batch.ids[~batch.is_padding].tolist()
             report = loader.report()
         assert report.num_reads == expected.num_reads
+        assert report.variables == expected.variables
         assert report.num_samples == expected.num_samples
         assert report.peak_nbytes <= expected.peak_nbytes
     counts = np.bincount(delivered, minlength=1)

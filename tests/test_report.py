@@ -122,7 +122,7 @@ def test_the_consumer_is_the_bottleneck_where_it_waits_for_little() -> None:
     assert effort(tally).bottleneck == "consumer"
     least = 0.5 + 4 / 2
     assert text == (
-        "The consumer takes 95% of the time: the loader could deliver "
+        "The training loop is what you wait for, 95% of the time: the loader could deliver "
         f"{4 / least:.2f} GB/s, {1000 / least:.0f} samples/s, 4.0 times as fast as now."
     )
 
@@ -139,7 +139,7 @@ def test_the_consumer_is_the_bottleneck_where_it_takes_longer_than_the_loader() 
 def test_a_loader_that_is_as_slow_as_its_consumer() -> None:
     tally = Tally(wait_seconds=0.5, decode_seconds=20.0, workers=gauge(1.0, 19.0))
     assert advise(effort(tally)) == (
-        "The consumer takes 95% of the time, and the loader needs as long: "
+        "The training loop is what you wait for, 95% of the time, and the loader needs as long: "
         "the epoch gets faster only if both do."
     )
 
@@ -257,7 +257,7 @@ def test_a_slow_consumer_holds_an_epoch_up() -> None:
     report = report_of(samples, sleep=0.05)
     assert report.bottleneck == "consumer"
     assert report.headroom > 2
-    assert report.advice.startswith("The consumer takes")
+    assert report.advice.startswith("The training loop is what you wait for")
     assert f"{report.headroom:.1f} times as fast" in str(report)
 
 
@@ -328,7 +328,7 @@ def test_a_report_counts_by_its_own_names() -> None:
     assert list(report.busy_seconds) == ["fetch", "decode", "gather", "transform"]
     assert 0 < report.least_seconds <= report.seconds
     assert report.headroom == pytest.approx(report.seconds / report.least_seconds)
-    for word in ("threads", "headroom", "bottleneck", report.bottleneck, "samples/s"):
+    for word in ("threads", "cores", "bottleneck", report.bottleneck, "samples/s"):
         assert word in str(report)
         assert word in report._repr_html_()
 

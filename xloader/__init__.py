@@ -23,6 +23,7 @@ from xloader.mosaic.merged_boxes import MosaicSummary
 from xloader.mosaic.mosaic import Mosaic
 from xloader.planning.explain import Explanation
 from xloader.planning.plan_comparison import ComparedPlan, PlanComparison
+from xloader.planning.variable_figures import VariableFigures
 from xloader.recipe.recipe import Recipe
 
 # Importing the module registers the accessor `Dataset.xloader`; nothing else is needed.
@@ -68,6 +69,7 @@ __all__ = [
     "SampleMask",
     "Samples",
     "Split",
+    "VariableFigures",
     "World",
     "__version__",
     "concat",

@@ -94,6 +94,14 @@ FIGURES = {
     "streams": int,
     "spread": int,
     "lanes": int,
+    "variables": {
+        str: {
+            "num_chunks": int,
+            "num_reads": int,
+            "read_nbytes": int,
+            "read_amplification": NUMBER,
+        }
+    },
     "paths": {str: str},
     "gather": str,
     "transfer": str,

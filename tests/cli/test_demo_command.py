@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
+import click
 import click.testing
 import numpy as np
 import pytest
@@ -82,6 +84,26 @@ def test_a_store_that_is_not_there(tmp_path):
     result = run("demo", "--store", str(tmp_path / "nothing.zarr"))
     assert result.exit_code == 2
     assert "no store or file to open" in result.output
+
+
+def test_with_json_the_text_of_the_run_goes_to_standard_error(monkeypatch, tmp_path):
+    for name in ("torch", "matplotlib", "tqdm"):
+        pytest.importorskip(name)
+    from xloader.demo import run as demo_run
+
+    class Result:
+        def to_dict(self):
+            return {"picture": str(tmp_path)}
+
+    def run_demo(options):
+        click.echo("Trained 3 steps")
+        return Result()
+
+    monkeypatch.setattr(demo_run, "run_demo", run_demo)
+    result = run("demo", "--json")
+    assert json.loads(result.stdout) == {"picture": str(tmp_path)}
+    assert result.stderr == "Trained 3 steps\n"
+    assert run("demo").stdout == "Trained 3 steps\n"
 
 
 def test_a_missing_library_is_named_with_its_remedy(monkeypatch):

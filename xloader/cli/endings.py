@@ -12,6 +12,7 @@ code meaning
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from xloader.errors import XloaderError
 INCOMPLETE: Final = 1
 FAILED: Final = 2
 INTERRUPTED: Final = 130
+
+_ASYNCIO: Final = logging.getLogger("asyncio")
 
 
 @contextmanager
@@ -41,12 +44,15 @@ def plain_endings(on_interrupt: str = "") -> Iterator[None]:
     SystemExit
         With 2 after an `XloaderError`, and 130 after Ctrl-C.
     """
+    _ASYNCIO.addFilter(_is_shown)
     with warnings.catch_warnings():
         warnings.showwarning = _OncePerText()
         try:
             yield
         except XloaderError as error:
             click.echo(f"Error: {error}", err=True)
+            for note in getattr(error, "__notes__", ()):
+                click.echo(note, err=True)
             sys.exit(FAILED)
         except KeyboardInterrupt:
             click.echo(f"Interrupted. {on_interrupt}".rstrip(), err=True)
@@ -68,6 +74,15 @@ def end_incomplete(message: str) -> None:
     """
     click.echo(message, err=True)
     sys.exit(INCOMPLETE)
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    """Whether a record is shown: not if it is a further error beside the one that is raised.
+
+    zarr opens arrays at the same time. If several of them fail, it raises the first error, and
+    asyncio logs the others with their tracebacks, some of them when the process ends.
+    """
+    return not record.getMessage().startswith("Task exception was never retrieved")
 
 
 class _OncePerText:

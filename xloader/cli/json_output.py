@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from pathlib import PurePath
 from typing import Any
 
 import click
-import numpy as np
 import xarray as xr
+
+from xloader.core.json_values import to_json_value
 
 
 def print_json(value: Any) -> None:
@@ -43,32 +39,11 @@ def to_json(value: Any) -> Any:
 
     Examples
     --------
+    >>> import numpy as np
     >>> to_json({"mean": np.array([278.5, np.nan]), "time": np.datetime64("2001-01-01")})
     {'mean': [278.5, None], 'time': '2001-01-01'}
     """
-    if isinstance(value, np.ndarray | np.generic):
-        value = np.asarray(value)
-        # As numbers, dates would lose their meaning.
-        value = value.astype(str) if value.dtype.kind in "mM" else value
-        value = value.tolist()
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, xr.Dataset):
-        return _dataset_to_json(value)
-    if isinstance(value, Mapping):
-        return {str(key): to_json(held) for key, held in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [to_json(held) for held in value]
-    if isinstance(value, dt.datetime | dt.date):
-        return value.isoformat()
-    if callable(getattr(value, "to_dict", None)):
-        return to_json(value.to_dict())
-    if is_dataclass(value):
-        held = {own.name: getattr(value, own.name) for own in fields(value)}
-        return to_json(held)
-    return str(value) if not isinstance(value, PurePath) else value.as_posix()
+    return to_json_value(value, {xr.Dataset: _dataset_to_json})
 
 
 def _dataset_to_json(dataset: xr.Dataset) -> dict[str, Any]:

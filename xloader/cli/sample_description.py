@@ -12,9 +12,10 @@ from click.shell_completion import CompletionItem
 
 from xloader.cli import option_texts
 from xloader.cli.option_texts import Texts
-from xloader.errors import OptionError
+from xloader.errors import ArrayNotGroupError, OptionError, UnsupportedDataError
 from xloader.samples.samples import Samples
 from xloader.samples.samples import open as open_samples
+from xloader.sources.stores.redaction import safe_name
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,17 @@ class SampleDescription:
         XloaderError
             If a text cannot be read, or as the verbs raise it.
         """
-        samples = open_samples(
-            self.store,
-            variables=self.variable_names or None,
-            group=self.group,
-            storage_options=self.storage_options,
-        )
+        try:
+            samples = open_samples(
+                self.store,
+                variables=self.variable_names or None,
+                group=self.group,
+                storage_options=self.storage_options,
+            )
+        except UnsupportedDataError as error:
+            if not isinstance(error, ArrayNotGroupError):
+                error.add_note(f"xloader inspect {safe_name(self.store)} shows what is broken.")
+            raise
         samples = self._selected(samples)
         if self.has_windows:
             samples = samples.window(**self._window_arguments())

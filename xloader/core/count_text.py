@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_HISSES: Final = ("s", "x", "sh", "ch")
+_HISSES: Final = ("s", "x", "sh", "tch")
 
 
 def show_count(count: float, thing: str) -> str:
@@ -26,8 +26,8 @@ def show_count(count: float, thing: str) -> str:
     --------
     >>> show_count(1, "sample"), show_count(2048, "source chunk"), show_count(0, "batch")
     ('1 sample', '2,048 source chunks', '0 batches')
-    >>> show_count(1.5, "hour")
-    '1.5 hours'
+    >>> show_count(1.5, "epoch")
+    '1.5 epochs'
     """
     number = f"{int(count):,}" if count == int(count) else f"{count:,g}"
     return f"{number} {thing if count == 1 else _plural(thing)}"

@@ -102,10 +102,18 @@ class Group:
         """
         return sum(d.num_chunks_per_block * d.max_chunk_nbytes for d in self.demands)
 
+    @cached_property
+    def unit_read_nbytes(self) -> int:
+        """Decoded bytes read at one element of the windowed dimensions, of all variables."""
+        return sum(demand.unit_read_nbytes for demand in self.demands)
+
     def read_nbytes(self, blocks: Ints) -> Ints:
         """Decoded bytes of the chunks read for each block, not cut down to the selection."""
-        unit = sum(demand.unit_read_nbytes for demand in self.demands)
-        return self._product(unit, blocks, lambda axis, index: axis.read_sizes[index])
+        return self.unit_read_nbytes * self.read_elements(blocks)
+
+    def read_elements(self, blocks: Ints) -> Ints:
+        """Elements of each block along the windowed dimensions, with whole stored chunks."""
+        return self._product(1, blocks, lambda axis, index: axis.read_sizes[index])
 
     def _product(self, unit: int, blocks: Ints, sizes: Callable[[Axis, Ints], Ints]) -> Ints:
         """A number of bytes times the sizes of each block along the windowed dimensions.

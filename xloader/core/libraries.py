@@ -50,3 +50,21 @@ def require_matplotlib() -> None:
         raise MissingDependencyError(
             "pictures need matplotlib", given="not installed", remedy=extra_remedy("viz")
         )
+
+
+def require_tqdm() -> None:
+    """Check that progress bars can be shown, without importing tqdm.
+
+    Raises
+    ------
+    MissingDependencyError
+        If tqdm is not installed.
+
+    Examples
+    --------
+    >>> require_tqdm()
+    """
+    if find_spec("tqdm") is None:
+        raise MissingDependencyError(
+            "progress bars need tqdm", given="not installed", remedy=extra_remedy("viz")
+        )

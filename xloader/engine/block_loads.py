@@ -400,7 +400,7 @@ class BlockLoads:
 
     def _count(self, bundle: Bundle, done: Done) -> None:
         tally, outcome, seconds = self._tally, done.outcome, done.seconds
-        tally.num_reads += bundle.num_reads
+        tally.add_reads([] if bundle.is_computed else bundle.reads)
         tally.num_missing += outcome.num_missing
         # If the source makes requests without `Attempts`, it counts them itself.
         tally.num_requests += bundle.num_requests or outcome.num_requests
@@ -423,5 +423,5 @@ class BlockLoads:
             block.error = block.error or bundle.error
             block.num_reads_left -= 1
             if block.is_loaded:
-                self._tally.read_nbytes += block.begin.read_nbytes
+                self._tally.add_nbytes(block.begin.group, block.begin.read_nbytes)
                 self._on_loaded(block, load.open_batch)

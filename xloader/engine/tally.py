@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from operator import attrgetter
 from typing import Final
 
 from xloader.engine.buffers import BlockPool
 from xloader.engine.work_clock import Kind, WorkTime, no_work
+from xloader.sources.base import Read
+
+_VARIABLE_OF: Final = attrgetter("variable")
 
 
 @dataclass
@@ -71,6 +76,10 @@ class Tally:
         computed do not count.
     read_nbytes : int
         Decoded bytes of the chunks of all loaded blocks, not cut down to the selection.
+    variable_reads : Counter of str
+        ``num_reads`` by variable.
+    group_nbytes : Counter of int
+        ``read_nbytes`` by the index of the group of variables.
     num_missing : int
         Absent chunks, read as the fill value.
     num_requests, num_retries : int
@@ -115,6 +124,8 @@ class Tally:
 
     num_reads: int = 0
     read_nbytes: int = 0
+    variable_reads: Counter[str] = field(default_factory=Counter)
+    group_nbytes: Counter[int] = field(default_factory=Counter)
     num_missing: int = 0
     num_requests: int = 0
     num_retries: int = 0
@@ -168,6 +179,17 @@ class Tally:
         if is_awaited is not None:
             self.is_awaited = is_awaited
 
+    def add_reads(self, reads: Sequence[Read]) -> None:
+        """Count chunks that were read, in all and by variable."""
+        if reads:
+            self.num_reads += len(reads)
+            self.variable_reads.update(map(_VARIABLE_OF, reads))
+
+    def add_nbytes(self, group: int, nbytes: int) -> None:
+        """Count the decoded bytes of the chunks of a loaded block, given the index of its group."""
+        self.read_nbytes += nbytes
+        self.group_nbytes[group] += nbytes
+
     def add_work(self, laps: Mapping[Kind, WorkTime]) -> None:
         """Add the time that a worker was at work.
 
@@ -196,6 +218,8 @@ class Tally:
             setattr(self, name, sum(getattr(tally, name) for tally in tallies))
         self.batches_nbytes = batches_nbytes
         self.peak_nbytes = batches_nbytes + sum(tally.peak_nbytes for tally in tallies)
+        self.variable_reads = sum((tally.variable_reads for tally in tallies), Counter())
+        self.group_nbytes = sum((tally.group_nbytes for tally in tallies), Counter())
         self.skipped = {key: None for tally in tallies for key in tally.skipped}
         for kind in self.work:
             self.work[kind] = reduce(WorkTime.plus, (t.work[kind] for t in tallies), WorkTime())

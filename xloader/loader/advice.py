@@ -110,14 +110,24 @@ def show_speed(nbytes: float, num_samples: float) -> str:
     >>> show_speed(3.14e9, 51234.5), show_speed(1.2e6, 3.21)
     ('3.14 GB/s, 51,234 samples/s', '1.2 MB/s, 3.2 samples/s')
     """
-    size = f"{nbytes / 1e9:.2f} GB/s" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB/s"
-    return f"{size}, {num_samples:,.{0 if num_samples >= 100 else 1}f} samples/s"
+    return f"{show_rate(nbytes)}, {num_samples:,.{0 if num_samples >= 100 else 1}f} samples/s"
+
+
+def show_rate(nbytes: float) -> str:
+    """Bytes a second as text.
+
+    Examples
+    --------
+    >>> show_rate(3.14e9), show_rate(1.2e6)
+    ('3.14 GB/s', '1.2 MB/s')
+    """
+    return f"{nbytes / 1e9:.2f} GB/s" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB/s"
 
 
 def _of_consumer(effort: EpochEffort) -> str:
     least = effort.least_seconds
     speed = show_speed(effort.delivered_nbytes / least, effort.num_samples / least)
-    taken = f"The consumer takes {1 - effort.wait_share:.0%} of the time"
+    taken = f"The training loop is what you wait for, {1 - effort.wait_share:.0%} of the time"
     if effort.is_locked:
         taken = (
             f"The threads wait for Python's lock {effort.lock_share:.0%} of their time at work: "

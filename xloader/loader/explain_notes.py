@@ -186,33 +186,6 @@ def reads_often(expected: Explanation, options: LoaderOptions) -> bool:
     return expected.read_amplification > options.max_amplification
 
 
-def chunks_note(expected: Explanation, options: LoaderOptions, is_resident: bool) -> str:
-    """Say that other chunks may suit the samples better, and how to find them.
-
-    Parameters
-    ----------
-    expected : Explanation
-        The prediction.
-    options : LoaderOptions
-        The options of the loader.
-    is_resident : bool
-        Whether the memory holds the whole selection.
-
-    Returns
-    -------
-    str
-        The note; empty if a shuffle mixes well and reads no more than allowed.
-    """
-    # A spread that the user chose may be the cause, whatever the chunks.
-    if not options.shuffle or options.spread is not None or is_resident:
-        return ""
-    found = ["batches mix poorly"] * mixes_poorly(expected)
-    found += ["chunks are read several times"] * reads_often(expected, options)
-    if not found:
-        return ""
-    return f"{' and '.join(found)}: samples.advise(...) with these options looks for better chunks"
-
-
 def overlap_note(recipe: Recipe) -> str:
     """Say how many samples overlapping windows would give, if no stride was chosen.
 

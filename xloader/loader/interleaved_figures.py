@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +15,7 @@ from xloader.loader.advice import show_speed
 from xloader.loader.report import Report
 from xloader.planning.cost_figures import Figures, FigureTable
 from xloader.planning.explain import Explanation
+from xloader.planning.variable_figures import VariableFigures, sum_variables
 from xloader.recipe.recipe import find
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class InterleavedFigures(FigureTable):
         Whether the counts are exact.
     shares : dict of str to SetShare
         The part of each set in an epoch.
+    variables : dict of str to VariableFigures
+        The reads of each variable, by set and variable, such as ``"era5/t2m"``.
     """
 
     num_samples: int
@@ -90,6 +93,7 @@ class InterleavedFigures(FigureTable):
     dropped_windows: Mapping[str, int]
     is_exact: bool
     shares: Mapping[str, SetShare]
+    variables: Mapping[str, VariableFigures]
 
     def _rows(self) -> list[tuple[str, str]]:
         mixing = f"{self.mixing:.1f} regions a batch; full shuffles have {self.full_mixing:.1f}"
@@ -282,23 +286,21 @@ def find_set(sets: Mapping[str, T], name: str | None, call: str) -> T:
     return sets[chosen]
 
 
-def summed(figures: Sequence[Figures]) -> dict[str, Any]:
+def summed(sets: Mapping[str, Figures]) -> dict[str, Any]:
     """The figures of several sets that are sums: reads, bytes, regions and dropped windows.
 
     Parameters
     ----------
-    figures : sequence of Figures
+    sets : mapping of str to Figures
         The figures of each set's loader.
     """
-    num_reads = sum(own.num_reads for own in figures)
-    needed = sum(own.num_reads / (own.read_amplification or 1.0) for own in figures)
+    figures = list(sets.values())
+    variables = {f"{name}/{v}": own for name, s in sets.items() for v, own in s.variables.items()}
     dropped: Counter[str] = Counter()
     for own in figures:
         dropped.update(own.dropped_windows)
     return {
-        "num_reads": num_reads,
-        "read_nbytes": sum(own.read_nbytes for own in figures),
-        "read_amplification": num_reads / needed if needed else 0.0,
+        **sum_variables(variables),
         "mixing": sum(own.mixing for own in figures),
         "full_mixing": sum(own.full_mixing for own in figures),
         "num_dropped_windows": sum(own.num_dropped_windows for own in figures),

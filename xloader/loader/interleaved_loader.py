@@ -23,11 +23,7 @@ from numpy.typing import NDArray
 from xloader.core.messages import names_function
 from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World, find_world
-from xloader.errors import (
-    ClosedError,
-    OptionError,
-    StateError,
-)
+from xloader.errors import ClosedError, OptionError, StateError
 from xloader.loader.batch import Batch
 from xloader.loader.composed_run import (
     NUM_HELD,
@@ -38,6 +34,7 @@ from xloader.loader.composed_run import (
     SetFeed,
 )
 from xloader.loader.cursor import Cursor, Position
+from xloader.loader.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun
 from xloader.loader.interleaved_figures import (
     InterleavedExplanation,
@@ -291,7 +288,7 @@ class InterleavedLoader:
             sets=sets,
             num_shared_reads=sum(own.num_shared_reads for own in sets.values()),
             notes=(*notes, *self._rounding_note(told)),
-            **summed(list(sets.values())),
+            **summed(sets),
         )
 
     def preview(
@@ -331,8 +328,7 @@ class InterleavedLoader:
         self._check_open()
         made, start = self._settle(), self._cursor.start
         loader = find_set(made.loaders, name, "loader.preview")
-        index = list(made.loaders.values()).index(loader)
-        first = made.interleaving.begin(index, start.step)
+        first = made.interleaving.begin([*made.loaders.values()].index(loader), start.step)
         # After its last batch, a loader says itself that nothing is left.
         position = Position(start.epoch, len(loader) if first is None else first)
         return loader.preview_from(position, num_rows, channel)
@@ -378,8 +374,28 @@ class InterleavedLoader:
             seconds=seconds,
             wait_seconds=sum(own.wait_seconds for own in every),
             **worst_wait(reports, seconds),
-            **summed(list(every)),
+            **summed(reports),
         )
+
+    def progress(self, **tqdm_options: Any) -> Any:
+        """Iterate over an epoch with a progress bar of tqdm; see :meth:`Loader.progress`.
+
+        Parameters
+        ----------
+        **tqdm_options
+            Keyword arguments of ``tqdm.auto.tqdm``.
+
+        Returns
+        -------
+        tqdm.tqdm
+            The bar. Iterate over it in place of the loader.
+
+        Raises
+        ------
+        MissingDependencyError
+            If tqdm is not installed.
+        """
+        return make_bar(self, self._cursor.start.step, tqdm_options)
 
     def close(self) -> None:
         """Stop the threads and release the memory. It may be called more than once."""
@@ -437,6 +453,17 @@ class InterleavedLoader:
         """Lock under which iterations begin and end."""
         # One per process: a lock held by another thread during a fork stays locked in the child.
         return self._locks.setdefault(os.getpid(), threading.RLock())
+
+    def bar_counts(self) -> BarCounts:
+        """The counters of the epoch under way, or of the last one, for a progress bar."""
+        progress = self._progress
+        if progress is None:
+            return NOTHING_YET
+        own = [loader.bar_counts() for loader in progress.loaders.values()]
+        seconds = progress.end - progress.begin if progress.num_steps else 0.0
+        read_nbytes = sum(counts.read_nbytes for counts in own)
+        waited = sum(counts.wait_seconds for counts in own)
+        return BarCounts(progress.begin, read_nbytes, seconds, waited)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -28,6 +28,7 @@ from xloader.loader.batch_origin import BatchOrigin
 from xloader.loader.cursor import Cursor, Position
 from xloader.loader.device_path import DevicePath
 from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
+from xloader.loader.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun
 from xloader.loader.explain_notes import processes_note
 from xloader.loader.job_factory import name_chunks
@@ -406,6 +407,39 @@ class Loader:
         refusal = "" if self._device_path is None else self._device_path.refusal
         return replace(self._progress.report(), pinning_refusal=refusal)
 
+    def progress(self, **tqdm_options: Any) -> Any:
+        """Iterate over an epoch with a progress bar of tqdm, in a terminal or a notebook.
+
+        The bar counts batches. It also shows the decoded bytes read a second, and the share of the
+        time in which the training loop waited for a batch. It begins where the next ``iter``
+        begins, also after :meth:`load_state_dict`.
+
+        Parameters
+        ----------
+        **tqdm_options
+            Keyword arguments of ``tqdm.auto.tqdm``, such as ``desc``. By default, only rank 0 shows
+            a bar: pass ``disable=False`` for all ranks, ``disable=True`` for none.
+
+        Returns
+        -------
+        tqdm.tqdm
+            The bar. Iterate over it in place of the loader; ``set_postfix`` adds figures to it.
+
+        Raises
+        ------
+        MissingDependencyError
+            If tqdm is not installed.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xloader
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+        >>> loader = xloader.open(ds).window(time=2).loader(batch_size=4, output="numpy")
+        >>> [len(batch.ids) for batch in loader.progress(disable=True)]
+        [4, 1]
+        """
+        return make_bar(self, self._cursor.start.step, tqdm_options)
+
     def close(self) -> None:
         """Stop the threads and release the memory. It may be called more than once.
 
@@ -482,6 +516,11 @@ class Loader:
         # One per process: a lock held by another thread during a fork stays locked in the child.
         return self._locks.setdefault(os.getpid(), threading.RLock())
 
+    def bar_counts(self) -> BarCounts:
+        """The counters of the epoch under way, or of the last one, for a progress bar."""
+        progress = self._progress
+        return NOTHING_YET if progress is None else progress.bar_counts()
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError("the loader is closed", remedy="make a new loader")
@@ -522,6 +561,8 @@ class Loader:
                 self.options.num_threads,
                 rank_plan.batch_size,
                 rank_plan.is_direct,
+                rank_plan.footprint.groups,
+                self.options.processes > 0,
             )
             self._run, self._progress = run, progress
             self._cursor.restart()

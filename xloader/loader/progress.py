@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from xloader.compiled.library import load_library
+from xloader.core.footprint import Group
 from xloader.core.options import usable_cores
 from xloader.engine.job import Delivery
 from xloader.engine.tally import Tally
 from xloader.loader.advice import advise
 from xloader.loader.bottleneck import EpochEffort
+from xloader.loader.epoch_bar import BarCounts
 from xloader.loader.epoch_series import EpochSeries, SeriesRecorder
 from xloader.loader.report import Report
 from xloader.planning.budget import Budget
 from xloader.planning.explain import Explanation
+from xloader.planning.variable_figures import measured_variables, sum_variables
 
 
 @dataclass
@@ -38,6 +42,10 @@ class EpochProgress:
         Number of rows of a full batch.
     is_direct : bool
         Whether no variable is read through xarray.
+    groups : sequence of Group
+        The groups of variables that samples need.
+    has_processes : bool
+        Whether other processes make the batches.
     begin, cpu_begin : float
         When the first batch was asked for, by ``time.perf_counter`` and by ``time.process_time``; 0
         before.
@@ -69,6 +77,8 @@ class EpochProgress:
     num_asked: int
     batch_size: int
     is_direct: bool
+    groups: Sequence[Group]
+    has_processes: bool
     begin: float = 0.0
     cpu_begin: float = 0.0
     end: float = 0.0
@@ -108,15 +118,20 @@ class EpochProgress:
         self.end, self.cpu_end = time.perf_counter(), time.process_time()
         self.recorder.add(self.num_steps, self.end - self.begin, self.delivered_nbytes, self.tally)
 
+    def bar_counts(self) -> BarCounts:
+        """The counters that a progress bar shows."""
+        seconds = self.end - self.begin if self.num_steps else 0.0
+        return BarCounts(self.begin, self.tally.read_nbytes, seconds, self.tally.wait_seconds)
+
     def report(self) -> Report:
         """Make the report of the epoch so far."""
         tally, expected, effort = self.tally, self.expected, self._effort()
+        variables = measured_variables(
+            self.groups, expected.variables, tally.variable_reads, tally.group_nbytes
+        )
         return Report(
             num_samples=self.num_samples,
             num_steps=self.num_steps,
-            num_reads=tally.num_reads,
-            read_nbytes=tally.read_nbytes,
-            read_amplification=effort.read_amplification,
             peak_nbytes=tally.peak_nbytes,
             mixing=self.num_regions / self.num_full if self.num_full else expected.mixing,
             full_mixing=expected.full_mixing,
@@ -146,8 +161,21 @@ class EpochProgress:
             least_seconds=effort.least_seconds,
             bottleneck=effort.bottleneck,
             advice=advise(effort),
+            cpu_seconds=effort.cpu_seconds + self._other_cpu_seconds,
+            num_cores=effort.num_cores,
+            # The schedule of the epoch would take memory for as long as a report is kept.
+            _expected=replace(expected, _times=None),
             _series=self._series(),
+            # Threads go on counting meanwhile, so the totals are sums of what was found.
+            **sum_variables(variables),
         )
+
+    @property
+    def _other_cpu_seconds(self) -> float:
+        """Estimated seconds on a core of the processes that make batches, without this one."""
+        if not self.has_processes or not self.num_steps:
+            return 0.0
+        return sum(time.cpu_seconds for time in self.tally.work.values())
 
     def _series(self) -> EpochSeries | None:
         if not self.num_steps:

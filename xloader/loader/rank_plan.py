@@ -15,17 +15,15 @@ from xloader.core.messages import warn_caller
 from xloader.core.options import LoaderOptions, divisors_of
 from xloader.engine.batch_slots import BatchSlots
 from xloader.errors import (
-    AmplificationWarning,
     EmptyEpochWarning,
     EmptySamplesError,
     LanesError,
     MemoryBudgetError,
-    MixingWarning,
     OptionError,
-    show_memory,
 )
 from xloader.loader import explain_notes
-from xloader.loader.explain_notes import chunks_note, mixes_poorly, reads_often
+from xloader.loader.explain_notes import mixes_poorly, reads_often
+from xloader.loader.memory_advice import EnoughMemory, MemoryAdvice
 from xloader.planning.epoch import Epoch
 from xloader.planning.epoch_parts import EpochParts
 from xloader.planning.explain import Cached, Explanation, explain_epoch
@@ -109,6 +107,8 @@ class RankPlan:
         prefetch = plan.budget.num_batches - 2
         other.options = dataclasses.replace(self.options, seed=seed, prefetch=prefetch)
         other._planned = None
+        # It is about the plan, and is made anew.
+        other.__dict__.pop("_memory_advice", None)
         other._check_padding()
         other._check_processes()
         return other
@@ -295,7 +295,7 @@ class RankPlan:
             Why the system refused to pin the memory of batches; empty if it did not.
         """
         recipe, layouts, device = self.recipe, self.layouts, self.options.device
-        notes = self._empty_note, chunks_note(expected, self.options, self.plan.is_resident)
+        notes = self._empty_note, self._memory_advice.note(expected)
         noted = explain_notes.with_notes(
             expected, recipe, layouts, *notes, packed_fields=packed_fields
         )
@@ -374,41 +374,23 @@ class RankPlan:
         if self._has_warned or not self.options.shuffle or self.plan.is_resident:
             return
         self._has_warned = True
-        is_poor, is_costly = mixes_poorly(expected), reads_often(expected, self.options)
-        if not is_poor and not is_costly:
-            return
-        remedy = f"pass {show_memory(self._enough_memory())}, or see samples.advise() on chunks"
-        if self.options.spread is not None:
-            remedy = f"leave out spread, and {remedy}"
-        if self.options.lanes is not None and self.options.lanes > 1:
-            lanes = f"lanes={self.options.lanes} must all fit in the memory of one rank"
-            remedy += f"; fewer lanes mix better too: {lanes}"
-        if is_poor:
-            warn_caller(
-                f"{label}batches mix {expected.mixing:.1f} regions, those of a full shuffle "
-                f"{expected.full_mixing:.1f}: {remedy}",
-                MixingWarning,
-            )
-        if is_costly:
-            warn_caller(
-                f"{label}each chunk will be read {expected.read_amplification:.2f} times, more "
-                f"than max_amplification={self.options.max_amplification}: {remedy}",
-                AmplificationWarning,
-            )
+        for message, category in self._memory_advice.warnings(expected):
+            warn_caller(f"{label}{message}", category)
 
-    def _enough_memory(self) -> int:
-        """The memory in bytes, doubled until a plan gives no reason for a warning."""
+    @cached_property
+    def _memory_advice(self) -> MemoryAdvice:
+        return MemoryAdvice(self.plan, self.footprint, self.options, self._try_memory)
+
+    def _try_memory(self, memory: int) -> EnoughMemory | None:
+        """The figures of a plan for another memory; None if it mixes poorly or reads too often."""
         # With a small spread given by the user, no amount of memory would mix well enough.
-        options = dataclasses.replace(self.options, spread=None)
-        while True:
-            options = dataclasses.replace(options, memory=2 * options.memory_nbytes)
-            plan = self._make_plan(options, self.plan.workers)
-            if plan.is_resident:
-                return options.memory_nbytes
-            epoch = Epoch(self._planned_footprint, plan, options.seed, 0, options.drop_last)
-            expected = explain_epoch(epoch, [range(epoch.sublanes.num)], {})
-            if not mixes_poorly(expected) and not reads_often(expected, options):
-                return options.memory_nbytes
+        options = dataclasses.replace(self.options, spread=None, memory=memory)
+        plan = self._make_plan(options, self.plan.workers)
+        epoch = Epoch(self._planned_footprint, plan, options.seed, 0, options.drop_last)
+        told = explain_epoch(epoch, [range(epoch.sublanes.num)], {})
+        if not plan.is_resident and (mixes_poorly(told) or reads_often(told, options)):
+            return None
+        return EnoughMemory(memory, told.mixing, told.read_amplification, plan.is_resident)
 
     def _make_plan(self, options: LoaderOptions, workers: int) -> Plan:
         return make_plan(self._planned_footprint, self._planned_layouts, options, workers)

@@ -5,6 +5,7 @@ The cost has the same names as in the explanation, which predicts it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,14 +15,20 @@ from xloader.core.libraries import require_matplotlib
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
 from xloader.html.cards import CardPart
-from xloader.loader.advice import show_speed
+from xloader.loader.advice import show_rate, show_speed
 from xloader.loader.bottleneck import STAGES
 from xloader.loader.epoch_series import EpochSeries
 from xloader.loader.time_bars import time_parts
 from xloader.planning.cost_figures import Figures
+from xloader.planning.explain import Explanation
+from xloader.planning.figure_comparison import comparison_tables
+from xloader.planning.figure_tables import TitledTable
 
 if TYPE_CHECKING:
     from xloader.plots.canvas import Picture
+
+_COMPARED_ROWS = ("reads", "amplification", "mixing", "memory")
+"""Rows that are left out where the table beside the plan has them."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,11 @@ class Report(Figures):
         Seconds from the first request for a batch to the last batch.
     wait_seconds : float
         Seconds in which the consumer waited for a batch.
+    cpu_seconds : float
+        Seconds that all threads of this process were on a core, those of the training loop
+        included. With ``processes=``, the time of the loader's processes is added as estimated.
+    num_cores : int
+        Number of cores that this process may use.
     num_threads : int
         Number of threads that read, gathered and transformed.
     busy_seconds : mapping of str to float
@@ -105,12 +117,15 @@ class Report(Figures):
     busy_seconds: Mapping[str, float]
     lock_wait_seconds: float
     core_wait_seconds: float
+    cpu_seconds: float
+    num_cores: int
     num_ahead: int
     ahead_seconds: float
     least_seconds: float
     bottleneck: str
     advice: str
     pinning_refusal: str = ""
+    _expected: Explanation | None = field(default=None, compare=False, repr=False)
     _series: EpochSeries | None = field(default=None, compare=False, repr=False)
 
     def plot(self) -> Picture:
@@ -154,6 +169,56 @@ class Report(Figures):
         )
 
     @property
+    def expected(self) -> Explanation | None:
+        """The prediction for the epoch, for all of it also where it was broken off.
+
+        After a resume it is the rest of the epoch. It has no notes and cannot be drawn:
+        ``loader.explain()`` has notes and ``plot()``.
+        """
+        return self._expected
+
+    @property
+    def requests_per_second(self) -> float:
+        """Requests made of the store, a second."""
+        return self._per_second(self.num_requests)
+
+    @property
+    def delivered_nbytes_per_second(self) -> float:
+        """Bytes of the batches delivered, a second."""
+        return self._per_second(self.delivered_nbytes)
+
+    @property
+    def read_nbytes_per_second(self) -> float:
+        """Decoded bytes of the chunks read, a second."""
+        return self._per_second(self.read_nbytes)
+
+    @property
+    def cores_busy(self) -> float:
+        """Average number of cores that computed for this process; see ``cpu_seconds``."""
+        return self._per_second(self.cpu_seconds)
+
+    def to_json(self, indent: int | None = 2, *, with_plan: bool = False) -> str:
+        """The figures as JSON.
+
+        Parameters
+        ----------
+        indent : int, optional
+            Spaces by which nested parts are indented; None for one line.
+        with_plan : bool, default False
+            Whether to put the plan beside the figures.
+
+        Returns
+        -------
+        str
+            An object with the keys of `to_dict`; with the plan, an object with ``"planned"``, the
+            keys of an explanation, and ``"measured"``, those of the report.
+        """
+        if not with_plan:
+            return super().to_json(indent)
+        planned = None if self._expected is None else self._expected.to_dict()
+        return json.dumps({"planned": planned, "measured": self.to_dict()}, indent=indent)
+
+    @property
     def headroom(self) -> float:
         """How many times as fast the loader could be if the consumer took no time: 1 or more."""
         return self.seconds / self.least_seconds if self.least_seconds else 1.0
@@ -161,14 +226,33 @@ class Report(Figures):
     def _drawings(self) -> list[CardPart]:
         return time_parts(self.seconds, self.wait_seconds, self.busy_seconds, self.num_threads)
 
+    def _per_second(self, amount: float) -> float:
+        return amount / self.seconds if self.seconds else 0.0
+
+    def _derived(self) -> tuple[str, ...]:
+        return (
+            *("headroom", "requests_per_second", "delivered_nbytes_per_second"),
+            *("read_nbytes_per_second", "cores_busy"),
+        )
+
+    def _sections(self) -> list[TitledTable]:
+        return [] if self._expected is None else comparison_tables(self._expected, self)
+
     def _rows(self) -> list[tuple[str, str]]:
         seconds = max(self.seconds, 1e-9)
         size = show_nbytes(self.delivered_nbytes)
+        decoded = f"{show_nbytes(self.read_nbytes)}, {show_rate(self.read_nbytes_per_second)}"
+        requests = (
+            f"{show_count(self.num_requests, 'request')}, {self.requests_per_second:,.0f} a second"
+        )
+        compared = () if self._expected is None else _COMPARED_ROWS
         rows = [
-            *super()._rows(),
+            *(row for row in super()._rows() if row[0] not in compared),
             ("delivered", f"{size} in {self.seconds:.2f} s, {self._speed(seconds)}"),
+            ("decoded", f"{decoded}; {requests}"),
             ("waited", f"{self.wait_seconds:.2f} s, {self.wait_seconds / seconds:.0%} of the time"),
             ("threads", self._busy()),
+            ("cores", f"{self.cores_busy:.1f} of {self.num_cores} busy, training included"),
         ]
         if self.lock_wait_seconds or self.core_wait_seconds:
             lock, core = f"{self.lock_wait_seconds:.2f} s", f"{self.core_wait_seconds:.2f} s"
@@ -176,8 +260,11 @@ class Report(Figures):
         if self.num_ahead:
             each = 1e3 * self.ahead_seconds / self.num_ahead
             rows.append(("ahead", f"{show_count(self.num_ahead, 'fetch')} of {each:.1f} ms"))
-        could = f"{self._speed(self.least_seconds or seconds)}: {self.headroom:.1f} times as fast"
-        rows += [("headroom", could), ("bottleneck", f"{self.bottleneck}. {self.advice}")]
+        if self.bottleneck != "consumer":
+            # Elsewhere the advice says it.
+            could = self._speed(self.least_seconds or seconds)
+            rows.append(("headroom", f"{could}: {self.headroom:.1f} times as fast"))
+        rows.append(("bottleneck", f"{self.bottleneck}. {self.advice}"))
         if self.pinning_refusal:
             rows.append(("pinning", f"refused, so copies are slower: {self.pinning_refusal}"))
         if self.num_retries:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from xloader.core.count_text import show_count
+from xloader.core.json_values import flat_numbers, to_json_value
 from xloader.core.nbytes import show_nbytes
+from xloader.core.text_table import align_columns
 from xloader.planning.figure_cards import figure_card
+from xloader.planning.figure_tables import TitledTable
+from xloader.planning.variable_figures import VariableFigures
 
 
 @dataclass(frozen=True)
@@ -16,9 +22,54 @@ class FigureTable:
     """Base of frozen dataclasses whose values are shown as a table, as text and as HTML."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures by name."""
+        """The figures by name, in types that JSON can hold. Derived figures are included."""
+        return {name: to_json_value(value) for name, value in self._figures().items()}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The figures as JSON.
+
+        Parameters
+        ----------
+        indent : int, optional
+            Spaces by which nested parts are indented; None for one line.
+
+        Returns
+        -------
+        str
+            An object with the keys of `to_dict`.
+        """
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def metrics(self, prefix: str = "xloader", separator: str = "/") -> dict[str, float]:
+        """The numbers by flat names, for TensorBoard, MLflow and Prometheus.
+
+        Parameters
+        ----------
+        prefix : str, default "xloader"
+            Begins each name.
+        separator : str, default "/"
+            Stands between the parts of a name. With ``"_"``, which Prometheus asks for, other
+            characters than letters, digits and underscores become underscores.
+
+        Returns
+        -------
+        dict of str to float
+            Finite numbers only, such as ``"xloader/read_amplification"``, and for each variable
+            such as ``"xloader/variables/t2m/num_reads"``. Texts and booleans are left out.
+        """
+        return flat_numbers(self._figures(), prefix, separator)
+
+    def _figures(self) -> dict[str, Any]:
         names = [f.name for f in fields(self) if not f.name.startswith("_")]
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in (*names, *self._derived())}
+
+    def _derived(self) -> tuple[str, ...]:
+        """Names of properties that are shown beside the fields."""
+        return ()
+
+    def _sections(self) -> list[TitledTable]:
+        """Tables below the rows: a title, and rows of cells with a row of headings first."""
+        return []
 
     def _rows(self) -> list[tuple[str, str]]:
         """The rows of the table: a heading and a text each."""
@@ -30,7 +81,10 @@ class FigureTable:
     def __str__(self) -> str:
         rows = self._rows()
         width = max(len(name) for name, _ in rows)
-        return "\n".join([self._title(), *(f"  {name:<{width}}  {text}" for name, text in rows)])
+        lines = [self._title(), *(f"  {name:<{width}}  {text}" for name, text in rows)]
+        for title, table in self._sections():
+            lines += ["", f"  {title}", textwrap.indent(align_columns(table), "    ")]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return figure_card(self).to_html()
@@ -75,6 +129,8 @@ class Figures(FigureTable):
         Elements of the longest tile, per windowed dimension.
     run, streams, spread, lanes : int
         The other numbers of the plan's order, as in `Pace`.
+    variables : dict of str to VariableFigures
+        The reads of each variable. They sum to ``num_reads`` and ``read_nbytes``.
     """
 
     num_samples: int
@@ -93,6 +149,7 @@ class Figures(FigureTable):
     streams: int
     spread: int
     lanes: int
+    variables: Mapping[str, VariableFigures]
 
     def _rows(self) -> list[tuple[str, str]]:
         tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())

@@ -19,10 +19,12 @@ from xloader.order.cohorts import tile_edges
 from xloader.planning.cost_figures import Figures
 from xloader.planning.epoch import Epoch, Lane
 from xloader.planning.figure_cards import stay_parts
+from xloader.planning.figure_tables import TitledTable, variables_table
 from xloader.planning.mixing import full_mixing, measure_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.planning.residence_times import ResidenceTimes, TimesMaker
+from xloader.planning.variable_figures import GroupReads, count_reads, num_needed
 
 if TYPE_CHECKING:
     from xloader.plots.canvas import Picture
@@ -102,6 +104,9 @@ class Explanation(Figures):
         # Chunks that are in memory from the begin have no stays that begin and end.
         return stay_parts(self._times) if self.num_reads else []
 
+    def _sections(self) -> list[TitledTable]:
+        return variables_table(self.variables)
+
     def _title(self) -> str:
         return "Explanation: a prediction, made without reading data"
 
@@ -168,23 +173,30 @@ def explain_epoch(
     owned = [epoch.lanes(numbers) for numbers in processes]
     known = cached or [frozenset[tuple[int, int]]()] * len(owned)
     counted = [_count_reads(epoch, own, had) for own, had in zip(owned, known, strict=True)]
-    num_needed = counted[0].num_needed
+    groups = epoch.footprint.groups
+    distinct = counted[0].groups
     if len(owned) > 1:
-        num_needed = _count_reads(epoch, list(chain(*owned)), frozenset()).num_needed
-    num_reads = sum(reads.num_reads for reads in counted)
+        distinct = _count_reads(epoch, list(chain(*owned)), frozenset()).groups
+    reads = [
+        GroupReads(
+            all_blocks.num_needed,
+            sum(own.num_loads for own in column),
+            sum(own.num_elements for own in column),
+        )
+        for all_blocks, *column in zip(distinct, *(own.groups for own in counted), strict=True)
+    ]
+    num_in_all = sum(num_needed(groups, own.groups) for own in counted)
     return Explanation(
         num_samples=sum(_num_delivered(epoch, numbers) for numbers in processes),
         num_steps=epoch.num_steps,
-        num_reads=num_reads,
-        read_nbytes=sum(reads.nbytes for reads in counted),
-        read_amplification=num_reads / max(num_needed, 1),
         peak_nbytes=sum(
-            _peak_nbytes(epoch, numbers, reads, batch_nbytes, num_sharing, num_more)
-            for numbers, reads in zip(processes, counted, strict=True)
+            _peak_nbytes(epoch, numbers, own, batch_nbytes, num_sharing, num_more)
+            for numbers, own in zip(processes, counted, strict=True)
         ),
         paths=paths,
-        num_shared_reads=sum(reads.num_needed for reads in counted) - num_needed,
+        num_shared_reads=num_in_all - num_needed(groups, distinct),
         _times=TimesMaker.of(epoch, processes),
+        **count_reads(groups, reads),
         **plan_figures(epoch),
     )
 
@@ -195,47 +207,46 @@ class _Reads:
 
     Parameters
     ----------
-    num_reads, nbytes : int
-        Number of (variable, chunk) pairs that are read, and their decoded bytes.
+    groups : tuple of GroupReads
+        The reads of each group.
     most_nbytes : int
-        Upper bound of ``nbytes``, with every chunk as large as its variable's largest.
-    num_needed : int
-        Number of distinct (variable, chunk) pairs that are needed.
+        Upper bound of the decoded bytes read, with every chunk as large as its variable's largest.
     loaded_nbytes : int
         Decoded bytes of all blocks that the pool holds at some time. Without a resident plan, a
         block counts once for each load.
     """
 
-    num_reads: int
-    nbytes: int
+    groups: tuple[GroupReads, ...]
     most_nbytes: int
-    num_needed: int
     loaded_nbytes: int
 
 
 def _count_reads(epoch: Epoch | Remainder, lanes: list[Lane], cached: Cached) -> _Reads:
-    num_reads = nbytes = most_nbytes = num_needed = loaded_nbytes = 0
+    most_nbytes = loaded_nbytes = 0
+    groups = []
     for index, group in enumerate(epoch.footprint.groups):
         is_touched = np.zeros(group.num_blocks, np.bool_)
         for lane in lanes:
             is_touched[lane.schedule.stays[index].block] = True
         blocks = np.flatnonzero(is_touched)
-        num_needed += len(blocks) * group.num_reads_per_block
+        num_blocks = len(blocks)
         if epoch.plan.is_resident:
             is_new = [(index, block) not in cached for block in blocks.tolist()]
             blocks = blocks[np.array(is_new, np.bool_)]
-            num_reads += len(blocks) * group.num_reads_per_block
-            nbytes += int(group.read_nbytes(blocks).sum())
+            num_loads, num_elements = len(blocks), int(group.read_elements(blocks).sum())
             most_nbytes += len(blocks) * group.most_read_nbytes
             kept = np.array([block for number, block in cached if number == index], np.int64)
             loaded_nbytes += int(group.block_nbytes(np.concatenate([blocks, kept])).sum())
+        else:
+            own = [lane.schedule.group_reads[index] for lane in lanes]
+            num_loads = sum(reads.num_loads for reads in own)
+            num_elements = sum(reads.num_elements for reads in own)
+        groups.append(GroupReads(num_blocks, num_loads, num_elements))
     if not epoch.plan.is_resident:
         schedules = [lane.schedule for lane in lanes]
-        num_reads = sum(schedule.num_reads for schedule in schedules)
-        nbytes = sum(schedule.read_nbytes for schedule in schedules)
         most_nbytes = sum(schedule.most_read_nbytes for schedule in schedules)
         loaded_nbytes = sum(schedule.loaded_nbytes for schedule in schedules)
-    return _Reads(num_reads, nbytes, most_nbytes, num_needed, loaded_nbytes)
+    return _Reads(tuple(groups), most_nbytes, loaded_nbytes)
 
 
 def touched_blocks(epoch: Epoch | Remainder, numbers: Sequence[int]) -> set[tuple[int, int]]:

@@ -24,6 +24,7 @@ from xloader.planning.lru_simulation import simulate
 from xloader.planning.mixing import count_regions, full_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.schedule import Schedule
+from xloader.planning.variable_figures import count_reads, scaled_reads, sum_variables
 from xloader.recipe.layout import FieldLayout
 
 _MOST_SAMPLES = 10_000_000
@@ -62,15 +63,11 @@ def explain_order(
     pool = plan.lane_pool_nbytes + plan.ahead_nbytes
     order = ListedOrder.of(footprint, looked_at)
     schedule = Schedule(footprint, order, pool, is_resident=plan.is_resident)
-    num_needed = sum(
-        len(np.unique(r.block)) * r.group.num_reads_per_block for r in schedule.residences
-    )
+    counted = count_reads(footprint.groups, schedule.group_reads)
     scale = len(ids) / len(looked_at)
     return dataclasses.replace(
         expected,
-        num_reads=round(schedule.num_reads * scale),
-        read_nbytes=round(schedule.read_nbytes * scale),
-        read_amplification=schedule.num_reads / max(num_needed, 1),
+        **scaled_reads(counted, scale),
         peak_nbytes=schedule.peak_nbytes
         + plan.budget.needed_nbytes(
             figures["num_steps"],
@@ -132,17 +129,14 @@ def explain_cached(
         footprint, looked_at, budget.lane_nbytes, batch_size=batch_size, num_workers=num_workers
     )
     scale = len(ids) / len(looked_at)
-    read_nbytes = round(count.read_nbytes * scale)
+    reads = scaled_reads(sum_variables(count.variables), scale)
     steps = range(figures["num_steps"])
     needed = [
         budget.needed_nbytes(len(steps[worker::num_workers]), budget.batch_nbytes, 0)
         for worker in range(num_workers)
     ]
-    in_flight = min(num_workers * budget.in_flight_nbytes, read_nbytes)
+    in_flight = min(num_workers * budget.in_flight_nbytes, reads["read_nbytes"])
     return Explanation(
-        num_reads=round(count.num_reads * scale),
-        read_nbytes=read_nbytes,
-        read_amplification=count.num_reads / max(count.num_needed, 1),
         peak_nbytes=sum(needed) + in_flight + count.peak_nbytes,
         num_dropped_windows=footprint.windows.num_dropped,
         dropped_windows=footprint.windows.dropped,
@@ -152,6 +146,7 @@ def explain_cached(
         },
         paths=paths,
         num_shared_reads=round(count.num_shared_reads * scale),
+        **reads,
         **figures,
     )
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,12 @@ from xloader.core.axis import Ints
 from xloader.core.boxes import Boxes
 from xloader.core.footprint import Footprint
 from xloader.order.listed import ListedOrder
+from xloader.planning.variable_figures import (
+    GroupReads,
+    VariableFigures,
+    count_reads,
+    num_needed,
+)
 
 _PIECE_SIZE = 1 << 16
 """Number of samples that are simulated together."""
@@ -172,16 +178,16 @@ class BlockNumbers:
             joined = [column[line] for column in joined]
         return Touches(np.searchsorted(joined[0], np.arange(len(boxes) + 1)), *joined[1:])
 
-    def count_reads(self, keys: Ints) -> tuple[int, int]:
-        """Number of chunks in some blocks, and their decoded bytes before any selection."""
-        num_reads = read_nbytes = 0
+    def group_reads(self, keys: Ints) -> list[GroupReads]:
+        """The reads of some blocks by group, for blocks that may repeat."""
+        found = []
         line = np.sort(keys)
         edges = np.searchsorted(line, self.bases).tolist()
         for number, (lo, hi) in enumerate(itertools.pairwise(edges)):
-            group = self._footprint.groups[number]
-            num_reads += (hi - lo) * group.num_reads_per_block
-            read_nbytes += int(group.read_nbytes(line[lo:hi] - self.bases[number]).sum())
-        return num_reads, read_nbytes
+            blocks = line[lo:hi] - self.bases[number]
+            num_elements = int(self._footprint.groups[number].read_elements(blocks).sum())
+            found.append(GroupReads(len(np.unique(blocks)), hi - lo, num_elements))
+        return found
 
 
 @dataclass(frozen=True)
@@ -201,6 +207,8 @@ class CacheCount:
         counts ``k - 1`` times.
     peak_nbytes : int
         The most decoded bytes in the cache of each worker, summed over workers.
+    variables : dict of str to VariableFigures
+        The reads of each variable.
     """
 
     num_reads: int
@@ -208,6 +216,7 @@ class CacheCount:
     num_needed: int
     num_shared_reads: int
     peak_nbytes: int
+    variables: Mapping[str, VariableFigures] = field(default_factory=dict, compare=False)
 
 
 def simulate(
@@ -235,19 +244,25 @@ def simulate(
     """
     keys = BlockNumbers(footprint)
     worker = np.arange(len(ids)) // batch_size % num_workers
-    reads = np.zeros(2, np.int64)
-    needed: list[Ints] = []
+    missed: list[Ints] = []
     peak_nbytes = 0
     for number in range(num_workers):
         recent = Recent(capacity_nbytes)
-        missing = _misses(footprint, keys, recent, ids[worker == number])
-        reads += keys.count_reads(missing)
-        needed.append(np.unique(missing))
+        missed.append(_misses(footprint, keys, recent, ids[worker == number]))
         peak_nbytes += recent.peak_nbytes
-    num_needed, _ = keys.count_reads(np.unique(np.concatenate(needed)))
-    num_in_all = sum(keys.count_reads(own)[0] for own in needed)
-    num_reads, read_nbytes = reads.tolist()
-    return CacheCount(num_reads, read_nbytes, num_needed, num_in_all - num_needed, peak_nbytes)
+    groups = footprint.groups
+    reads = count_reads(groups, keys.group_reads(np.concatenate(missed)))
+    needed = [num_needed(groups, keys.group_reads(np.unique(own))) for own in missed]
+    variables = reads["variables"]
+    num_distinct = sum(own.num_chunks for own in variables.values())
+    return CacheCount(
+        reads["num_reads"],
+        reads["read_nbytes"],
+        num_distinct,
+        sum(needed) - num_distinct,
+        peak_nbytes,
+        variables,
+    )
 
 
 def _misses(footprint: Footprint, keys: BlockNumbers, recent: Recent, ids: Ints) -> Ints:

@@ -29,6 +29,7 @@ from xloader.core.footprint import Footprint, Group
 from xloader.order.cohorts import digit_order
 from xloader.order.protocol import Entries
 from xloader.planning.stays import BlockUses, Stays, find_stays
+from xloader.planning.variable_figures import GroupReads
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,20 @@ class Schedule:
     def read_nbytes(self) -> int:
         """Decoded bytes of the chunks that are read."""
         return sum(
-            int(stay.group.read_nbytes(stay.block[_others(len(stay.block), rows)]).sum())
+            own.num_elements * stay.group.unit_read_nbytes
+            for stay, own in zip(self.stays, self.group_reads, strict=True)
+        )
+
+    @cached_property
+    def group_reads(self) -> tuple[GroupReads, ...]:
+        """The blocks of each group that are needed and loaded."""
+        # Stays are listed block by block.
+        return tuple(
+            GroupReads(
+                int(np.count_nonzero(stay.block[1:] != stay.block[:-1])) + bool(len(stay.block)),
+                len(stay.block) - len(rows),
+                int(stay.group.read_elements(stay.block[_others(len(stay.block), rows)]).sum()),
+            )
             for stay, rows in zip(self.stays, self._kept_rows, strict=True)
         )
 

@@ -1995,7 +1995,7 @@ class Samples(RecordedMethods):
         -------
         PlanComparison
             A plan for each pair of a memory and a bound: reads, mixing and memory. Where the memory
-            is too small, the smallest that would do.
+            is too small, the smallest that would do. Its method ``plot`` draws them.
 
         Raises
         ------

@@ -216,7 +216,7 @@ class _Arrays:
         return broken
 
     def _group_fault(self) -> dict[str, str]:
-        """Faults of the group's own document, by the document's name."""
+        """The fault of the group's own document, by the document's name; empty if it is well."""
         for last, needed in GROUP_DOCUMENTS.items():
             text = self._get(last)
             if text is None:
@@ -373,6 +373,10 @@ class HidingStore(WrapperStore[Store]):
     def __init__(self, store: Store, hidden: Collection[str]) -> None:
         super().__init__(store)
         self._hidden = tuple(f"{path}/" for path in hidden)
+
+    def __str__(self) -> str:
+        # Messages name the store itself.
+        return str(self._store)
 
     def _with_store(self, store: Store) -> Self:
         return type(self)(store, [path.removesuffix("/") for path in self._hidden])

@@ -1,0 +1,114 @@
+"""Values as the types of JSON, and as flat numbers that trackers of experiments take."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+_OTHER_THAN_NAMES = re.compile(r"[^0-9A-Za-z_]")
+
+
+def to_json_value(value: Any, special: Mapping[type, Callable[[Any], Any]] | None = None) -> Any:
+    """Convert a value to the types of JSON.
+
+    Parameters
+    ----------
+    value : object
+        Mappings, sequences, numbers, text, dates, paths, arrays, objects with a method ``to_dict``,
+        and dataclasses. Private fields of dataclasses are left out.
+    special : mapping of type to callable, optional
+        Functions that convert other types.
+
+    Returns
+    -------
+    object
+        The same in dicts, lists, text and numbers. NaN and infinity become None, because JSON has
+        no word for them. Dates are in ISO 8601.
+
+    Examples
+    --------
+    >>> to_json_value({"mean": np.array([278.5, np.nan]), "time": np.datetime64("2001-01-01")})
+    {'mean': [278.5, None], 'time': '2001-01-01'}
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        value = np.asarray(value)
+        # As numbers, dates would lose their meaning.
+        value = value.astype(str) if value.dtype.kind in "mM" else value
+        value = value.tolist()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    for kind, convert in (special or {}).items():
+        if isinstance(value, kind):
+            return convert(value)
+    if isinstance(value, Mapping):
+        return {str(key): to_json_value(held, special) for key, held in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_json_value(held, special) for held in value]
+    for name in ("isoformat", "as_posix"):
+        if callable(method := getattr(value, name, None)):
+            return method()
+    if callable(getattr(value, "to_dict", None)):
+        return to_json_value(value.to_dict(), special)
+    if is_dataclass(value):
+        names = [own.name for own in fields(value) if not own.name.startswith("_")]
+        return {name: to_json_value(getattr(value, name), special) for name in names}
+    return str(value)
+
+
+def flat_numbers(values: Mapping[str, Any], prefix: str, separator: str) -> dict[str, float]:
+    """The finite numbers among values by name, with those of mappings within.
+
+    Parameters
+    ----------
+    values : mapping of str to object
+        Numbers, mappings and dataclasses; all else is left out, and so are booleans.
+    prefix : str
+        Begins each name; may be empty.
+    separator : str
+        Stands between the parts of a name. If it is not ``"/"``, other characters than letters,
+        digits and underscores become underscores.
+
+    Returns
+    -------
+    dict of str to float
+        The numbers. If two names become equal, the later one gets a number at its end.
+
+    Examples
+    --------
+    >>> flat_numbers({"num_reads": 3, "tile": {"time": 10}, "bottleneck": "fetch"}, "a", "/")
+    {'a/num_reads': 3.0, 'a/tile/time': 10.0}
+    """
+    found: dict[str, float] = {}
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, bool):
+            return
+        if isinstance(value, Real):
+            if math.isfinite(value):
+                found[_free_name(found, name)] = float(value)
+        elif isinstance(value, Mapping):
+            for key, held in value.items():
+                part = str(key) if separator == "/" else _OTHER_THAN_NAMES.sub("_", str(key))
+                add(f"{name}{separator}{part}" if name else part, held)
+        elif is_dataclass(value):
+            add(name, {f.name: getattr(value, f.name) for f in fields(value) if f.name[0] != "_"})
+
+    add(prefix, values)
+    return found
+
+
+def _free_name(found: Mapping[str, float], name: str) -> str:
+    """The name, with a number at its end if another value has it."""
+    number, free = 1, name
+    while free in found:
+        number += 1
+        free = f"{name}_{number}"
+    return free

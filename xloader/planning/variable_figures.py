@@ -1,0 +1,158 @@
+"""The reads of each variable, as planned or as measured; they sum to those of an epoch exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from xloader.core.footprint import Group
+
+
+@dataclass(frozen=True)
+class VariableFigures:
+    """The reads of one variable in an epoch, of the same ranks as the figures that hold it.
+
+    Attributes
+    ----------
+    num_chunks : int
+        Distinct chunks that the epoch needs, as predicted; 0 for a variable that is computed.
+    num_reads : int
+        Chunks read and decoded.
+    read_nbytes : int
+        Decoded bytes of these chunks.
+    read_amplification : float
+        ``num_reads`` divided by ``num_chunks``; 1.00 is each once, 0 if none is needed.
+    """
+
+    num_chunks: int
+    num_reads: int
+    read_nbytes: int
+    read_amplification: float
+
+
+class GroupReads(NamedTuple):
+    """The reads of one group's blocks, which are those of each of its variables.
+
+    Parameters
+    ----------
+    num_needed : int
+        Number of distinct blocks that are needed.
+    num_loads : int
+        Number of blocks that are read, each as often as it is.
+    num_elements : int
+        Elements of these blocks along the windowed dimensions, as `Group.read_elements` counts.
+    """
+
+    num_needed: int
+    num_loads: int
+    num_elements: int
+
+
+def count_reads(groups: Sequence[Group], reads: Sequence[GroupReads]) -> dict[str, Any]:
+    """The figures of an epoch that follow from the reads of each group.
+
+    Parameters
+    ----------
+    groups : sequence of Group
+        The groups of variables.
+    reads : sequence of GroupReads
+        One for each group.
+
+    Returns
+    -------
+    dict
+        ``num_reads``, ``read_nbytes``, ``read_amplification`` and ``variables``.
+    """
+    variables = {}
+    for group, own in zip(groups, reads, strict=True):
+        for demand in group.demands:
+            variables[demand.variable] = variable_figures(
+                own.num_needed * demand.num_reads_per_block,
+                own.num_loads * demand.num_reads_per_block,
+                own.num_elements * demand.unit_read_nbytes,
+            )
+    return sum_variables(variables)
+
+
+def variable_figures(num_chunks: int, num_reads: int, read_nbytes: int) -> VariableFigures:
+    """The figures of a variable, with its read amplification."""
+    return VariableFigures(num_chunks, num_reads, read_nbytes, num_reads / max(num_chunks, 1))
+
+
+def sum_variables(variables: Mapping[str, VariableFigures]) -> dict[str, Any]:
+    """The figures of an epoch that are sums over its variables, and these; see `count_reads`."""
+    num_reads = sum(own.num_reads for own in variables.values())
+    num_chunks = sum(own.num_chunks for own in variables.values())
+    return {
+        "num_reads": num_reads,
+        "read_nbytes": sum(own.read_nbytes for own in variables.values()),
+        "read_amplification": num_reads / max(num_chunks, 1),
+        "variables": variables,
+    }
+
+
+def scaled_reads(reads: Mapping[str, Any], scale: float) -> dict[str, Any]:
+    """Estimate the figures of a long order from those of its first part; see `count_reads`.
+
+    Parameters
+    ----------
+    reads : mapping
+        The figures of the first part.
+    scale : float
+        Samples of the whole order, divided by those of its first part.
+    """
+    if scale == 1:
+        return dict(reads)
+    variables = {
+        name: replace(
+            own,
+            num_reads=round(scale * own.num_reads),
+            read_nbytes=round(scale * own.read_nbytes),
+        )
+        for name, own in reads["variables"].items()
+    }
+    # Reads a chunk are those of the first part: how many chunks the rest needs is not known.
+    return {
+        **sum_variables(variables),
+        "read_amplification": reads["read_amplification"],
+    }
+
+
+def measured_variables(
+    groups: Sequence[Group],
+    expected: Mapping[str, VariableFigures],
+    num_reads: Mapping[str, int],
+    group_nbytes: Mapping[int, int],
+) -> dict[str, VariableFigures]:
+    """The figures of each variable as an engine has counted them.
+
+    Parameters
+    ----------
+    groups : sequence of Group
+        The groups of variables.
+    expected : mapping of str to VariableFigures
+        The prediction, for the chunks that are needed.
+    num_reads : mapping of str to int
+        Chunks read, by variable; those that are missing have none.
+    group_nbytes : mapping of int to int
+        Decoded bytes of the chunks read, by the index of the group.
+    """
+    found = {}
+    for index, group in enumerate(groups):
+        unit = group.unit_read_nbytes
+        # The blocks of a group have the same elements of each variable, so this divides evenly.
+        num_elements = group_nbytes.get(index, 0) // unit if unit else 0
+        for demand in group.demands:
+            name = demand.variable
+            num_chunks = expected[name].num_chunks if name in expected else 0
+            nbytes = num_elements * demand.unit_read_nbytes
+            found[name] = variable_figures(num_chunks, num_reads.get(name, 0), nbytes)
+    return found
+
+
+def num_needed(groups: Sequence[Group], reads: Iterable[GroupReads]) -> int:
+    """Number of distinct (variable, chunk) pairs that are needed."""
+    return sum(
+        own.num_needed * group.num_reads_per_block for group, own in zip(groups, reads, strict=True)
+    )
