@@ -12,6 +12,7 @@ from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
 from xloader.loader.advice import show_speed
+from xloader.loader.composed_run import NUM_HELD, ComposedProgress
 from xloader.loader.report import Report
 from xloader.planning.cost_figures import Figures, FigureTable
 from xloader.planning.explain import Explanation
@@ -309,16 +310,46 @@ def summed(sets: Mapping[str, Figures]) -> dict[str, Any]:
     }
 
 
-def worst_wait(reports: Mapping[str, Report], seconds: float) -> dict[str, Any]:
-    """The bottleneck of several sets, and advice on it.
+def report_of(
+    progress: ComposedProgress, shares: Mapping[str, SetShare], composed_nbytes: int
+) -> InterleavedReport:
+    """The report of an epoch of several sets.
 
     Parameters
     ----------
-    reports : mapping of str to Report
-        The report of each set's loader.
-    seconds : float
-        Seconds of the epoch so far.
+    progress : ComposedProgress
+        What has come so far.
+    shares : mapping of str to SetShare
+        The part of each set.
+    composed_nbytes : int
+        Bytes of a batch that is composed of the sets' own.
     """
+    reports = {name: loader.report() for name, loader in progress.loaders.items()}
+    every = reports.values()
+    seconds = progress.end - progress.begin if progress.num_steps else 0.0
+    num_nan = {f"{n}/{f}": num for n, own in reports.items() for f, num in own.num_nan.items()}
+    held = min(progress.num_steps, NUM_HELD) * composed_nbytes
+    return InterleavedReport(
+        num_samples=progress.num_samples,
+        num_steps=progress.num_steps,
+        peak_nbytes=held + sum(own.peak_nbytes for own in every),
+        shares=shares,
+        sets=reports,
+        num_requests=sum(own.num_requests for own in every),
+        num_retries=sum(own.num_retries for own in every),
+        num_missing=sum(own.num_missing for own in every),
+        num_skipped_samples=progress.num_skipped,
+        num_nan=num_nan,
+        delivered_nbytes=progress.delivered_nbytes,
+        seconds=seconds,
+        wait_seconds=sum(own.wait_seconds for own in every),
+        **_worst_wait(reports, seconds),
+        **summed(reports),
+    )
+
+
+def _worst_wait(reports: Mapping[str, Report], seconds: float) -> dict[str, Any]:
+    """The bottleneck of several sets, and advice on it."""
     waits = {name: own.wait_seconds for name, own in reports.items()}
     if not waits or sum(waits.values()) < seconds / 10:
         return {"bottleneck": "consumer", "advice": "The training loop is slower than the loader."}

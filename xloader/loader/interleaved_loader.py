@@ -40,8 +40,8 @@ from xloader.loader.interleaved_figures import (
     InterleavedExplanation,
     InterleavedReport,
     find_set,
+    report_of,
     summed,
-    worst_wait,
 )
 from xloader.loader.interleaved_state import make_state, read_parts
 from xloader.loader.loader import Loader
@@ -353,29 +353,8 @@ class InterleavedLoader:
                 allowed="a report after a first batch",
                 remedy="iterate over the loader, or call explain() for the prediction",
             )
-        reports = {name: loader.report() for name, loader in progress.loaders.items()}
-        every = reports.values()
-        seconds = progress.end - progress.begin if progress.num_steps else 0.0
-        num_nan = {f"{n}/{f}": num for n, own in reports.items() for f, num in own.num_nan.items()}
         made = self._settle()
-        held = min(progress.num_steps, NUM_HELD) * made.composed_nbytes
-        return InterleavedReport(
-            num_samples=progress.num_samples,
-            num_steps=progress.num_steps,
-            peak_nbytes=held + sum(own.peak_nbytes for own in every),
-            shares=made.shares(self.sets),
-            sets=reports,
-            num_requests=sum(own.num_requests for own in every),
-            num_retries=sum(own.num_retries for own in every),
-            num_missing=sum(own.num_missing for own in every),
-            num_skipped_samples=progress.num_skipped,
-            num_nan=num_nan,
-            delivered_nbytes=progress.delivered_nbytes,
-            seconds=seconds,
-            wait_seconds=sum(own.wait_seconds for own in every),
-            **worst_wait(reports, seconds),
-            **summed(reports),
-        )
+        return report_of(progress, made.shares(self.sets), made.composed_nbytes)
 
     def progress(self, **tqdm_options: Any) -> Any:
         """Iterate over an epoch with a progress bar of tqdm; see :meth:`Loader.progress`.
