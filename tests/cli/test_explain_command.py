@@ -65,6 +65,7 @@ def test_samples_without_windows_are_refused(store):
     result = run(store)
     assert result.exit_code == 2
     assert "windows are not set" in result.stderr
+    assert "add for example --window time=6." in result.stderr
 
 
 # --- a page
@@ -124,7 +125,13 @@ def test_a_page_that_cannot_be_written_is_an_error(store, tmp_path):
     assert result.exit_code == 2
     assert "the page cannot be written" in result.stderr
     assert str(tmp_path / "none") in result.stderr
+    assert result.stdout == ""
     assert run(*described, tmp_path).exit_code == 2
+    # A file stands where the folder would be, and cannot be made one.
+    (tmp_path / "plan").write_text("")
+    result = run(*described, tmp_path / "plan" / "plan.html")
+    assert result.exit_code == 2
+    assert "To mend it: choose another file." in result.stderr
 
 
 # --- several memories

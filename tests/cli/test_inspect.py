@@ -448,3 +448,9 @@ def test_real_files(data_folder):
     assert found["variables"][0]["nans"]["share"] == pytest.approx(share)
     assert labels_of(found, "time")["step"] == "1 month"
     assert labels_of(found, "time")["gaps"] == ""
+
+
+def test_a_url_of_an_unknown_kind_is_an_error_in_words():
+    result = run("nowhere://bucket/store.zarr")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "there is no file system for this kind of URL" in result.stderr

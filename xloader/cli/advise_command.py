@@ -52,7 +52,7 @@ def advise(
                 remedy="add --measure, or leave --scheduler out",
             )
         with cluster_client(scheduler) as own:
-            advice = description.open().advise(measure=measure, **loader_options, **own)
+            advice = description.open_windowed().advise(measure=measure, **loader_options, **own)
         if is_json:
             print_json(advice)
         else:

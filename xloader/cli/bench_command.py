@@ -55,7 +55,7 @@ def bench(
 
     with plain_endings():
         comparison = compare_loaders(
-            description.open(),
+            description.open_windowed(),
             PlainOpener(description.store, description.group, description.storage_options),
             seconds=seconds,
             num_workers=usable_cores() if workers is None else workers,

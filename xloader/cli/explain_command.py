@@ -57,15 +57,16 @@ def explain(
     with plain_endings():
         # The kind of arrays changes no figure, and NumPy's are there without PyTorch.
         options = {**loader_options, "output": "numpy"}
-        samples = description.open()
+        samples = description.open_windowed()
         compared = None if compare is None else _compare(samples, compare, options)
         shown = samples.explain(**options) if compared is None else compared
+        # First, because after an error nothing is done.
+        if page is not None:
+            _write_page(page, f"An epoch of {safe_name(description.store)}", samples, shown)
         if is_json:
             print_json(shown)
         else:
             click.echo(str(shown))
-        if page is not None:
-            _write_page(page, f"An epoch of {safe_name(description.store)}", samples, shown)
         if compared is not None and not compared.front:
             needs = [plan.minimum_nbytes for plan in compared.plans if plan.minimum_nbytes]
             least = f" The smallest that would do is {show_nbytes(min(needs))}." if needs else ""
@@ -89,11 +90,13 @@ def _write_page(page: str, title: str, *shown: Any) -> None:
     try:
         write_page(page, title, *shown)
     except OSError as error:
+        folder = os.path.dirname(page) or "."
+        remedy = "" if os.path.exists(folder) else f"make the folder {folder!r}, or "
         raise TargetError(
             "the page cannot be written",
             given=f"{page} ({error.strerror or error})",
-            allowed="a file in a folder that exists",
-            remedy=f"make the folder {os.path.dirname(page) or '.'!r}, or choose another file",
+            allowed="a file that you may write, in a folder that exists",
+            remedy=f"{remedy}choose another file",
         ) from None
     # Standard output holds JSON alone, if that is asked for.
     click.echo(f"Written to {page}.", err=True)

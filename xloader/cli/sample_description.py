@@ -123,6 +123,32 @@ class SampleDescription:
         share = 1.0 if self.at_least is None else self.at_least
         return samples.dropna(at_least=share) if self.dropna else samples
 
+    def open_windowed(self) -> Samples:
+        """Open the store as `open` does, for a command that needs windows.
+
+        Returns
+        -------
+        Samples
+            The samples, with windows.
+
+        Raises
+        ------
+        OptionError
+            If no window is described. It names the option.
+        XloaderError
+            As `open` raises it.
+        """
+        samples = self.open()
+        if not self.has_windows:
+            dims = list(samples.recipe.dim_sizes)
+            raise OptionError(
+                "the windows are not set",
+                given="no --window",
+                allowed=f"windows along some of {', '.join(map(repr, dims))}",
+                remedy=f"add for example --window {dims[0] if dims else 'time'}=6",
+            )
+        return samples
+
     def _selected(self, samples: Samples) -> Samples:
         labels = option_texts.split_pairs("--sel", self.sel)
         if labels:

@@ -54,9 +54,11 @@ class EnoughMemory:
     def in_words(self) -> str:
         """The memory, and the figures that it would give."""
         memory, reads = show_memory(self.memory_nbytes), f"{self.read_amplification:.2f} times"
+        is_once = self.read_amplification < 1.005
         if self.is_resident:
-            return f"{memory} would hold all chunks, and mix as a full shuffle does"
-        once = "once" if self.read_amplification < 1.005 else reads
+            shared = "" if is_once else ", but read those that processes share in each of them"
+            return f"{memory} would hold all chunks, and mix as a full shuffle does{shared}"
+        once = "once" if is_once else reads
         return f"{memory} would mix {self.mixing:.1f} and read each chunk {once}"
 
 
@@ -194,7 +196,10 @@ class MemoryAdvice:
         nbytes = _rounded(workers * budget.enough_nbytes(self._footprint.total_nbytes))
         if nbytes > _WITHIN_REACH * self._options.memory_nbytes:
             return None
-        return EnoughMemory(nbytes, expected.full_mixing, 1.0, is_resident=True)
+        # Each worker process would read a chunk that it shares once.
+        num_chunks = sum(own.num_chunks for own in expected.variables.values())
+        reads = 1 + expected.num_shared_reads / max(num_chunks, 1)
+        return EnoughMemory(nbytes, expected.full_mixing, reads, is_resident=True)
 
     def _windows_in_words(self) -> str:
         windows, dim = self._footprint.windows, self._plan.pace.run_dim

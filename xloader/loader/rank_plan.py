@@ -383,11 +383,13 @@ class RankPlan:
 
     def _try_memory(self, memory: int) -> EnoughMemory | None:
         """The figures of a plan for another memory; None if it mixes poorly or reads too often."""
+        other = copy.copy(self)
         # With a small spread given by the user, no amount of memory would mix well enough.
-        options = dataclasses.replace(self.options, spread=None, memory=memory)
-        plan = self._make_plan(options, self.plan.workers)
+        other.options = options = dataclasses.replace(self.options, spread=None, memory=memory)
+        other.plan = plan = self._make_plan(options, self.plan.workers)
         epoch = Epoch(self._planned_footprint, plan, options.seed, 0, options.drop_last)
-        told = explain_epoch(epoch, [range(epoch.sublanes.num)], {})
+        # As explain() would tell it, with the reads of each worker process.
+        told = other.explain(epoch)
         if not plan.is_resident and (mixes_poorly(told) or reads_often(told, options)):
             return None
         return EnoughMemory(memory, told.mixing, told.read_amplification, plan.is_resident)

@@ -104,7 +104,14 @@ def open_working_parts(
         if failed is not None:
             raise failed
         return WorkingParts(source, {}, None)
-    store, prefix = place.open_store(), _prefix_of(group)
+    try:
+        store = place.open_store()
+    except Exception:
+        if failed is None:
+            raise
+        # It says why in words; that of the store's library does not.
+        raise failed from failed.__cause__
+    prefix = _prefix_of(group)
     arrays = _Arrays(store, prefix, place.secrets)
     broken = arrays.find_broken(is_open=source is not None)
     if failed is None:
