@@ -25,6 +25,12 @@ def short(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0")
 
 
+def _path_of(boxes: Iterable[Box]) -> str:
+    return "".join(
+        f"M{short(x)} {short(y)}h{short(w)}v{short(h)}h{short(-w)}z" for x, y, w, h in boxes
+    )
+
+
 def filled_boxes(kind: str, boxes: Iterable[Box], opacity: float = 1.0) -> str:
     """Boxes of one colour, as one path.
 
@@ -37,9 +43,7 @@ def filled_boxes(kind: str, boxes: Iterable[Box], opacity: float = 1.0) -> str:
     opacity : float
         Below 1, what lies behind shines through.
     """
-    path = "".join(
-        f"M{short(x)} {short(y)}h{short(w)}v{short(h)}h{short(-w)}z" for x, y, w, h in boxes
-    )
+    path = _path_of(boxes)
     faint = f' opacity="{opacity:g}"' if opacity < 1 else ""
     return f'<path class="{kind}"{faint} d="{path}"/>' if path else ""
 
@@ -58,9 +62,7 @@ def outlined_boxes(kind: str, boxes: Iterable[Box], width: float = 1.5, dashes: 
     dashes : str
         Lengths of dashes and gaps; by default the line is whole.
     """
-    path = "".join(
-        f"M{short(x)} {short(y)}h{short(w)}v{short(h)}h{short(-w)}z" for x, y, w, h in boxes
-    )
+    path = _path_of(boxes)
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     return (
         f'<path class="{kind}" fill="none" stroke="currentColor" '

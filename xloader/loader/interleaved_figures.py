@@ -163,7 +163,8 @@ class InterleavedExplanation(InterleavedFigures):
     def _rows(self) -> list[tuple[str, str]]:
         rows = super()._rows()
         if self.num_shared_reads:
-            rows.append(("shared", f"{self.num_shared_reads:,} extra reads that ranks share"))
+            extra = show_count(self.num_shared_reads, "extra read")
+            rows.append(("shared", f"{extra} of chunks that ranks share"))
         return rows + [("note", note) for note in self.notes]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from xloader.core.count_text import show_count
 from xloader.html.cards import CardPart, CardSection
 from xloader.html.share_bars import draw_shares
 
@@ -42,4 +43,4 @@ def time_parts(
 
 
 def _threads(num_threads: int) -> str:
-    return f"{num_threads:,} thread{'s' * (num_threads != 1)} of the loader"
+    return f"{show_count(num_threads, 'thread')} of the loader"
