@@ -52,7 +52,7 @@ linkcheck: $(VENV)/.dev
 	DOCS_ONLINE=1 $(BIN)/python -m sphinx -q -b linkcheck docs docs/_build/linkcheck
 
 notebooks: $(VENV)/.dev
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=120 --timeout=180 docs/notebooks $(ARGS)
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=120 --timeout=180 notebooks $(ARGS)
 
 ends: $(VENV)/.dev
 	$(BIN)/nox

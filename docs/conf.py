@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -129,7 +130,15 @@ def hide_signature(
     return ("", None) if what == "class" and name.rpartition(".")[2] in MADE_BY_XLOADER else None
 
 
+def copy_notebooks(_app: Sphinx) -> None:
+    """Put the notebooks beside their list, as pages of the site."""
+    docs = Path(__file__).parent
+    for path in (docs.parent / "notebooks").glob("*.ipynb"):
+        shutil.copy2(path, docs / "notebooks")
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("builder-inited", copy_notebooks)
     app.connect("autodoc-process-signature", hide_signature)
     # Sphinx calls the attributes of a class its variables, which are something else in this field.
     for field in PyObject.doc_field_types:

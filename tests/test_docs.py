@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ DOCS = sorted(
     if not page.relative_to(ROOT / "docs").parts[0].startswith("_")
 )
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS]
-NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+ON_SITE = ROOT / "docs/notebooks"
+"""The site has the notebooks there."""
 FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -134,7 +137,10 @@ def broken_links(page: Path, labels: set[str]) -> list[str]:
     broken = []
     for link in LINK.findall(text):
         place, _, anchor = link.partition("#")
-        target = page.parent / place if place else page
+        folder = ON_SITE if page in NOTEBOOKS else page.parent
+        target = Path(os.path.normpath(folder / place)) if place else page
+        if target.parent == ON_SITE and target.suffix == ".ipynb":
+            target = ROOT / "notebooks" / target.name
         if "://" in link or link.startswith("mailto:"):
             continue
         if not target.exists() or (

@@ -391,10 +391,3 @@ def test_a_page_that_cannot_be_made_leaves_the_file_as_it_was(tmp_path: Path) ->
     with pytest.raises(ZeroDivisionError):
         write_page(path, "title", Broken())
     assert path.read_text() == "before"
-
-
-def test_the_card_of_a_batch_says_how_many_rows_are_padding() -> None:
-    samples = xloader.open(xr.Dataset({"t": ("time", np.zeros(7, "f4"))})).window(time=1)
-    with samples.loader(batch_size=4, rank=1, world_size=2, shuffle=False, output="numpy") as own:
-        (batch,) = own
-    assert "<td>1 row of repeated samples</td>" in batch._repr_html_()

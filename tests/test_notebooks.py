@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "docs/notebooks"
+FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_NBYTES = 600_000
 # Folders that differ from machine to machine.
@@ -94,15 +94,8 @@ def test_the_first_cell_says_how_long_it_takes(path):
     assert re.search(r"takes (?:about|less than) .*(?:seconds|minute)", text)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_links_lead_to_pages(path):
-    text = "\n".join(source(c) for c in read(path)["cells"] if c["cell_type"] == "markdown")
-    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
-    assert [link for link in links if not (FOLDER / link).is_file()] == []
-
-
 def test_the_site_has_every_notebook():
-    index = (FOLDER / "index.md").read_text("utf-8")
+    index = (ROOT / "docs/notebooks/index.md").read_text("utf-8")
     listed = re.search(r"```\{toctree\}(.*?)```", index, re.DOTALL)
     assert listed is not None
     assert [path.stem for path in NOTEBOOKS] == re.findall(r"^\d\w+", listed[1], re.MULTILINE)

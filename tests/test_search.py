@@ -245,10 +245,19 @@ def test_an_amplification_beyond_reach_gives_the_fewest_reads_that_mix_by_half()
     plan = find_plan(footprint, room, PlanGoal(16, 1))
     assert amplification(footprint, plan) > 1.5
     assert mixing(footprint, plan) > half
-    # Allowing more reads gives better mixing.
-    looser = find_plan(footprint, room, PlanGoal(16, 1, max_amplification=3.0))
-    assert amplification(footprint, plan) < amplification(footprint, looser) <= 3.0
-    assert mixing(footprint, looser) > mixing(footprint, plan)
+
+
+@pytest.mark.parametrize("tiles", [16, 32, 44, 64, 65, 66, 100])
+def test_a_looser_bound_of_reads_is_not_worse(tiles: int) -> None:
+    footprint = line_footprint(1464, 12, 3)
+    room = room_for(tiles * 12)
+    strict = find_plan(footprint, room, PlanGoal(16, 1))
+    for bound in (1.5, 4.0):
+        loose = find_plan(footprint, room, PlanGoal(16, 1, max_amplification=bound))
+        assert loose.max_amplification == bound
+        assert amplification(footprint, loose) <= bound
+        # Epochs differ by chance.
+        assert mixing(footprint, loose) >= 0.9 * mixing(footprint, strict)
 
 
 @pytest.mark.parametrize("room", [16, 100, 10**6])

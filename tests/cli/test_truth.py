@@ -95,7 +95,9 @@ def test_explain_of_metadata_that_cannot_be_opened_names_the_next_step(broken):
     result = run("explain", broken, "--window", "time=3")
     assert (result.exit_code, result.stdout) == (2, "")
     error, hint = result.stderr.splitlines()
-    assert "'wibble'" in error
+    # zarr opens arrays at the same time, and any of the broken ones may be the first to fail.
+    assert error.startswith("Error: ")
+    assert str(broken) in error
     assert hint == f"xloader inspect {broken} shows what is broken."
 
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.count_text import show_count
 from xloader.core.axis import Ints
+from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.html.cards import Card, CardPart, CardSection, CardTable, Facts
 from xloader.loader.sample_cards import sample_parts
@@ -44,7 +44,7 @@ def batch_card(
     shown = ", ".join(map(str, ids[:_MOST_IDS].tolist())) + ", ..." * (len(ids) > _MOST_IDS)
     facts = [("ids", shown or "none")]
     if num_padding := int(np.count_nonzero(is_padding)):
-        facts.append(("padding", f"{show_count(num_padding, 'row')} of repeated samples"))
+        facts.append(("padding", f"{show_count(num_padding, 'row')} filled up with others"))
     if source is not None:
         names, counts = np.unique(source, return_counts=True)
         told = zip(names.tolist(), counts.tolist(), strict=True)

@@ -182,6 +182,7 @@ class CandidateSearch:
         if not found and not least_mixing:
             # None stays within the allowed reads, so those that fit at all are left.
             found = [c for trial in by_mixing if (c := self._model.confirm(trial)) is not None]
+            found = found or self._below(by_mixing)
         return [dataclasses.replace(c, plan=self._grown(c.plan)) for c in found]
 
     def _followed(self, by_mixing: list[Candidate], least_mixing: float) -> list[Candidate]:
@@ -195,6 +196,19 @@ class CandidateSearch:
                 break
             found += self._within(first, least_mixing)
         return found
+
+    def _below(self, by_mixing: list[Candidate]) -> list[Candidate]:
+        """Plans without runs at smaller spreads than trials that fit in one epoch alone."""
+        for trial in by_mixing:
+            pace = trial.plan.pace
+            if pace.run > 1 or self.goal.spread is not None:
+                continue
+            for share in _LOWER_SPREADS:
+                lower = self._measured(self._plan(int(pace.spread * share), 0.0), is_picky=False)
+                found = None if lower is None else self._model.confirm(lower)
+                if found is not None:
+                    return [found]
+        return []
 
     def _without_runs(self, by_mixing: list[Candidate]) -> Candidate | None:
         """The plan without runs, if it reads and mixes well enough: runs only save reads."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -40,6 +41,14 @@ Without it, none of 350 plans changed, but plans of patches took up to four time
 
 _MAX_STRETCHES = 1 << 22
 """The most entries of an order without a shuffle. More would not fit memory while planning."""
+
+
+_FEW_READS: Final = PlanGoal.max_amplification
+"""The reads a chunk above which a plan is compared with the best one that reads less.
+
+The search ends at the first plan that mixes nearly as well as a full shuffle. Where many reads are
+allowed, that plan may read far more than others.
+"""
 
 
 def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
@@ -77,6 +86,42 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
         return _plain_plan(footprint, cohorts, finest.need_nbytes, budget, goal)
     batch_size = goal.global_batch // goal.lanes * model_lanes(goal.lanes)
     full = full_mixing(footprint, region_dim(footprint), batch_size)
+    candidates = _search(footprint, budget, goal, finest, near, full)
+    if (
+        candidates
+        and goal.max_amplification > _FEW_READS < _best(candidates, goal, full).amplification
+    ):
+        strict = dataclasses.replace(goal, max_amplification=_FEW_READS)
+        candidates += _search(footprint, budget, strict, finest, near, full)
+    if not candidates and goal.spread is None:
+        # With a spread of 0, only the chunks of one tile are needed at a time. The check at the
+        # top has shown that they fit.
+        least = dataclasses.replace(goal, spread=0)
+        run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
+        candidates = CandidateSearch(footprint, budget, least, finest, run_dim, full).find()
+    if not candidates:
+        raise OptionError(
+            "no plan with this spread fits the memory",
+            given=f"spread={goal.spread}",
+            allowed="a smaller spread, or None",
+            remedy="leave spread= out, or raise memory=",
+        )
+    best = _best(candidates, goal, full).plan
+    draws = _DRAWS if best.pace.draws > 1 else 1
+    pace = dataclasses.replace(best.pace, draws=draws)
+    return dataclasses.replace(best, pace=pace, max_amplification=goal.max_amplification)
+
+
+def _search(
+    footprint: Footprint,
+    budget: Budget,
+    goal: PlanGoal,
+    finest: Tiling,
+    near: tuple[int, ...],
+    full: float,
+) -> list[Candidate]:
+    """Candidates of the tilings, from the finest one on, until one is good enough."""
+    cohorts = finest.cohorts
     candidates: list[Candidate] = []
     within: list[Candidate] = []
     run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
@@ -89,21 +134,7 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
         enough = [c for c in within if c.mixing >= NEARLY_FULL * full]
         if enough or any(c.amplification == 1.0 and c.mixing >= 0.9 * full for c in within):
             break
-    if not candidates and goal.spread is None:
-        # With a spread of 0, only the chunks of one tile are needed at a time. The check at the
-        # top has shown that they fit.
-        least = dataclasses.replace(goal, spread=0)
-        candidates = CandidateSearch(footprint, budget, least, finest, run_dim, full).find()
-    if not candidates:
-        raise OptionError(
-            "no plan with this spread fits the memory",
-            given=f"spread={goal.spread}",
-            allowed="a smaller spread, or None",
-            remedy="leave spread= out, or raise memory=",
-        )
-    best = _best(candidates, goal, full).plan
-    draws = _DRAWS if best.pace.draws > 1 else 1
-    return dataclasses.replace(best, pace=dataclasses.replace(best.pace, draws=draws))
+    return candidates
 
 
 def _resident_pace(footprint: Footprint, finest: Tiling, goal: PlanGoal) -> Pace:

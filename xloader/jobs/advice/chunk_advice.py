@@ -224,7 +224,11 @@ class Advice:
                 f"({speed.through_xarray_ns:g} through xarray) and {speed.chunk_us:g} us a chunk "
                 "beside its bytes; advise(measure=True) measures decoding"
             )
-        return f"Reads, mixing and memory are exact predictions. Speeds are estimates: {how}."
+        return (
+            "Reads, mixing and memory are exact predictions. Mixing counts places of one size, so "
+            "that proposals compare; explain() counts those of the chunks, and may give another "
+            f"share. Speeds are estimates: {how}."
+        )
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         """The headings of the columns, and the rows, each with its own heading first."""

@@ -1,6 +1,6 @@
 """Run the notebooks and store their outputs, as the site shows them.
 
-``python docs/notebooks/store_outputs.py`` runs all of them, and with names of notebooks those.
+``python notebooks/store_outputs.py`` runs all of them, and with names of notebooks those.
 Outputs are stored without what differs from run to run and says nothing: the times of cells, and
 the name of the temporary folder that a notebook works in.
 """
