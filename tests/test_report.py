@@ -155,11 +155,11 @@ def test_fetches_bounded_by_the_bytes_in_flight() -> None:
     assert advise(effort(fetching(16 * MIB))) == (
         "Storage-bound: fetches take 50 ms each, 2.0 at a time. "
         "1/16 of the memory is for chunks in flight, and holds 2 of them; "
-        "memory='2.0GiB' would hold 8."
+        'memory="2048MiB" would hold 8.'
     )
     # The named memory has room for the largest number of requests and no more.
     assert advise(effort(fetching(MIB // 2 + MIB // 4))).endswith(
-        "holds 43 of them; memory='768.0MiB' would hold 64."
+        'holds 43 of them; memory="768MiB" would hold 64.'
     )
 
 
@@ -205,7 +205,7 @@ def test_slow_transforms() -> None:
 def test_too_little_memory_comes_before_all_else(stage: str) -> None:
     tight = effort(busy(**{stage: 15.0}), read_amplification=2.1, num_asked=8)
     assert "Too little memory: each chunk is read 2.1 times." in advise(tight)
-    assert "memory='512.0MiB'" in advise(tight)
+    assert 'memory="512.0MiB"' in advise(tight)
     assert "Too little" not in advise(replace(tight, read_amplification=1.2))
 
 
@@ -216,9 +216,13 @@ def test_reading_less_often_is_no_remedy_for_slow_gathering() -> None:
 def test_chunks_that_leave_threads_without_work() -> None:
     large = effort(busy(decode=15.0), chunk=200 * MIB, num_asked=8)
     assert (
-        "Chunks too large: at 200.0 MiB a chunk, memory='512.0MiB' lets 2 of 8 threads work. "
-        "With smaller chunks, or memory='25.0GiB', all could work."
+        'Chunks too large: at 200.0 MiB a chunk, memory="512.0MiB" lets 2 of 8 threads work. '
+        'With smaller chunks, or memory="25600MiB", all could work.'
     ) in advise(large)
+    # Not rounded to 25.1 GiB, in which seven of them would fit.
+    assert 'or memory="25728MiB", all' in advise(
+        effort(busy(decode=15.0), chunk=201 * MIB, num_asked=8)
+    )
     assert "too large" not in advise(replace(large, num_asked=2))
     # Fetches ahead do not need threads.
     assert "too large" not in advise(effort(fetching(MIB), num_asked=8))

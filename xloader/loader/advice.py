@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from xloader.core.nbytes import show_nbytes
 from xloader.engine.block_loads import MOST_REQUESTS
+from xloader.errors import show_memory
 from xloader.loader.bottleneck import EpochEffort
 
 _BUSY_CONSUMER = 0.1
@@ -124,6 +125,17 @@ def show_rate(nbytes: float) -> str:
     return f"{nbytes / 1e9:.2f} GB/s" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB/s"
 
 
+def show_given_memory(nbytes: int) -> str:
+    """The option ``memory`` as it was given, to one digit; `show_memory` rounds a need up.
+
+    Examples
+    --------
+    >>> show_given_memory(3 << 29)
+    'memory="1.5GiB"'
+    """
+    return f'memory="{show_nbytes(nbytes).replace(" ", "")}"'
+
+
 def _of_consumer(effort: EpochEffort) -> str:
     least = effort.least_seconds
     speed = show_speed(effort.delivered_nbytes / least, effort.num_samples / least)
@@ -168,15 +180,16 @@ def _cause(effort: EpochEffort, stage: str) -> str:
 def _less_often(effort: EpochEffort) -> str:
     return (
         f"Too little memory: each chunk is read {effort.read_amplification:.1f} times. More than "
-        f"{_show_memory(effort.budget.memory_nbytes)}, or smaller chunks, would save reads."
+        f"{show_given_memory(effort.budget.memory_nbytes)}, or smaller chunks, would save reads."
     )
 
 
 def _smaller_chunks(effort: EpochEffort) -> str:
     chunk, budget = effort.budget.max_chunk_nbytes, effort.budget
-    enough = _show_memory(_memory_for(effort.num_asked, chunk))
+    given = show_given_memory(budget.memory_nbytes)
+    enough = show_memory(_memory_for(effort.num_asked, chunk))
     return (
-        f"Chunks too large: at {show_nbytes(chunk)} a chunk, {_show_memory(budget.memory_nbytes)} "
+        f"Chunks too large: at {show_nbytes(chunk)} a chunk, {given} "
         f"lets {effort.num_threads} of {effort.num_asked} threads work. With smaller chunks, or "
         f"{enough}, all could work."
     )
@@ -193,7 +206,7 @@ def _of_fetch(effort: EpochEffort) -> str:
     num_then = min(MOST_REQUESTS, max(more // 16, 1) / each)
     return (
         f"1/16 of the memory is for chunks in flight, and holds {num_now:.0f} of them; "
-        f"{_show_memory(more)} would hold {num_then:.0f}."
+        f"{show_memory(more)} would hold {num_then:.0f}."
     )
 
 
@@ -261,10 +274,6 @@ _REMEDIES = {
 def _memory_for(num: int, nbytes: float) -> int:
     """Bytes of memory, in whole MiB, of which 1/16 holds ``num`` chunks of ``nbytes`` each."""
     return -(-int(16 * num * nbytes) // 2**20) * 2**20
-
-
-def _show_memory(nbytes: int) -> str:
-    return f"memory={show_nbytes(nbytes).replace(' ', '')!r}"
 
 
 def _show_seconds(seconds: float) -> str:

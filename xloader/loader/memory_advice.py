@@ -17,9 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from xloader.core.footprint import Footprint
-from xloader.core.nbytes import parse_nbytes, show_nbytes
+from xloader.core.nbytes import parse_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.errors import AmplificationWarning, MixingWarning, XloaderWarning, show_memory
+from xloader.loader.advice import show_given_memory
 from xloader.loader.explain_notes import mixes_poorly, reads_often
 from xloader.planning.explain import Explanation
 from xloader.planning.plan import Plan
@@ -108,8 +109,7 @@ class MemoryAdvice:
         # A spread that the user chose may be the cause, whatever the memory and the chunks.
         if self._options.spread is not None or not (is_poor or is_costly):
             return ""
-        # Not by `show_memory`, which rounds up.
-        memory = f'memory="{show_nbytes(self._options.memory_nbytes).replace(" ", "")}"'
+        memory = show_given_memory(self._options.memory_nbytes)
         found = []
         if is_costly:
             reads = f"reads every chunk {expected.read_amplification:.1f} times"
