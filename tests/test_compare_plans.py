@@ -89,8 +89,9 @@ def test_the_front_of_known_figures(compared):
 
 def test_the_table_and_the_dict(compared):
     lines = str(compared).splitlines()
-    assert len(lines) == 1 + len(compared.plans)
-    for line, plan in zip(lines[1:], compared.plans, strict=True):
+    assert len(lines) == 1 + len(compared.plans) + 1
+    assert lines[-1].startswith("* on the front: no other plan")
+    for line, plan in zip(lines[1:-1], compared.plans, strict=True):
         assert line.endswith("*") == plan.is_on_front
         if plan.explanation is None:
             assert "needs " in line

@@ -149,7 +149,10 @@ def test_worker_processes_are_suggested_for_functions_in_python(
         (16, {"batch_size": 30, "lanes": 10, "rank": 0, "world_size": 2}, 5),
     ):
         cores(num_cores)
-        (note,) = told_of(samples.map(doubled), **options)
+        note, *more = told_of(samples.map(doubled), **options)
+        assert [one[:35] for one in more] == ["samples, reads and memory are those"] * (
+            "rank" in options
+        )
         assert f"processes={num} would run {num} at a time" in note
         samples.map(doubled).loader(output="numpy", processes=num, **options).close()
 

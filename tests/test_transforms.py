@@ -378,10 +378,9 @@ def test_dims_that_differ_between_fields_take_their_names(ds: xr.Dataset) -> Non
 
 def test_recorded_methods_are_declared_and_documented() -> None:
     assert sorted(recorded.RECORDED) == sorted(set(recorded.RecordedMethods.__annotations__))
-    assert (
-        recorded.RecordedMethods.clip.__doc__.splitlines()[0]
-        == xr.Dataset.clip.__doc__.strip().splitlines()[0]
-    )
+    # The whole first sentence, which xarray may break into several lines.
+    first_line = xr.Dataset.clip.__doc__.strip().splitlines()[0]
+    assert recorded.RecordedMethods.clip.__doc__.splitlines()[0].startswith(first_line)
 
 
 @pytest.mark.parametrize("name", recorded.REFUSED)

@@ -181,3 +181,12 @@ def _replaced() -> ClosedError:
         allowed="one iteration over a loader at a time",
         remedy="make a second loader with samples.loader(...), and iterate over it",
     )
+
+
+def closed_loader() -> ClosedError:
+    """The error where a closed loader is used."""
+    return ClosedError(
+        "the loader is closed",
+        remedy="make a new loader; to go on in the middle of the epoch, "
+        "new.load_state_dict(closed.state_dict())",
+    )

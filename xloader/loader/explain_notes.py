@@ -176,6 +176,27 @@ def processes_note(recipe: Recipe, options: LoaderOptions) -> str:
     )
 
 
+def rank_note(options: LoaderOptions, scope: str) -> str:
+    """Whose figures these are; empty if there is one rank.
+
+    Parameters
+    ----------
+    options : LoaderOptions
+        The options of the loader.
+    scope : {"rank", "world"}
+        Whether the figures are those of this rank or of all.
+    """
+    world = options.world
+    if world.world_size == 1:
+        return ""
+    if scope == "world":
+        return f"all figures are those of {world.world_size} ranks together"
+    return (
+        f"samples, reads and memory are those of rank {world.rank} of {world.world_size}, mixing "
+        'is that of the global batch; explain(scope="world") counts all ranks'
+    )
+
+
 def mixes_poorly(expected: Explanation) -> bool:
     """Whether batches mix less than half as many regions as those of a full shuffle."""
     return expected.mixing < expected.full_mixing / 2

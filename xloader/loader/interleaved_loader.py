@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from xloader.core.messages import names_function
 from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World, find_world
-from xloader.errors import ClosedError, OptionError, StateError
+from xloader.errors import OptionError, StateError
 from xloader.loader.batch import Batch
 from xloader.loader.composed_run import (
     NUM_HELD,
@@ -35,7 +35,7 @@ from xloader.loader.composed_run import (
 )
 from xloader.loader.cursor import Cursor, Position
 from xloader.loader.epoch_bar import NOTHING_YET, BarCounts, make_bar
-from xloader.loader.epoch_iterator import EpochIterator, EpochRun
+from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
 from xloader.loader.interleaved_figures import (
     InterleavedExplanation,
     InterleavedReport,
@@ -446,7 +446,7 @@ class InterleavedLoader:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ClosedError("the loader is closed", remedy="make a new loader")
+            raise closed_loader()
 
     # Making the loaders of the sets
 

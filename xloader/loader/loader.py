@@ -21,7 +21,7 @@ from xloader.core.messages import names_function
 from xloader.core.nans import NanWarner
 from xloader.core.options import LoaderOptions
 from xloader.engine.job import Delivery
-from xloader.errors import ClosedError, OptionError
+from xloader.errors import OptionError
 from xloader.html.cards import Card
 from xloader.loader.batch import Batch
 from xloader.loader.batch_origin import BatchOrigin
@@ -29,8 +29,8 @@ from xloader.loader.cursor import Cursor, Position
 from xloader.loader.device_path import DevicePath
 from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
 from xloader.loader.epoch_bar import NOTHING_YET, BarCounts, make_bar
-from xloader.loader.epoch_iterator import EpochIterator, EpochRun
-from xloader.loader.explain_notes import processes_note
+from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
+from xloader.loader.explain_notes import processes_note, rank_note
 from xloader.loader.job_factory import name_chunks
 from xloader.loader.loader_cards import loader_card, option_facts
 from xloader.loader.preview import draw_preview
@@ -358,8 +358,8 @@ class Loader:
         expected = self._expected(start) if scope == "rank" else self._explain_all(start, scope)
         refusal = "" if self._device_path is None else self._device_path.refusal
         noted = rank_plan.with_notes(expected, self._packed_fields, refusal)
-        note = processes_note(self.recipe, rank_plan.options)
-        return replace(noted, notes=(*noted.notes, note)) if note else noted
+        more = processes_note(self.recipe, rank_plan.options), rank_note(rank_plan.options, scope)
+        return replace(noted, notes=(*noted.notes, *filter(None, more)))
 
     def move_to(self, position: Position) -> None:
         """Start the next iteration at a position.
@@ -523,7 +523,7 @@ class Loader:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ClosedError("the loader is closed", remedy="make a new loader")
+            raise closed_loader()
 
     def _left(self, start: Position) -> Epoch | Remainder:
         """The epoch, or remainder of one, that an iteration from a position on yields."""

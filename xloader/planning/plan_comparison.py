@@ -95,6 +95,11 @@ _HEADS = (
 )
 
 
+_FRONT = (
+    "on the front: no other plan is as good in reads, mixing and memory, and better in one of them."
+)
+
+
 @dataclass(frozen=True)
 class PlanComparison:
     """Plans of the same samples beside each other; :meth:`xloader.Samples.compare_plans` makes it.
@@ -184,13 +189,13 @@ class PlanComparison:
 
     def __str__(self) -> str:
         rows = [list(_HEADS), *(plan.cells() for plan in self.plans)]
-        return align_columns(rows, num_left=0)
+        table = align_columns(rows, num_left=0)
+        return f"{table}\n* {_FRONT}" if self.front else table
 
     def _repr_html_(self) -> str:
         rows = [plan.cells() for plan in self.plans]
         starred = [number for number, plan in enumerate(self.plans) if plan.is_on_front]
-        note = "Bold, with a star: on the front. No other plan is as good in reads, mixing and "
-        note += "memory, and better in one of them."
+        note = f"Bold, with a star: {_FRONT}"
         table = CardTable(_HEADS, rows, num_left=0, marked=starred)
         words = [Words([note])] if starred else []
         return Card("PlanComparison", show_count(len(rows), "plan"), [table, *words]).to_html()

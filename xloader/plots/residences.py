@@ -222,7 +222,7 @@ def _draw_regions(axes: Axes, times: StayTimes, mixing: float, full_mixing: floa
     style = "-" if is_whole and len(times.batches) <= 400 else "."
     axes.plot(
         times.batches + 0.5, times.regions, style, color=COLOURS[0], markersize=2, linewidth=1,
-        label="batches",
+        label="full batches",
     )  # fmt: skip
     axes.axhline(mixing, color=COLOURS[1], linewidth=1.5, label=f"mean {mixing:.1f}")
     axes.axhline(

@@ -74,7 +74,8 @@ class Missing:
             warnings.warn(
                 f"chunk {read.chunk} of variable {read.variable!r} (key {key!r}) is absent from "
                 f"{self._store} and is read as the fill value. Other absent chunks are read in the "
-                'same way, and counted without a warning. Pass on_missing="fill" if chunks are '
+                "same way, and counted without a warning. xarray and zarr leave out chunks of the "
+                'fill value alone, such as NaN over land. Pass on_missing="fill" if chunks are '
                 'absent on purpose, or on_missing="raise" to get an error instead.',
                 MissingChunkWarning,
                 stacklevel=3,
