@@ -142,7 +142,7 @@ def wait_until_full(loader: Loader, nbytes: float) -> None:
     assert loader._progress is not None
     tally = loader._progress.tally
     num_idle = 0
-    while tally.peak_nbytes < nbytes and num_idle < 10:
+    while tally.peak_nbytes < nbytes and num_idle < 60:
         time.sleep(0.0005)
         num_idle = 0 if tally.workers.num or tally.fetches.num else num_idle + 1
 
