@@ -100,7 +100,7 @@ class Pace:
 
 
 @dataclass(frozen=True, eq=False)
-class _Pass:
+class _TilePass:
     """A pass over the tiles of a lane, and the parts of cohorts that it hands out.
 
     Parameters
@@ -163,7 +163,7 @@ class Shuffle:
         # Tiles follow each other in the line, and each has a cohort there.
         ends = self._place[self.cohorts.tiles[entries[[0, -1]]]] if len(entries) else (0, -1)
         places = slice(int(ends[0]), int(ends[1]) + 1)
-        whole = _Pass(entries, count, first_rank, self._line[places], self._run_ranks[places])
+        whole = _TilePass(entries, count, first_rank, self._line[places], self._run_ranks[places])
         num_passes = 1 if spread >= len(whole.tiles) else self.pace.visits
         key = derive_key(self.seed, self.epoch, self.number, _VISITS, lane)
         passes = [whole] if num_passes == 1 else list(_passes(self.cohorts, whole, num_passes, key))
@@ -186,7 +186,7 @@ class Shuffle:
         )
 
     def _intervals(
-        self, passes: list[_Pass], spread: int
+        self, passes: list[_TilePass], spread: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Start and length of the interval of each part of a cohort, pass by pass, in slots."""
         streams = self.pace.streams
@@ -302,7 +302,7 @@ def _lay_out(begins: Ints, sizes: Ints, drawn: Words) -> Ints:
     return np.cumsum(line, out=line)
 
 
-def _passes(cohorts: Cohorts, whole: _Pass, num_passes: int, key: int) -> Iterator[_Pass]:
+def _passes(cohorts: Cohorts, whole: _TilePass, num_passes: int, key: int) -> Iterator[_TilePass]:
     """The passes of a lane, each with its own order of the runs."""
     tiles = cohorts.tiles[whole.cohort]
     per_tile = np.bincount(tiles, whole.count, cohorts.num_tiles).astype(np.int64)
@@ -319,7 +319,7 @@ def _passes(cohorts: Cohorts, whole: _Pass, num_passes: int, key: int) -> Iterat
         is_home = np.zeros(cohorts.num_tiles, np.bool_)
         is_home[tiles[row]] = True
         line = line[is_home[whole.tiles[line]]]
-        yield _Pass(
+        yield _TilePass(
             whole.cohort[row],
             dealt.count[begin:end],
             first_rank,
