@@ -416,6 +416,7 @@ def _options(draw: st.DrawFn, num_samples: int) -> dict[str, Any]:
         "drop_last": draw(st.booleans()),
         "prefetch": draw(st.integers(0, 3)),
         "threads": draw(st.integers(1, 4)),
+        "max_amplification": draw(st.sampled_from([1.05, 1.05, 2.5, 6.0])),
         "output": "numpy",
     }
 
