@@ -64,6 +64,15 @@ def test_a_sample_leaves_a_shuffle_buffer_after_it_came_in(waves):
     assert not np.array_equal(entering, leaving)
 
 
+def test_a_shuffle_buffer_reads_what_its_chunks_in_turn_do(waves):
+    reads = [
+        [one.num_reads for one in draw_orders(way, waves.tiled, batch_size=8, num_epochs=2, seed=0)]
+        for way in (Way("buffer", 8), Way("tiles"), Way("full", 2))
+    ]
+    assert reads[0] == reads[1]
+    assert reads[0][0] < reads[2][0]
+
+
 def test_all_orders_begin_with_the_same_weights(waves):
     first, same, other = (list(waves.make_net(seed).parameters()) for seed in (0, 0, 1))
     assert all(torch.equal(a, b) for a, b in zip(first, same, strict=True))

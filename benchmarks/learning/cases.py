@@ -206,7 +206,8 @@ def _block_shape(shape: tuple[int, ...], num_train: int) -> tuple[int, int]:
     def cost(cut: tuple[int, int]) -> float:
         """Tiles, and how far a block is from a square."""
         shape = rows / cut[0] * cut[1] / columns
-        return cut[0] * cut[1] * max(shape, 1 / shape)
+        # Rounded, so that it does not depend on the last digit which of two alike is taken.
+        return round(cut[0] * cut[1] * max(shape, 1 / shape), 6)
 
     down, across = min(cuts, key=cost)
     return rows // down, columns // across

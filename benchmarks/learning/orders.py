@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 import xloader
 
 Ids = NDArray[np.int64]
+_NUM_READ: Final = 2
+"""Tiles that are held beside a shuffle buffer. A window may reach from one into the next."""
+
 Kind = Literal["full", "plan", "buffer", "tiles", "ascending"]
 
 
@@ -25,8 +28,9 @@ class Way:
         A full shuffle; xloader's plan; tiles in random order through a shuffle buffer; the same
         without a buffer; or tiles and their samples in ascending order.
     num_tiles : int
-        Tiles that the memory of a plan holds, or whose samples a shuffle buffer holds. The other
-        kinds are read through a cache of so many tiles.
+        Tiles that the memory of a plan holds, or whose samples a shuffle buffer holds. Beside
+        these samples, two tiles are held to read from. The other kinds are read with memory for
+        so many tiles.
     max_amplification : float
         Reads a chunk that a plan may use.
     """
@@ -49,6 +53,15 @@ class Way:
             "tiles": "chunks in turn",
             "ascending": "sequential",
         }[self.kind]
+
+    @property
+    def held_tiles(self) -> int:
+        """Memory, in tiles.
+
+        A buffer holds samples of two steps each, and so each step about twice. The two tiles that
+        are read from come on top.
+        """
+        return 2 * self.num_tiles + _NUM_READ if self.kind == "buffer" else self.num_tiles
 
 
 SIZES: Final = (2, 4, 8, 16, 32)
@@ -137,7 +150,7 @@ def draw_orders(
     """Yield the order of each epoch. Another seed gives other orders."""
     options: dict[str, Any] = {
         "batch_size": batch_size,
-        "memory": tiled.memory_of(way.num_tiles, batch_size),
+        "memory": tiled.memory_of(_NUM_READ if way.kind == "buffer" else way.num_tiles, batch_size),
         "prefetch": 0,
     }
     if way.kind == "plan":

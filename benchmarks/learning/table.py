@@ -118,7 +118,7 @@ def format_rows(rows: list[Row]) -> str:
 
 
 def draw(rows_of: dict[str, list[Row]], path: Path) -> None:
-    """Draw loss and mixing against tiles in memory, a column of panels for each case."""
+    """Draw loss and mixing against memory, a column of panels for each case."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6 * len(rows_of), 6.4), layout="constrained")
@@ -127,10 +127,11 @@ def draw(rows_of: dict[str, list[Row]], path: Path) -> None:
         upper, lower = panels[:, column]
         _draw_column(upper, lower, rows)
         upper.set(title=title, ylabel="loss against a full shuffle, %")
-        lower.set(xlabel="tiles in memory", ylabel="regions, of a full shuffle's", ylim=(0, None))
-        lower.set_xlim(SIZES[0] / 1.2, SIZES[-1] * 1.2)
+        lower.set(xlabel="memory, in tiles", ylabel="regions, of a full shuffle's", ylim=(0, None))
+        lower.set_xlim(SIZES[0] / 1.2, SIZES[-1] * 2.5)
         lower.set_xscale("log", base=2)
-        lower.set_xticks(SIZES, [str(size) for size in SIZES])
+        ticks = [*SIZES, 2 * SIZES[-1]]
+        lower.set_xticks(ticks, [str(tick) for tick in ticks])
         for panel in (upper, lower):
             panel.legend(fontsize="small")
     figure.savefig(path, dpi=150)
@@ -140,7 +141,7 @@ def _draw_column(upper: Any, lower: Any, rows: list[Row]) -> None:
     """Draw the rows of a case: differences above, and the regions of batches below."""
     for kind, label, colour in (("plan", "even pace", "C0"), ("buffer", "shuffle buffer", "C1")):
         own = [row for row in rows if row.way.kind == kind and row.way.max_amplification < 2]
-        sizes = [row.way.num_tiles for row in own]
+        sizes = [row.way.held_tiles for row in own]
         differences, errors = [row.difference for row in own], [row.error for row in own]
         upper.errorbar(sizes, differences, errors, fmt="o-", capsize=3, color=colour, label=label)
         shares, wide = [row.share for row in own], [row.wide_share for row in own]
