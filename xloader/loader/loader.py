@@ -20,6 +20,7 @@ from xloader.core.footprint import Footprint
 from xloader.core.messages import names_function
 from xloader.core.nans import NanWarner
 from xloader.core.options import LoaderOptions
+from xloader.display.loader_cards import loader_card, option_facts
 from xloader.engine.job import Delivery
 from xloader.errors import OptionError
 from xloader.html.cards import Card
@@ -32,7 +33,6 @@ from xloader.loader.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
 from xloader.loader.explain_notes import processes_note, rank_note
 from xloader.loader.job_factory import name_chunks
-from xloader.loader.loader_cards import loader_card, option_facts
 from xloader.loader.preview import draw_preview
 from xloader.loader.progress import EpochProgress
 from xloader.loader.rank_resolver import RankResolver
@@ -499,7 +499,9 @@ class Loader:
         return loader_card(
             "xloader.Loader",
             self._in_words(),
-            option_facts(self.options, start, num_steps, is_closed=self._is_closed),
+            option_facts(
+                self.options, start.epoch, start.step, num_steps, is_closed=self._is_closed
+            ),
             {_where(start): own for (start, _), own in self._explained.items()},
             None if self._progress is None else self.report(),
             {"samples": self.recipe},
