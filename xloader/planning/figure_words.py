@@ -27,7 +27,8 @@ FIGURE_WORDS: Final[Mapping[str, str]] = {
     "memory": "bytes for batches, chunks on their way and decoded chunks at a time",
     "peak memory": _PEAK,
     "plan": "tile: elements that are ordered as one unit; spread: how many later tiles come in "
-    "while a tile hands out its samples; lanes: parts of the order that ranks own",
+    "while a tile hands out its samples; visits: how often the plan comes by each tile; lanes: "
+    "parts of the order that ranks own",
     "read": "the way in which the chunks of these variables are fetched and decoded",
     "gather": "the way in which rows are copied from decoded chunks into batches",
     "transfer": "what crosses to the device with each batch",
