@@ -11,6 +11,7 @@ from xloader.display.sample_cards import sample_parts
 from xloader.html.cards import Card, CardPart, CardSection, Drawing, Facts, Words
 from xloader.html.share_bars import draw_shares
 from xloader.planning.figure_cards import TitledRows, figure_parts
+from xloader.planning.figure_words import FIGURE_WORDS
 from xloader.recipe.recipe import Recipe
 
 
@@ -41,7 +42,7 @@ def loader_card(
     drawing : Drawing, optional
         A drawing below the facts.
     """
-    parts: list[CardPart] = [Facts(facts), *([] if drawing is None else [drawing])]
+    parts: list[CardPart] = [Facts(facts, FIGURE_WORDS), *([] if drawing is None else [drawing])]
     if expected is not None and not expected:
         words = "Call explain() to see what an epoch will read."
         parts.append(Words([words]))
