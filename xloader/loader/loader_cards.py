@@ -92,6 +92,18 @@ def option_facts(
     return rows
 
 
+def show_rest(start: Position) -> str:
+    """The part of an epoch that begins at a position, in words.
+
+    Parameters
+    ----------
+    start : Position
+        The position.
+    """
+    begun = f" from batch {start.step + 1:,}" if start.step else ""
+    return f"of epoch {start.epoch:,}{begun}"
+
+
 def draw_weights(sets: SampleSets) -> Drawing:
     """Draw the proportions of several sets.
 
