@@ -245,6 +245,7 @@ def test_variables_of_fields_have_ratios_of_their_own():
         found = loader.batch_variance(num_batches=1000)
         inputs = delivered(loader, "inputs")
         own = loader.batch_variance("u", num_batches=1000, epoch=0)
+        same = loader.batch_variance("inputs/u", num_batches=2)
         both = loader.batch_variance("t", num_batches=1000, epoch=0)
         with pytest.raises(UnknownNameError, match="variable of the fields"):
             loader.batch_variance("q")
@@ -253,7 +254,10 @@ def test_variables_of_fields_have_ratios_of_their_own():
         expected = effect_of([batch[:, columns] for batch in inputs])
         assert found.variables[name].ratio == pytest.approx(expected, rel=1e-4)
     assert found.ratio == pytest.approx(np.mean([v.ratio for v in found.variables.values()]))
-    assert own.variables == {"inputs/u": found.variables["inputs/u"]}
+    assert own.variables["inputs/u"].ratio == pytest.approx(found.variables["inputs/u"].ratio)
+    # The chunks of the other variable are not read.
+    assert (found.num_reads, both.num_reads, own.num_reads) == (240, 120, 120)
+    assert list(own.variables) == list(same.variables) == ["inputs/u"]
     assert list(both.variables) == ["inputs/t", "targets/t"]
 
 

@@ -343,8 +343,9 @@ class Loader:
         ----------
         variable : str, optional
             Name of a variable, in all fields that have it; by default all variables of all fields,
-            each with a ratio of its own. After :meth:`Samples.map` or a recorded method it is the
-            name of a channel, or of a field without named channels.
+            each with a ratio of its own. Chunks of other variables are not read then, unless there
+            is a transform that may need them. After :meth:`Samples.map` or a recorded method it is
+            the name of a channel, or of a field without named channels.
         num_batches : int, default 64
             Global batches that are looked at, one in each of so many equal parts of the epoch, so
             that its ends count as much as they are long. All, if the epoch has no more than that.

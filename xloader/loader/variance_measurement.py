@@ -40,8 +40,9 @@ from xloader.loader.sample_names import SampleNames
 from xloader.loader.sweep_loader import Sweeper, make_sweep_loader
 from xloader.planning.epoch import Epoch
 from xloader.planning.remainder import Remainder
+from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.names import CHANNEL
-from xloader.recipe.recipe import unknown
+from xloader.recipe.recipe import Recipe, unknown
 from xloader.transforms.outputs import Output, make_outputs
 
 _MOST_ELEMENTS: Final = 4096
@@ -73,8 +74,8 @@ class DeliveredVariable:
     @property
     def name(self) -> str:
         """The variable, with its field if that has another name."""
-        same = self.field == self.variable
-        return self.variable if same else f"{self.field}/{self.variable}"
+        short, long = _names_of(self.field, self.variable)
+        return short if self.field == self.variable else long
 
     def elements(self, array: NDArray[Any], taken: Ints) -> NDArray[Any]:
         """Some elements of each sample of a field.
@@ -121,14 +122,15 @@ def measure_batch_variance(
     """
     check_whole("num_batches", num_batches, 2, MOST)
     epoch = check_epoch(epoch)
-    variables = _chosen(_delivered_variables(rank_plan), variable)
+    recipe = _reading_only(rank_plan.recipe, variable)
+    variables = _chosen(_delivered_variables(recipe), variable)
     part = rank_plan.remainder(epoch, 0)
     batches, num_epoch_batches = _sampled_batches(rank_plan, part, num_batches)
     members = BatchMembers.of(batches)
     taken = _taken_elements(variables, len(batches), rank_plan.options.memory_nbytes)
     sums = [BatchSums(len(batches), len(own)) for own in taken]
     sums_nbytes = sum(map(len, taken)) * BatchSums.element_nbytes(len(batches))
-    with _sweeper(rank_plan, members.ids, sums_nbytes, make) as loader:
+    with _sweeper(rank_plan, recipe, members.ids, sums_nbytes, make) as loader:
         loader.set_epoch(epoch)
         expected = loader.explain()
         for batch in loader:
@@ -191,10 +193,14 @@ def _sampled_batches(
 
 
 def _sweeper(
-    rank_plan: RankPlan, ids: Ints, sums_nbytes: int, make: Callable[..., Sweeper]
+    rank_plan: RankPlan,
+    recipe: Recipe,
+    ids: Ints,
+    sums_nbytes: int,
+    make: Callable[..., Sweeper],
 ) -> Sweeper:
     """A loader of some samples, each once, in the memory that the sums leave."""
-    recipe, options = rank_plan.recipe, rank_plan.options
+    options = rank_plan.options
     whole = recipe.subset or Subset(len(recipe.require_windows()))
     chosen = replace(whole.select(ids), weights=None, num_draws=None)
     # A slab is planned as its whole, but what is read here is the slab alone.
@@ -220,22 +226,41 @@ def _taken_elements(
     return [spread_evenly(own.num_elements, most) for own in variables]
 
 
+def _reading_only(recipe: Recipe, name: str | None) -> Recipe:
+    """The recipe with the fields that have a variable, and with no other variable in them."""
+    # Functions may take any field. Without a name, or with another, all fields are wanted.
+    if name is None or recipe.is_mapped:
+        return recipe
+    fields = [
+        replace(field, variables=(variable,))
+        for field in recipe.gathered_fields
+        for variable in field.variables
+        if name in _names_of(field.name, variable)
+    ]
+    return replace(recipe, fields=tuple(fields)) if fields else recipe
+
+
 def _chosen(
     variables: Sequence[DeliveredVariable], name: str | None
 ) -> Sequence[DeliveredVariable]:
     """The variables with a name, in all fields; all without a name."""
     if name is None:
         return variables
-    chosen = [own for own in variables if name in (own.variable, own.name)]
+    chosen = [own for own in variables if name in _names_of(own.field, own.variable)]
     if not chosen:
         known = dict.fromkeys(own.variable for own in variables)
         raise unknown(name, known, "variable of the fields")
     return chosen
 
 
-def _delivered_variables(rank_plan: RankPlan) -> list[DeliveredVariable]:
+def _names_of(field: str, variable: str) -> tuple[str, str]:
+    """The name of a variable, and that with the name of its field."""
+    return variable, f"{field}/{variable}"
+
+
+def _delivered_variables(recipe: Recipe) -> list[DeliveredVariable]:
     """The variables of all fields that are delivered, with as many channels as each has."""
-    recipe, layouts = rank_plan.recipe, rank_plan.layouts
+    layouts = make_layouts(recipe)
     found: list[DeliveredVariable] = []
     for output in make_outputs(recipe, layouts):
         if output.dtype.kind not in "biuf":
@@ -245,13 +270,13 @@ def _delivered_variables(rank_plan: RankPlan) -> list[DeliveredVariable]:
                 allowed="bool, integers and floats",
                 remedy="pass the name of a variable that holds numbers",
             )
-        found += _channels_of(output, {} if recipe.is_mapped else _parts(rank_plan, output.name))
+        found += _channels_of(output, {} if recipe.is_mapped else _parts(layouts, output.name))
     return found
 
 
-def _parts(rank_plan: RankPlan, field: str) -> dict[str, tuple[int, int]]:
+def _parts(layouts: Sequence[FieldLayout], field: str) -> dict[str, tuple[int, int]]:
     """The channels of each variable of a field that is gathered; none for a field without."""
-    (layout,) = (own for own in rank_plan.layouts if own.name == field)
+    (layout,) = (own for own in layouts if own.name == field)
     return {part.variable: part.channels for part in layout.parts if part.channels is not None}
 
 
