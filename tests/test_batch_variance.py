@@ -154,6 +154,26 @@ def test_some_batches_estimate_the_ratio_of_all_as_well_as_the_standard_error_sa
     assert np.std(ratios) / np.mean(told) == pytest.approx(1.0, abs=0.15)
 
 
+@pytest.mark.filterwarnings("ignore::xloader.errors.XloaderWarning")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"memory": "6KiB"},
+        {"memory": "6KiB", "max_amplification": 4.0},
+        {"memory": "8KiB", "max_amplification": 8.0, "lanes": 2},
+        {"memory": "32KiB", "lanes": 8},
+    ],
+)
+def test_the_rows_of_steps_are_those_delivered(options):
+    weighted = opened().weighted(np.arange(959.0), num_samples=333)
+    for samples in (opened(), weighted):
+        with samples.loader(batch_size=8, output="numpy", **options) as loader:
+            loader.set_epoch(1)
+            part = loader._resolver.settle().remainder(1, 0)
+            found = rows_of_steps(part, range(options.get("lanes", 1)), range(len(loader)))
+            assert [own.tolist() for own, _ in found] == [batch.ids.tolist() for batch in loader]
+
+
 def test_some_batches_of_an_epoch_are_its_own():
     with opened().loader(batch_size=8, seed=1, memory="4MiB", output="numpy") as loader:
         every = [batch.ids.tolist() for batch in loader]

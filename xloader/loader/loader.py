@@ -20,6 +20,7 @@ from xloader.core.footprint import Footprint
 from xloader.core.messages import names_function
 from xloader.core.nans import NanWarner
 from xloader.core.options import LoaderOptions
+from xloader.display.loader_cards import loader_card, option_facts, show_rest
 from xloader.engine.job import Delivery
 from xloader.errors import OptionError
 from xloader.html.cards import Card
@@ -27,13 +28,12 @@ from xloader.loader.batch import Batch
 from xloader.loader.batch_origin import BatchOrigin
 from xloader.loader.batch_variance import BatchVariance
 from xloader.loader.cursor import Cursor, Position
-from xloader.loader.device_path import DevicePath
+from xloader.loader.device_path import DevicePath, refusal_of
 from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
 from xloader.loader.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
 from xloader.loader.explain_notes import processes_note, rank_note
 from xloader.loader.job_factory import explain_ranks
-from xloader.loader.loader_cards import loader_card, option_facts, show_rest
 from xloader.loader.preview import draw_preview
 from xloader.loader.progress import EpochProgress
 from xloader.loader.rank_resolver import RankResolver
@@ -448,7 +448,7 @@ class Loader:
             expected = self._expected(start)
         else:
             expected = explain_ranks(rank_plan, self._left(start), scope)
-        refusal = "" if self._device_path is None else self._device_path.refusal
+        refusal = refusal_of(self._device_path)
         noted = rank_plan.with_notes(expected, self._packed_fields, refusal)
         more = processes_note(self.recipe, rank_plan.options), rank_note(rank_plan.options, scope)
         return replace(noted, notes=(*noted.notes, *filter(None, more)))
@@ -496,8 +496,7 @@ class Loader:
                 allowed="a report after a first batch",
                 remedy="iterate over the loader, or call explain() for the prediction",
             )
-        refusal = "" if self._device_path is None else self._device_path.refusal
-        return replace(self._progress.report(), pinning_refusal=refusal)
+        return replace(self._progress.report(), pinning_refusal=refusal_of(self._device_path))
 
     def progress(self, **tqdm_options: Any) -> Any:
         """Iterate over an epoch with a progress bar of tqdm, in a terminal or a notebook.
@@ -586,13 +585,13 @@ class Loader:
     def card(self) -> Card:
         """The loader as notebooks show it. Nothing is planned, and no data is read."""
         # Ranks are not settled, and nothing is planned: to show a loader must not change it.
-        planned, start = self._resolver.planned, self._cursor.start
+        planned, at = self._resolver.planned, self._cursor.start
         num_steps = None if planned is None else planned.num_steps
         return loader_card(
             "xloader.Loader",
             self._in_words(),
-            option_facts(self.options, start, num_steps, is_closed=self._is_closed),
-            {show_rest(start): own for (start, _), own in self._explained.items()},
+            option_facts(self.options, at.epoch, at.step, num_steps, is_closed=self._is_closed),
+            {show_rest(own.epoch, own.step): told for (own, _), told in self._explained.items()},
             None if self._progress is None else self.report(),
             {"samples": self.recipe},
         )

@@ -12,28 +12,35 @@ r"""The shuffled order of an epoch: runs of tiles in random order, several runs 
 The *position* of a tile is its number in the lane's order of tiles. A tile is in memory from the
 slot of its position on, for ``spread`` slots. A cohort hands out its samples while all its tiles
 are in memory. The *line* of tiles is the order before lanes and streams are made.
+
+With several *visits*, the runs of a lane pass through the memory several times, each time in
+another order. Positions count on from pass to pass.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.counter_rng import derive_key, draw, draw_below, permutation
+from xloader.core.counter_rng import Words, derive_key, draw, draw_below, permutation
 from xloader.core.windows import Windows
 from xloader.errors import OptionError
 from xloader.order.cohorts import Cohorts, digit_order, is_first
 from xloader.order.lane_order import PHASE_STEPS, LaneOrder, lane_part
 from xloader.order.lane_spans import SubLanes
+from xloader.order.visits import Visits
 
 # Each use of random numbers has its own constant, so that no two uses draw the same ones.
 _RUN_OFFSETS, _RUN_ORDER, _RUN_TURNS, _PHASES, _RANKS = range(5)
+_VISITS = 5
 
 _PIECE_SIZE = 1 << 16
 """Number of cohorts that are handled in one call: the arrays for them fit a core's cache."""
@@ -62,11 +69,15 @@ class Pace:
         chunks than allowed is used, or else the one that reads least.
     is_shuffled : bool
         Whether the order is shuffled. If not, only ``tiling`` and ``lanes`` matter.
+    visits : int
+        Number of passes over the tiles of a lane. Each hands out a part of every tile's samples,
+        and reads each chunk again. Where all tiles of a lane are in memory, there is one pass.
 
     Raises
     ------
     OptionError
-        If ``spread`` is below 0, or ``run``, ``streams``, ``lanes`` or ``draws`` is below 1.
+        If ``spread`` is below 0, or ``run``, ``streams``, ``lanes``, ``draws`` or ``visits`` is
+        below 1.
     """
 
     tiling: tuple[int, ...]
@@ -77,13 +88,36 @@ class Pace:
     lanes: int = 1
     draws: int = 1
     is_shuffled: bool = True
+    visits: int = 1
 
     def __post_init__(self) -> None:
-        for name, least in (("run", 1), ("streams", 1), ("spread", 0), ("lanes", 1), ("draws", 1)):
+        for name in ("run", "streams", "spread", "lanes", "draws", "visits"):
+            least = 0 if name == "spread" else 1
             if getattr(self, name) < least:
                 raise OptionError(
                     f"{name} is too small", given=getattr(self, name), allowed=f">= {least}"
                 )
+
+
+@dataclass(frozen=True, eq=False)
+class _TilePass:
+    """A pass over the tiles of a lane, and the parts of cohorts that it hands out.
+
+    Parameters
+    ----------
+    cohort, count : numpy.ndarray of int, shape (n,)
+        The cohort of each part, and its number of samples.
+    first_rank : numpy.ndarray of int, shape (n,), or None
+        The first rank of each part, as in `LaneOrder`.
+    tiles, run_ranks : numpy.ndarray of int32, shape (m,)
+        The home tiles of these cohorts, run by run, and the number of each one's run.
+    """
+
+    cohort: Ints
+    count: Ints
+    first_rank: Ints | None
+    tiles: Ints
+    run_ranks: Ints
 
 
 @dataclass(frozen=True)
@@ -125,34 +159,56 @@ class Shuffle:
             Number of slots for which a tile stays in memory; at most ``pace.spread``.
         """
         sublanes = self.sublanes or SubLanes(int(self._total[-1]), self.pace.lanes)
-        entries, count, skipped = lane_part(self._cohort_line, self._total, sublanes.span(lane))
+        entries, count, first_rank = lane_part(self._cohort_line, self._total, sublanes.span(lane))
         # Tiles follow each other in the line, and each has a cohort there.
         ends = self._place[self.cohorts.tiles[entries[[0, -1]]]] if len(entries) else (0, -1)
         places = slice(int(ends[0]), int(ends[1]) + 1)
-        tiles = self._line[places]
-        position = np.full(self.cohorts.num_tiles, -1, np.int32)
+        whole = _TilePass(entries, count, first_rank, self._line[places], self._run_ranks[places])
+        num_passes = 1 if spread >= len(whole.tiles) else self.pace.visits
+        key = derive_key(self.seed, self.epoch, self.number, _VISITS, lane)
+        passes = [whole] if num_passes == 1 else list(_passes(self.cohorts, whole, num_passes, key))
+        start, length = self._intervals(passes, spread)
+        phase = np.concatenate(
+            [_phases(self._phase_key(number), own.cohort) for number, own in enumerate(passes)]
+        )
+        by_start = digit_order(start, sum(len(own.tiles) for own in passes) + 1)
+        first_rank = _joined([own.first_rank for own in passes])
+        return LaneOrder(
+            windows=self.windows,
+            cohorts=self.cohorts,
+            cohort=np.concatenate([own.cohort for own in passes])[by_start],
+            first_rank=None if first_rank is None else first_rank[by_start],
+            count=np.concatenate([own.count for own in passes])[by_start],
+            start=start[by_start],
+            length=length[by_start],
+            phase=phase[by_start],
+            permutation_key=self._keys[_RANKS],
+        )
+
+    def _intervals(
+        self, passes: list[_TilePass], spread: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Start and length of the interval of each part of a cohort, pass by pass, in slots."""
         streams = self.pace.streams
         reach = self.cohorts.pieces[self.pace.run_dim].reach
         if spread < self.pace.spread and 0 < reach <= spread:
             # With a smaller spread than the plan's, neighbouring tiles of a run are in memory at
             # the same time only if there are fewer streams.
             streams = min(streams, spread // reach)
-        position[tiles] = _positions(self._run_ranks[places], streams)
-        start, length = _intervals(self.cohorts, entries, position, self.pace, spread)
-        by_start = digit_order(start, len(tiles) + 1)
-        cohort = entries[by_start]
-        return LaneOrder(
-            windows=self.windows,
-            cohorts=self.cohorts,
-            cohort=cohort,
-            cut_cohort=int(entries[0]) if len(entries) else 0,
-            num_skipped=skipped,
-            count=count[by_start],
-            start=start[by_start],
-            length=length[by_start],
-            phase=_phases(self._keys[_PHASES], cohort),
-            permutation_key=self._keys[_RANKS],
-        )
+        starts, lengths, begin = [], [], 0
+        for own in passes:
+            position = np.full(self.cohorts.num_tiles, -1, np.int32)
+            position[own.tiles] = _positions(own.run_ranks, streams)
+            start, length = _intervals(self.cohorts, own.cohort, position, self.pace, spread)
+            starts.append(start + np.int32(begin))
+            lengths.append(length)
+            begin += len(own.tiles)
+        return np.concatenate(starts), np.concatenate(lengths)
+
+    def _phase_key(self, number: int) -> int:
+        """The key of the phases of a pass."""
+        key = self._keys[_PHASES]
+        return derive_key(key, number) if number else key
 
     @cached_property
     def _keys(self) -> list[int]:
@@ -213,20 +269,69 @@ def _line_of_all_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[I
     begins = row * row_size + np.maximum(first_size[row] + (number - 1) * pace.run, 0)
     sizes = _gaps_between(begins, cohorts.num_tiles)
     order = permutation(keys[_RUN_ORDER], len(begins))
-    is_turned = (draw(keys[_RUN_TURNS], order) & np.uint64(1)).astype(np.bool_)
-    begins, sizes = begins[order], sizes[order]
-    # A turned run goes from its last tile to its first.
-    step = np.where(is_turned, -1, 1)
-    first = np.where(is_turned, begins + sizes - 1, begins)
-    last = first + step * (sizes - 1)
-    line = np.repeat(step.astype(np.int32), sizes)
-    line[np.cumsum(sizes) - sizes] = first - np.concatenate([[0], last[:-1]])
-    np.cumsum(line, out=line)
+    line = _lay_out(begins[order], sizes[order], draw(keys[_RUN_TURNS], order))
+    sizes = sizes[order]
     run_ranks = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     if pace.run_dim < len(cohorts.home_shape) - 1:
         ids = np.arange(cohorts.num_tiles, dtype=np.int32).reshape(cohorts.home_shape)
         line = np.moveaxis(ids, pace.run_dim, -1).reshape(-1)[line]
     return line, run_ranks
+
+
+def _lay_out(begins: Ints, sizes: Ints, drawn: Words) -> Ints:
+    """Numbers of the members of runs, one run after the other; int32.
+
+    Parameters
+    ----------
+    begins, sizes : numpy.ndarray of int, shape (num_runs,)
+        The least member and the number of members of each run.
+    drawn : numpy.ndarray of uint64, shape (num_runs,)
+        Random bits. With an odd number, a run is turned: it goes from its last member to its first.
+
+    Examples
+    --------
+    >>> _lay_out(np.array([4, 0]), np.array([3, 2]), np.array([1, 0], np.uint64)).tolist()
+    [6, 5, 4, 0, 1]
+    """
+    is_turned = (drawn & np.uint64(1)).astype(np.bool_)
+    step = np.where(is_turned, -1, 1)
+    first = np.where(is_turned, begins + sizes - 1, begins)
+    last = first + step * (sizes - 1)
+    line = np.repeat(step.astype(np.int32), sizes)
+    line[np.cumsum(sizes) - sizes] = first - np.concatenate([[0], last[:-1]])
+    return np.cumsum(line, out=line)
+
+
+def _passes(cohorts: Cohorts, whole: _TilePass, num_passes: int, key: int) -> Iterator[_TilePass]:
+    """The passes of a lane, each with its own order of the runs."""
+    tiles = cohorts.tiles[whole.cohort]
+    per_tile = np.bincount(tiles, whole.count, cohorts.num_tiles).astype(np.int64)
+    dealt = Visits.deal(whole.count, per_tile[tiles], num_passes, key, whole.cohort)
+    begins = np.flatnonzero(is_first(whole.run_ranks))
+    sizes = _gaps_between(begins, len(whole.run_ranks))
+    for number, (begin, end) in enumerate(pairwise(dealt.edges.tolist())):
+        row, first_rank = dealt.row[begin:end], dealt.first_rank[begin:end]
+        if whole.first_rank is not None:
+            first_rank = first_rank + whole.first_rank[row]
+        order = permutation(derive_key(key, number, _RUN_ORDER), len(begins))
+        turns = draw(derive_key(key, number, _RUN_TURNS), order)
+        line = _lay_out(begins[order], sizes[order], turns)
+        is_home = np.zeros(cohorts.num_tiles, np.bool_)
+        is_home[tiles[row]] = True
+        line = line[is_home[whole.tiles[line]]]
+        yield _TilePass(
+            whole.cohort[row],
+            dealt.count[begin:end],
+            first_rank,
+            whole.tiles[line],
+            whole.run_ranks[line],
+        )
+
+
+def _joined(parts: list[Ints | None]) -> Ints | None:
+    """All parts one after the other; None if there are none."""
+    found = [part for part in parts if part is not None]
+    return np.concatenate(found) if found else None
 
 
 def _positions(run_ranks: Ints, streams: int) -> Ints:
