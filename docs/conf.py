@@ -88,6 +88,7 @@ html_theme_options = {
 
 MADE_BY_XLOADER = {
     "Advice",
+    "BatchVariance",
     "ChunkProposal",
     "ClassSamples",
     "ComparedPlan",
@@ -120,6 +121,7 @@ MADE_BY_XLOADER = {
     "Split",
     "StoreInspection",
     "VariableFigures",
+    "VariableVariance",
 }
 """Classes that users do not call: how they are made is no part of the reference."""
 

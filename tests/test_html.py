@@ -128,6 +128,9 @@ SHOWN: dict[str, Callable[[Samples], Any]] = {
     "explanation of sets": lambda samples: several_sets(samples).explain(batch_size=10),
     "report of sets": lambda samples: sets_epoch(samples).report(),
     "rollout": lambda samples: Rollout(lambda _: samples, batch_size=8, output="numpy"),
+    "batch variance": lambda samples: samples.loader(
+        batch_size=8, output="numpy", memory="4MiB"
+    ).batch_variance(num_batches=3),
     "advice": lambda samples: samples.advise(batch_size=8),
     "coverage": lambda samples: samples.coverage(),
     "split": lambda samples: samples.split(time={"train": 0.7, NAME: 0.3}),

@@ -97,6 +97,18 @@ def option_facts(
     return rows
 
 
+def show_rest(epoch: int, step: int) -> str:
+    """The part of an epoch that begins at a batch, in words.
+
+    Parameters
+    ----------
+    epoch, step : int
+        Number of the epoch, and of the first batch.
+    """
+    begun = f" from batch {step + 1:,}" if step else ""
+    return f"of epoch {epoch:,}{begun}"
+
+
 def draw_weights(weights: Mapping[str, Fraction]) -> Drawing:
     """Draw the proportions of several sets.
 

@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from numpy.typing import NDArray
 
@@ -332,6 +332,21 @@ class InterleavedLoader:
         # After its last batch, a loader says itself that nothing is left.
         position = Position(start.epoch, len(loader) if first is None else first)
         return loader.preview_from(position, num_rows, channel)
+
+    def batch_variance(self, *_arguments: Any, **_options: Any) -> NoReturn:
+        """Refuse: rows of several sets are no sample of one population, which a ratio is about.
+
+        Raises
+        ------
+        OptionError
+            Always.
+        """
+        raise OptionError(
+            "batch_variance compares the batches of one set of samples with its full shuffle",
+            given=f"a loader of {len(self.sets.sets)} sets",
+            allowed="the loader of one set",
+            remedy="call it on the loader of each set: samples.loader(...).batch_variance()",
+        )
 
     def report(self) -> InterleavedReport:
         """Measurements of the epoch under way, or of the last one.
