@@ -27,7 +27,7 @@ TOWER = (
     ("jobs", "mosaic"),
     ("tensors", "device"),
     ("loader",),
-    ("engine",),
+    ("engine", "display"),
     ("planning", "transforms"),
     ("recipe",),
     ("testing",),

@@ -14,13 +14,17 @@ would otherwise have to meet in each of them, for a single sample or none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from xloader.core.axis import Ints
-from xloader.core.counter_rng import derive_key, draw
+from xloader.core.counter_rng import derive_key, draw, permutation
 from xloader.core.footprint import expand_ranges
+from xloader.order.cohorts import Cohorts, is_first
+from xloader.order.runs import RUN_ORDER, RUN_TURNS, gaps_between, lay_out
 
 
 @dataclass(frozen=True)
@@ -88,3 +92,62 @@ class Visits:
         by_pass = np.argsort(pass_of, kind="stable")
         edges = np.searchsorted(pass_of[by_pass], np.arange(num_passes + 1))
         return cls(row[by_pass], first_rank[by_pass], num_ranks[by_pass], edges)
+
+
+@dataclass(frozen=True, eq=False)
+class TilePass:
+    """A pass over the tiles of a lane, and the parts of cohorts that it hands out.
+
+    Parameters
+    ----------
+    cohort, count : numpy.ndarray of int, shape (n,)
+        The cohort of each part, and its number of samples.
+    first_rank : numpy.ndarray of int, shape (n,), or None
+        The first rank of each part, as in `LaneOrder`.
+    tiles, run_ranks : numpy.ndarray of int32, shape (m,)
+        The home tiles of these cohorts, run by run, and the number of each one's run.
+    """
+
+    cohort: Ints
+    count: Ints
+    first_rank: Ints | None
+    tiles: Ints
+    run_ranks: Ints
+
+
+def tile_passes(cohorts: Cohorts, whole: TilePass, num_passes: int, key: int) -> Iterator[TilePass]:
+    """The passes of a lane, each with its own order of the runs.
+
+    Parameters
+    ----------
+    cohorts : Cohorts
+        All cohorts.
+    whole : TilePass
+        The whole lane, as a single pass.
+    num_passes : int
+        Number of passes.
+    key : int
+        A key from `derive_key`, which fixes what is drawn.
+    """
+    tiles = cohorts.tiles[whole.cohort]
+    per_tile = np.bincount(tiles, whole.count, cohorts.num_tiles).astype(np.int64)
+    dealt = Visits.deal(whole.count, per_tile[tiles], num_passes, key, whole.cohort)
+    begins = np.flatnonzero(is_first(whole.run_ranks))
+    sizes = gaps_between(begins, len(whole.run_ranks))
+    for number, (begin, end) in enumerate(pairwise(dealt.edges.tolist())):
+        row, first_rank = dealt.row[begin:end], dealt.first_rank[begin:end]
+        if whole.first_rank is not None:
+            first_rank = first_rank + whole.first_rank[row]
+        order = permutation(derive_key(key, number, RUN_ORDER), len(begins))
+        turns = draw(derive_key(key, number, RUN_TURNS), order)
+        line = lay_out(begins[order], sizes[order], turns)
+        is_home = np.zeros(cohorts.num_tiles, np.bool_)
+        is_home[tiles[row]] = True
+        line = line[is_home[whole.tiles[line]]]
+        yield TilePass(
+            whole.cohort[row],
+            dealt.count[begin:end],
+            first_rank,
+            whole.tiles[line],
+            whole.run_ranks[line],
+        )

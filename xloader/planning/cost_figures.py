@@ -14,6 +14,7 @@ from xloader.core.nbytes import show_nbytes
 from xloader.core.text_table import align_columns
 from xloader.planning.figure_cards import figure_card
 from xloader.planning.figure_tables import TitledTable
+from xloader.planning.figure_words import FIGURE_WORDS
 from xloader.planning.variable_figures import VariableFigures
 
 
@@ -74,6 +75,10 @@ class FigureTable:
     def _rows(self) -> list[tuple[str, str]]:
         """The rows of the table: a heading and a text each."""
         raise NotImplementedError
+
+    def _hints(self) -> Mapping[str, str]:
+        """Explanations of headings of the rows and sections."""
+        return {}
 
     def _title(self) -> str:
         return type(self).__name__
@@ -151,6 +156,9 @@ class Figures(FigureTable):
     lanes: int
     visits: int
     variables: Mapping[str, VariableFigures]
+
+    def _hints(self) -> Mapping[str, str]:
+        return FIGURE_WORDS
 
     def _rows(self) -> list[tuple[str, str]]:
         tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
