@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -279,3 +280,13 @@ def test_an_ascent_short_of_memory_goes_row_by_row_and_reads_again() -> None:
     plan = find_ascent(footprint, room_for(4 * 64), PlanGoal(16, 1))
     assert plan.depth == 1
     assert amplification(footprint, plan) > 4
+
+
+def test_more_memory_does_not_mix_worse_where_whole_columns_fit() -> None:
+    """Whole columns read each chunk once and mix badly, so tiles of one chunk are looked at too."""
+    footprint = box_footprint((102, 6), (12, 1), (2, 1))
+    found = []
+    for room in (8, 14, 16, 20, 24, 32):
+        plan = find_plan(footprint, room_for(room * 12), PlanGoal(16, 1))
+        found.append(np.mean([mixing(footprint, plan, 0, epoch) for epoch in range(3)]))
+    assert all(after >= 0.95 * before for before, after in pairwise(found))

@@ -129,7 +129,9 @@ class TilingSearch:
         within: list[Candidate] = []
         cohorts = self.finest.cohorts
         for sizes in _tile_sizes(self.footprint, cohorts, self.near, self.run_dim):
-            least_mixing = _AS_GOOD * max((c.mixing for c in within), default=0.0)
+            best = max((c.mixing for c in within), default=0.0)
+            # A plan that mixes poorly is no reason to look at the next tiling in haste.
+            least_mixing = _AS_GOOD * best if best >= self.full / 2 else 0.0
             candidates += self._of(self._tiling(sizes), goal).find(least_mixing)
             within = [c for c in candidates if goal.allows(c)]
             enough = [c for c in within if c.mixing >= NEARLY_FULL * self.full]
