@@ -75,6 +75,7 @@ html_title = "xloader"
 html_show_sourcelink = False
 html_static_path = ["_static"]
 html_css_files = ["reference.css", "site.css"]
+html_search_scorer = str(Path(__file__).with_name("search_scorer.js"))
 html_theme_options = {
     "logo": {"text": "xloader"},
     "navbar_align": "left",
@@ -87,6 +88,7 @@ html_theme_options = {
 
 MADE_BY_XLOADER = {
     "Advice",
+    "BatchVariance",
     "ChunkProposal",
     "ClassSamples",
     "ComparedPlan",
@@ -119,6 +121,7 @@ MADE_BY_XLOADER = {
     "Split",
     "StoreInspection",
     "VariableFigures",
+    "VariableVariance",
 }
 """Classes that users do not call: how they are made is no part of the reference."""
 

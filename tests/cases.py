@@ -19,6 +19,7 @@ from xloader.core.segments import Segments
 from xloader.core.windows import Pad
 from xloader.errors import EmptySamplesError, MemoryBudgetError, StackError, WindowError
 from xloader.loader.loader import Loader
+from xloader.loader.state import sign
 from xloader.testing import CountingStore, datasets, write_store
 
 Offsets = dict[str, int | list[int]]
@@ -92,12 +93,13 @@ class Case:
     store: CountingStore = field(repr=False)
     samples: Samples = field(repr=False)
     chosen: Chosen = Chosen()
+    visits: int = 1
 
     def __repr__(self) -> str:
         sizes = {name: dict(array.sizes) for name, array in self.dataset.items()}
         return (
             f"Case({sizes}, chunks={dict(self.chunks)}, isel={dict(self.selection)}, {self.spans}, "
-            f"fields={self.fields}, {self.chosen}, {dict(self.options)})"
+            f"fields={self.fields}, {self.chosen}, {dict(self.options)}, visits={self.visits})"
         )
 
     @property
@@ -105,7 +107,13 @@ class Case:
         return int(self.options["world_size"])
 
     def loader(self, rank: int = 0, **changes: Any) -> Loader:
-        return self.samples.loader(**{**self.options, "rank": rank, **changes})
+        loader = self.samples.loader(**{**self.options, "rank": rank, **changes})
+        if self.visits > 1:
+            # Data as small as these mix well with one visit, so the plan would not take more.
+            state = loader.state_dict()
+            state["plan"]["pace"]["visits"] = self.visits
+            loader.load_state_dict(sign(state))
+        return loader
 
     def sample(self, index: int) -> list[np.ndarray]:
         """Return the arrays of sample ``index``, computed with plain xarray."""
@@ -209,7 +217,9 @@ def cases(
     if "world_size" in fixed:
         options["lanes"] = None
     case = Case(dataset, chunks, selection, spans, fields, options, store, samples, chosen)
-    return replace(case, options={**options, "memory": draw(_memory(case))})
+    memory = draw(_memory(case))
+    visits = draw(st.sampled_from([1, 1, 2, 3]))
+    return replace(case, options={**options, "memory": memory}, visits=visits)
 
 
 @st.composite

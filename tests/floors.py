@@ -28,7 +28,7 @@ TOWER = (
     ("jobs", "mosaic"),
     ("tensors", "device"),
     ("loader",),
-    ("engine",),
+    ("engine", "display"),
     ("planning", "transforms"),
     ("recipe",),
     ("testing",),

@@ -26,7 +26,7 @@ MODULES = (
 """The modules whose ``__all__`` is public. Errors have a page, and a test, of their own."""
 
 NOT_FOR_USERS = {
-    "InterleavedLoader": ("bar_counts",),
+    "InterleavedLoader": ("bar_counts", "batch_variance"),
     "Loader": (
         "bar_counts",
         "card",
@@ -45,6 +45,7 @@ NOT_FOR_USERS = {
     # The cells of a printed table.
     "ChunkProposal": ("cells",),
     "ComparedPlan": ("cells",),
+    "VariableVariance": ("cells",),
 }
 """Public members of public classes that other rooms call, or that only raise an error."""
 

@@ -184,3 +184,10 @@ def test_make_targets_that_are_named_exist(page):
     command = r"(?:^|`)(?:\w+=\S+ )*make (?:\w+=\S+ )*([a-z]+)"
     named = set(re.findall(command, page.read_text("utf-8"), re.MULTILINE))
     assert named <= targets
+
+
+def test_the_pages_that_a_search_shows_last_exist():
+    scorer = (ROOT / "docs/search_scorer.js").read_text("utf-8")
+    (listed,) = re.findall(r"LAST_PAGES = (\[.*?\])", scorer)
+    names = json.loads(listed)
+    assert [name for name in names if not (ROOT / f"docs/{name}.md").exists()] == []

@@ -63,6 +63,14 @@ CASES: dict[str, tuple[Footprint, Plan]] = {
         with_subset(box_footprint((96, 40), (8, 8), (3, 3)), 3),
         plan_of(Pace((1, 0), 0, 4, 2, 3)),
     ),
+    "windows straddle; three visits of each tile, in two lanes": (
+        line_footprint(1600, 16, 3),
+        plan_of(Pace((1,), 0, 4, 2, 3, lanes=2, visits=3)),
+    ),
+    "patches in 2-d, every third window but some; two visits": (
+        with_subset(box_footprint((96, 40), (8, 8), (3, 3)), 3),
+        plan_of(Pace((1, 1), 0, 1, 1, 2, visits=2)),
+    ),
     "no shuffle, two lanes": (
         box_footprint((24, 12), (8, 8), (3, 3)),
         plan_of(Pace((1, 1), lanes=2, is_shuffled=False), depth=1),

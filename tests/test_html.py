@@ -23,6 +23,7 @@ from xloader.html.share_bars import draw_shares
 from xloader.html.stay_strips import draw_stays
 from xloader.planning.cost_figures import FigureTable
 from xloader.planning.figure_cards import figure_card
+from xloader.planning.figure_words import FIGURE_WORDS
 from xloader.samples.samples import Samples
 from xloader.testing import CountingStore, is_chunk_key, write_store
 
@@ -127,6 +128,9 @@ SHOWN: dict[str, Callable[[Samples], Any]] = {
     "explanation of sets": lambda samples: several_sets(samples).explain(batch_size=10),
     "report of sets": lambda samples: sets_epoch(samples).report(),
     "rollout": lambda samples: Rollout(lambda _: samples, batch_size=8, output="numpy"),
+    "batch variance": lambda samples: samples.loader(
+        batch_size=8, output="numpy", memory="4MiB"
+    ).batch_variance(num_batches=3),
     "advice": lambda samples: samples.advise(batch_size=8),
     "coverage": lambda samples: samples.coverage(),
     "split": lambda samples: samples.split(time={"train": 0.7, NAME: 0.3}),
@@ -150,7 +154,7 @@ def test_html_is_well_formed_without_script_and_needs_nothing_else(shown: Any) -
         *("th", "td", "p", "figure", "figcaption", "svg", "g", "path", "i"),
     }
     for tag, attributes in tags.tags:
-        allowed = {"class", "open", "align", "valign"}
+        allowed = {"class", "open", "align", "valign", "title"}
         if tag in ("svg", "g", "path"):
             allowed |= {
                 "transform",
@@ -198,6 +202,32 @@ def test_to_show_an_object_reads_nothing(store: CountingStore) -> None:
         if hasattr(found, "close"):
             found.close()
     assert num_chunk_reads(store) > 0
+
+
+def test_words_of_figures_are_explained_while_the_mouse_is_over_them(store: CountingStore) -> None:
+    loader = one_epoch(opened(store))
+    plans = opened(store).compare_plans(memory=["4MiB"], batch_size=8)
+    for each in (loader, loader.explain(), plans, sets_epoch(opened(store))):
+        tags = Tags(each._repr_html_()).tags
+        hints = {attrs["title"] for tag, attrs in tags if tag == "th" and "title" in attrs}
+        assert {FIGURE_WORDS["mixing"], FIGURE_WORDS["reads"]} <= hints
+    # Rows of the comparison have their headings in cells.
+    tags = Tags(loader.report()._repr_html_()).tags
+    cells = {attrs["title"] for tag, attrs in tags if tag == "td" and "title" in attrs}
+    assert FIGURE_WORDS["reads a chunk"] in cells
+    assert FIGURE_WORDS["reads"] in cells
+
+
+def test_each_explained_word_is_the_heading_of_a_row() -> None:
+    folder = Path(xloader.__file__).parent
+    names = ("planning/cost_figures", "planning/explain", "planning/plan_comparison")
+    names += ("planning/figure_comparison", "loader/report")
+    texts = "".join((folder / f"{name}.py").read_text("utf-8") for name in names)
+    assert [word for word in FIGURE_WORDS if f'"{word}"' not in texts] == []
+
+
+def test_figures_of_other_things_have_no_hints(store: CountingStore) -> None:
+    assert "title=" not in opened(store).coverage()._repr_html_()
 
 
 def test_to_show_a_loader_plans_nothing_and_fixes_no_rank(

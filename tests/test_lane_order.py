@@ -31,6 +31,7 @@ def paces(draw: st.DrawFn, num_dims: int) -> Pace:
         streams=draw(st.integers(1, 4)),
         spread=draw(st.integers(0, 30)),
         lanes=draw(st.integers(1, 4)),
+        visits=draw(st.sampled_from([1, 1, 2, 3, 7])),
     )
 
 
@@ -51,9 +52,9 @@ def slow_keys(order: LaneOrder, entry: int) -> list[float]:
 
 
 def slow_line(order: LaneOrder) -> list[tuple[float, int, int, int]]:
-    """Return (key, cohort, rank, entry) of every sample, sorted: the definition of the order."""
+    """Return (key, cohort, entry, rank) of every sample, sorted: the definition of the order."""
     return sorted(
-        (key, int(order.cohort[entry]), rank, entry)
+        (key, int(order.cohort[entry]), entry, rank)
         for entry in range(len(order.cohort))
         for rank, key in enumerate(slow_keys(order, entry))
     )
@@ -74,7 +75,7 @@ def test_an_order_is_its_samples_sorted_by_key(lanes: list[LaneOrder], segment_s
     # With short segments, small cases have many edges too.
     with patch.object(xloader.order.lane_order, "_SEGMENT_SIZE", segment_size):
         for lane in lanes:
-            expected = [(entry, rank) for _, _, rank, entry in slow_line(lane)]
+            expected = [(entry, rank) for _, _, entry, rank in slow_line(lane)]
             places = [
                 pair
                 for entries, ranks in lane.places()
@@ -124,7 +125,7 @@ def test_samples_before_a_place_are_counted(lanes: list[LaneOrder], data: st.Dat
     lane = data.draw(st.sampled_from(lanes))
     line = slow_line(lane)
     place = data.draw(st.integers(0, len(line) + 2))
-    expected = Counter(entry for _, _, _, entry in line[:place])
+    expected = Counter(entry for _, _, entry, _ in line[:place])
     found = lane.counts_before(place)
     assert {e: n for e, n in enumerate(found.tolist()) if n} == expected
 
@@ -213,10 +214,10 @@ def test_lanes_part_the_line(sizes: list[int], lanes: int, labels: list[int]) ->
     total = np.cumsum(sizes)
     for lane in range(lanes):
         span = SubLanes(len(owned), lanes).span(lane)
-        entries, count, skipped = lane_part(line, total, span)
+        entries, count, first_rank = lane_part(line, total, span)
         expected = owned[lane * len(owned) // lanes : (lane + 1) * len(owned) // lanes]
         found = [
-            (label, rank + (skipped if i == 0 else 0))
+            (label, rank + (0 if first_rank is None else int(first_rank[i])))
             for i, (label, size) in enumerate(zip(entries.tolist(), count.tolist(), strict=True))
             for rank in range(size)
         ]

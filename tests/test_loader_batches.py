@@ -279,7 +279,7 @@ def test_what_an_explanation_says(store: CountingStore) -> None:
     figures = explanation.to_dict()
     for name in ("num_samples", "num_steps", "num_reads", "read_nbytes", "read_amplification",
                  "peak_nbytes", "mixing", "full_mixing", "num_dropped_windows", "is_exact",
-                 "tile", "run", "streams", "spread", "lanes"):  # fmt: skip
+                 "tile", "run", "streams", "spread", "lanes", "visits"):  # fmt: skip
         assert name in figures
     shown = (
         "without reading data", "35 in 9 batches", f"{explanation.num_reads} chunks",

@@ -14,13 +14,13 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
+from xloader.display import coastlines, sample_panels
 from xloader.errors import (
     MissingDependencyError,
     OptionError,
     SampleIndexError,
     UnknownNameError,
 )
-from xloader.loader import coastlines, sample_panels
 from xloader.testing import CountingStore, is_chunk_key, write_store
 
 if TYPE_CHECKING:
@@ -91,7 +91,17 @@ def test_fields_are_rows_and_steps_are_columns(stored):
     assert panels[0].get_ylabel() == "inputs: t2m\nlat (°N)"
     assert panels[3].get_ylabel() == "targets: t2m\nlat (°N)"
     assert panels[3].get_xlabel() == "lon (°E)"
-    assert [scale.get_ylabel() for scale in scales_of(figure)] == ["t2m (K)"] * 2
+    (scale,) = scales_of(figure)
+    assert scale.get_ylabel() == "t2m (K)"
+    assert list(scale.get_subplotspec().rowspan) == [0, 1]
+
+
+def test_each_variable_has_its_colour_scale_beside_its_first_rows(stored):
+    samples = stored.isel(level=0).window(time=1).field("a", ["t2m"]).field("b", ["u"])
+    figure = samples.plot([0, 9])
+    assert [scale.get_ylabel() for scale in scales_of(figure)] == ["t2m (K)", "u"]
+    rows = [list(scale.get_subplotspec().rowspan) for scale in scales_of(figure)]
+    assert rows == [[0], [1]]
 
 
 def test_a_variable_has_one_colour_scale_in_all_fields_steps_and_samples(stored):

@@ -18,11 +18,11 @@ from xloader.errors import MemoryBudgetError, OptionError
 from xloader.order.shuffle import Pace
 from xloader.planning.budget import Budget
 from xloader.planning.epoch import Epoch
-from xloader.planning.goal import PlanGoal, preference
+from xloader.planning.goal import PlanGoal, best_of, preference
 from xloader.planning.mixing import full_mixing, measure_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import Candidate
-from xloader.planning.search import _best, find_ascent, find_plan
+from xloader.planning.search import find_ascent, find_plan
 
 
 def room_for(nbytes: int, *, lanes: int = 1) -> Budget:
@@ -231,7 +231,7 @@ def test_the_rules_of_choice(candidate_search: list[tuple[float, float]], best: 
     plan = plan_of(Pace((1,)))
     candidates = [Candidate(plan, *trial) for trial in candidate_search]
     goal, full = PlanGoal(16, 1, max_amplification=1.05), 16.0
-    assert candidates.index(_best(candidates, goal, full)) == best
+    assert candidates.index(best_of(candidates, goal, full)) == best
     # The candidate that is looked at first is the final choice, or mixes at most 1 % worse.
     first = min(candidates, key=preference(goal, full))
     assert first.mixing >= 0.99 * candidates[best].mixing

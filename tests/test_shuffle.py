@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +23,8 @@ from xloader.core.counter_rng import permutation
 from xloader.core.footprint import Footprint
 from xloader.errors import OptionError
 from xloader.order.cohorts import Cohorts
-from xloader.order.shuffle import _RUN_ORDER, Pace, Shuffle, _positions
+from xloader.order.runs import RUN_ORDER, positions
+from xloader.order.shuffle import Pace, Shuffle
 from xloader.planning.budget import Budget
 from xloader.planning.epoch import Epoch
 from xloader.planning.goal import PlanGoal
@@ -102,7 +104,7 @@ def check_intervals(shuffle: Shuffle) -> set[str]:
 def test_every_cohort_has_the_interval_of_its_tiles(
     data: st.DataObject, footprint: Footprint
 ) -> None:
-    pace = data.draw(paces(len(footprint.windows.dims)))
+    pace = replace(data.draw(paces(len(footprint.windows.dims))), visits=1)
     check_intervals(shuffle_of(footprint, pace, 5, data.draw(st.integers(0, 9))))
 
 
@@ -133,15 +135,15 @@ def test_positions_of_unequal_runs(sizes: list[int], streams: int) -> None:
     """Unequal runs make cycles longer than two, so an inverse by mistake shows."""
     runs = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     expected = slow_positions([run.tolist() for run in runs], streams)
-    found = _positions(np.repeat(np.arange(len(sizes)) * 3, sizes), streams)
+    found = positions(np.repeat(np.arange(len(sizes)) * 3, sizes), streams)
     assert found.tolist() == [expected[tile] for tile in range(sum(sizes))]
 
 
 def test_positions_with_a_cycle_of_three() -> None:
-    positions = _positions(np.array([0, 0, 0, 1]), streams=2)
-    assert positions.tolist() == [0, 2, 3, 1]
-    inverse = np.argsort(positions)
-    assert inverse.tolist() == positions[positions].tolist() != positions.tolist()
+    found = positions(np.array([0, 0, 0, 1]), streams=2)
+    assert found.tolist() == [0, 2, 3, 1]
+    inverse = np.argsort(found)
+    assert inverse.tolist() == found[found].tolist() != found.tolist()
 
 
 @pytest.mark.parametrize("run", [1, 3])
@@ -151,7 +153,7 @@ def test_runs_come_in_the_order_of_their_permutation(run: int) -> None:
     for epoch in range(8):
         shuffle = shuffle_of(line_footprint(52, 4, 2), Pace((1,), 0, run, 2, 4), 1, epoch)
         runs = slow_runs(shuffle)
-        drawn = permutation(shuffle._keys[_RUN_ORDER], len(runs))
+        drawn = permutation(shuffle._keys[RUN_ORDER], len(runs))
         by_tile = sorted(range(len(runs)), key=lambda place: min(runs[place]))
         assert [by_tile[number] for number in drawn] == list(range(len(runs)))
         cycles += drawn.tolist() != np.argsort(drawn).tolist()
@@ -250,7 +252,7 @@ def test_an_epoch_does_not_repeat_the_sweep_of_the_one_before(num_tiles: int, ro
     assert abs(np.mean(correlations)) < 0.3
 
 
-@pytest.mark.parametrize("name", ["run", "streams", "spread", "lanes", "draws"])
+@pytest.mark.parametrize("name", ["run", "streams", "spread", "lanes", "draws", "visits"])
 def test_a_pace_outside_its_range_is_refused(name: str) -> None:
     least = 0 if name == "spread" else 1
     with pytest.raises(OptionError, match=rf"^{name} is too small\. Given: {least - 1}\."):

@@ -229,6 +229,21 @@ BAD: dict[str, tuple[Callable[[Samples], Any], type[XloaderError], str]] = {
         OptionError,
         "parts along 'time' have no names.*0.8.*a mapping",
     ),
+    "names of parts as keywords": (
+        lambda s: s.split(train=slice(None, "2001-02"), valid=slice("2001-03", None)),
+        OptionError,
+        r"keywords of a split are dimensions.*train=, valid=.*\"train\": slice\(None, '2001-02'",
+    ),
+    "regions as keywords": (
+        lambda s: s.split(train={"time": slice(None, "2001-02")}),
+        OptionError,
+        r"keywords of a split are dimensions.*pass split\(\{\"train\": \{'time': slice",
+    ),
+    "a mistyped dimension": (
+        lambda s: s.split(tiem={"train": 0.8, "valid": 0.2}),
+        UnknownNameError,
+        "no dimension with this name.*'tiem'",
+    ),
     "blocks without dimensions": (
         lambda s: s.split({"a": 1.0}, blocks=5),
         OptionError,

@@ -15,6 +15,7 @@ from xloader.jobs.materialize.materialized import Materialized, MaterializedVari
 from xloader.jobs.statistics.partial_stats import PartialStats
 from xloader.jobs.valid.sample_mask import SampleMask
 from xloader.loader.batch import Batch
+from xloader.loader.batch_variance import BatchVariance, VariableVariance
 from xloader.loader.interleaved_figures import InterleavedExplanation, InterleavedReport
 from xloader.loader.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
@@ -45,6 +46,7 @@ from xloader.xbatcher.adopt import from_xbatcher
 __all__ = [
     "Advice",
     "Batch",
+    "BatchVariance",
     "ChunkProposal",
     "ClassSamples",
     "ComparedPlan",
@@ -70,6 +72,7 @@ __all__ = [
     "Samples",
     "Split",
     "VariableFigures",
+    "VariableVariance",
     "World",
     "__version__",
     "concat",

@@ -94,6 +94,7 @@ FIGURES = {
     "streams": int,
     "spread": int,
     "lanes": int,
+    "visits": int,
     "variables": {
         str: {
             "num_chunks": int,

@@ -150,14 +150,14 @@ def test_compared_plans_are_those_of_the_verb(store, tmp_path):
     one = run(*described, "--compare", "64KiB", "--max-amplification", "1.5", "--json")
     assert [plan["max_amplification"] for plan in json.loads(one.stdout)["plans"]] == [1.5]
     run(*described, "--compare", "16KiB,64KiB", "--html", tmp_path / "p.html")
-    assert "4 plans" in Page((tmp_path / "p.html").read_text("utf-8")).words
+    assert "6 plans" in Page((tmp_path / "p.html").read_text("utf-8")).words
 
 
 def test_memories_that_are_all_too_small_are_told(store):
     described = (store, "--window", "time=3", "--compare", "100B,1KiB")
     result = run(*described)
     assert result.exit_code == 1
-    assert result.stdout.count("needs ") == 4
+    assert result.stdout.count("needs ") == 6
     least = result.stdout.split("needs ")[1].splitlines()[0].strip()
     assert result.stderr.splitlines() == [
         f"None of these memories is large enough for a plan. The smallest that would do is {least}."

@@ -35,8 +35,8 @@ from xloader.demo.training import (
     train,
 )
 from xloader.demo.waves import VARIABLE_ATTRS
+from xloader.display.plot_axes import axis_of
 from xloader.jobs.cache_folder import default_cache_dir
-from xloader.loader.plot_axes import axis_of
 
 if TYPE_CHECKING:
     from xloader.loader.loader import Loader

@@ -101,6 +101,8 @@ def _rules() -> str:
         f"{strong} th": "font-weight:normal;color:var(--xloader-faint);min-width:6em;"
         "max-width:16em;overflow-wrap:break-word",
         f"{strong} td": "overflow-wrap:anywhere",
+        f"{strong} [title]": "cursor:help;text-decoration:underline dotted;"
+        "text-underline-offset:3px",
         f"{strong} thead th": "border-bottom:1px solid var(--xloader-line)",
         f"{strong} .xloader-wide th,{strong} .xloader-wide td": "white-space:nowrap;min-width:0;"
         "overflow-wrap:normal",

@@ -14,8 +14,8 @@ not trusted, headings and tables remain.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 
 from xloader.html.card_style import CARD_CLASS, CARD_STYLE
@@ -29,15 +29,19 @@ class Facts:
     ----------
     rows : sequence of (str, str)
         The headings and the texts.
+    hints : mapping of str to str
+        Explanations of headings, which are shown while the mouse is over them.
     """
 
     rows: Sequence[tuple[str, str]]
+    hints: Mapping[str, str] = field(default_factory=dict)
 
     def to_html(self) -> str:
         """The HTML of the facts."""
         # The attributes hold where styles are taken away.
         rows = [
-            f'<tr valign="top"><th align="left">{escape(name)}</th><td>{escape(text)}</td></tr>'
+            f'<tr valign="top"><th align="left"{_hint(name, self.hints)}>{escape(name)}</th>'
+            f"<td>{escape(text)}</td></tr>"
             for name, text in self.rows
         ]
         return f"<table>{''.join(rows)}</table>" if rows else ""
@@ -57,12 +61,16 @@ class CardTable:
         Number of columns that begin at the left. The others, which hold numbers, end at the right.
     marked : collection of int
         Numbers of rows that are set in bold.
+    hints : mapping of str to str
+        Explanations of headings, as for `Facts`. If the first column has no heading, its cells are
+        headings of their rows.
     """
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     num_left: int = 1
     marked: Sequence[int] = ()
+    hints: Mapping[str, str] = field(default_factory=dict)
 
     def to_html(self) -> str:
         """The HTML of the table."""
@@ -78,10 +86,14 @@ class CardTable:
 
     def _cells(self, cells: Sequence[str], tag: str) -> str:
         left, right = ' align="left"', ' class="xloader-number" align="right"'
-        return "".join(
-            f"<{tag}{left if column < self.num_left else right}>{escape(cell)}</{tag}>"
-            for column, cell in enumerate(cells)
-        )
+        heads_rows = bool(self.heads) and not self.heads[0]
+        found = []
+        for column, cell in enumerate(cells):
+            side = left if column < self.num_left else right
+            is_head = tag == "th" or (heads_rows and not column)
+            hint = _hint(cell, self.hints) if is_head else ""
+            found.append(f"<{tag}{side}{hint}>{escape(cell)}</{tag}>")
+        return "".join(found)
 
 
 @dataclass(frozen=True)
@@ -195,6 +207,10 @@ class Card:
             f'<div class="xloader-head"><b>{escape(self.title)}</b>{summary}</div>'
             f"{_joined(self.parts)}</div>"
         )
+
+
+def _hint(heading: str, hints: Mapping[str, str]) -> str:
+    return f' title="{escape(hints[heading])}"' if heading in hints else ""
 
 
 def _joined(parts: Iterable[CardPart]) -> str:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.options import LoaderOptions
-from xloader.errors import MemoryBudgetError
 from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.jobs.sample_units import SampleUnit, cut_samples, ids_of, subset_of
 from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
 from xloader.loader.sample_names import SampleNames
+from xloader.loader.sweep_loader import make_sweep_loader
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
-from xloader.transforms.outputs import make_outputs
-
-_MOST_ROWS: Final = 256
-"""Most samples of a batch, unless the caller says otherwise."""
-_BATCH_SHARE: Final = 32
-"""Of the memory, the part that a batch may take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,64 +94,10 @@ def fill_unit(
 def _fill(
     sweep: BatchSweep, out: NDArray[Any], threads: int | None, names: SampleNames | None = None
 ) -> int:
-    with _cheapest_fitting(sweep, threads, names) as loader:
+    options = LoaderOptions(memory=sweep.memory_nbytes, threads=threads)
+    own = sweep.recipe, options, names, sweep.batch_size
+    with make_sweep_loader(Loader, *own) as loader:
         for batch in loader:
             at = batch.ids if names is None else names.rows_of(batch.ids)
             out[at] = sweep.function(batch)
         return loader.report().num_reads
-
-
-def _cheapest_fitting(sweep: BatchSweep, threads: int | None, names: SampleNames | None) -> Loader:
-    """A loader of NumPy batches in ascending or shuffled order, whichever reads fewer chunks."""
-    recipe, memory_nbytes = sweep.recipe, sweep.memory_nbytes
-    rows = sweep.batch_size
-    if rows is None:
-        rows = _num_rows(recipe, memory_nbytes)
-    try:
-        return _cheapest(recipe, rows, memory_nbytes, threads, names)
-    except MemoryBudgetError:
-        if sweep.batch_size is not None or rows == 1:
-            raise
-        return _cheapest(recipe, 1, memory_nbytes, threads, names)
-
-
-def _cheapest(
-    recipe: Recipe,
-    rows: int,
-    memory_nbytes: int,
-    threads: int | None,
-    names: SampleNames | None,
-) -> Loader:
-    ascending, shuffled = (
-        Loader(
-            recipe,
-            LoaderOptions(
-                batch_size=rows,
-                shuffle=shuffle,
-                memory=memory_nbytes,
-                threads=threads,
-                output="numpy",
-                rank=0,
-                world_size=1,
-                on_nan="ignore",
-                max_amplification=1.0,
-            ),
-            np.asarray,
-            sample_names=names,
-        )
-        for shuffle in (False, True)
-    )
-    # Ids that ascend are kinder to caches, so they win where both read the same chunks.
-    if shuffled.explain().num_reads < ascending.explain().num_reads:
-        ascending.close()
-        return shuffled
-    shuffled.close()
-    return ascending
-
-
-def _num_rows(recipe: Recipe, memory_nbytes: int) -> int:
-    """Number of samples in a batch, so that batches take a small part of the memory."""
-    outputs = make_outputs(recipe, make_layouts(recipe))
-    sample_nbytes = sum(math.prod(out.shape) * out.dtype.itemsize for out in outputs)
-    fitting = memory_nbytes // (_BATCH_SHARE * max(sample_nbytes, 1))
-    return max(min(_MOST_ROWS, fitting, recipe.num_ids), 1)

@@ -16,6 +16,7 @@ from xloader.loader.composed_run import NUM_HELD, ComposedProgress
 from xloader.loader.report import Report
 from xloader.planning.cost_figures import Figures, FigureTable
 from xloader.planning.explain import Explanation
+from xloader.planning.figure_words import FIGURE_WORDS
 from xloader.planning.variable_figures import VariableFigures, sum_variables
 from xloader.recipe.recipe import find
 
@@ -95,6 +96,9 @@ class InterleavedFigures(FigureTable):
     is_exact: bool
     shares: Mapping[str, SetShare]
     variables: Mapping[str, VariableFigures]
+
+    def _hints(self) -> Mapping[str, str]:
+        return FIGURE_WORDS
 
     def _rows(self) -> list[tuple[str, str]]:
         mixing = f"{self.mixing:.1f} regions a batch; full shuffles have {self.full_mixing:.1f}"

@@ -16,13 +16,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from numpy.typing import NDArray
 
 from xloader.core.messages import names_function
 from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World, find_world
+from xloader.display.loader_cards import draw_weights, loader_card, option_facts
 from xloader.errors import OptionError, StateError
 from xloader.loader.batch import Batch
 from xloader.loader.composed_run import (
@@ -45,7 +46,6 @@ from xloader.loader.interleaved_figures import (
 )
 from xloader.loader.interleaved_state import make_state, read_parts
 from xloader.loader.loader import Loader
-from xloader.loader.loader_cards import draw_weights, loader_card, option_facts
 from xloader.loader.rank_resolver import process_group
 from xloader.loader.row_list import Rows
 from xloader.loader.sample_sets import SampleSets
@@ -333,6 +333,21 @@ class InterleavedLoader:
         position = Position(start.epoch, len(loader) if first is None else first)
         return loader.preview_from(position, num_rows, channel)
 
+    def batch_variance(self, *_arguments: Any, **_options: Any) -> NoReturn:
+        """Refuse: rows of several sets are no sample of one population, which a ratio is about.
+
+        Raises
+        ------
+        OptionError
+            Always.
+        """
+        raise OptionError(
+            "batch_variance compares the batches of one set of samples with its full shuffle",
+            given=f"a loader of {len(self.sets.sets)} sets",
+            allowed="the loader of one set",
+            remedy="call it on the loader of each set: samples.loader(...).batch_variance()",
+        )
+
     def report(self) -> InterleavedReport:
         """Measurements of the epoch under way, or of the last one.
 
@@ -412,14 +427,17 @@ class InterleavedLoader:
 
     def _repr_html_(self) -> str:
         num_steps = None if self._made is None else self._made.interleaving.num_steps
+        start = self._cursor.start
         return loader_card(
             "xloader.InterleavedLoader",
             self._in_words(),
-            option_facts(self.options, self._cursor.start, num_steps, is_closed=self._is_closed),
+            option_facts(
+                self.options, start.epoch, start.step, num_steps, is_closed=self._is_closed
+            ),
             None,
             None if self._progress is None else self.report(),
             {own.name: own.recipe for own in self.sets.sets},
-            draw_weights(self.sets),
+            draw_weights(self.sets.weights),
         ).to_html()
 
     def _in_words(self) -> str:

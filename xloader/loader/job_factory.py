@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from xloader.loader.device_path import DevicePath
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.sample_names import SampleNames
 from xloader.planning.epoch import Epoch
+from xloader.planning.explain import Explanation, shared_blocks
 from xloader.planning.mixing import region_dim
 from xloader.planning.remainder import Remainder
 from xloader.transforms.apply_steps import finish
@@ -63,6 +65,25 @@ def name_chunks(
             if not bundle.is_computed:
                 found += [(read.variable, read.chunk) for read in bundle.reads]
     return tuple(sorted(found))
+
+
+def explain_ranks(
+    rank_plan: RankPlan, left: Epoch | Remainder, scope: Literal["world"]
+) -> Explanation:
+    """Predict what all ranks together will read, with the chunks that several of them read.
+
+    Parameters
+    ----------
+    rank_plan : RankPlan
+        The plan.
+    left : Epoch or Remainder
+        The epoch, or what is left of it.
+    scope : {"world"}
+        Which ranks.
+    """
+    expected = rank_plan.explain(left, scope)
+    blocks = shared_blocks(left, rank_plan.processes(scope))
+    return replace(expected, shared_chunks=name_chunks(rank_plan, blocks))
 
 
 @dataclass(frozen=True)

@@ -20,19 +20,20 @@ from xloader.core.footprint import Footprint
 from xloader.core.messages import names_function
 from xloader.core.nans import NanWarner
 from xloader.core.options import LoaderOptions
+from xloader.display.loader_cards import loader_card, option_facts, show_rest
 from xloader.engine.job import Delivery
 from xloader.errors import OptionError
 from xloader.html.cards import Card
 from xloader.loader.batch import Batch
 from xloader.loader.batch_origin import BatchOrigin
+from xloader.loader.batch_variance import BatchVariance
 from xloader.loader.cursor import Cursor, Position
-from xloader.loader.device_path import DevicePath
+from xloader.loader.device_path import DevicePath, refusal_of
 from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
 from xloader.loader.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
 from xloader.loader.explain_notes import processes_note, rank_note
-from xloader.loader.job_factory import name_chunks
-from xloader.loader.loader_cards import loader_card, option_facts
+from xloader.loader.job_factory import explain_ranks
 from xloader.loader.preview import draw_preview
 from xloader.loader.progress import EpochProgress
 from xloader.loader.rank_resolver import RankResolver
@@ -40,8 +41,9 @@ from xloader.loader.report import Report
 from xloader.loader.row_list import Rows
 from xloader.loader.sample_names import SampleNames
 from xloader.loader.state import read_state
+from xloader.loader.variance_measurement import measure_batch_variance
 from xloader.planning.epoch import Epoch
-from xloader.planning.explain import Explanation, shared_blocks
+from xloader.planning.explain import Explanation
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.recipe.recipe import Recipe
@@ -327,6 +329,93 @@ class Loader:
         """
         return self.preview_from(self._cursor.start, num_rows, channel)
 
+    def batch_variance(
+        self, variable: str | None = None, num_batches: int = 64, *, epoch: int | None = None
+    ) -> BatchVariance:
+        """Measure how much the means of batches vary, against those of a full shuffle.
+
+        That is the noise which a training's gradient sees, in place of the count of regions that
+        ``explain().mixing`` is. The plan says which samples some batches of the epoch have. These
+        samples are read once, and nothing else: the loader does not move on. Often that is most
+        chunks of an epoch. It takes the loader's ``memory``, beside that of an iteration under way.
+
+        Parameters
+        ----------
+        variable : str, optional
+            Name of a variable, in all fields that have it; by default all variables of all fields,
+            each with a ratio of its own. Chunks of other variables are not read then, unless there
+            is a transform that may need them. After :meth:`Samples.map` or a recorded method it is
+            the name of a channel, or of a field without named channels.
+        num_batches : int, default 64
+            Global batches that are looked at, one in each of so many equal parts of the epoch, so
+            that its ends count as much as they are long. All, if the epoch has no more than that.
+            With 64 the standard error is at most about a fifth of the ratio.
+        epoch : int, optional
+            Number of the epoch; by default the one that the next ``iter`` delivers, from its begin.
+
+        Returns
+        -------
+        BatchVariance
+            The ratio of the variances, its standard error, and the effective batch size.
+
+        Raises
+        ------
+        EmptySamplesError
+            If the epoch has fewer than two full batches.
+        OptionError
+            If ``num_batches`` or ``epoch`` is outside its range.
+        UnknownNameError
+            If no field has the variable.
+        UnsupportedDataError
+            If a field holds no real numbers.
+        MemoryBudgetError
+            If the loader's memory is too small to read the samples beside the sums.
+        ChunkError
+            If a chunk cannot be read, also with ``on_error="skip"``.
+
+        Notes
+        -----
+        With :math:`m_b` the means of :math:`K` of the epoch's :math:`n` global batches of :math:`B`
+        samples, and all squares summed over elements,
+
+        .. code-block:: text
+
+           M     = B * sum((m_b - mean of all m_b)**2) / (K - 1)           among batches
+           W     = sum((sample - mean of its batch)**2)                    within batches
+           S2    = ((n - 1) * M + n / K * W) / (n * B - 1)                 variance of all samples
+           ratio = M / S2
+
+        This is the design effect of cluster sampling (Kish, *Survey Sampling*, Wiley, 1965), with
+        the variances of Cochran, *Sampling Techniques*, Wiley, 1977, section 9.4. It is exact for
+        the epoch if all batches are taken. An epoch of few batches may exceed ``B`` a little: the
+        greatest ratio is ``(n * B - 1) / (n - 1)``.
+
+        The values are those that are delivered, after all transforms, but before ``output_dtype``,
+        ``device_transform`` and ``collate_fn``. At most 4,096 elements of each sample and variable
+        are looked at, evenly over the sample, and fewer if their sums would take more than 1/16
+        of the memory. An element that is NaN or infinite in some sample is left out and counted. A
+        sample that occurs several times is read and transformed once. A function of
+        :meth:`Samples.map` that combines samples sees others than in training. All ranks find the
+        same figures, each by reading all of the samples; ranks that share samples
+        (:meth:`Samples.slab`) find those of their own slabs.
+
+        Examples
+        --------
+        The samples of a batch are equal, so a batch is worth one sample:
+
+        >>> import numpy as np, xarray as xr, xloader
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.repeat(np.arange(64.0), 4)[:, None])})
+        >>> samples = xloader.open(ds).window(time=1)
+        >>> with samples.loader(batch_size=4, shuffle=False, output="numpy") as loader:
+        ...     found = loader.batch_variance("t2m")
+        >>> round(found.ratio, 1), round(found.effective_batch_size, 1), found.num_reads
+        (4.0, 1.0, 1)
+        """
+        self._check_open()
+        number = self.epoch if epoch is None else epoch
+        own = self._resolver.settle()
+        return measure_batch_variance(own, number, variable, num_batches, Loader)
+
     def preview_from(
         self, start: Position, num_rows: int = 3, channel: str | Sequence[str] | None = None
     ) -> Picture:
@@ -355,8 +444,11 @@ class Loader:
             As for `explain`.
         """
         rank_plan = self._resolver.settle()
-        expected = self._expected(start) if scope == "rank" else self._explain_all(start, scope)
-        refusal = "" if self._device_path is None else self._device_path.refusal
+        if scope == "rank":
+            expected = self._expected(start)
+        else:
+            expected = explain_ranks(rank_plan, self._left(start), scope)
+        refusal = refusal_of(self._device_path)
         noted = rank_plan.with_notes(expected, self._packed_fields, refusal)
         more = processes_note(self.recipe, rank_plan.options), rank_note(rank_plan.options, scope)
         return replace(noted, notes=(*noted.notes, *filter(None, more)))
@@ -404,8 +496,7 @@ class Loader:
                 allowed="a report after a first batch",
                 remedy="iterate over the loader, or call explain() for the prediction",
             )
-        refusal = "" if self._device_path is None else self._device_path.refusal
-        return replace(self._progress.report(), pinning_refusal=refusal)
+        return replace(self._progress.report(), pinning_refusal=refusal_of(self._device_path))
 
     def progress(self, **tqdm_options: Any) -> Any:
         """Iterate over an epoch with a progress bar of tqdm, in a terminal or a notebook.
@@ -494,13 +585,13 @@ class Loader:
     def card(self) -> Card:
         """The loader as notebooks show it. Nothing is planned, and no data is read."""
         # Ranks are not settled, and nothing is planned: to show a loader must not change it.
-        planned, start = self._resolver.planned, self._cursor.start
+        planned, at = self._resolver.planned, self._cursor.start
         num_steps = None if planned is None else planned.num_steps
         return loader_card(
             "xloader.Loader",
             self._in_words(),
-            option_facts(self.options, start, num_steps, is_closed=self._is_closed),
-            {_where(start): own for (start, _), own in self._explained.items()},
+            option_facts(self.options, at.epoch, at.step, num_steps, is_closed=self._is_closed),
+            {show_rest(own.epoch, own.step): told for (own, _), told in self._explained.items()},
             None if self._progress is None else self.report(),
             {"samples": self.recipe},
         )
@@ -537,13 +628,6 @@ class Loader:
         if key not in self._explained:
             self._explained = {key: rank_plan.explain(left, cached=kept)}
         return self._explained[key]
-
-    def _explain_all(self, start: Position, scope: Literal["world"]) -> Explanation:
-        """Prediction for all ranks, with the chunks that several of them read."""
-        rank_plan, left = self._resolver.rank_plan, self._left(start)
-        expected = rank_plan.explain(left, scope)
-        blocks = shared_blocks(left, rank_plan.processes(scope))
-        return replace(expected, shared_chunks=name_chunks(rank_plan, blocks))
 
     def _begin(self) -> EpochRun:
         """Stop the run under way, and make the next one."""
@@ -616,8 +700,3 @@ class Loader:
             return self._device_path.deliver(delivery, Chance(seed, epoch, times), origin)
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]
         return Batch(arrays, delivery.arrays, ids, delivery.is_padding, origin)
-
-
-def _where(start: Position) -> str:
-    """The part of an epoch that begins at a position, in words."""
-    return f"of epoch {start.epoch:,}" + (f" from batch {start.step + 1:,}" if start.step else "")

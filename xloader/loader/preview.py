@@ -13,12 +13,13 @@ from xloader.core.count_text import show_count
 from xloader.core.libraries import require_matplotlib
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_whole
+from xloader.display.sample_panels import draw_samples
 from xloader.engine.sample_reader import read_samples
 from xloader.errors import EmptySamplesError
 from xloader.loader.batch_origin import BatchOrigin
+from xloader.loader.batch_rows import rows_of_steps
 from xloader.loader.cursor import Position
 from xloader.loader.rank_plan import RankPlan
-from xloader.loader.sample_panels import draw_samples
 from xloader.planning.epoch import Epoch
 from xloader.planning.remainder import Remainder
 from xloader.recipe.names import SAMPLE
@@ -90,23 +91,7 @@ def first_rows(rank_plan: RankPlan, part: Epoch | Remainder) -> tuple[Ints, Ints
     """
     if not part.num_steps:
         return np.zeros(0, np.int64), None
-    found, occurrences = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    sublanes = part.sublanes
-    numbers = rank_plan.sublanes()
-    for number, lane in zip(numbers, part.lanes(numbers), strict=True):
-        # A step that is made again is not delivered.
-        begin = sublanes.num_again_of(number) * sublanes.share
-        end = min(begin + sublanes.share, sublanes.most_samples(number), lane.order.num_samples)
-        num_left = end - begin
-        for entries, ranks in lane.order.places(begin):
-            if num_left <= 0:
-                break
-            ids, times = lane.order.identify(entries[:num_left], ranks[:num_left])
-            found.append(ids)
-            occurrences.append(np.zeros(len(ids), np.int64) if times is None else times)
-            num_left -= len(ids)
-    all_times = np.concatenate(occurrences)
-    return np.concatenate(found), all_times if all_times.any() else None
+    return rows_of_steps(part, rank_plan.sublanes(), [0])[0]
 
 
 def _facts(arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -143,6 +143,7 @@ class EpochProgress:
             streams=expected.streams,
             spread=expected.spread,
             lanes=expected.lanes,
+            visits=expected.visits,
             num_requests=tally.num_requests,
             num_retries=tally.num_retries,
             num_missing=tally.num_missing,

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from xloader.core.count_text import show_count
 from xloader.core.libraries import require_matplotlib
 from xloader.core.nbytes import show_nbytes
+from xloader.display.time_bars import time_parts
 from xloader.errors import OptionError
 from xloader.html.cards import CardPart
 from xloader.loader.advice import show_rate, show_speed
 from xloader.loader.bottleneck import STAGES
 from xloader.loader.epoch_series import EpochSeries
-from xloader.loader.time_bars import time_parts
 from xloader.planning.cost_figures import Figures
 from xloader.planning.explain import Explanation
 from xloader.planning.figure_comparison import comparison_tables

@@ -60,6 +60,11 @@ class SampleSets:
         return tuple(own.name for own in self.sets)
 
     @property
+    def weights(self) -> dict[str, Fraction]:
+        """Proportions of the rows by name of the set."""
+        return {own.name: own.weight for own in self.sets}
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """Number of samples that each set has for an epoch."""
         return tuple(num_samples_of(own.recipe) for own in self.sets)

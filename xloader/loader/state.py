@@ -177,7 +177,7 @@ def _check_shape(state: object, plan: Mapping[str, Any]) -> dict[str, Any]:
         and type(state["drop_last"]) is bool
         and isinstance(state["samples"], Mapping)
         and all(type(part) is str for part in state["samples"].values())
-        and _is_alike(state["plan"], plan)
+        and _is_alike(_with_visits(state["plan"]), plan)
     )
     if not is_well_formed:
         raise unusable_state("its values are not of the right types", repr(dict(state))[:500])
@@ -201,6 +201,13 @@ def _no_state(given: object) -> StateError:
 
 def _is_state(value: object) -> bool:
     return isinstance(value, Mapping) and {"version", "check", "plan"} <= value.keys()
+
+
+def _with_visits(plan: object) -> object:
+    """The plan of a state. One saved before plans had visits lacks their number, which is 1."""
+    if isinstance(plan, Mapping) and isinstance(plan.get("pace"), Mapping):
+        return {**plan, "pace": {"visits": 1, **plan["pace"]}}
+    return plan
 
 
 def _is_alike(found: object, example: object) -> bool:

@@ -85,14 +85,13 @@ class Ascent:
             return ListedOrder.of(self.footprint, drawn[begin:end], times)
         line = np.arange(len(self.cohorts))
         total = np.cumsum(self.cohorts.num_samples)
-        entries, count, skipped = lane_part(line, total, self.sublanes.span(number))
+        entries, count, first_rank = lane_part(line, total, self.sublanes.span(number))
         ones = np.ones(len(entries), np.int32)
         return LaneOrder(
             windows=self.footprint.windows,
             cohorts=self.cohorts,
             cohort=entries,
-            cut_cohort=int(entries[0]) if len(entries) else 0,
-            num_skipped=skipped,
+            first_rank=first_rank,
             count=count,
             start=np.arange(len(entries), dtype=np.int32),
             length=ones,

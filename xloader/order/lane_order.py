@@ -1,8 +1,9 @@
 """The order of samples in a lane: each cohort hands out its samples at an even pace.
 
-A lane is a list of *entries*. An entry is a cohort, or the part of it that belongs to the lane. It
-spreads its samples evenly over an interval of keys. A sample's *rank* counts the samples of its
-entry, and the phase lies in [0, 1)::
+A lane is a list of *entries*. An entry is a cohort, or a part of it: the part that belongs to the
+lane, or that one of several passes over the lane's tiles hands out. It spreads its samples evenly
+over an interval of keys. A sample's *rank* counts the samples of its entry, and the phase lies in
+[0, 1)::
 
     key(sample) = start + length * (rank + phase) / count
 
@@ -55,10 +56,10 @@ class LaneOrder:
     cohorts : Cohorts
         All cohorts of the epoch.
     cohort : numpy.ndarray of int, shape (num_entries,)
-        Cohort of each entry. No cohort occurs twice in a lane.
-    cut_cohort, num_skipped : int
-        The cohort at the lane's beginning, and how many of its first samples belong to an earlier
-        lane.
+        Cohort of each entry.
+    first_rank : numpy.ndarray of int, shape (num_entries,), or None
+        Number of samples of each entry's cohort that other entries hand out before it, in this lane
+        or an earlier one; None if there are none.
     count : numpy.ndarray of int, shape (num_entries,)
         Number of samples that each entry hands out.
     start : numpy.ndarray of int32, shape (num_entries,)
@@ -74,8 +75,7 @@ class LaneOrder:
     windows: Windows
     cohorts: Cohorts
     cohort: Ints
-    cut_cohort: int
-    num_skipped: int
+    first_rank: Ints | None
     count: Ints
     start: NDArray[np.int32]
     length: NDArray[np.int32]
@@ -145,8 +145,8 @@ class LaneOrder:
         # Values that all samples of an entry share are computed once for each entry.
         distinct, which = distinct_near(entries)
         cohorts, members = self.cohort[distinct], self.cohorts.members
-        if self.num_skipped:
-            ranks = ranks + np.where(cohorts == self.cut_cohort, self.num_skipped, 0)[which]
+        if self.first_rank is not None:
+            ranks = ranks + self.first_rank[distinct][which]
         boxes = self.cohorts.boxes(cohorts)
         if self.permutation_key is not None:
             keys = draw(self.permutation_key, cohorts)
@@ -346,7 +346,7 @@ class LaneOrder:
         yield math.inf
 
 
-def lane_part(line: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, Ints, int]:
+def lane_part(line: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, Ints, Ints | None]:
     """Cut the part of a line of cohorts that holds a range of its samples.
 
     Parameters
@@ -364,18 +364,20 @@ def lane_part(line: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, Int
         Cohorts of the part.
     count : numpy.ndarray of int, shape (m,)
         Number of samples of each of these cohorts that belong to the part.
-    skipped : int
-        Number of samples of the first of these cohorts that belong to an earlier part.
+    first_rank : numpy.ndarray of int, shape (m,), or None
+        Number of samples of each of these cohorts that belong to an earlier part; None if there are
+        none. Only the first cohort can have any.
 
     Examples
     --------
-    >>> entries, count, skipped = lane_part(np.array([4, 2, 7]), np.array([3, 9, 10]), (5, 10))
-    >>> entries.tolist(), count.tolist(), skipped
-    ([2, 7], [4, 1], 2)
+    >>> line, total = np.array([4, 2, 7]), np.array([3, 9, 10])
+    >>> entries, count, first_rank = lane_part(line, total, (5, 10))
+    >>> entries.tolist(), count.tolist(), first_rank.tolist()
+    ([2, 7], [4, 1], [2, 0])
     """
     begin, end = span
     if begin == end:
-        return line[:0], line[:0], 0
+        return line[:0], line[:0], None
     first = int(np.searchsorted(total, begin, side="right"))
     last = int(np.searchsorted(total, end, side="left"))
     part = total[first : last + 1]
@@ -383,5 +385,9 @@ def lane_part(line: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, Int
     np.subtract(part[1:], part[:-1], out=count[1:], casting="same_kind")
     count[0] = part[0] - begin
     count[-1] = end - (begin if first == last else int(part[-2]))
-    skipped = begin - (int(total[first - 1]) if first else 0)
-    return line[first : last + 1], count, skipped
+    num_before = begin - (int(total[first - 1]) if first else 0)
+    if not num_before:
+        return line[first : last + 1], count, None
+    first_rank = np.zeros(len(count), int_dtype(num_before))
+    first_rank[0] = num_before
+    return line[first : last + 1], count, first_rank

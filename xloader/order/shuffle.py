@@ -12,12 +12,13 @@ r"""The shuffled order of an epoch: runs of tiles in random order, several runs 
 The *position* of a tile is its number in the lane's order of tiles. A tile is in memory from the
 slot of its position on, for ``spread`` slots. A cohort hands out its samples while all its tiles
 are in memory. The *line* of tiles is the order before lanes and streams are made.
+
+With several *visits*, the runs of a lane pass through the memory several times, each time in
+another order. Positions count on from pass to pass.
 """
 
 from __future__ import annotations
 
-import heapq
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,15 +26,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.counter_rng import derive_key, draw, draw_below, permutation
+from xloader.core.counter_rng import derive_key, draw
 from xloader.core.windows import Windows
 from xloader.errors import OptionError
-from xloader.order.cohorts import Cohorts, digit_order, is_first
+from xloader.order.cohorts import Cohorts, digit_order
+from xloader.order.intervals import intervals
 from xloader.order.lane_order import PHASE_STEPS, LaneOrder, lane_part
 from xloader.order.lane_spans import SubLanes
+from xloader.order.runs import line_of_tiles, positions
+from xloader.order.visits import TilePass, tile_passes
 
-# Each use of random numbers has its own constant, so that no two uses draw the same ones.
-_RUN_OFFSETS, _RUN_ORDER, _RUN_TURNS, _PHASES, _RANKS = range(5)
+# Uses of random numbers, beside those of runs.
+_PHASES, _RANKS, _VISITS = range(3, 6)
 
 _PIECE_SIZE = 1 << 16
 """Number of cohorts that are handled in one call: the arrays for them fit a core's cache."""
@@ -62,11 +66,15 @@ class Pace:
         chunks than allowed is used, or else the one that reads least.
     is_shuffled : bool
         Whether the order is shuffled. If not, only ``tiling`` and ``lanes`` matter.
+    visits : int
+        Number of passes over the tiles of a lane. Each hands out a part of every tile's samples,
+        and reads each chunk again. Where all tiles of a lane are in memory, there is one pass.
 
     Raises
     ------
     OptionError
-        If ``spread`` is below 0, or ``run``, ``streams``, ``lanes`` or ``draws`` is below 1.
+        If ``spread`` is below 0, or ``run``, ``streams``, ``lanes``, ``draws`` or ``visits`` is
+        below 1.
     """
 
     tiling: tuple[int, ...]
@@ -77,9 +85,11 @@ class Pace:
     lanes: int = 1
     draws: int = 1
     is_shuffled: bool = True
+    visits: int = 1
 
     def __post_init__(self) -> None:
-        for name, least in (("run", 1), ("streams", 1), ("spread", 0), ("lanes", 1), ("draws", 1)):
+        for name in ("run", "streams", "spread", "lanes", "draws", "visits"):
+            least = 0 if name == "spread" else 1
             if getattr(self, name) < least:
                 raise OptionError(
                     f"{name} is too small", given=getattr(self, name), allowed=f">= {least}"
@@ -125,34 +135,58 @@ class Shuffle:
             Number of slots for which a tile stays in memory; at most ``pace.spread``.
         """
         sublanes = self.sublanes or SubLanes(int(self._total[-1]), self.pace.lanes)
-        entries, count, skipped = lane_part(self._cohort_line, self._total, sublanes.span(lane))
+        entries, count, first_rank = lane_part(self._cohort_line, self._total, sublanes.span(lane))
         # Tiles follow each other in the line, and each has a cohort there.
         ends = self._place[self.cohorts.tiles[entries[[0, -1]]]] if len(entries) else (0, -1)
         places = slice(int(ends[0]), int(ends[1]) + 1)
-        tiles = self._line[places]
-        position = np.full(self.cohorts.num_tiles, -1, np.int32)
+        whole = TilePass(entries, count, first_rank, self._line[places], self._run_ranks[places])
+        num_passes = 1 if spread >= len(whole.tiles) else self.pace.visits
+        key = derive_key(self.seed, self.epoch, self.number, _VISITS, lane)
+        passes = (
+            [whole] if num_passes == 1 else list(tile_passes(self.cohorts, whole, num_passes, key))
+        )
+        start, length = self._intervals(passes, spread)
+        phase = np.concatenate(
+            [_phases(self._phase_key(number), own.cohort) for number, own in enumerate(passes)]
+        )
+        by_start = digit_order(start, sum(len(own.tiles) for own in passes) + 1)
+        first_ranks = [own.first_rank for own in passes if own.first_rank is not None]
+        return LaneOrder(
+            windows=self.windows,
+            cohorts=self.cohorts,
+            cohort=np.concatenate([own.cohort for own in passes])[by_start],
+            first_rank=np.concatenate(first_ranks)[by_start] if first_ranks else None,
+            count=np.concatenate([own.count for own in passes])[by_start],
+            start=start[by_start],
+            length=length[by_start],
+            phase=phase[by_start],
+            permutation_key=self._keys[_RANKS],
+        )
+
+    def _intervals(
+        self, passes: list[TilePass], spread: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Start and length of the interval of each part of a cohort, pass by pass, in slots."""
         streams = self.pace.streams
         reach = self.cohorts.pieces[self.pace.run_dim].reach
         if spread < self.pace.spread and 0 < reach <= spread:
             # With a smaller spread than the plan's, neighbouring tiles of a run are in memory at
             # the same time only if there are fewer streams.
             streams = min(streams, spread // reach)
-        position[tiles] = _positions(self._run_ranks[places], streams)
-        start, length = _intervals(self.cohorts, entries, position, self.pace, spread)
-        by_start = digit_order(start, len(tiles) + 1)
-        cohort = entries[by_start]
-        return LaneOrder(
-            windows=self.windows,
-            cohorts=self.cohorts,
-            cohort=cohort,
-            cut_cohort=int(entries[0]) if len(entries) else 0,
-            num_skipped=skipped,
-            count=count[by_start],
-            start=start[by_start],
-            length=length[by_start],
-            phase=_phases(self._keys[_PHASES], cohort),
-            permutation_key=self._keys[_RANKS],
-        )
+        starts, lengths, begin = [], [], 0
+        for own in passes:
+            position = np.full(self.cohorts.num_tiles, -1, np.int32)
+            position[own.tiles] = positions(own.run_ranks, streams)
+            start, length = intervals(self.cohorts, own.cohort, position, self.pace.run_dim, spread)
+            starts.append(start + np.int32(begin))
+            lengths.append(length)
+            begin += len(own.tiles)
+        return np.concatenate(starts), np.concatenate(lengths)
+
+    def _phase_key(self, number: int) -> int:
+        """The key of the phases of a pass."""
+        key = self._keys[_PHASES]
+        return derive_key(key, number) if number else key
 
     @cached_property
     def _keys(self) -> list[int]:
@@ -160,7 +194,7 @@ class Shuffle:
 
     @cached_property
     def _tile_line(self) -> tuple[Ints, Ints]:
-        return _line_of_tiles(self.cohorts, self.pace, self._keys)
+        return line_of_tiles(self.cohorts, self.pace.run, self.pace.run_dim, self._keys)
 
     @property
     def _line(self) -> Ints:
@@ -190,83 +224,6 @@ class Shuffle:
         return np.cumsum(total, out=total)
 
 
-def _line_of_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[Ints, Ints]:
-    """Tiles with samples in the order of the permuted runs, and each one's run by its number."""
-    line, run_ranks = _line_of_all_tiles(cohorts, pace, keys)
-    if cohorts.num_used_tiles == cohorts.num_tiles:
-        return line, run_ranks
-    is_used = np.zeros(cohorts.num_tiles, np.bool_)
-    is_used[cohorts.tiles[cohorts.used]] = True
-    return line[is_used[line]], run_ranks[is_used[line]]
-
-
-def _line_of_all_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[Ints, Ints]:
-    if pace.run == 1:
-        line = permutation(keys[_RUN_ORDER], cohorts.num_tiles).astype(np.int32)
-        return line, np.arange(cohorts.num_tiles, dtype=np.int32)
-    row_size = cohorts.home_shape[pace.run_dim]
-    num_rows = cohorts.num_tiles // row_size
-    first_size = 1 + draw_below(keys[_RUN_OFFSETS], np.arange(num_rows), pace.run)
-    num_runs = 1 + (row_size - 1 - first_size + pace.run) // pace.run
-    row = np.repeat(np.arange(num_rows), num_runs)
-    number = np.arange(len(row)) - (np.cumsum(num_runs) - num_runs)[row]
-    begins = row * row_size + np.maximum(first_size[row] + (number - 1) * pace.run, 0)
-    sizes = _gaps_between(begins, cohorts.num_tiles)
-    order = permutation(keys[_RUN_ORDER], len(begins))
-    is_turned = (draw(keys[_RUN_TURNS], order) & np.uint64(1)).astype(np.bool_)
-    begins, sizes = begins[order], sizes[order]
-    # A turned run goes from its last tile to its first.
-    step = np.where(is_turned, -1, 1)
-    first = np.where(is_turned, begins + sizes - 1, begins)
-    last = first + step * (sizes - 1)
-    line = np.repeat(step.astype(np.int32), sizes)
-    line[np.cumsum(sizes) - sizes] = first - np.concatenate([[0], last[:-1]])
-    np.cumsum(line, out=line)
-    run_ranks = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-    if pace.run_dim < len(cohorts.home_shape) - 1:
-        ids = np.arange(cohorts.num_tiles, dtype=np.int32).reshape(cohorts.home_shape)
-        line = np.moveaxis(ids, pace.run_dim, -1).reshape(-1)[line]
-    return line, run_ranks
-
-
-def _positions(run_ranks: Ints, streams: int) -> Ints:
-    """Positions of a lane's tiles, given the number of each one's run, in the order of runs.
-
-    Each run goes to the stream that is shortest at that time. Then one tile is taken from each
-    stream in turn.
-
-    Examples
-    --------
-    >>> _positions(np.array([0, 0, 0, 4, 4, 5, 5]), streams=2).tolist()
-    [0, 2, 4, 1, 3, 5, 6]
-    """
-    if streams == 1:
-        return np.arange(len(run_ranks))
-    begins = np.flatnonzero(is_first(run_ranks))
-    sizes = _gaps_between(begins, len(run_ranks))
-    queue = [(0, stream) for stream in range(streams)]
-    # Tiles are numbered by turn and then stream. Streams that have ended leave gaps, which are
-    # closed below.
-    firsts = []
-    for size in sizes.tolist():
-        length, stream = queue[0]
-        firsts.append(length * streams + stream)
-        heapq.heapreplace(queue, (length + size, stream))
-    turn = np.arange(len(run_ranks)) * streams
-    turn += np.repeat(np.array(firsts, np.int64) - begins * streams, sizes)
-    is_taken = np.zeros(int(turn.max(initial=-1)) + 1, np.int32)
-    is_taken[turn] = 1
-    return np.cumsum(is_taken, dtype=np.int32)[turn] - 1
-
-
-def _gaps_between(begins: Ints, end: int) -> Ints:
-    """Sizes of parts that follow each other, given where each begins and where the last ends."""
-    sizes = np.empty_like(begins)
-    np.subtract(begins[1:], begins[:-1], out=sizes[:-1])
-    sizes[-1:] = end - begins[-1:]
-    return sizes
-
-
 def _phases(key: int, cohorts: Ints) -> NDArray[np.int32]:
     """Phase of each cohort, in units of ``1 / PHASE_STEPS``."""
     phases = np.empty(len(cohorts), np.int32)
@@ -274,55 +231,3 @@ def _phases(key: int, cohorts: Ints) -> NDArray[np.int32]:
         piece = slice(begin, begin + _PIECE_SIZE)
         phases[piece] = draw(key, cohorts[piece]) % np.uint64(PHASE_STEPS)
     return phases
-
-
-def _intervals(
-    cohorts: Cohorts, entries: Ints, position: NDArray[np.int32], pace: Pace, spread: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Start and length of each entry's interval of keys, in slots."""
-    start = position[cohorts.tiles[entries]]
-    num_tiles = int(start.max(initial=-1)) + 1
-    if spread >= num_tiles:
-        return np.zeros(len(entries), np.int32), np.full(len(entries), num_tiles, np.int32)
-    length = np.full(len(entries), spread, np.int32)
-    pieces = cohorts.pieces[pace.run_dim]
-    # No cohort needs several tiles along the run, or the memory cannot hold them at the same time.
-    # In the second case chunks are read again, and the interval is that of the home tile.
-    if not 0 < pieces.reach <= spread:
-        return start, length
-    wide = np.flatnonzero(pieces.is_wide[cohorts.indices(entries, pace.run_dim)])
-    for begin in range(0, len(wide), _PIECE_SIZE):
-        rows = wide[begin : begin + _PIECE_SIZE]
-        lowest, highest, is_alone = _touched_positions(
-            cohorts, entries[rows], position, pace.run_dim
-        )
-        # If a cohort's tiles are never in memory at the same time, it is emitted all at once, at
-        # the largest of their positions. So is a cohort that needs a tile without a position in
-        # this lane. Otherwise that tile would stay in memory for the cohort's whole interval.
-        start[rows] = highest
-        length[rows] = np.where(is_alone, 0, np.maximum(lowest + spread - highest, 0))
-    return start, length
-
-
-def _touched_positions(
-    cohorts: Cohorts, entries: Ints, position: NDArray[np.int32], dim: int
-) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """Smallest and largest position of the tiles of each entry, and whether a tile has none."""
-    pieces = cohorts.pieces[dim]
-    piece = cohorts.indices(entries, dim)
-    tile, home = cohorts.tiles[entries], pieces.home[piece]
-    weight = math.prod(cohorts.home_shape[dim + 1 :])
-    lowest = highest = position[tile]
-    is_alone = pieces.is_beyond_homes[piece]
-    for los, his in zip(pieces.touch_lo, pieces.touch_hi, strict=True):
-        lo, hi = los[piece], his[piece]
-        for shift in range(int((hi - lo).max(initial=0))):
-            index = np.where(lo + shift < hi, lo + shift, home)
-            if (index == home).all():
-                continue
-            found = position[tile + (index - home) * weight]
-            is_there = found >= 0
-            is_alone = is_alone | ~is_there
-            lowest = np.where(is_there, np.minimum(lowest, found), lowest)
-            highest = np.maximum(highest, found)
-    return lowest, highest, is_alone

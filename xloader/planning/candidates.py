@@ -155,6 +155,8 @@ class CandidateSearch:
         The windowed dimension along which runs go.
     full : float
         The mixing of a full shuffle.
+    visits : int
+        Passes over the tiles.
     """
 
     footprint: Footprint
@@ -163,6 +165,17 @@ class CandidateSearch:
     tiling: Tiling
     run_dim: int
     full: float
+    visits: int = 1
+
+    def with_visits(self, visits: int) -> CandidateSearch:
+        """The search among plans with another number of visits, on the same reduced model."""
+        copy = dataclasses.replace(self, visits=visits)
+        copy.__dict__["_model"] = self._model
+        return copy
+
+    def measure(self, plan: Plan) -> Candidate | None:
+        """The reads and the mixing of a plan; ``None`` if its chunks do not fit."""
+        return self._model.measure(plan, hopeless=math.inf)
 
     def find(self, least_mixing: float = 0.0) -> list[Candidate]:
         """The best candidates of this tiling.
@@ -283,7 +296,10 @@ class CandidateSearch:
             run = min(math.ceil(num_tiles / (streams * self._runs_a_stream)), self._model.row_size)
             if run < 2:
                 return None
-        pace = Pace(self.tiling.sizes, self.run_dim, run, streams, spread, self.goal.lanes, draws)
+        pace = Pace(
+            *(self.tiling.sizes, self.run_dim, run, streams, spread, self.goal.lanes, draws),
+            visits=self.visits,
+        )
         return self.goal.plan(pace, self.budget, self.pool_nbytes, self.tile_nbytes)
 
     @property

@@ -14,6 +14,7 @@ from xloader.core.nbytes import show_nbytes
 from xloader.core.text_table import align_columns
 from xloader.planning.figure_cards import figure_card
 from xloader.planning.figure_tables import TitledTable
+from xloader.planning.figure_words import FIGURE_WORDS
 from xloader.planning.variable_figures import VariableFigures
 
 
@@ -75,6 +76,10 @@ class FigureTable:
         """The rows of the table: a heading and a text each."""
         raise NotImplementedError
 
+    def _hints(self) -> Mapping[str, str]:
+        """Explanations of headings of the rows and sections."""
+        return {}
+
     def _title(self) -> str:
         return type(self).__name__
 
@@ -127,7 +132,7 @@ class Figures(FigureTable):
         Whether the counts are exact.
     tile : dict of str to int
         Elements of the longest tile, per windowed dimension.
-    run, streams, spread, lanes : int
+    run, streams, spread, lanes, visits : int
         The other numbers of the plan's order, as in `Pace`.
     variables : dict of str to VariableFigures
         The reads of each variable. They sum to ``num_reads`` and ``read_nbytes``.
@@ -149,12 +154,17 @@ class Figures(FigureTable):
     streams: int
     spread: int
     lanes: int
+    visits: int
     variables: Mapping[str, VariableFigures]
+
+    def _hints(self) -> Mapping[str, str]:
+        return FIGURE_WORDS
 
     def _rows(self) -> list[tuple[str, str]]:
         tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
         runs = f"runs of {self.run} tiles in {show_count(self.streams, 'stream')}, "
         runs *= self.run > 1
+        visits = f", {self.visits} visits of each tile" * (self.visits > 1)
         dropped = f", {show_count(self.num_dropped_windows, 'window')} dropped"
         dropped *= bool(self.num_dropped_windows)
         if num_across := self.dropped_windows.get("gap", 0):
@@ -168,5 +178,5 @@ class Figures(FigureTable):
             ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
             ("mixing", mixing),
             ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),
-            ("plan", f"tile {tile}; {runs}spread {self.spread}, lanes {self.lanes}"),
+            ("plan", f"tile {tile}; {runs}spread {self.spread}{visits}, lanes {self.lanes}"),
         ]

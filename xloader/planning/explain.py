@@ -329,6 +329,7 @@ def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
         "streams": plan.pace.streams,
         "spread": plan.pace.spread,
         "lanes": plan.pace.lanes,
+        "visits": plan.pace.visits,
     }
 
 

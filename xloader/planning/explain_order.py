@@ -167,6 +167,7 @@ def _order_figures(footprint: Footprint, ids: Ints, batch_size: int) -> dict[str
         "streams": 1,
         "spread": 0,
         "lanes": 1,
+        "visits": 1,
     }
 
 

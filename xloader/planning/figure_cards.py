@@ -25,15 +25,17 @@ def figure_parts(figures: TitledRows) -> list[CardPart]:
     ----------
     figures : FigureTable
         The figures. Besides rows they may have ``_drawings()``, parts that are shown below the
-        rows; ``_sections()``, titled tables whose first row holds the headings; and ``sets``, the
-        figures of several sets of samples by name.
+        rows; ``_sections()``, titled tables whose first row holds the headings; ``_hints()``,
+        explanations of headings; and ``sets``, the figures of several sets of samples by name.
     """
     draw, tables = getattr(figures, "_drawings", list), getattr(figures, "_sections", list)
-    found: list[CardPart] = [Facts(figures._rows()), *draw()]
+    hints: Mapping[str, str] = getattr(figures, "_hints", dict)()
+    found: list[CardPart] = [Facts(figures._rows(), hints), *draw()]
     titled: list[tuple[str, Sequence[Sequence[str]]]] = tables()
     for title, rows in titled:
         name, _, rest = title.partition(": ")
-        found.append(CardSection(name, [CardTable(rows[0], rows[1:])], summary=rest))
+        table = CardTable(rows[0], rows[1:], hints=hints)
+        found.append(CardSection(name, [table], summary=rest))
     sets: Mapping[str, TitledRows] = getattr(figures, "sets", {})
     return found + [
         CardSection(name, figure_parts(own), is_open=False, summary="this set alone")

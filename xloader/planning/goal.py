@@ -86,3 +86,16 @@ def preference(goal: PlanGoal, full: float) -> Rank:
         return 2, -candidate.mixing, candidate.amplification
 
     return rank
+
+
+def best_of(candidates: list[Candidate], goal: PlanGoal, full: float) -> Candidate:
+    """The candidate with the fewest reads among those nearly as good as the preferred one.
+
+    Nearly as good are candidates of the same class of `preference` that mix within 1 % of it.
+    """
+    rank = preference(goal, full)
+    best = min(candidates, key=rank)
+    alike = [
+        c for c in candidates if rank(c)[0] == rank(best)[0] and c.mixing >= 0.99 * best.mixing
+    ]
+    return min(alike, key=lambda c: (c.amplification, -c.mixing))

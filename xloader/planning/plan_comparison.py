@@ -18,6 +18,7 @@ from xloader.core.nbytes import show_nbytes
 from xloader.core.text_table import align_columns
 from xloader.html.cards import Card, CardTable, Words
 from xloader.planning.explain import Explanation
+from xloader.planning.figure_words import FIGURE_WORDS
 
 if TYPE_CHECKING:
     from xloader.plots.canvas import Picture
@@ -196,7 +197,7 @@ class PlanComparison:
         rows = [plan.cells() for plan in self.plans]
         starred = [number for number, plan in enumerate(self.plans) if plan.is_on_front]
         note = f"Bold, with a star: {_FRONT}"
-        table = CardTable(_HEADS, rows, num_left=0, marked=starred)
+        table = CardTable(_HEADS, rows, num_left=0, marked=starred, hints=FIGURE_WORDS)
         words = [Words([note])] if starred else []
         return Card("PlanComparison", show_count(len(rows), "plan"), [table, *words]).to_html()
 

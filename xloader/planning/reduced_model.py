@@ -219,13 +219,15 @@ class ReducedModel:
     def _amplification(self, plan: Plan, lanes: list[Lane]) -> float:
         """Reads per distinct chunk needed, with runs of their real length.
 
-        If windows straddle tiles along runs only, chunks are read again only at the ends of runs.
-        Real runs are ``run_factor`` times as long, so there are as many times fewer such reads.
+        If windows straddle tiles along runs only, each visit reads chunks again only at the ends of
+        runs. Real runs are ``run_factor`` times as long, so there are as many times fewer such
+        reads.
         """
         num_reads = sum(lane.schedule.num_reads for lane in lanes)
         found = num_reads / max(self._footprint.num_needed, 1)
         if plan.pace.run > 1 and self._is_line and self._reach <= plan.pace.spread:
-            found = 1 + (found - 1) / self.run_factor
+            visits = plan.pace.visits
+            found = visits + (found - visits) / self.run_factor
         return found
 
     def _mixing(self, plan: Plan, orders: list[AnyOrder]) -> float:

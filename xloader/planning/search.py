@@ -2,30 +2,26 @@
 
 If no window straddles tiles and tiles share no chunk, every order reads each chunk once, and the
 largest spread that fits is the best. Otherwise candidate plans are measured on a reduced model of
-the selection, and the best of them is taken.
+the selection, and the best of them is taken. Where more reads are allowed, several visits of each
+tile are tried as well.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Final
-
-import numpy as np
 
 from xloader.core.footprint import Footprint
 from xloader.errors import OptionError
 from xloader.order.ascending import Ascent
-from xloader.order.cohorts import Cohorts, leading_axis
+from xloader.order.cohorts import Cohorts
 from xloader.order.lane_spans import SubLanes
 from xloader.order.shuffle import Pace
 from xloader.planning.budget import Budget
-from xloader.planning.candidates import NEARLY_FULL, CandidateSearch, Tiling
-from xloader.planning.goal import PlanGoal, preference
-from xloader.planning.mixing import full_mixing, region_dim
+from xloader.planning.candidates import Tiling
+from xloader.planning.goal import PlanGoal
 from xloader.planning.plan import Plan
-from xloader.planning.reduced_model import Candidate, model_lanes
 from xloader.planning.schedule import Schedule
+from xloader.planning.tiling_search import LEAST_VISITS, TilingSearch, neighbour_dims
 
 _DRAWS = 32
 """Lines of runs that an epoch with few tiles draws at most, until one reads little enough."""
@@ -33,22 +29,8 @@ _DRAWS = 32
 _MOST_SPREAD = 4096
 """The spread, in tiles, beyond which a larger one no longer improves the mixing."""
 
-_AS_GOOD = 0.95
-"""The fraction of the best mixing so far that the first candidates of a tiling must reach.
-
-Without it, none of 350 plans changed, but plans of patches took up to four times as long to find.
-"""
-
 _MAX_STRETCHES = 1 << 22
 """The most entries of an order without a shuffle. More would not fit memory while planning."""
-
-
-_FEW_READS: Final = PlanGoal.max_amplification
-"""The reads a chunk above which a plan is compared with the best one that reads less.
-
-The search ends at the first plan that mixes nearly as well as a full shuffle. Where many reads are
-allowed, that plan may read far more than others.
-"""
 
 
 def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
@@ -81,24 +63,12 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
     if goal.spread is None and budget.has_room_for_all(footprint.total_nbytes):
         pace = _resident_pace(footprint, finest, goal)
         return goal.plan(pace, budget, budget.lane_nbytes, 0, is_resident=True)
-    near = _neighbour_dims(footprint, cohorts)
-    if not near:
-        return _plain_plan(footprint, cohorts, finest.need_nbytes, budget, goal)
-    batch_size = goal.global_batch // goal.lanes * model_lanes(goal.lanes)
-    full = full_mixing(footprint, region_dim(footprint), batch_size)
-    candidates = _search(footprint, budget, goal, finest, near, full)
-    if (
-        candidates
-        and goal.max_amplification > _FEW_READS < _best(candidates, goal, full).amplification
-    ):
-        strict = dataclasses.replace(goal, max_amplification=_FEW_READS)
-        candidates += _search(footprint, budget, strict, finest, near, full)
-    if not candidates and goal.spread is None:
-        # With a spread of 0, only the chunks of one tile are needed at a time. The check at the
-        # top has shown that they fit.
-        least = dataclasses.replace(goal, spread=0)
-        run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
-        candidates = CandidateSearch(footprint, budget, least, finest, run_dim, full).find()
+    near = neighbour_dims(footprint, cohorts)
+    plain = None if near else _plain_plan(footprint, cohorts, finest.need_nbytes, budget, goal)
+    if plain is not None and not _is_worth_visits(plain, footprint, cohorts):
+        return plain
+    search = TilingSearch(footprint, budget, goal, finest, near)
+    candidates = search.find() if plain is None else search.measured(plain)
     if not candidates:
         raise OptionError(
             "no plan with this spread fits the memory",
@@ -106,35 +76,16 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
             allowed="a smaller spread, or None",
             remedy="leave spread= out, or raise memory=",
         )
-    best = _best(candidates, goal, full).plan
+    best = search.best(candidates + search.with_visits(candidates)).plan
     draws = _DRAWS if best.pace.draws > 1 else 1
     pace = dataclasses.replace(best.pace, draws=draws)
     return dataclasses.replace(best, pace=pace, max_amplification=goal.max_amplification)
 
 
-def _search(
-    footprint: Footprint,
-    budget: Budget,
-    goal: PlanGoal,
-    finest: Tiling,
-    near: tuple[int, ...],
-    full: float,
-) -> list[Candidate]:
-    """Candidates of the tilings, from the finest one on, until one is good enough."""
-    cohorts = finest.cohorts
-    candidates: list[Candidate] = []
-    within: list[Candidate] = []
-    run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
-    for sizes in _tile_sizes(footprint, cohorts, near, run_dim):
-        tiling = finest if sizes == finest.sizes else Tiling.of(footprint, sizes)
-        least_mixing = _AS_GOOD * max((c.mixing for c in within), default=0.0)
-        search = CandidateSearch(footprint, budget, goal, tiling, run_dim, full)
-        candidates += search.find(least_mixing)
-        within = [c for c in candidates if goal.allows(c)]
-        enough = [c for c in within if c.mixing >= NEARLY_FULL * full]
-        if enough or any(c.amplification == 1.0 and c.mixing >= 0.9 * full for c in within):
-            break
-    return candidates
+def _is_worth_visits(plan: Plan, footprint: Footprint, cohorts: Cohorts) -> bool:
+    """Whether several visits are allowed, and mix better than a plan without runs."""
+    is_full = plan.pace.spread >= cohorts.num_tiles or footprint.num_samples == cohorts.num_tiles
+    return plan.max_amplification >= LEAST_VISITS and not is_full
 
 
 def _resident_pace(footprint: Footprint, finest: Tiling, goal: PlanGoal) -> Pace:
@@ -143,7 +94,7 @@ def _resident_pace(footprint: Footprint, finest: Tiling, goal: PlanGoal) -> Pace
     Each lane may be in another process, which reads the chunks at the ends of its runs again. Runs
     are therefore as short as ``max_amplification`` allows.
     """
-    cohorts, near = finest.cohorts, _neighbour_dims(footprint, finest.cohorts)
+    cohorts, near = finest.cohorts, neighbour_dims(footprint, finest.cohorts)
     full = Pace(finest.sizes, spread=cohorts.num_tiles, lanes=goal.lanes)
     if goal.lanes == 1 or not near:
         return full
@@ -233,19 +184,6 @@ def _find_listed(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
     return goal.plan(pace, budget, budget.lane_nbytes - ahead, ahead, is_resident=is_resident)
 
 
-def _best(candidates: list[Candidate], goal: PlanGoal, full: float) -> Candidate:
-    """The candidate with the fewest reads among those nearly as good as the preferred one.
-
-    Nearly as good are candidates of the same class of `preference` that mix within 1 % of it.
-    """
-    rank = preference(goal, full)
-    best = min(candidates, key=rank)
-    alike = [
-        c for c in candidates if rank(c)[0] == rank(best)[0] and c.mixing >= 0.99 * best.mixing
-    ]
-    return min(alike, key=lambda c: (c.amplification, -c.mixing))
-
-
 def _plain_plan(
     footprint: Footprint, cohorts: Cohorts, tile: int, budget: Budget, goal: PlanGoal
 ) -> Plan:
@@ -263,50 +201,3 @@ def _plain_plan(
     pace = Pace((1,) * len(cohorts.shape), spread=spread, lanes=goal.lanes)
     at_work = tile * min(max(spread, 1), num_tiles)
     return goal.plan(pace, budget, min(at_work, budget.lane_nbytes), tile)
-
-
-def _tile_sizes(
-    footprint: Footprint, cohorts: Cohorts, near: tuple[int, ...], run_dim: int
-) -> Iterator[tuple[int, ...]]:
-    """Tile sizes to try: larger along all dimensions with neighbours, or along all but one."""
-    axes = [leading_axis(footprint, dim) for dim in range(len(cohorts.shape))]
-    num_blocks = [1 if axis is None else axis.num_blocks for axis in axes]
-
-    def grown(size: int, dims: tuple[int, ...]) -> tuple[int, ...]:
-        """Sizes of a tile with ``size`` blocks along ``dims``, and one block along the others."""
-        # A tile that takes a whole dimension always has size 0, so that no tiling is tried twice.
-        return tuple(
-            (size if size < num_blocks[dim] else 0) if dim in dims else 1
-            for dim in range(len(num_blocks))
-        )
-
-    others = tuple(dim for dim in near if dim != run_dim)
-    sizes = [grown(0, others)]
-    if any(count > 1 for dim, count in enumerate(cohorts.home_shape) if dim not in near):
-        # Otherwise all samples would be in one tile, which does not fit: if it did, the plan
-        # would already hold the whole selection.
-        sizes.insert(0, grown(0, near))
-    if others:
-        sizes += [grown(1, ()), grown(4, others)]
-    if len(others) > 1:
-        sizes.append(grown(4, near))
-    yield from dict.fromkeys(sizes)
-
-
-def _neighbour_dims(footprint: Footprint, cohorts: Cohorts) -> tuple[int, ...]:
-    """Dimensions along which neighbouring tiles of one block share a window or a chunk.
-
-    A chunk that is computed may be shared: nothing is read when it is computed again.
-    """
-    found = []
-    for dim, pieces in enumerate(cohorts.pieces):
-        shares = any(
-            not group.is_computed
-            and group.axes[dim] is not None
-            and group.axes[dim] != leading_axis(footprint, dim)
-            and not np.isin(pieces.tile_edges, group.axes[dim].edges).all()  # type: ignore[union-attr]
-            for group in footprint.groups
-        )
-        if pieces.num_homes > 1 and (pieces.reach or shares):
-            found.append(dim)
-    return tuple(found)

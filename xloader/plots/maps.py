@@ -6,7 +6,8 @@
     targets: sst                                     Aug 2011   |  scale
 
 Each row of panels is one channel of one field, each column one time step. Panels of one variable
-share a colour scale, whatever the field, the step and the sample.
+share a colour scale, whatever the field, the step and the sample. It is drawn once, beside the
+first rows of the variable.
 """
 
 from __future__ import annotations
@@ -83,6 +84,11 @@ class PanelRow:
         """The panels that are there."""
         return [panel for panel in self.panels if panel is not None]
 
+    @property
+    def maps(self) -> list[Panel]:
+        """The panels that are maps."""
+        return [panel for panel in self.drawn if panel.rows is not None]
+
 
 def draw_rows(
     rows: Sequence[PanelRow],
@@ -115,6 +121,7 @@ def draw_rows(
         width_ratios=[*[1.0] * num_columns, 0.12 / width],
     )
     limits = {row.quantity: _limits(rows, row.quantity) for row in rows}
+    last_of = _rows_of_scales(rows)
     above: dict[int, tuple[Axes, Panel]] = {}
     for number, row in enumerate(rows):
         is_wide = len(row.drawn) == 1 and row.drawn[0].rows is None
@@ -127,9 +134,10 @@ def draw_rows(
                 if column not in above or above[column][1].title != panel.title:
                     axes_of[column].set_title(panel.title, fontsize=9)
         _label_rows(row, axes_of)
-        if any(panel.rows is not None for panel in row.drawn):
-            place = grid[number, num_columns]
-            _scale_beside(picture, place, row, list(axes_of.values()), limits[row.quantity])
+        if number in last_of:
+            place = grid[number : last_of[number] + 1, num_columns]
+            shown = next(axes.images[0] for axes in axes_of.values() if axes.images)
+            _scale_beside(picture, place, row.quantity, rows, shown)
         for column, axes in axes_of.items():
             own = row.panels[column]
             assert own is not None
@@ -246,21 +254,42 @@ def _label_columns(axes: Axes, panel: Panel, above: tuple[Axes, Panel] | None) -
             above[0].set_xlabel("")
 
 
+def _rows_of_scales(rows: Sequence[PanelRow]) -> dict[int, int]:
+    """First and last row beside which each colour scale stands.
+
+    Each variable has one, beside its first row of maps and those that follow this one.
+    """
+    last_of: dict[int, int] = {}
+    known: set[str] = set()
+    first = -1
+    for number, row in enumerate(rows):
+        if not row.maps:
+            continue
+        if row.quantity not in known:
+            known.add(row.quantity)
+            first = number
+            last_of[first] = number
+        elif rows[first].quantity == row.quantity and last_of[first] == number - 1:
+            last_of[first] = number
+    return last_of
+
+
 def _scale_beside(
     picture: Picture,
     place: SubplotSpec,
-    row: PanelRow,
-    axes: list[Axes],
-    limits: tuple[float, float, str],
+    quantity: str,
+    rows: Sequence[PanelRow],
+    image: AxesImage,
 ) -> None:
-    """Draw the colour scale of a row of maps."""
-    maps = [own for own, panel in zip(axes, row.drawn, strict=True) if panel.rows is not None]
-    values = np.concatenate([panel.values[np.isfinite(panel.values)] for panel in row.drawn])
-    below, over = bool((values < limits[0]).any()), bool((values > limits[1]).any())
+    """Draw the colour scale of all maps of a variable."""
+    maps = [panel for row in rows if row.quantity == quantity for panel in row.maps]
+    values = np.concatenate([panel.values[np.isfinite(panel.values)] for panel in maps])
+    low, high = image.get_clim()
+    below, over = bool((values < low).any()), bool((values > high).any())
     extend = {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[below, over]
     beside = picture.add_subplot(place, label="<colorbar>")
-    bar = picture.colorbar(maps[0].images[0], cax=beside, extend=extend)
-    bar.set_label(row.quantity, fontsize=8)
+    bar = picture.colorbar(image, cax=beside, extend=extend)
+    bar.set_label(quantity, fontsize=8)
     bar.ax.tick_params(labelsize=7)
 
 

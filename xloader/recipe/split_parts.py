@@ -22,6 +22,8 @@ from xloader.recipe.selection import sel
 _BLOCKS, _GROUPS = 0x5B11, 0x5B12
 _MOST_PARTS: Final = 100
 _MOST_CELLS: Final = 10**7
+_LONGEST_EXAMPLE: Final = 160
+"""Characters of a user's arguments that an error repeats."""
 
 Part = Any
 """Labels, or a fraction, of one part along one dimension."""
@@ -55,6 +57,7 @@ def labelled_parts(
     UnknownNameError, EmptySamplesError
         If labels do not exist.
     """
+    _refuse_names_of_parts(recipe, along)
     for dim, parts in along.items():
         if not isinstance(parts, Mapping):
             raise OptionError(
@@ -289,6 +292,29 @@ def _merge(chunk_edges: Ints, least: int) -> Ints:
             edges.append(edge)
     edges[-1 if len(edges) > 1 else len(edges) :] = [int(chunk_edges[-1])]
     return np.array(edges)
+
+
+def _refuse_names_of_parts(recipe: Recipe, along: Mapping[str, Any]) -> None:
+    """Refuse ``train=slice(...)``: keywords are dimensions, and their values name the parts."""
+    dims = recipe.require_windows().dims
+    if not along or not dims or set(along) & set(recipe.dim_sizes):
+        return
+    are_regions = all(
+        isinstance(part, Mapping) and part and set(part) <= set(recipe.dim_sizes)
+        for part in along.values()
+    )
+    if not are_regions and any(isinstance(part, Mapping) for part in along.values()):
+        # More likely the name of a dimension was mistyped.
+        return
+    listed = ", ".join(f'"{name}": {part!r}' for name, part in along.items())
+    if len(listed) > _LONGEST_EXAMPLE:
+        listed = ", ".join(f'"{name}": ...' for name in along)
+    raise OptionError(
+        "the keywords of a split are dimensions, and these name parts",
+        given=", ".join(f"{name}=" for name in along),
+        allowed=f"dimensions with windows: {list(dims)}",
+        remedy=f"pass split({{{listed}}})" if are_regions else f"pass {dims[0]}={{{listed}}}",
+    )
 
 
 def _windowed(recipe: Recipe, dim: str) -> int:

@@ -22,10 +22,10 @@ from xloader.core.element_ranges import ElementRanges
 from xloader.core.libraries import require_matplotlib
 from xloader.core.position_counts import Counts, PositionCounts
 from xloader.core.windows import Windows
+from xloader.display.plot_axes import axis_of, place_text
 from xloader.errors import OptionError
 from xloader.html.cards import CardPart
 from xloader.html.count_strips import draw_counts
-from xloader.loader.plot_axes import axis_of, place_text
 from xloader.planning.cost_figures import FigureTable
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe, find

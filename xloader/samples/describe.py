@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from xloader.core.count_text import show_count
+from xloader.display.sample_cards import sample_facts, sample_parts
 from xloader.html.cards import Card
-from xloader.loader.sample_cards import sample_facts, sample_parts
 from xloader.recipe.recipe import Recipe
 
 

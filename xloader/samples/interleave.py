@@ -16,12 +16,12 @@ from xloader.core.keywords import LoaderKeywords
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import make_options
+from xloader.display.loader_cards import draw_weights
+from xloader.display.sample_cards import sample_parts
 from xloader.errors import OptionError, StackError
 from xloader.html.cards import Card, CardSection, Facts
 from xloader.loader.interleaved_figures import InterleavedExplanation
 from xloader.loader.interleaved_loader import InterleavedLoader
-from xloader.loader.loader_cards import draw_weights
-from xloader.loader.sample_cards import sample_parts
 from xloader.loader.sample_sets import SampleSet, SampleSets
 from xloader.order.quota_pattern import QuotaPattern
 from xloader.recipe.taken_samples import num_samples_of
@@ -53,7 +53,7 @@ class Interleaved:
     @property
     def weights(self) -> dict[str, Fraction]:
         """Proportion of the rows that are of each set. They sum to 1."""
-        return {own.name: own.weight for own in self.sets.sets}
+        return self.sets.weights
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ class Interleaved:
 
     def _repr_html_(self) -> str:
         parts = [
-            CardSection("sets", [Facts(self._set_rows()), draw_weights(self.sets)]),
+            CardSection("sets", [Facts(self._set_rows()), draw_weights(self.sets.weights)]),
             CardSection("fields", [Facts(self._field_rows())]),
             *(
                 CardSection(own.name, sample_parts(own.recipe), is_open=False, summary="samples")

@@ -1834,7 +1834,9 @@ class Samples(RecordedMethods):
             ``report()`` gives the chunks and the number of samples. A batch without any good row
             raises in both cases.
         max_amplification : float, default 1.05
-            How often a chunk may be read on average in an epoch, where windows straddle chunks.
+            How often a chunk may be read on average in an epoch. A little more than 1 is needed
+            where windows straddle chunks. With 2 or more, the plan may come by a chunk several
+            times in an epoch, each time for a part of its samples, if that mixes better.
         lanes : int, optional
             Number of independent parts of the order, which the ranks and their processes divide
             among them; by default one for each rank, or for each of its processes. If it is given,
@@ -1974,13 +1976,14 @@ class Samples(RecordedMethods):
         self,
         *,
         memory: Sequence[int | str] | int | str = ("256MiB", "512MiB", "1GiB", "2GiB", "4GiB"),
-        max_amplification: Sequence[float] | float = (1.05, 2.0),
+        max_amplification: Sequence[float] | float = (1.05, 2.0, 4.0),
         **options: Any,
     ) -> PlanComparison:
         """Plan an epoch for several memories and bounds of amplification. No value is read.
 
-        More memory mixes better, or reads less. A plan that may read chunks twice can mix better
-        in the same memory.
+        More memory mixes better, or reads less. A plan that may read each chunk several times can
+        mix better in the same memory, as it may come by a tile several times in an epoch, each time
+        for another part of its samples.
 
         Parameters
         ----------

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.libraries import require_matplotlib
+from xloader.display.sample_panels import MOST_ROWS, draw_samples
 from xloader.engine.sample_reader import read_samples
 from xloader.errors import OptionError
 from xloader.loader.batch import Batch
 from xloader.loader.batch_origin import BatchOrigin
-from xloader.loader.sample_panels import MOST_ROWS, draw_samples
 from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.names import LABEL, SAMPLE

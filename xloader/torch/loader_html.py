@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xloader.core.nbytes import show_nbytes
+from xloader.display.sample_cards import sample_parts
 from xloader.html.cards import Card, CardSection, Facts, Words
-from xloader.loader.sample_cards import sample_parts
 
 if TYPE_CHECKING:
     from xloader.torch.chunk_sampler import ChunkSampler

@@ -17,10 +17,10 @@ import xarray as xr
 
 from xloader.core.libraries import require_matplotlib
 from xloader.core.option_checks import is_whole
+from xloader.display.coastlines import find_coastlines
+from xloader.display.plot_axes import axis_of, is_time, label_texts, place_text
 from xloader.errors import OptionError, SampleIndexError, UnknownNameError
 from xloader.forcings.coordinates import angle_of
-from xloader.loader.coastlines import find_coastlines
-from xloader.loader.plot_axes import axis_of, is_time, label_texts, place_text
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.names import CHANNEL
 from xloader.recipe.recipe import Recipe

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
+from xloader.display.sample_cards import sample_parts
 from xloader.html.cards import Card, CardPart, CardSection, CardTable, Facts
-from xloader.loader.sample_cards import sample_parts
 from xloader.recipe.recipe import Recipe
 
 _MOST_IDS: Final = 8

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from xloader.core.nbytes import show_nbytes
 from xloader.core.options import LoaderOptions
+from xloader.display.sample_cards import sample_parts
 from xloader.html.cards import Card, CardPart, CardSection, Drawing, Facts, Words
 from xloader.html.share_bars import draw_shares
-from xloader.loader.cursor import Position
-from xloader.loader.sample_cards import sample_parts
-from xloader.loader.sample_sets import SampleSets
 from xloader.planning.figure_cards import TitledRows, figure_parts
+from xloader.planning.figure_words import FIGURE_WORDS
 from xloader.recipe.recipe import Recipe
 
 
@@ -42,7 +42,7 @@ def loader_card(
     drawing : Drawing, optional
         A drawing below the facts.
     """
-    parts: list[CardPart] = [Facts(facts), *([] if drawing is None else [drawing])]
+    parts: list[CardPart] = [Facts(facts, FIGURE_WORDS), *([] if drawing is None else [drawing])]
     if expected is not None and not expected:
         words = "Call explain() to see what an epoch will read."
         parts.append(Words([words]))
@@ -57,7 +57,12 @@ def loader_card(
 
 
 def option_facts(
-    options: LoaderOptions, start: Position, num_steps: int | None, *, is_closed: bool = False
+    options: LoaderOptions,
+    epoch: int,
+    step: int,
+    num_steps: int | None,
+    *,
+    is_closed: bool = False,
 ) -> list[tuple[str, str]]:
     """Rows on the options of a loader, and on what comes next.
 
@@ -65,15 +70,15 @@ def option_facts(
     ----------
     options : LoaderOptions
         The options.
-    start : Position
-        Where the next iteration begins.
+    epoch, step : int
+        The epoch and the step at which the next iteration begins.
     num_steps : int or None
         Batches of an epoch; None if they are not known yet.
     is_closed : bool
         Whether the loader is closed.
     """
     batches = "" if num_steps is None else f" of {num_steps:,}"
-    begin = f"epoch {start.epoch:,}, batch {start.step + 1:,}{batches}"
+    begin = f"epoch {epoch:,}, batch {step + 1:,}{batches}"
     if is_closed or num_steps == 0:
         begin = "none: the loader is closed" if is_closed else "none: an epoch has no batch"
     order = f"shuffled, seed {options.seed}" if options.shuffle else "not shuffled"
@@ -92,12 +97,24 @@ def option_facts(
     return rows
 
 
-def draw_weights(sets: SampleSets) -> Drawing:
+def show_rest(epoch: int, step: int) -> str:
+    """The part of an epoch that begins at a batch, in words.
+
+    Parameters
+    ----------
+    epoch, step : int
+        Number of the epoch, and of the first batch.
+    """
+    begun = f" from batch {step + 1:,}" if step else ""
+    return f"of epoch {epoch:,}{begun}"
+
+
+def draw_weights(weights: Mapping[str, Fraction]) -> Drawing:
     """Draw the proportions of several sets.
 
     Parameters
     ----------
-    sets : SampleSets
-        The sets.
+    weights : mapping of str to Fraction
+        By name of the set, its proportion of the rows.
     """
-    return draw_shares("Rows of a batch", {own.name: float(own.weight) for own in sets.sets})
+    return draw_shares("Rows of a batch", {name: float(own) for name, own in weights.items()})

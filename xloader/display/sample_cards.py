@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from xloader.display.window_drawings import draw_window
 from xloader.errors import XloaderError
 from xloader.html.cards import CardPart, CardSection, Drawing, Facts
-from xloader.loader.explain_notes import overlap_note, pad_note, points_notes, wrap_note
-from xloader.loader.window_drawings import draw_window
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import dropped_windows
+from xloader.recipe.window_notes import overlap_note, pad_note, points_notes, wrap_note
 from xloader.transforms.outputs import make_outputs
 
 Rows = list[tuple[str, str]]

@@ -1,0 +1,161 @@
+"""Several visits of each tile: every sample once, in parts, at the predicted reads."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xloader
+from tests.ground import all_ids, footprints, line_footprint, plan_of, shuffle_of
+from tests.test_lane_order import paces
+from tests.test_search import amplification, mixing, room_for
+from xloader.order.shuffle import Pace
+from xloader.order.visits import Visits
+from xloader.planning.epoch import Epoch
+from xloader.planning.goal import PlanGoal
+from xloader.planning.search import find_plan
+from xloader.testing import CountingStore, write_store
+
+
+@given(
+    counts=st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    others=st.integers(0, 60),
+    num_passes=st.integers(1, 9),
+    key=st.integers(0, 5),
+)
+def test_each_rank_is_dealt_once_and_evenly(
+    counts: list[int], others: int, num_passes: int, key: int
+) -> None:
+    count, tile = np.array(counts), np.array(counts) + others
+    dealt = Visits.deal(count, tile, num_passes, key, np.arange(len(count)) * 3)
+    assert len(dealt.edges) == num_passes + 1
+    pass_of = np.repeat(np.arange(num_passes), np.diff(dealt.edges))
+    for cohort, size in enumerate(counts):
+        own = dealt.row == cohort
+        ranks = [
+            rank
+            for first, num in zip(dealt.first_rank[own], dealt.count[own], strict=True)
+            for rank in range(first, first + num)
+        ]
+        assert ranks == list(range(size))
+        assert len(set(pass_of[own].tolist())) == own.sum()
+        times = max(-(-size * num_passes // int(tile[cohort])), 1)
+        assert own.sum() == min(times, size, num_passes)
+        assert dealt.count[own].max() - dealt.count[own].min() <= 1
+
+
+def test_which_passes_a_rare_cohort_takes_part_in_is_drawn() -> None:
+    count = np.ones(9000, np.int64)
+    dealt = Visits.deal(count, count * 100, 6, 5, np.arange(9000))
+    found = np.diff(dealt.edges)
+    assert found.sum() == 9000
+    assert np.abs(found - 1500).max() < 200
+
+
+@given(st.data(), footprints(), st.integers(2, 6))
+def test_visits_deliver_the_same_samples_and_keep_the_lanes(
+    data: st.DataObject, footprint: object, visits: int
+) -> None:
+    pace = replace(data.draw(paces(len(footprint.windows.dims))), visits=visits)  # type: ignore[attr-defined]
+    once = replace(pace, visits=1)
+    for lane in range(pace.lanes):
+        several = shuffle_of(footprint, pace, 3, 1).lane(lane, pace.spread)  # type: ignore[arg-type]
+        single = shuffle_of(footprint, once, 3, 1).lane(lane, once.spread)  # type: ignore[arg-type]
+        assert Counter(all_ids(several)) == Counter(all_ids(single))
+        assert (several.count > 0).all()
+
+
+def test_each_pass_has_another_order_and_hands_out_its_share() -> None:
+    footprint = line_footprint(1600, 16, 1)
+    (lane,) = Epoch(footprint, plan_of(Pace((1,), visits=4)), 0, 0).lanes([0])
+    ids = np.array(all_ids(lane.order))
+    passes = (ids // 16).reshape(4, 400)
+    for tiles in passes:
+        assert set(Counter(tiles.tolist()).values()) == {4}
+    lines = [list(dict.fromkeys(tiles.tolist())) for tiles in passes]
+    assert len({tuple(line) for line in lines}) == 4
+    assert max(np.corrcoef(lines)[np.triu_indices(4, 1)]) < 0.4
+    # Which of a tile's samples come in a pass does not follow from their place in it.
+    firsts = np.sort((ids[:400] % 16).reshape(-1))
+    assert (np.bincount(firsts) > 10).all()
+
+
+@pytest.mark.parametrize(("window", "least"), [(1, 3.0), (3, 2.9)])
+def test_reads_buy_mixing_where_memory_holds_two_tiles_of_ninety(window: int, least: float) -> None:
+    footprint, room = line_footprint(1440, 16, window), room_for(2 * 16)
+    strict = find_plan(footprint, room, PlanGoal(16, 1, 1.05))
+    loose = find_plan(footprint, room, PlanGoal(16, 1, 4.0))
+    assert strict.pace.visits == 1 < loose.pace.visits
+    for epoch in range(4):
+        assert amplification(footprint, loose, 0, epoch) <= 4.0
+    several, single = (
+        np.mean([mixing(footprint, plan, 0, epoch) for epoch in range(4)])
+        for plan in (loose, strict)
+    )
+    assert several >= least * single
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_more_reads_allowed_never_mix_worse(lanes: int) -> None:
+    footprint = line_footprint(960, 8, 2)
+    found = []
+    for allowed in (1.05, 2.0, 3.0, 5.0, 8.0):
+        plan = find_plan(footprint, room_for(3 * 8, lanes=lanes), PlanGoal(12, lanes, allowed))
+        found.append(np.mean([mixing(footprint, plan, 0, epoch) for epoch in range(3)]))
+    assert all(after >= 0.97 * before for before, after in itertools.pairwise(found))
+    assert found[-1] > 1.5 * found[0]
+
+
+def test_no_visits_where_one_is_a_full_shuffle() -> None:
+    one_sample_a_tile = find_plan(
+        line_footprint(64, 4, 4, stride=4), room_for(20), PlanGoal(8, 1, 9.0)
+    )
+    all_in_memory = find_plan(line_footprint(64, 4, 1), room_for(400), PlanGoal(8, 1, 9.0))
+    assert one_sample_a_tile.pace.visits == all_in_memory.pace.visits == 1
+
+
+@pytest.fixture
+def samples() -> tuple[xloader.Samples, CountingStore]:
+    values = np.arange(360 * 24, dtype=np.float32).reshape(360, 24)
+    store = CountingStore(write_store(xr.Dataset({"a": (("time", "x"), values)}), {"a": (8, 24)}))
+    return xloader.open(store).window(time=3, stride=1), store
+
+
+def test_predicted_reads_are_the_counted_ones(
+    samples: tuple[xloader.Samples, CountingStore],
+) -> None:
+    windows, store = samples
+    options = {"batch_size": 8, "memory": 14_000, "output": "numpy", "max_amplification": 4.0}
+    with windows.loader(**options) as loader:
+        expected = loader.explain()
+        assert expected.visits > 1
+        assert f"{expected.visits} visits of each tile" in str(expected)
+        assert expected.num_reads > 2 * 45
+        store.reset()
+        ids = [int(i) for batch in loader for i in batch.ids]
+        assert sorted(ids) == list(range(358))
+        assert sum(store.reads.values()) == loader.report().num_reads == expected.num_reads
+
+
+def test_a_run_goes_on_within_a_pass(samples: tuple[xloader.Samples, CountingStore]) -> None:
+    windows, _ = samples
+    options = {"batch_size": 8, "memory": 14_000, "output": "numpy", "max_amplification": 4.0}
+    with windows.loader(**options, seed=2) as loader:
+        whole = [batch.ids.tolist() for batch in loader]
+    for stop in (1, 17, 40):
+        loader = windows.loader(**options, seed=2)
+        batches = iter(loader)
+        before = [next(batches).ids.tolist() for _ in range(stop)]
+        state = loader.state_dict()
+        loader.close()
+        again = windows.loader(**options, seed=2)
+        again.load_state_dict(state)
+        with again:
+            assert before + [batch.ids.tolist() for batch in again] == whole

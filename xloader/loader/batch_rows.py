@@ -1,0 +1,90 @@
+"""The samples of batches, found from the plan by arithmetic. Nothing is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from xloader.core.axis import Ints
+from xloader.order.protocol import AnyOrder
+from xloader.planning.epoch import Epoch
+from xloader.planning.remainder import Remainder
+
+
+def num_full_steps(part: Epoch | Remainder, numbers: Sequence[int]) -> int:
+    """Number of steps in which each of some sub-lanes gives its whole share of samples.
+
+    Parameters
+    ----------
+    part : Epoch or Remainder
+        What is left of the epoch.
+    numbers : sequence of int
+        Numbers of the sub-lanes of which a batch is made.
+    """
+    sublanes = part.sublanes
+    return min(
+        min(sublanes.most_samples(number), lane.order.num_samples) // sublanes.share
+        - sublanes.num_again_of(number)
+        for number, lane in zip(numbers, part.lanes(numbers), strict=True)
+    )
+
+
+def rows_of_steps(
+    part: Epoch | Remainder, numbers: Sequence[int], steps: Sequence[int]
+) -> list[tuple[Ints, Ints | None]]:
+    """Ids and occurrences of the samples of batches, in row order, without padding.
+
+    Parameters
+    ----------
+    part : Epoch or Remainder
+        What is left of the epoch.
+    numbers : sequence of int
+        Numbers of the sub-lanes of which a batch is made: those of a rank, or of all ranks.
+    steps : sequence of int
+        The steps, counted from the first one that is left.
+
+    Returns
+    -------
+    list of (numpy.ndarray of int64, numpy.ndarray of int64 or None)
+        For each step, the sample ids and which time in the epoch each sample occurs; None if each
+        occurs for the first time.
+    """
+    found: list[list[tuple[Ints, Ints]]] = [[] for _ in steps]
+    sublanes = part.sublanes
+    for number, lane in zip(numbers, part.lanes(numbers), strict=True):
+        order = lane.order
+        end = min(sublanes.most_samples(number), order.num_samples)
+        places = []
+        for step in steps:
+            # A step that is made again is not delivered.
+            begin = (sublanes.num_again_of(number) + step) * sublanes.share
+            places.append(_places(order, begin, min(sublanes.share, end - begin)))
+        # All steps at once: names cost as much for a few samples as for many.
+        entries, ranks = (np.concatenate(own) for own in zip(*places, strict=True))
+        ids, times = order.identify(entries, ranks)
+        times = np.zeros(len(ids), np.int64) if times is None else times
+        cuts = np.cumsum([len(own) for own, _ in places])[:-1]
+        for rows, *own in zip(found, np.split(ids, cuts), np.split(times, cuts), strict=True):
+            rows.append((own[0], own[1]))
+    return [_joined(rows) for rows in found]
+
+
+def _places(order: AnyOrder, begin: int, size: int) -> tuple[Ints, Ints]:
+    """Entry and rank of each of ``size`` samples from a place on."""
+    entries, ranks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    if size > 0:
+        for some_entries, some_ranks in order.places(begin, size):
+            entries.append(some_entries[:size])
+            ranks.append(some_ranks[:size])
+            size -= len(entries[-1])
+            if size <= 0:
+                break
+    return np.concatenate(entries), np.concatenate(ranks)
+
+
+def _joined(rows: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints | None]:
+    """The rows of all lanes, one after the other."""
+    none = np.zeros(0, np.int64)
+    ids, times = (np.concatenate([none, *own]) for own in zip(*rows, strict=True))
+    return ids, times if times.any() else None

@@ -1,0 +1,137 @@
+"""The loader of a pass over samples in batches, in the order that reads fewest chunks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+
+from xloader.core.options import LoaderOptions
+from xloader.errors import MemoryBudgetError
+from xloader.loader.report import Report
+from xloader.loader.sample_names import SampleNames
+from xloader.planning.explain import Explanation
+from xloader.recipe.layout import make_layouts
+from xloader.recipe.recipe import Recipe
+from xloader.transforms.outputs import make_outputs
+
+_MOST_ROWS: Final = 256
+"""Most samples of a batch, unless the caller says otherwise."""
+_BATCH_SHARE: Final = 32
+"""Of the memory, the part that a batch may take."""
+
+
+class Sweeper(Protocol):
+    """The part of a `Loader` that a pass over samples uses."""
+
+    def explain(self) -> Explanation:
+        """Predict what the next pass will read."""
+        ...
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, from which random numbers are drawn."""
+        ...
+
+    def report(self) -> Report:
+        """Measurements of the pass."""
+        ...
+
+    def close(self) -> None:
+        """Stop the threads and release the memory."""
+        ...
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+SweeperT = TypeVar("SweeperT", bound=Sweeper)
+
+
+def make_sweep_loader(
+    make: Callable[..., SweeperT],
+    recipe: Recipe,
+    options: LoaderOptions,
+    sample_names: SampleNames | None = None,
+    batch_size: int | None = None,
+) -> SweeperT:
+    """A loader of NumPy batches in ascending or shuffled order, whichever reads fewer chunks.
+
+    Parameters
+    ----------
+    make : callable
+        The class `Loader`, which is no import of this file, as loaders call it.
+    recipe : Recipe
+        The samples.
+    options : LoaderOptions
+        Options of which memory, threads, seed and those about reading are used.
+    sample_names : SampleNames, optional
+        The ids of the samples, if they are a part of others.
+    batch_size : int, optional
+        Samples in a batch; by default as many as take a small part of the memory, 256 at most.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the memory is too small; the error gives the minimum that is enough.
+    """
+    rows = batch_size
+    if rows is None:
+        rows = _num_rows(recipe, options.memory_nbytes)
+    try:
+        return _cheapest(make, recipe, rows, options, sample_names)
+    except MemoryBudgetError:
+        if batch_size is not None or rows == 1:
+            raise
+        return _cheapest(make, recipe, 1, options, sample_names)
+
+
+def _cheapest(
+    make: Callable[..., SweeperT],
+    recipe: Recipe,
+    rows: int,
+    options: LoaderOptions,
+    sample_names: SampleNames | None,
+) -> SweeperT:
+    own = LoaderOptions(
+        batch_size=rows,
+        seed=options.seed,
+        memory=options.memory_nbytes,
+        threads=options.threads,
+        output="numpy",
+        rank=0,
+        world_size=1,
+        read_timeout=options.read_timeout,
+        max_retries=options.max_retries,
+        on_nan="ignore",
+        max_amplification=1.0,
+    )
+    ascending, shuffled = (
+        make(recipe, replace(own, shuffle=shuffle), np.asarray, sample_names=sample_names)
+        for shuffle in (False, True)
+    )
+    # Ids that ascend are kinder to caches, so they win where both read the same chunks.
+    if shuffled.explain().num_reads < ascending.explain().num_reads:
+        ascending.close()
+        return shuffled
+    shuffled.close()
+    return ascending
+
+
+def _num_rows(recipe: Recipe, memory_nbytes: int) -> int:
+    """Number of samples in a batch, so that batches take a small part of the memory."""
+    outputs = make_outputs(recipe, make_layouts(recipe))
+    sample_nbytes = sum(math.prod(out.shape) * out.dtype.itemsize for out in outputs)
+    fitting = memory_nbytes // (_BATCH_SHARE * max(sample_nbytes, 1))
+    return max(min(_MOST_ROWS, fitting, recipe.num_ids), 1)

@@ -1,0 +1,298 @@
+"""Measures the variance of the means of batches, from the samples of some batches of an epoch.
+
+The plan says which samples the batches have, without reading. Their distinct samples are then read
+once, in the order that reads fewest chunks, and their elements are added to the sums of the batches
+that have them::
+
+    batches     40: 7 3 9 3      812: 5 9 1 8        drawn, one in each part of the epoch
+    samples     1 3 5 7 8 9                          each read once
+    sums        40: x7 + 2 x3 + x9                   of each element, in float64
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.design_effect import (
+    BatchMembers,
+    BatchSums,
+    DesignEffect,
+    mean_effect,
+    spread_evenly,
+)
+from xloader.core.option_checks import MOST, check_whole
+from xloader.core.options import check_epoch
+from xloader.core.subset import Subset
+from xloader.errors import EmptySamplesError, MemoryBudgetError, UnsupportedDataError
+from xloader.loader.batch_rows import num_full_steps, rows_of_steps
+from xloader.loader.batch_variance import BatchVariance, VariableVariance, effective_size
+from xloader.loader.rank_plan import RankPlan
+from xloader.loader.report import Report
+from xloader.loader.sample_names import SampleNames
+from xloader.loader.sweep_loader import Sweeper, make_sweep_loader
+from xloader.planning.epoch import Epoch
+from xloader.planning.remainder import Remainder
+from xloader.recipe.layout import FieldLayout, make_layouts
+from xloader.recipe.names import CHANNEL
+from xloader.recipe.recipe import Recipe, unknown
+from xloader.transforms.outputs import Output, make_outputs
+
+_MOST_ELEMENTS: Final = 4096
+"""Most elements of each sample and variable that are looked at."""
+_SUMS_SHARE: Final = 16
+"""Of the memory, the part that sums may take."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeliveredVariable:
+    """The elements of one variable in a delivered field.
+
+    Parameters
+    ----------
+    field, variable : str
+        Name of the field, and of the variable or channel in it.
+    channels : (int, int, int) or None
+        The axis of channels, samples included, and the range of channels ``[begin, end)`` of the
+        variable; None if it is all of the field.
+    num_elements : int
+        Number of its elements in a sample.
+    """
+
+    field: str
+    variable: str
+    channels: tuple[int, int, int] | None
+    num_elements: int
+
+    @property
+    def name(self) -> str:
+        """The variable, with its field if that has another name."""
+        short, long = _names_of(self.field, self.variable)
+        return short if self.field == self.variable else long
+
+    def elements(self, array: NDArray[Any], taken: Ints) -> NDArray[Any]:
+        """Some elements of each sample of a field.
+
+        Parameters
+        ----------
+        array : numpy.ndarray, shape (n, ...)
+            A batch of the field.
+        taken : numpy.ndarray of int64
+            Numbers of the elements.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, len(taken))
+        """
+        if self.channels is not None:
+            axis, begin, end = self.channels
+            array = array[(slice(None),) * axis + (slice(begin, end),)]
+        elements: NDArray[Any] = array.reshape(len(array), -1)[:, taken]
+        return elements
+
+
+def measure_batch_variance(
+    rank_plan: RankPlan,
+    epoch: int,
+    variable: str | None,
+    num_batches: int,
+    make: Callable[..., Sweeper],
+) -> BatchVariance:
+    """Measure the variance of batch means; see `Loader.batch_variance`.
+
+    Parameters
+    ----------
+    rank_plan : RankPlan
+        The plan of the batches.
+    epoch : int
+        Number of the epoch.
+    variable : str or None
+        Name of the variable; None for all.
+    num_batches : int
+        Number of batches.
+    make : callable
+        The class `Loader`.
+    """
+    check_whole("num_batches", num_batches, 2, MOST)
+    epoch = check_epoch(epoch)
+    recipe = _reading_only(rank_plan.recipe, variable)
+    variables = _chosen(_delivered_variables(recipe), variable)
+    part = rank_plan.remainder(epoch, 0)
+    batches, num_epoch_batches = _sampled_batches(rank_plan, part, num_batches)
+    members = BatchMembers.of(batches)
+    taken = _taken_elements(variables, len(batches), rank_plan.options.memory_nbytes)
+    sums = [BatchSums(len(batches), len(own)) for own in taken]
+    sums_nbytes = sum(map(len, taken)) * BatchSums.element_nbytes(len(batches))
+    with _sweeper(rank_plan, recipe, members.ids, sums_nbytes, make) as loader:
+        loader.set_epoch(epoch)
+        expected = loader.explain()
+        for batch in loader:
+            rows = np.searchsorted(members.ids, batch.ids)
+            fields = batch.as_dict()
+            for own, elements, found in zip(variables, taken, sums, strict=True):
+                found.add(own.elements(fields[own.field], elements), rows, members)
+        report = loader.report()
+    size = len(batches[0])
+    effects = [found.design_effect(size, num_epoch_batches) for found in sums]
+    ratio, error = mean_effect(effects)
+    return BatchVariance(
+        ratio=ratio,
+        standard_error=error,
+        batch_size=size,
+        num_batches=len(batches),
+        num_epoch_batches=num_epoch_batches,
+        epoch=epoch,
+        num_samples=len(members.ids),
+        sums_nbytes=sums_nbytes,
+        num_expected_reads=expected.num_reads,
+        variables={
+            own.name: _figures(effect, size) for own, effect in zip(variables, effects, strict=True)
+        },
+        **_reads(report),
+    )
+
+
+def _reads(report: Report) -> Mapping[str, Any]:
+    return {"num_reads": report.num_reads, "read_nbytes": report.read_nbytes}
+
+
+def _figures(effect: DesignEffect, batch_size: int) -> VariableVariance:
+    return VariableVariance(
+        effect.ratio,
+        effect.standard_error,
+        effective_size(batch_size, effect.ratio),
+        effect.num_elements,
+        effect.num_left_out,
+    )
+
+
+def _sampled_batches(
+    rank_plan: RankPlan, part: Epoch | Remainder, num_batches: int
+) -> tuple[list[Ints], int]:
+    """The sample ids of some full global batches, and the number of all full ones."""
+    # The order of ranks is that of the rows of a global batch.
+    numbers = [*chain.from_iterable(rank_plan.processes("world"))]
+    num_full = num_full_steps(part, numbers) if part.num_steps else 0
+    if num_full < 2:
+        raise EmptySamplesError(
+            "there are too few batches to compare their means",
+            given=f"{num_full} full batches of {rank_plan.options.global_batch} samples in an "
+            f"epoch of {rank_plan.num_samples}",
+            allowed="two full batches or more",
+            remedy="pass a smaller batch_size, or more samples",
+        )
+    steps = spread_evenly(num_full, num_batches)
+    return [ids for ids, _ in rows_of_steps(part, numbers, steps.tolist())], num_full
+
+
+def _sweeper(
+    rank_plan: RankPlan,
+    recipe: Recipe,
+    ids: Ints,
+    sums_nbytes: int,
+    make: Callable[..., Sweeper],
+) -> Sweeper:
+    """A loader of some samples, each once, in the memory that the sums leave."""
+    options = rank_plan.options
+    whole = recipe.subset or Subset(len(recipe.require_windows()))
+    chosen = replace(whole.select(ids), weights=None, num_draws=None)
+    # A slab is planned as its whole, but what is read here is the slab alone.
+    part = replace(recipe, subset=chosen, slab=None, num_taken=None)
+    left = replace(options, memory=max(options.memory_nbytes - sums_nbytes, 1))
+    try:
+        return make_sweep_loader(make, part, left, SampleNames(recipe, ids))
+    except MemoryBudgetError as error:
+        raise MemoryBudgetError(
+            "the samples of the batches cannot be read in the memory that is left beside sums",
+            given=f"memory={options.memory_nbytes}, {sums_nbytes} bytes of sums",
+            minimum_nbytes=sums_nbytes + error.minimum_nbytes,
+            remedy="pass a smaller num_batches=, or one variable",
+        ) from error
+
+
+def _taken_elements(
+    variables: Sequence[DeliveredVariable], num_batches: int, memory_nbytes: int
+) -> list[Ints]:
+    """Numbers of the elements of each variable that are looked at, evenly over the sample."""
+    nbytes = BatchSums.element_nbytes(num_batches) * len(variables)
+    most = min(max(memory_nbytes // _SUMS_SHARE // nbytes, 1), _MOST_ELEMENTS)
+    return [spread_evenly(own.num_elements, most) for own in variables]
+
+
+def _reading_only(recipe: Recipe, name: str | None) -> Recipe:
+    """The recipe with the fields that have a variable, and with no other variable in them."""
+    # Functions may take any field. Without a name, or with another, all fields are wanted.
+    if name is None or recipe.is_mapped:
+        return recipe
+    fields = [
+        replace(field, variables=(variable,))
+        for field in recipe.gathered_fields
+        for variable in field.variables
+        if name in _names_of(field.name, variable)
+    ]
+    return replace(recipe, fields=tuple(fields)) if fields else recipe
+
+
+def _chosen(
+    variables: Sequence[DeliveredVariable], name: str | None
+) -> Sequence[DeliveredVariable]:
+    """The variables with a name, in all fields; all without a name."""
+    if name is None:
+        return variables
+    chosen = [own for own in variables if name in _names_of(own.field, own.variable)]
+    if not chosen:
+        known = dict.fromkeys(own.variable for own in variables)
+        raise unknown(name, known, "variable of the fields")
+    return chosen
+
+
+def _names_of(field: str, variable: str) -> tuple[str, str]:
+    """The name of a variable, and that with the name of its field."""
+    return variable, f"{field}/{variable}"
+
+
+def _delivered_variables(recipe: Recipe) -> list[DeliveredVariable]:
+    """The variables of all fields that are delivered, with as many channels as each has."""
+    layouts = make_layouts(recipe)
+    found: list[DeliveredVariable] = []
+    for output in make_outputs(recipe, layouts):
+        if output.dtype.kind not in "biuf":
+            raise UnsupportedDataError(
+                f"the field {output.name!r} does not hold real numbers, so it has no variance",
+                given=f"dtype {output.dtype}",
+                allowed="bool, integers and floats",
+                remedy="pass the name of a variable that holds numbers",
+            )
+        found += _channels_of(output, {} if recipe.is_mapped else _parts(layouts, output.name))
+    return found
+
+
+def _parts(layouts: Sequence[FieldLayout], field: str) -> dict[str, tuple[int, int]]:
+    """The channels of each variable of a field that is gathered; none for a field without."""
+    (layout,) = (own for own in layouts if own.name == field)
+    return {part.variable: part.channels for part in layout.parts if part.channels is not None}
+
+
+def _channels_of(
+    output: Output, parts: Mapping[str, tuple[int, int]]
+) -> Iterable[DeliveredVariable]:
+    """The variables of one field; its channels if functions have made it; else all of it."""
+    dims = [dim for dim in output.dims if dim in (CHANNEL, f"{output.name}_{CHANNEL}")]
+    if not parts and dims and output.channels is not None:
+        parts = {name: (number, number + 1) for number, name in enumerate(output.channels)}
+    num_elements = math.prod(output.shape)
+    if not parts or not dims:
+        return [DeliveredVariable(output.name, output.name, None, num_elements)]
+    number = output.dims.index(dims[0])
+    per_channel = num_elements // output.shape[number]
+    return [
+        DeliveredVariable(output.name, name, (1 + number, *span), per_channel * (span[1] - span[0]))
+        for name, span in parts.items()
+    ]

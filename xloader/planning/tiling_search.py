@@ -1,0 +1,210 @@
+"""Searches the plans of all tilings: tiles of one chunk and larger ones, one visit and several."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from xloader.core.footprint import Footprint
+from xloader.order.cohorts import Cohorts, leading_axis
+from xloader.planning.budget import Budget
+from xloader.planning.candidates import NEARLY_FULL, CandidateSearch, Tiling
+from xloader.planning.goal import PlanGoal, best_of
+from xloader.planning.mixing import full_mixing, region_dim
+from xloader.planning.plan import Plan
+from xloader.planning.reduced_model import Candidate, model_lanes
+
+LEAST_VISITS: Final = 2
+"""Reads a chunk from which an epoch may come by a tile several times."""
+
+_FEW_VISITS: Final = 8
+"""Numbers of visits that are all tried. Of larger ones, each is a quarter more than the last."""
+
+_AS_GOOD = 0.95
+"""The fraction of the best mixing so far that the first candidates of a tiling must reach.
+
+Without it, none of 350 plans changed, but plans of patches took up to four times as long to find.
+"""
+
+_STRICT_READS: Final = PlanGoal.max_amplification
+"""The reads a chunk above which a plan is compared with the best one that reads less.
+
+The search ends at the first plan that mixes nearly as well as a full shuffle. Where many reads are
+allowed, that plan may read far more than others.
+"""
+
+
+@dataclass(frozen=True)
+class TilingSearch:
+    """The search among the tilings of a selection.
+
+    Parameters
+    ----------
+    footprint : Footprint
+        The chunks that samples need.
+    budget : Budget
+        The memory of one process.
+    goal : PlanGoal
+        The batch, the lanes and the limits.
+    finest : Tiling
+        The tiling whose tiles are single blocks of the leading axes.
+    near : tuple of int
+        The dimensions that `neighbour_dims` gives.
+    """
+
+    footprint: Footprint
+    budget: Budget
+    goal: PlanGoal
+    finest: Tiling
+    near: tuple[int, ...]
+
+    @cached_property
+    def full(self) -> float:
+        """The mixing of a full shuffle."""
+        batch_size = self.goal.global_batch // self.goal.lanes * model_lanes(self.goal.lanes)
+        return full_mixing(self.footprint, region_dim(self.footprint), batch_size)
+
+    @cached_property
+    def run_dim(self) -> int:
+        """The windowed dimension along which runs go."""
+        sizes = self.finest.cohorts.home_shape
+        return max(self.near or range(len(sizes)), key=lambda dim: sizes[dim])
+
+    def find(self) -> list[Candidate]:
+        """Candidates with one visit of each tile; none if no plan with the given spread fits."""
+        goal = self.goal
+        candidates = self._find_within(goal)
+        if (
+            candidates
+            and goal.max_amplification > _STRICT_READS < self.best(candidates).amplification
+        ):
+            strict = dataclasses.replace(goal, max_amplification=_STRICT_READS)
+            candidates += self._find_within(strict)
+        if not candidates and goal.spread is None:
+            # With a spread of 0, only the chunks of one tile are needed at a time, and these fit.
+            candidates = self._of(self.finest, dataclasses.replace(goal, spread=0)).find()
+        return candidates
+
+    def measured(self, plan: Plan) -> list[Candidate]:
+        """The reads and the mixing of a plan of the finest tiling."""
+        found = self._of(self.finest, self.goal).measure(plan)
+        assert found is not None, "without runs, the most bytes of a tile say what fits"
+        return [found]
+
+    def with_visits(self, candidates: list[Candidate]) -> list[Candidate]:
+        """Candidates with several visits that mix better than those with one."""
+        most = min(int(self.goal.max_amplification), self._most_visits)
+        if most < LEAST_VISITS:
+            return []
+        best = self.best(candidates)
+        mixing = best.mixing if self.goal.allows(best) else 0.0
+        found: list[Candidate] = []
+        for sizes in dict.fromkeys([self.finest.sizes, best.plan.pace.tiling]):
+            search = self._of(self._tiling(sizes), self.goal)
+            for visits in _numbers_up_to(most):
+                if mixing >= NEARLY_FULL * self.full:
+                    return found
+                more = search.with_visits(visits).find(least_mixing=max(mixing, 1e-9))
+                found += more
+                mixing = max([mixing, *(own.mixing for own in more)])
+        return found
+
+    def best(self, candidates: list[Candidate]) -> Candidate:
+        """The best candidate by the rules of `find_plan`."""
+        return best_of(candidates, self.goal, self.full)
+
+    @property
+    def _most_visits(self) -> int:
+        """Samples of a tile, on average. With more visits, some would hand out none."""
+        return -(-self.footprint.num_samples // self.finest.cohorts.num_used_tiles)
+
+    def _find_within(self, goal: PlanGoal) -> list[Candidate]:
+        """Candidates of the tilings, from the finest one on, until one is good enough."""
+        candidates: list[Candidate] = []
+        within: list[Candidate] = []
+        cohorts = self.finest.cohorts
+        for sizes in _tile_sizes(self.footprint, cohorts, self.near, self.run_dim):
+            least_mixing = _AS_GOOD * max((c.mixing for c in within), default=0.0)
+            candidates += self._of(self._tiling(sizes), goal).find(least_mixing)
+            within = [c for c in candidates if goal.allows(c)]
+            enough = [c for c in within if c.mixing >= NEARLY_FULL * self.full]
+            if enough or any(
+                c.amplification == 1.0 and c.mixing >= 0.9 * self.full for c in within
+            ):
+                break
+        return candidates
+
+    def _of(self, tiling: Tiling, goal: PlanGoal) -> CandidateSearch:
+        """The search among the plans of one tiling."""
+        return CandidateSearch(self.footprint, self.budget, goal, tiling, self.run_dim, self.full)
+
+    def _tiling(self, sizes: tuple[int, ...]) -> Tiling:
+        is_finest = sizes == self.finest.sizes
+        return self.finest if is_finest else Tiling.of(self.footprint, sizes)
+
+
+def _numbers_up_to(most: int) -> Iterator[int]:
+    """Numbers of visits to try, ascending.
+
+    Examples
+    --------
+    >>> list(_numbers_up_to(20))
+    [2, 3, 4, 5, 6, 7, 8, 10, 13, 17, 20]
+    """
+    number = LEAST_VISITS
+    while number < most:
+        yield number
+        number = number + 1 if number < _FEW_VISITS else -(-number * 5 // 4)
+    yield most
+
+
+def _tile_sizes(
+    footprint: Footprint, cohorts: Cohorts, near: tuple[int, ...], run_dim: int
+) -> Iterator[tuple[int, ...]]:
+    """Tile sizes to try: larger along all dimensions with neighbours, or along all but one."""
+    axes = [leading_axis(footprint, dim) for dim in range(len(cohorts.shape))]
+    num_blocks = [1 if axis is None else axis.num_blocks for axis in axes]
+
+    def grown(size: int, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """Sizes of a tile with ``size`` blocks along ``dims``, and one block along the others."""
+        # A tile that takes a whole dimension always has size 0, so that no tiling is tried twice.
+        return tuple(
+            (size if size < num_blocks[dim] else 0) if dim in dims else 1
+            for dim in range(len(num_blocks))
+        )
+
+    others = tuple(dim for dim in near if dim != run_dim)
+    sizes = [grown(0, others)]
+    if any(count > 1 for dim, count in enumerate(cohorts.home_shape) if dim not in near):
+        # Otherwise all samples would be in one tile, which does not fit: if it did, the plan
+        # would already hold the whole selection.
+        sizes.insert(0, grown(0, near))
+    if others:
+        sizes += [grown(1, ()), grown(4, others)]
+    if len(others) > 1:
+        sizes.append(grown(4, near))
+    yield from dict.fromkeys(sizes)
+
+
+def neighbour_dims(footprint: Footprint, cohorts: Cohorts) -> tuple[int, ...]:
+    """Dimensions along which neighbouring tiles of one block share a window or a chunk.
+
+    A chunk that is computed may be shared: nothing is read when it is computed again.
+    """
+    found = []
+    for dim, pieces in enumerate(cohorts.pieces):
+        shares = any(
+            not group.is_computed
+            and group.axes[dim] is not None
+            and group.axes[dim] != leading_axis(footprint, dim)
+            and not np.isin(pieces.tile_edges, group.axes[dim].edges).all()  # type: ignore[union-attr]
+            for group in footprint.groups
+        )
+        if pieces.num_homes > 1 and (pieces.reach or shares):
+            found.append(dim)
+    return tuple(found)

@@ -1,0 +1,97 @@
+"""Notes on the windows of samples: which are left out, and which reach beyond the data.
+
+Descriptions of samples show them, and so do explanations of what an epoch reads.
+"""
+
+from __future__ import annotations
+
+from xloader.recipe.recipe import Recipe
+from xloader.recipe.regularity import dropped_windows, open_circles
+
+
+def overlap_note(recipe: Recipe) -> str:
+    """Say how many samples overlapping windows would give, if no stride was chosen.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+
+    Returns
+    -------
+    str
+        The note; empty without windows, or where the stride was chosen.
+    """
+    if recipe.windows is None:
+        return ""
+    # With a subset, the number of windows is not the number of samples.
+    return recipe.windows.overlap_note("samples" if recipe.subset is None else "windows")
+
+
+def gap_note(recipe: Recipe) -> str:
+    """Say which windows are left out because they cross a gap.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples, with windows.
+
+    Returns
+    -------
+    str
+        The note; empty if no window crosses a gap.
+    """
+    has_gaps = "gap" in recipe.require_windows().dropped
+    return f"windows left out: {dropped_windows(recipe)}" if has_gaps else ""
+
+
+def points_notes(recipe: Recipe) -> tuple[str, ...]:
+    """A note on how many points of a table have no sample; none if each of them has one."""
+    points = None if recipe.subset is None else recipe.subset.points
+    return () if points is None or not points.left_out else (f"left out: {points.left_out}",)
+
+
+def wrap_note(recipe: Recipe) -> str:
+    """Say how many windows wrap, and along which dimensions the labels do not close a circle.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples, with windows.
+
+    Returns
+    -------
+    str
+        The note; empty if no window wraps.
+    """
+    windows = recipe.require_windows()
+    count = windows.num_beyond("wrap")
+    if not count:
+        return ""
+    dims = [dim for dim, wraps in zip(windows.dims, windows.wraps, strict=True) if wraps]
+    note = f"{count:,} of {len(windows):,} windows wrap along {' or '.join(dims)}"
+    for dim, text in open_circles(recipe).items():
+        note += f"; the labels of {dim} do not go round the globe ({text})"
+    return note
+
+
+def pad_note(recipe: Recipe) -> str:
+    """Say how many windows reach beyond padded borders.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples, with windows.
+
+    Returns
+    -------
+    str
+        The note; empty if none does.
+    """
+    windows = recipe.require_windows()
+    count = windows.num_beyond("pad")
+    if not count:
+        return ""
+    pads = zip(windows.dims, windows.pads, strict=True)
+    which = " or ".join(f"{dim} ({pad})" for dim, pad in pads if pad is not None)
+    return f"{count:,} of {len(windows):,} windows are padded along {which}"
