@@ -8,9 +8,9 @@ Two cases, with threads and with processes in turns, in one run:
   takes as long as a loader on threads needs for a batch. What comes is compared with what the same
   loader delivers to a loop that sleeps all the time;
 - a transform that holds Python's lock for 20 ms a batch, and a loop that does nothing. The batches
-  have few samples, so that the transform takes most of the time. Reading a batch takes CPU time as
-  well, which two processes cannot do beside the transform on two cores: the table says how many
-  times as fast as threads they could be at most.
+  have few or small samples, so that the transform takes most of the time. Reading a batch takes
+  CPU time as well, which two processes cannot do beside the transform on two cores: the table says
+  how many times as fast as threads they could be at most.
 """
 
 from __future__ import annotations
@@ -32,8 +32,15 @@ from benchmarks.stores import ensure_stores
 
 NUM_TURNS: Final = 3
 HELD_SECONDS: Final = 0.02
-TRANSFORMED: Final = ((2, 2), (2, 6), (4, 2), (4, 6))
-"""Samples in a batch, and batches ahead, where a transform holds the lock."""
+TRANSFORMED: Final = (
+    *(("steps1", 2, 2), ("steps1", 2, 6), ("steps1", 4, 2), ("steps1", 4, 6)),
+    *(("straddling", 16, 2), ("straddling", 16, 6)),
+)
+"""Layout, samples in a batch and batches ahead, where a transform holds the lock. A batch of 16
+patches takes far less of the CPU to decode than one of whole fields."""
+NUM_TRANSFORMED: Final = 400
+"""Batches of an epoch with a transform that holds the lock, at most."""
+
 NUM_WARM: Final = 4
 """Batches of an epoch that are not counted."""
 
@@ -144,20 +151,25 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=folder, help="where the stores lie")
     parser.add_argument("--only", default="steps1", help="name of a layout")
     chosen = parser.parse_args()
-    (layout,) = [one for one in LAYOUTS if one.name == chosen.only]
-    path = ensure_stores(chosen.folder, [layout.store])[layout.store]
-    samples = xloader.open(path).window(layout.window, stride=layout.stride)
-    options: dict[str, Any] = {
+    samples, options = layout_samples(chosen.only, chosen.folder)
+    print("\n".join(compare_loops(samples, options)), "\n")
+    for name, batch_size, prefetch in TRANSFORMED:
+        samples, options = layout_samples(name, chosen.folder)
+        ids = range(min(len(samples), NUM_TRANSFORMED * batch_size))
+        own = {**options, "batch_size": batch_size, "prefetch": prefetch}
+        print("\n".join([name, *compare_transforms(samples.select(ids), own)]), "\n")
+
+
+def layout_samples(name: str, folder: Path) -> tuple[xloader.Samples, dict[str, Any]]:
+    """The samples of a layout, whose store is made if it is not there, and options of loaders."""
+    (layout,) = [one for one in LAYOUTS if one.name == name]
+    path = ensure_stores(folder, [layout.store])[layout.store]
+    return xloader.open(path).window(layout.window, stride=layout.stride), {
         "batch_size": layout.batch_size,
         "output": "numpy",
         "memory": layout.memory_nbytes,
         "on_nan": "ignore",
     }
-    print("\n".join(compare_loops(samples, options)), "\n")
-    for batch_size, prefetch in TRANSFORMED:
-        own = {**options, "batch_size": batch_size, "prefetch": prefetch}
-        found = compare_transforms(samples, own)
-        print("\n".join(found), "\n")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ LONG_FILES = {"xloader.samples.samples": 640}
 MAX_FUNCTION_LINES = 60
 
 TOWER = (
+    ("__main__",),
     ("cli",),
     ("demo", "bench"),
     ("__init__",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from dataclasses import replace
 from typing import get_type_hints
 
 import numpy as np
@@ -132,9 +133,12 @@ def test_an_epoch_from_memory_says_so() -> None:
     with make_samples().loader(batch_size=8, output="numpy") as loader:
         list(loader)
         assert "already in memory" not in str(loader.report())
-        assert "0 chunks, 0 B decoded: all needed chunks are already in memory" in str(
-            loader.explain()
-        )
+        told = "0 chunks, 0 B decoded: all needed chunks are already in memory"
+        assert told in str(loader.explain())
+        list(loader)
+        for report in (loader.report(), replace(loader.report(), _expected=None)):
+            assert told in str(report)
+            assert str(report).count("\n  reads  ") == 1
 
 
 def test_a_report_of_a_first_batch_that_failed_makes_sense() -> None:

@@ -135,12 +135,7 @@ STATS = {
     "data_vars": {str: STATS_ARRAY},
 }
 
-CHUNKS = {
-    "kind": str,
-    "chunks": {str: int},
-    "shards": ({str: int}, None),
-    "chunk_nbytes": int,
-    "batch_chunks": int,
+PLANNED = {
     "num_reads": (int, None),
     "read_nbytes": (int, None),
     "read_amplification": MAYBE,
@@ -149,6 +144,16 @@ CHUNKS = {
     "mixing_share": MAYBE,
     "peak_nbytes": (int, None),
     "minimum_nbytes": (int, None),
+}
+"""The figures of a plan, where it may be impossible."""
+
+CHUNKS = {
+    "kind": str,
+    "chunks": {str: int},
+    "shards": ({str: int}, None),
+    "chunk_nbytes": int,
+    "batch_chunks": int,
+    **PLANNED,
     "problem": str,
     "gb_per_s": MAYBE,
     "nbytes": (int, None),
@@ -240,14 +245,7 @@ SHAPES: dict[str, Any] = {
             {
                 "memory_nbytes": int,
                 "max_amplification": NUMBER,
-                "num_reads": (int, None),
-                "read_nbytes": (int, None),
-                "read_amplification": MAYBE,
-                "mixing": MAYBE,
-                "full_mixing": MAYBE,
-                "mixing_share": MAYBE,
-                "peak_nbytes": (int, None),
-                "minimum_nbytes": (int, None),
+                **PLANNED,
                 "is_on_front": bool,
             }
         ]

@@ -22,8 +22,11 @@ import xarray as xr
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
 from tests.sources import kinds
+from xloader.engine import block_loads
 from xloader.errors import ChunkError, ClosedError, ClusterError, ClusterWarning, ReadTimeoutError
 from xloader.jobs.cluster_tasks import ClusterTasks
+from xloader.sources.base import Read
+from xloader.sources.datasets import cluster_blocks
 from xloader.sources.datasets.cluster_blocks import BlockRequests
 from xloader.sources.open.open_source import open_source
 
@@ -65,6 +68,11 @@ def wait_until(is_so: Callable[[], object]) -> None:
 
 def num_tasks(dask_scheduler: Any = None) -> int:
     return len(dask_scheduler.tasks)
+
+
+def num_wanted(dask_scheduler: Any = None) -> int:
+    """Number of values that a client wants, computed or not."""
+    return sum(bool(task.who_wants) for task in dask_scheduler.tasks.values())
 
 
 def wait_until_forgotten(client: Any) -> None:
@@ -371,4 +379,111 @@ def test_no_more_is_under_way_than_fits_in_flight(client: Any, monkeypatch: pyte
         assert sum(len(batch.ids) for batch in loader) == 4096
         assert loader.report().peak_nbytes <= loader.explain().peak_nbytes <= 2**20
     assert 1 <= most[0] <= 2
+    wait_until_forgotten(client)
+
+
+def widen(block: np.ndarray, folder: Path, gate: Path) -> np.ndarray:
+    return linger(note(block, folder), gate).repeat(1024, axis=1)
+
+
+def test_more_is_asked_for_than_fits_in_flight(client: Any, tmp_path: Path):
+    (tmp_path / "noted").mkdir()
+    gate = tmp_path / "gate"
+    array = rows(1).map_blocks(
+        widen, tmp_path / "noted", gate, chunks=(1, 6144), dtype="f8", meta=np.ones((1, 1))
+    )
+    ds = dataset_of(array)
+    client.wait_for_workers(2)
+    samples = xloader.open(ds).window(time=1)
+    # Two blocks of 48 KiB may be in flight, of 64.
+    loader = samples.loader(batch_size=2, memory="1MiB", output="numpy")
+    found: dict[int, float] = {}
+
+    def play() -> None:
+        for batch in loader:
+            found.update(zip(batch.ids.tolist(), batch["t"][:, 0, 0].tolist(), strict=True))
+
+    thread = threading.Thread(target=play, daemon=True)
+    try:
+        thread.start()
+        # Eight more for each of two workers.
+        wait_until(lambda: client.run_on_scheduler(num_wanted) >= 16)
+        assert loader.report().peak_nbytes <= loader.explain().peak_nbytes
+        assert client.run_on_scheduler(num_wanted) <= 2 + 16
+    finally:
+        gate.touch()
+    thread.join(60)
+    assert found == {n: 6 * n + 1 for n in range(64)}
+    assert set(noted(tmp_path / "noted").values()) == {1}
+    assert loader.report().peak_nbytes <= loader.explain().peak_nbytes <= 2**20
+    loader.close()
+    wait_until_forgotten(client)
+
+
+def test_the_memory_of_workers_bounds_what_is_asked_for_ahead(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+):
+    block_nbytes = 4 * 6 * 8
+    source = open_source(dataset_of(rows() + 1))
+    reads = [Read("t", (n, 0), (slice(0, 4), slice(0, 6))) for n in range(2)]
+    requests = BlockRequests.of(client)
+    for totals, most in (((2, 0), 16), ((2, 8 * 5 * block_nbytes), 5), ((1, 2**40), 8)):
+        monkeypatch.setattr(cluster_blocks, "worker_totals", lambda _, own=totals: own)
+        monkeypatch.setattr(requests, "_counted", -np.inf)
+        announced = source.announce([reads[:1], reads[1:]])
+        assert announced is not None
+        assert announced.most_bundles == most
+        del announced
+    wait_until_forgotten(client)
+
+
+VIEWS: dict[str, Callable[[xr.Dataset], Any]] = {
+    "plain": xloader.open,
+    "a part of each block": lambda ds: xloader.open(ds).isel(x=slice(1, 4)),
+    "one after the other": lambda ds: xloader.concat(
+        [ds.isel(time=slice(0, 32)), ds.isel(time=slice(32, 64))]
+    ),
+    "side by side": lambda ds: xloader.join(
+        {"a": ds, "b": ds.drop_vars("t").assign(own=(("time", "x"), NUMBERS))}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_blocks_behind_views_are_asked_for_ahead_too(
+    client: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    ds = dataset_of(rows() + 1).assign_coords(time=np.arange(64), x=np.arange(6))
+    client.wait_for_workers(2)
+    samples = VIEWS[kind](ds).window(time=1)
+    told: list[bool] = []
+    get = BlockRequests.get
+
+    def counted(self: Any, client: Any, make_tasks: Any, keys: Any) -> Any:
+        told.append(tuple(keys) in self._announced)
+        return get(self, client, make_tasks, keys)
+
+    monkeypatch.setattr(BlockRequests, "get", counted)
+    # Only one is fetched at a time, so only the first one is not asked for ahead.
+    monkeypatch.setattr(block_loads, "MOST_REQUESTS", 1)
+    with samples.loader(batch_size=8, memory="1MiB", output="numpy") as loader:
+        for batch in loader:
+            expected = NUMBERS[batch.ids][:, None] + 1
+            found = batch[0]
+            np.testing.assert_array_equal(
+                found, expected[..., 1:4] if found.shape[-1] == 3 else expected
+            )
+    assert Counter(told) == {False: 1, True: 15}
+    wait_until_forgotten(client)
+
+
+def test_announced_blocks_that_are_not_fetched_are_forgotten(client: Any):
+    source = open_source(dataset_of(rows() + 1))
+    reads = [Read("t", (n, 0), (slice(0, 4), slice(0, 6))) for n in range(3)]
+    announced = source.announce([[read] for read in reads])
+    wait_until(lambda: client.run_on_scheduler(num_wanted) == 3)
+    np.testing.assert_array_equal(kinds.read(source, "t", (1, 0)), NUMBERS[4:8] + 1)
+    wait_until(lambda: client.run_on_scheduler(num_wanted) == 2)
+    assert announced is not None
+    del announced
     wait_until_forgotten(client)

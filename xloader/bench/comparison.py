@@ -188,6 +188,7 @@ def _in_words(extra: Mapping[str, int]) -> str:
 
 def _our_epoch(samples: Samples, options: Mapping[str, Any]) -> Iterator[BatchSize]:
     # A new loader in each turn: what another has kept in memory would be no reading.
-    with samples.loader(**options) as loader:
+    # The plain loops beside it look for no NaN either.
+    with samples.loader(**{**options, "on_nan": "ignore"}) as loader:
         for batch in loader:
             yield BatchSize(len(batch[0]), sum(field.nbytes for field in batch))

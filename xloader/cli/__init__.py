@@ -7,12 +7,15 @@ several processes have written.
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from xloader.cli.advise_command import advise
 from xloader.cli.bench_command import bench
 from xloader.cli.demo_command import demo
 from xloader.cli.doctor_command import doctor
+from xloader.cli.endings import full_disk_ending
 from xloader.cli.explain_command import explain
 from xloader.cli.inspect_command import inspect
 from xloader.cli.materialize_command import materialize
@@ -28,6 +31,11 @@ _SECTIONS = {
 
 class SectionedGroup(click.Group):
     """A group of commands whose help lists them under headings."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command. Where its output cannot be written, say so on one line."""
+        with full_disk_ending():
+            return super().main(*args, **kwargs)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands of each section, in the order in which a user meets them."""

@@ -3,6 +3,7 @@
 ::
 
     added      in the order of the first row that needs each
+    announced  where a cluster computes chunks: many more than are fetched, as they take no memory
     fetched    ahead of memory, if the store has to be waited for: many requests at a time,
                limited in number and by the bytes in flight
     given      memory, strictly in order: from the pool, or in a row of a batch
@@ -23,6 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from xloader.engine.announcements import Announcements
 from xloader.engine.block_reader import MOST_SMALL_NBYTES, Bundle
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
@@ -79,6 +81,13 @@ class BlockLoads:
         self._without_memory: deque[Load] = deque()
         self._to_fetch: deque[tuple[Load, Bundle]] = deque()
         self._to_decode: deque[tuple[Load, Bundle]] = deque()
+        self._announcements = Announcements(
+            job.parts.reader,
+            deadlines,
+            run_lock,
+            on_done=self._fetch_more,
+            on_stuck=self.give_up,
+        )
         self._num_fetching = 0
         self._in_flight_nbytes = 0
         self._is_closed = False
@@ -92,7 +101,10 @@ class BlockLoads:
     @property
     def can_fetch(self) -> bool:
         """Whether more blocks could be fetched ahead now, if there were any."""
-        return self._fetchers is not None and not self._to_fetch and self._has_room(0)
+        if self._fetchers is None or self._is_closed:
+            return False
+        has_room = not self._to_fetch and self._has_room(0)
+        return has_room or self._announcements.lacks(len(self._to_fetch))
 
     def add(self, blocks: list[LoadedBlock], open_batch: OpenBatch) -> None:
         """Queue blocks to be loaded.
@@ -166,6 +178,7 @@ class BlockLoads:
         """Empty the queues. No thread may work on them any more."""
         for waiting in (self._without_memory, self._to_fetch, self._to_decode):
             waiting.clear()
+        self._announcements.clear()
 
     def _list(self, load: Load, num_shares: int = 1) -> None:
         """List the bundles of a load, for several threads to share."""
@@ -185,10 +198,10 @@ class BlockLoads:
         pool, num_threads = self._job.pool, self._job.parts.num_threads
         while self._without_memory and len(self._to_decode) < num_threads:
             load, used_nbytes = self._without_memory[0], pool.used_nbytes
-            if not self._take_memory(load):
+            if not load.take_memory(self._job):
                 return
+            self._weigh(0)
             self._without_memory.popleft()
-            load.has_memory = True
             if not load.bundles:
                 nbytes = pool.used_nbytes - used_nbytes
                 num_idle = num_threads - self._tally.workers.num
@@ -201,30 +214,15 @@ class BlockLoads:
     def _is_ready(bundle: Bundle) -> bool:
         return not bundle.is_waiting or bundle.fetched is not None or bundle.error is not None
 
-    def _take_memory(self, load: Load) -> bool:
-        job, parts, places = self._job, self._job.parts, load.open_batch.places
-        pooled = [block for block in load.blocks if not block.is_row]
-        if len(pooled) < len(load.blocks) and load.open_batch.arrays is None:
-            return False
-        group = parts.footprint.groups[load.blocks[0].begin.group]
-        layouts = [parts.reader.layout(group, block.begin.block) for block in pooled]
-        if not job.pool.has_room(sum(layout.nbytes for layout in layouts)):
-            return False
-        for block, layout in zip(pooled, layouts, strict=True):
-            block.buffer = job.pool.take(layout.nbytes)
-            block.places = layout.slots(block.buffer)
-        for block in load.blocks:
-            if block.is_row:
-                block.places = parts.gatherer.rows_of(block.begin.group, places, block.begin.row)
-        self._weigh(0)
-        return True
-
     def _weigh(self, flight_nbytes: int) -> None:
         """Add to the bytes in flight, and update the peak of memory in use."""
         self._tally.flight_nbytes += flight_nbytes
         self._tally.weigh(self._job.pool)
 
     # Fetching ahead
+
+    def _may_fetch(self, bundle: Bundle) -> bool:
+        return self._has_room(bundle.room_nbytes) and self._announcements.may_fetch(bundle)
 
     def _has_room(self, nbytes: int) -> bool:
         if self._num_fetching >= MOST_REQUESTS or self._is_closed:
@@ -234,14 +232,30 @@ class BlockLoads:
         return is_within or not self._in_flight_nbytes
 
     def _fetch(self) -> None:
-        while self._to_fetch and self._has_room(self._to_fetch[0][1].room_nbytes):
+        while self._to_fetch and self._may_fetch(self._to_fetch[0][1]):
             load, bundle = self._to_fetch.popleft()
+            self._announcements.begin_fetch(bundle)
             self._in_flight_nbytes += bundle.room_nbytes
             self._num_fetching += 1
             self._weigh(bundle.room_nbytes)
             self._tally.mark(fetches=1)
-            assert self._fetchers is not None
-            self._fetchers.submit(partial(self._fetch_one, load, bundle), self._num_fetching)
+            self._submit(partial(self._fetch_one, load, bundle))
+        if self._is_closed:
+            return
+        if bundles := self._announcements.choose(bundle for _, bundle in self._to_fetch):
+            self._submit(partial(self._announcements.announce, bundles))
+
+    def _submit(self, task: Callable[[], None]) -> None:
+        """Have a thread do a task that may wait."""
+        assert self._fetchers is not None
+        self._fetchers.submit(task, self._num_fetching + self._announcements.is_under_way)
+
+    def _fetch_more(self) -> None:
+        """Fetch what there is room for, and have more found out if there is more room."""
+        self._fetch()
+        if self.can_fetch:
+            # There may be room to fetch more, once it is known what comes next.
+            self._run_lock.work.notify()
 
     def _fetch_one(self, load: Load, bundle: Bundle) -> None:
         begin = time.perf_counter()
@@ -279,6 +293,7 @@ class BlockLoads:
 
     def _on_fetched(self, load: Load, bundle: Bundle, attempts: Attempts) -> None:
         self._num_fetching -= 1
+        bundle.announced = None
         self._tally.mark(fetches=-1)
         self._count_requests(bundle, attempts)
         held = bundle.held_nbytes
@@ -289,10 +304,7 @@ class BlockLoads:
         elif load.has_memory:
             self._to_decode.append((load, bundle))
             self._run_lock.work.notify()
-        self._fetch()
-        if self.can_fetch:
-            # There may be room to fetch more, once it is known what comes next.
-            self._run_lock.work.notify()
+        self._fetch_more()
 
     def _note_hung(self, bundle: Bundle, attempts: Attempts) -> None:
         """Count an attempt that hung. After the last allowed one, set the bundle's error."""
@@ -320,7 +332,7 @@ class BlockLoads:
             elif self._job.skips(bundle.error) and len(bundle.reads) > 1:
                 self._read_singly(load, bundle)
             else:
-                self._count(bundle, done)
+                done.add_to(self._tally, bundle)
                 self._finish(load, bundle)
 
     def _on_left_decode(self, claim: Claim, attempts: Attempts) -> None:
@@ -397,21 +409,6 @@ class BlockLoads:
     def _count_requests(self, bundle: Bundle, attempts: Attempts) -> None:
         bundle.num_requests += attempts.num_requests
         self._tally.num_retries += attempts.num_retries
-
-    def _count(self, bundle: Bundle, done: Done) -> None:
-        tally, outcome, seconds = self._tally, done.outcome, done.seconds
-        tally.add_reads([] if bundle.is_computed else bundle.reads)
-        tally.num_missing += outcome.num_missing
-        # If the source makes requests without `Attempts`, it counts them itself.
-        tally.num_requests += bundle.num_requests or outcome.num_requests
-        # If the bundle was not fetched ahead, the source gives the time that it waited.
-        inside = 0.0 if bundle.is_waiting else outcome.fetch_seconds
-        tally.fetch_seconds += inside
-        tally.decode_seconds += seconds - inside
-        if bundle.is_waiting:
-            tally.num_ahead += 1
-            tally.ahead_nbytes += bundle.nbytes
-            tally.ahead_seconds += bundle.fetch_seconds
 
     def _finish(self, load: Load, bundle: Bundle) -> None:
         if self._fetchers is not None:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from xloader.engine.block_reader import Bundle
 from xloader.engine.block_table import LoadedBlock
-from xloader.engine.job import OpenBatch
+from xloader.engine.job import Job, OpenBatch
+from xloader.engine.tally import Tally
 from xloader.sources.base import Outcome
 from xloader.sources.retries import Attempts
 
@@ -34,6 +35,21 @@ class Done(NamedTuple):
     attempts: Attempts
     held_nbytes: int = 0
     seconds: float = 0.0
+
+    def add_to(self, tally: Tally, bundle: Bundle) -> None:
+        """Count the reads of the bundle, its requests and the time that they took."""
+        tally.add_reads([] if bundle.is_computed else bundle.reads)
+        tally.num_missing += self.outcome.num_missing
+        # If the source makes requests without `Attempts`, it counts them itself.
+        tally.num_requests += bundle.num_requests or self.outcome.num_requests
+        # If the bundle was not fetched ahead, the source gives the time that it waited.
+        inside = 0.0 if bundle.is_waiting else self.outcome.fetch_seconds
+        tally.fetch_seconds += inside
+        tally.decode_seconds += self.seconds - inside
+        if bundle.is_waiting:
+            tally.num_ahead += 1
+            tally.ahead_nbytes += bundle.nbytes
+            tally.ahead_seconds += bundle.fetch_seconds
 
 
 class Load:
@@ -62,6 +78,36 @@ class Load:
         self.open_batch = open_batch
         self.bundles: list[Bundle] = []
         self.has_memory = False
+
+    def take_memory(self, job: Job) -> bool:
+        """Give the blocks memory, from the pool or in the rows of the batch.
+
+        Parameters
+        ----------
+        job : Job
+            The work of the run, with the pool.
+
+        Returns
+        -------
+        bool
+            Whether there was enough. Otherwise nothing was taken.
+        """
+        parts, places = job.parts, self.open_batch.places
+        pooled = [block for block in self.blocks if not block.is_row]
+        if len(pooled) < len(self.blocks) and self.open_batch.arrays is None:
+            return False
+        group = parts.footprint.groups[self.blocks[0].begin.group]
+        layouts = [parts.reader.layout(group, block.begin.block) for block in pooled]
+        if not job.pool.has_room(sum(layout.nbytes for layout in layouts)):
+            return False
+        for block, layout in zip(pooled, layouts, strict=True):
+            block.buffer = job.pool.take(layout.nbytes)
+            block.places = layout.slots(block.buffer)
+        for block in self.blocks:
+            if block.is_row:
+                block.places = parts.gatherer.rows_of(block.begin.group, places, block.begin.row)
+        self.has_memory = True
+        return True
 
 
 @dataclass(eq=False)

@@ -279,7 +279,7 @@ def find_cluster(
     client: Any,
     recipe: object,
     beside: object = None,
-    beside_nbytes: int = 0,
+    beside_nbytes: Callable[[], int] = int,
     *,
     waits: bool = True,
 ) -> ClusterTasks | None:
@@ -294,8 +294,9 @@ def find_cluster(
         The samples, or all that tasks share.
     beside : object, optional
         Sent to the workers beside the samples, such as a function of the user's.
-    beside_nbytes : int, default 0
-        Bytes that are sent beside all that, such as those of a mask that is not read yet.
+    beside_nbytes : callable, optional
+        Returns the bytes that are sent beside all that, such as those of a mask that is not read
+        yet. Called only where there is a cluster.
     waits : bool, default True
         Whether to wait for a worker, where there is none.
 
@@ -313,7 +314,7 @@ def find_cluster(
     try:
         what, nbytes = "the samples", len(dump(recipe))
         if nbytes <= MOST_SHARED_NBYTES:
-            what, nbytes = "the function or mask", nbytes + len(dump(beside)) + beside_nbytes
+            what, nbytes = "the function or mask", nbytes + len(dump(beside)) + beside_nbytes()
         fault = f"a pickle of {nbytes:,} bytes" if nbytes > MOST_SHARED_NBYTES else ""
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"

@@ -245,10 +245,12 @@ class Report(Figures):
         requests = (
             f"{show_count(self.num_requests, 'request')}, {self.requests_per_second:,.0f} a second"
         )
-        compared = () if self._expected is None else _COMPARED_ROWS
+        compared = set() if self._expected is None else set(_COMPARED_ROWS)
+        if self.num_samples and not self.num_reads:
+            # The row says why nothing was read.
+            compared.discard("reads")
         rows = [
             *(row for row in super()._rows() if row[0] not in compared),
-            *self._nothing_read(),
             ("delivered", f"{size} in {self.seconds:.2f} s, {self._speed(seconds)}"),
             ("decoded", f"{decoded}; {requests}"),
             ("waited", f"{self.wait_seconds:.2f} s, {self.wait_seconds / seconds:.0%} of the time"),
@@ -282,12 +284,6 @@ class Report(Figures):
             counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
             rows.append(("NaN", f"{counts} values, in the batches that were checked"))
         return rows
-
-    def _nothing_read(self) -> list[tuple[str, str]]:
-        is_needed = any(own.num_chunks for own in self.variables.values())
-        if self.num_reads or not self.num_samples or not is_needed:
-            return []
-        return [("reads", "none: all needed chunks were in memory from before")]
 
     def _speed(self, seconds: float) -> str:
         return show_speed(self.delivered_nbytes / seconds, self.num_samples / seconds)

@@ -154,6 +154,22 @@ class Fetched(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Announced:
+    """Chunks that are being computed elsewhere, to be fetched soon; see `Source.announce`.
+
+    Parameters
+    ----------
+    most_bundles : int
+        Number of bundles that should be announced and not fetched yet, at most.
+    held : object
+        Keeps the chunks from being forgotten. It holds none of their values.
+    """
+
+    most_bundles: int
+    held: object = field(repr=False)
+
+
 class SmallKey(NamedTuple):
     """The key of a bundle of small chunks; see `Source.bundle_of`.
 
@@ -231,6 +247,24 @@ class Source(Protocol):
             If the index of a shard is damaged.
         ChunkError
             If a chunk cannot be read.
+        """
+        ...
+
+    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
+        """Say which chunks will be fetched soon, if others compute them meanwhile.
+
+        Nothing arrives here before `fetch`, which fetches chunks that were announced or not.
+
+        Parameters
+        ----------
+        bundles : sequence of (sequence of Read)
+            The reads of each fetch that will come.
+
+        Returns
+        -------
+        Announced or None
+            Chunks that are not fetched are forgotten when this object is gone. None if there is
+            nothing to be done ahead.
         """
         ...
 
@@ -316,3 +350,7 @@ class Described:
     def notes(self) -> tuple[str, ...]:
         """Sentences that users should know about the data; see `Source.notes`."""
         return ()
+
+    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
+        """Nothing is done ahead, unless a subclass does it; see `Source.announce`."""
+        return None

@@ -113,6 +113,31 @@ def worker_threads(client: Any) -> dict[str, int]:
     return {address: max(number, 1) for address, number in found.items()}
 
 
+def worker_totals(client: Any) -> tuple[int, int]:
+    """Number of threads of all workers, and the memory that they may use in bytes.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+
+    Returns
+    -------
+    num_threads : int
+        The threads, 0 without workers.
+    memory_nbytes : int
+        0 if no limit is known.
+
+    Raises
+    ------
+    TimeoutError
+        If the scheduler does not answer, as when the client is closed at this moment.
+    """
+    check_open(client)
+    found = client.sync(client.scheduler.identity, n_workers=0, callback_timeout=_ANSWER_SECONDS)
+    return found["total_threads"], found["total_memory"]
+
+
 def release_futures(futures: Iterable[Any]) -> None:
     """Let the cluster forget results, and cancel the tasks that nobody else waits for.
 

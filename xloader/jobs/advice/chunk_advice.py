@@ -198,7 +198,7 @@ class Advice:
         """Sentences on today's chunks, on each proposal, and on the figures that are assumed."""
         found = [self.current.in_words()]
         found += [
-            f"{number}. {proposal.kind}: {proposal.in_words()}"
+            f"{number}. {proposal.kind}: {self._proposed(proposal)}"
             for number, proposal in enumerate(self.proposals, 1)
         ]
         if not self.proposals:
@@ -207,6 +207,21 @@ class Advice:
                 f"{self.num_plans} other shapes is clearly better."
             )
         return (*found, self._assumptions())
+
+    def _proposed(self, proposal: ChunkProposal) -> str:
+        """A proposal in words. Chunks of today's shape gain only by how they are stored."""
+        today = self.current
+        if proposal.chunks != today.chunks or proposal.explanation is None:
+            return proposal.in_words()
+        gains = []
+        if proposal.gb_per_s is not None and today.gb_per_s is not None:
+            speeds = show_gb_per_s(proposal.gb_per_s), show_gb_per_s(today.gb_per_s)
+            gains.append(f"{speeds[0]} in place of {speeds[1]}")
+        if proposal.num_objects is not None and today.num_objects is not None:
+            objects = show_count(proposal.num_objects, "stored object")
+            gains.append(f"{objects} in place of {today.num_objects:,}")
+        told = f": {', '.join(gains)}" if gains else ""
+        return f"With today's chunks, written to Zarr by materialize{told}."
 
     def _assumptions(self) -> str:
         speed = self.speed

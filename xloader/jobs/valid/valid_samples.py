@@ -73,7 +73,7 @@ def find_valid(
         bits, num_reads = _count_in_batches(own, layouts, share, memory_nbytes, num_threads, tasks)
     else:
         checks = SampleCheck(own, layouts, share)
-        tasks = find_cluster(client, own, beside_nbytes=_sent_nbytes(checks, argument))
+        tasks = find_cluster(client, own, beside_nbytes=partial(_sent_nbytes, checks, argument))
         cores = num_threads or usable_cores()
         bits, num_reads = _count(checks, argument, memory_nbytes, cores, tasks)
     if file is not None:

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from xloader.core.packing import Packing
 from xloader.errors import OptionError
-from xloader.sources.base import Fetched, Outcome, Read, Source, Variable, key_within
+from xloader.sources.base import Announced, Fetched, Outcome, Read, Source, Variable, key_within
 from xloader.sources.chunk_sizes import num_chunks
 from xloader.sources.combined.continuity import check_coordinates, join_coordinates
 from xloader.sources.combined.joined_variables import join_variable, require_names
-from xloader.sources.fetched import fetch_from
+from xloader.sources.fetched import announce_to, fetch_from
 from xloader.sources.per_process import PerProcess
 from xloader.sources.store_watch import Watch
 from xloader.sources.stored_objects import StoredObjects, stored_objects_of
@@ -181,13 +181,15 @@ class ConcatSource:
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch some chunks, those of each source together; see `Source.fetch`."""
-        owned, packings = [], []
-        for read in reads:
-            number, local = self._locate(read.variable, read.chunk)
-            owned.append((self._parts[number], Read(read.variable, local, read.cut)))
-            packings.append(self._packing_undone(number, read.variable))
-        fetched = fetch_from(owned)
+        own = [self._local(read) for read in reads]
+        packings = [self._packing_undone(number, read.variable) for number, read in own]
+        fetched = fetch_from([(self._parts[number], read) for number, read in own])
         return _Unpacked(fetched, packings) if any(packings) else fetched
+
+    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
+        """Announce some chunks to the sources that have them; see `Source.announce`."""
+        own = [[self._local(read) for read in reads] for reads in bundles]
+        return announce_to([[(self._parts[number], read) for number, read in b] for b in own])
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """Watches of each source that has chunks of the variables; see `Source.watches`."""
@@ -212,6 +214,11 @@ class ConcatSource:
         starts = self._starts[variable]
         number = bisect_right(starts, chunk[axis]) - 1
         return number, (*chunk[:axis], chunk[axis] - starts[number], *chunk[axis + 1 :])
+
+    def _local(self, read: Read) -> tuple[int, Read]:
+        """Number of the source that has a chunk, and the read there."""
+        number, chunk = self._locate(read.variable, read.chunk)
+        return number, Read(read.variable, chunk, read.cut)
 
     def _packing_undone(self, number: int, variable: str) -> Packing | None:
         """The packing to undo in one source's values, if the sources pack differently."""

@@ -8,8 +8,8 @@ from typing import Protocol
 import xarray as xr
 
 from xloader.sources import catalog
-from xloader.sources.base import Described, Fetched, Read, Source, key_within
-from xloader.sources.fetched import fetch_from
+from xloader.sources.base import Announced, Described, Fetched, Read, Source, key_within
+from xloader.sources.fetched import announce_to, fetch_from
 from xloader.sources.store_watch import Watch
 from xloader.sources.stored_objects import StoredObjects, stored_objects_of
 
@@ -70,6 +70,10 @@ class MixedSource(Described):
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch some chunks, those of each source together; see `Source.fetch`."""
         return fetch_from([(self._owners[read.variable], read) for read in reads])
+
+    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
+        """Announce some chunks to the variables' own sources; see `Source.announce`."""
+        return announce_to([[(self._owners[r.variable], r) for r in reads] for reads in bundles])
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """Watches of the variables' own sources; see `Source.watches`."""

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -29,12 +29,14 @@ import numpy as np
 import xarray as xr
 
 from xloader.errors import ClusterError
+from xloader.sources.base import Announced
 from xloader.sources.dask_cluster import (
     active_client,
     client_of_worker,
     cluster_errors,
     release_futures,
     worker_threads,
+    worker_totals,
 )
 from xloader.sources.datasets.dask_graphs import Graph, has_layers
 from xloader.sources.retries import current
@@ -46,13 +48,19 @@ _REACH_SECONDS: Final = 2.0
 _COUNT_SECONDS: Final = 5.0
 """Time after which the threads of the workers are counted again, as clusters grow and shrink."""
 
+_AHEAD_PER_THREAD: Final = 8
+"""Requests that are announced and not fetched yet, for each thread of the workers."""
+
+_AHEAD_SHARE: Final = 8
+"""The blocks that are announced take up to one part in so many of the workers' memory."""
+
 _MOST_NBYTES: Final = 2**16
 """Largest array in memory that becomes a part of each task that needs it."""
 
 
 @dataclass(eq=False)
-class _Request:
-    """Blocks that a thread asks for.
+class Request:
+    """Blocks that are asked for together.
 
     Parameters
     ----------
@@ -79,12 +87,19 @@ class BlockRequests:
     _making: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self) -> None:
-        self._waiting: list[_Request] = []
-        self._out: set[_Request] = set()
-        self._num_workers = 0
+        # Only those who announced blocks keep them: what is announced and not wanted any more is
+        # forgotten with them.
+        self._announced: weakref.WeakValueDictionary[tuple[Hashable, ...], Request] = (
+            weakref.WeakValueDictionary()
+        )
+        self._waiting: list[Request] = []
+        self._out: set[Request] = set()
+        self._num_threads = 0
+        self._memory_nbytes = 0
         self._counted = -math.inf
         self._changed = threading.Condition()
         self._sending = threading.Lock()
+        self._counting = threading.Lock()
         self._are_reached: bool | None = None
 
     @classmethod
@@ -99,7 +114,39 @@ class BlockRequests:
         with cls._making:
             return cls._all.setdefault(client, cls())
 
-    def get(self, client: Any, tasks: Graph, keys: Sequence[Hashable]) -> list[Any]:
+    def announce(self, client: Any, requests: Sequence[Request], largest_nbytes: int) -> Announced:
+        """Have the cluster compute blocks that `get` will be called for, without waiting.
+
+        Parameters
+        ----------
+        client : distributed.Client
+            The client.
+        requests : sequence of Request
+            The blocks of each call that will come.
+        largest_nbytes : int
+            The most bytes of the blocks of one request.
+
+        Returns
+        -------
+        Announced
+            The blocks, and as many as keep the threads of the workers busy and take up no more
+            than a part of their memory.
+        """
+        with cluster_errors(_WHAT):
+            self._count_workers(client)
+            self._send_all(client, requests)
+        sent = [request for request in requests if request.error is None]
+        with self._changed:
+            self._announced.update({tuple(request.keys): request for request in sent})
+        most = _AHEAD_PER_THREAD * self._num_threads
+        if self._memory_nbytes:
+            most = min(most, self._memory_nbytes // _AHEAD_SHARE // largest_nbytes)
+        # Workers may still be starting, and are counted again then.
+        return Announced(max(most, 1), sent)
+
+    def get(
+        self, client: Any, make_tasks: Callable[[], Graph], keys: Sequence[Hashable]
+    ) -> list[Any]:
         """Compute tasks on the cluster, and fetch the values of some of them.
 
         The cluster forgets them afterwards, also if the calling thread is given up.
@@ -108,8 +155,8 @@ class BlockRequests:
         ----------
         client : distributed.Client
             The client.
-        tasks : dict
-            The tasks.
+        make_tasks : callable
+            Returns the tasks. It is not called if the blocks were announced.
         keys : sequence
             The keys of the values.
 
@@ -126,11 +173,13 @@ class BlockRequests:
             As a task raised it.
         """
         attempts = current()
-        request = _Request(tasks, keys)
+        with self._changed:
+            announced = self._announced.pop(tuple(keys), None)
+        request = announced or Request(make_tasks(), keys)
         attempts.on_given_up = partial(self._forget, request)
         try:
             with cluster_errors(_WHAT):
-                futures = self._send(client, request)
+                futures = request.futures if announced else self._send(client, request)
                 if attempts.is_given_up:
                     self._forget(request)
                 found: list[Any] = client.gather(futures, direct=self._is_direct(client))
@@ -139,7 +188,7 @@ class BlockRequests:
             attempts.on_given_up = None
             self._forget(request)
 
-    def _send(self, client: Any, request: _Request) -> list[Any]:
+    def _send(self, client: Any, request: Request) -> list[Any]:
         """Send the tasks of a request, and of all that wait then, as one graph."""
         self._count_workers(client)
         with self._changed:
@@ -154,14 +203,15 @@ class BlockRequests:
         return request.futures
 
     def _count_workers(self, client: Any) -> None:
-        """Look from time to time how many threads the workers have."""
-        if time.monotonic() > self._counted + _COUNT_SECONDS:
-            self._counted = time.monotonic()
-            self._num_workers = sum(worker_threads(client).values())
+        """Look from time to time how many threads and how much memory the workers have."""
+        with self._counting:
+            if time.monotonic() > self._counted + _COUNT_SECONDS:
+                self._num_threads, self._memory_nbytes = worker_totals(client)
+                self._counted = time.monotonic()
 
-    def _is_due(self, request: _Request) -> bool:
+    def _is_due(self, request: Request) -> bool:
         """Whether all that wait are to be sent now, or this request need not wait any longer."""
-        enough = max(len(self._waiting), self._num_workers)
+        enough = max(len(self._waiting), self._num_threads)
         return len(self._out) <= enough or request not in self._waiting
 
     def _send_waiting(self, client: Any) -> None:
@@ -169,20 +219,22 @@ class BlockRequests:
         with self._changed:
             sent, self._waiting = self._waiting, []
             self._out.update(sent)
-        try:
-            _submit(client, sent)
-        except Exception as problem:
-            if len(sent) == 1:
-                raise
-            # One of them may be at fault, which must not fail the others.
-            del problem
-            for one in sent:
-                try:
-                    _submit(client, [one])
-                except Exception as error:
-                    one.error = error
+        self._send_all(client, sent)
 
-    def _forget(self, request: _Request) -> None:
+    @staticmethod
+    def _send_all(client: Any, requests: Sequence[Request]) -> None:
+        """Send requests as one graph. Those that cannot be sent get an error."""
+        try:
+            _submit(client, requests)
+        except Exception as error:
+            if len(requests) == 1:
+                requests[0].error = error
+                return
+            # One of them may be at fault, which must not fail the others.
+            for one in requests:
+                BlockRequests._send_all(client, [one])
+
+    def _forget(self, request: Request) -> None:
         """Let the cluster forget the tasks of a request, and send others in its place."""
         release_futures(request.futures)
         with self._changed:
@@ -241,7 +293,7 @@ def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
     return {**tasks, **dict(zip(held, values, strict=True))}
 
 
-def _submit(client: Any, requests: Sequence[_Request]) -> None:
+def _submit(client: Any, requests: Sequence[Request]) -> None:
     tasks: Graph = {}
     asked: list[list[Hashable]] = []
     for request in requests:

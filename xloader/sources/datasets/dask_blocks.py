@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,14 @@ from numpy.typing import NDArray
 
 from xloader.core.messages import warn_caller
 from xloader.errors import ClusterError, ClusterWarning
+from xloader.sources.base import Announced
 from xloader.sources.chunk_sizes import span_of
 from xloader.sources.dask_cluster import active_client, cluster_errors, is_closed
-from xloader.sources.datasets.cluster_blocks import BlockRequests, with_held_values
+from xloader.sources.datasets.cluster_blocks import BlockRequests, Request, with_held_values
 from xloader.sources.datasets.dask_graphs import BlockGraph, Graph, has_layers, needed_tasks
+
+BlockPlace = tuple[Any, tuple[int, ...]]
+"""A dask array, and the index of one of its blocks."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +73,14 @@ class BlockComputer:
     def __reduce__(self) -> tuple[type[BlockComputer], tuple[()]]:
         return BlockComputer, ()
 
-    def compute(self, blocks: Sequence[tuple[Any, tuple[int, ...]]]) -> list[NDArray[Any]]:
+    def compute(self, blocks: Sequence[BlockPlace]) -> list[NDArray[Any]]:
         """Compute one block of each of some dask arrays.
 
         Tasks that blocks share run once, if all graphs have layers.
 
         Parameters
         ----------
-        blocks : sequence of (dask.array.Array, tuple of int)
+        blocks : sequence of BlockPlace
             The arrays, each with the index of a block. Indices count only blocks that are not
             empty.
 
@@ -103,14 +108,39 @@ class BlockComputer:
         client = active_client()
         if client is None and graph.is_shuffled:
             raise _shuffled(keys[0])
-        tasks = graph.tasks(keys)
         if client is None:
             self._tell_of_closed()
-            found = _get_sync(with_held_values(tasks, keys), keys)
+            found = _get_sync(with_held_values(graph.tasks(keys), keys), keys)
         else:
             self._last_client = weakref.ref(client)
-            found = BlockRequests.of(client).get(client, tasks, keys)
+            found = BlockRequests.of(client).get(client, partial(graph.tasks, keys), keys)
         return [_checked(block, *place) for block, place in zip(found, blocks, strict=True)]
+
+    def announce(self, bundles: Sequence[Sequence[BlockPlace]]) -> Announced | None:
+        """Have the cluster compute blocks that `compute` will be called for.
+
+        Parameters
+        ----------
+        bundles : sequence of (sequence of BlockPlace)
+            The blocks of each call that will come, as it will be given them.
+
+        Returns
+        -------
+        Announced or None
+            As for `Source.announce`.
+        """
+        client = active_client()
+        requests, largest_nbytes = [], 0
+        for blocks in bundles:
+            if client is None or not blocks or not all(has_layers(array) for array, _ in blocks):
+                return None
+            blocks = [(array, _counting_empty(array.chunks, index)) for array, index in blocks]
+            keys = [(array.name, *index) for array, index in blocks]
+            graph = self._graph_of([array for array, _ in blocks])
+            requests.append(Request(graph.tasks(keys), keys))
+            nbytes = sum(a.dtype.itemsize * math.prod(_shape(a, index)) for a, index in blocks)
+            largest_nbytes = max(largest_nbytes, nbytes)
+        return BlockRequests.of(client).announce(client, requests, largest_nbytes)
 
     def _tell_of_closed(self) -> None:
         """Warn if blocks were computed through a client that has been closed."""
@@ -136,7 +166,7 @@ class BlockComputer:
             return self._graphs[names]
 
 
-def compute_blocks(blocks: Sequence[tuple[Any, tuple[int, ...]]]) -> list[NDArray[Any]]:
+def compute_blocks(blocks: Sequence[BlockPlace]) -> list[NDArray[Any]]:
     """Compute one block of each of some dask arrays once; see `BlockComputer.compute`."""
     return BlockComputer().compute(blocks)
 
@@ -226,10 +256,15 @@ def _counting_empty(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> 
     )
 
 
+def _shape(array: Any, index: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a block, as dask says."""
+    return tuple(sizes[place] for sizes, place in zip(array.chunks, index, strict=True))
+
+
 def _checked(block: Any, array: Any, index: tuple[int, ...]) -> NDArray[Any]:
     """A block as an array. Its shape must be the one that dask says."""
     values = np.asarray(block)
-    shape = tuple(sizes[place] for sizes, place in zip(array.chunks, index, strict=True))
+    shape = _shape(array, index)
     if values.shape != shape:
         # A block that is too small would be broadcast when it is copied.
         raise ValueError(f"a block of shape {values.shape}, but dask declares {shape}")

@@ -22,7 +22,7 @@ from xloader.errors import (
     XloaderError,
 )
 from xloader.sources import catalog
-from xloader.sources.base import Cut, Described, Fetched, Outcome, Read, Variable
+from xloader.sources.base import Announced, Cut, Described, Fetched, Outcome, Read, Variable
 from xloader.sources.chunk_sizes import Sizes, compact, span_of
 from xloader.sources.chunk_slices import shift, take
 from xloader.sources.datasets.cluster_blocks import wait_for_persisted
@@ -149,6 +149,15 @@ class XarraySource(Described):
         values = list(self._values_of(reads))
         self._note_read()
         return Values(values, Outcome(0, len(reads), time.perf_counter() - begin))
+
+    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
+        """Have a cluster compute blocks before they are fetched; see `Source.announce`."""
+        variables = self._handle.get().variables
+        asked = [
+            [(array.data, chunk) for array, chunk in blocks if array.chunks is not None]
+            for blocks in ([(variables[r.variable], r.chunk) for r in reads] for reads in bundles)
+        ]
+        return current().wait_for(self._key, lambda: self._computer.announce(asked))
 
     def is_waiting(self, variable: str) -> bool:
         """Whether a cluster computes the variable's blocks."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Axis, Ints
 from xloader.core.element_list import ElementList
 from xloader.sources import catalog
-from xloader.sources.base import Described, Fetched, Outcome, Read, Source
+from xloader.sources.base import Announced, Described, Fetched, Outcome, Read, Source
 from xloader.sources.chunk_sizes import Sizes, compact
 from xloader.sources.store_watch import Watch
 
@@ -174,6 +174,10 @@ class RepeatedSource(Described):
         stored, counts = zip(*map(self._stored, reads), strict=True)
         fetched = self._base.fetch(stored)
         return _Spread(fetched, counts) if any(how is not None for how in counts) else fetched
+
+    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
+        """Announce the stored chunks of some blocks; see `Source.announce`."""
+        return self._base.announce([[self._stored(read)[0] for read in b] for b in bundles])
 
     def _stored(self, read: Read) -> tuple[Read, tuple[int, Ints] | None]:
         """The read without repeats, and how often each element is repeated."""

@@ -23,7 +23,16 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints, Selection
 from xloader.sources import catalog
-from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable, key_within
+from xloader.sources.base import (
+    Announced,
+    Described,
+    Fetched,
+    Outcome,
+    Read,
+    Source,
+    Variable,
+    key_within,
+)
 from xloader.sources.chunk_sizes import Sizes, compact
 from xloader.sources.store_watch import Watch
 from xloader.sources.stored_objects import StoredObjects, stored_objects_of
@@ -236,6 +245,12 @@ class SelectedSource(Described):
         views = [self._views[read.variable] for read in reads]
         stored = [view.read(read) for view, read in zip(views, reads, strict=True)]
         return _Turned(self._base.fetch(stored), views)
+
+    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
+        """Announce the stored chunks of some blocks; see `Source.announce`."""
+        return self._base.announce(
+            [[self._views[read.variable].read(read) for read in reads] for reads in bundles]
+        )
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """Watches of the stored variables; see `Source.watches`."""
