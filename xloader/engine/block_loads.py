@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from xloader.engine.block_memory import BlockMemory
 from xloader.engine.block_reader import MOST_SMALL_NBYTES, Bundle
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
@@ -83,6 +84,8 @@ class BlockLoads:
         self._in_flight_nbytes = 0
         self._is_closed = False
         self._fetchers = RequestThreads("xloader-fetch") if job.parts.reader.is_waiting else None
+        is_lent = self._fetchers is None and job.parts.num_threads > 1
+        self._memory = BlockMemory(job.pool, tally, job.parts.in_flight_nbytes, is_lent=is_lent)
 
     @property
     def is_idle(self) -> bool:
@@ -114,7 +117,7 @@ class BlockLoads:
     def has_task(self) -> bool:
         """Give memory to the first blocks, and return whether there is something to decode."""
         self._give_memory()
-        return bool(self._to_decode)
+        return bool(self._to_decode) and self._memory.may_read(self._to_decode[0][1].room_nbytes)
 
     def next_task(self) -> Task | None:
         """A task for the calling worker that decodes chunks; None if there is nothing to decode."""
@@ -124,6 +127,8 @@ class BlockLoads:
         claimed, nbytes = [(load, bundle)], bundle.nbytes
         most = len(self._to_decode) // self._job.parts.num_threads
         while len(claimed) <= most and nbytes + self._to_decode[0][1].nbytes <= _CLAIM_NBYTES:
+            if not self._memory.may_read(self._to_decode[0][1].room_nbytes):
+                break
             claimed.append(self._to_decode.popleft())
             nbytes += claimed[-1][1].nbytes
         # The thread reads one bundle after the other, so the largest one counts.
@@ -195,11 +200,7 @@ class BlockLoads:
                 # One thread would read this alone, while others wait for memory: they share it.
                 is_shared = nbytes <= MOST_SMALL_NBYTES and not pool.has_room(nbytes)
                 self._list(load, max(num_idle, 1) if is_shared else 1)
-            self._to_decode.extend((load, b) for b in load.bundles if self._is_ready(b))
-
-    @staticmethod
-    def _is_ready(bundle: Bundle) -> bool:
-        return not bundle.is_waiting or bundle.fetched is not None or bundle.error is not None
+            self._to_decode.extend((load, b) for b in load.bundles if b.is_ready)
 
     def _take_memory(self, load: Load) -> bool:
         job, parts, places = self._job, self._job.parts, load.open_batch.places
@@ -208,7 +209,7 @@ class BlockLoads:
             return False
         group = parts.footprint.groups[load.blocks[0].begin.group]
         layouts = [parts.reader.layout(group, block.begin.block) for block in pooled]
-        if not job.pool.has_room(sum(layout.nbytes for layout in layouts)):
+        if not self._memory.has_room(sum(layout.nbytes for layout in layouts)):
             return False
         for block, layout in zip(pooled, layouts, strict=True):
             block.buffer = job.pool.take(layout.nbytes)
@@ -284,7 +285,7 @@ class BlockLoads:
         held = bundle.held_nbytes
         self._in_flight_nbytes += held - bundle.room_nbytes
         self._weigh(min(held, bundle.room_nbytes) - bundle.room_nbytes)
-        if not self._is_ready(bundle):
+        if not bundle.is_ready:
             self._to_fetch.appendleft((load, bundle))
         elif load.has_memory:
             self._to_decode.append((load, bundle))
@@ -306,8 +307,7 @@ class BlockLoads:
 
     def _decode(self, claim: Claim) -> Callable[[], None]:
         for load, bundle in claim.claimed:
-            done = self._decode_one(load, bundle, partial(self._on_left_decode, claim))
-            claim.done.append(done)
+            claim.done.append(self._decode_one(load, bundle, partial(self._on_left_decode, claim)))
         return partial(self._on_decoded, claim)
 
     def _on_decoded(self, claim: Claim) -> None:
