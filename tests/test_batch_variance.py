@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Callable
 
@@ -416,3 +417,6 @@ def test_the_text_has_the_figures():
         "memory 4.0 KiB of sums",
     ]
     assert found.metrics()["xloader/effective_batch_size"] == 5.0
+    explained = set(re.findall(r'title="[^"]+">([^<]+)</th>', found._repr_html_()))
+    heads = {"standard error", "elements", "left out"}
+    assert explained == {"ratio", "effective batch", "reads"} | heads

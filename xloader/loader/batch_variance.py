@@ -11,8 +11,26 @@ from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.planning.cost_figures import FigureTable
 from xloader.planning.figure_tables import TitledTable
+from xloader.planning.figure_words import FIGURE_WORDS
 
 _HEADS: Final = ("variable", "ratio", "standard error", "effective batch", "elements", "left out")
+
+_RATIO: Final = (
+    "the variance of the means of batches, divided by that of a full shuffle: 1 if batches are as "
+    "good as drawn at random, about the batch size if the samples of a batch are alike"
+)
+_EFFECTIVE: Final = (
+    "the number of samples, drawn at random, whose mean varies as much as that of a batch"
+)
+_WORDS: Final[Mapping[str, str]] = {
+    "ratio": _RATIO,
+    "standard error": "how far the ratio of other batches, or of another epoch, lies from this one",
+    "effective batch": _EFFECTIVE,
+    "reads": FIGURE_WORDS["reads"],
+    "elements": "elements of each sample that were looked at, evenly over the sample",
+    "left out": "elements that were left out, as they are NaN or infinite in some sample",
+}
+"""By heading, what is meant, for cards."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +151,9 @@ class BatchVariance(FigureTable):
 
     def _derived(self) -> tuple[str, ...]:
         return ("effective_batch_size",)
+
+    def _hints(self) -> Mapping[str, str]:
+        return _WORDS
 
     def _rows(self) -> list[tuple[str, str]]:
         batches = f"{self.num_batches:,} of {self.num_epoch_batches:,} of epoch {self.epoch:,}"
