@@ -20,9 +20,10 @@ import xloader
 from xloader.engine.assembly import stored_variables
 from xloader.engine.block_loads import MOST_REQUESTS, BlockLoads
 from xloader.engine.block_reader import BlockReader
+from xloader.engine.buffers import BlockPool
 from xloader.engine.open_batches import OpenBatches
 from xloader.engine.run import Run
-from xloader.engine.tally import Gauge
+from xloader.engine.tally import Gauge, Tally
 from xloader.errors import ClosedError, CorruptChunkError
 from xloader.sources.zarr.fetched_chunks import SingleChunks
 from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store
@@ -169,6 +170,34 @@ def test_threads_without_work_share_a_load_where_memory_is_short(
         num_threads = job.parts.num_threads
     assert num_threads > 1
     assert shares == [1] + [num_threads] * (num_loads - 1)
+
+
+@pytest.mark.parametrize(("is_waiting", "threads"), [(False, 4), (False, 1), (True, 4)])
+def test_small_blocks_may_hold_bytes_in_flight(
+    is_waiting: bool, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[tuple[int, int]] = []
+    weigh = Tally.weigh
+
+    def note(self: Tally, pool: BlockPool) -> None:
+        held.append((pool.used_nbytes - pool.capacity, self.flight_nbytes))
+        weigh(self, pool)
+
+    monkeypatch.setattr(Tally, "weigh", note)
+    ds = steps(1600)
+    store = store_of(ds, num_steps=8)
+    samples = window(LatencyStore(store, 0.0) if is_waiting else store)
+    with samples.loader(batch_size=4, memory="2MiB", output="numpy", threads=threads) as loader:
+        assert check(loader, ds) == 400
+        in_flight = loader.plan.budget.in_flight_nbytes
+        assert loader._run._job.parts.num_threads == threads
+        assert loader.report().peak_nbytes <= loader.explain().peak_nbytes
+    lent = max(over for over, _ in held)
+    if is_waiting or threads == 1:
+        assert lent <= 0
+    else:
+        assert 0 < lent <= in_flight // 2
+        assert max(over + flight for over, flight in held if over > 0) <= in_flight
 
 
 def test_batches_cost_no_task_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,7 +268,9 @@ def test_what_is_held_at_a_time(threads: int, monkeypatch: pytest.MonkeyPatch) -
     assert set(asked) == {batch_nbytes, block_nbytes}
     assert budget.num_batches == 2 + 2
     assert asked.count(batch_nbytes) <= budget.num_batches < len(loader)
-    assert asked.count(block_nbytes) <= pool_nbytes // block_nbytes < 10
+    # With several threads, blocks may also hold half of the bytes in flight.
+    lent_nbytes = budget.in_flight_nbytes // 2 if threads > 1 else 0
+    assert asked.count(block_nbytes) <= (pool_nbytes + lent_nbytes) // block_nbytes < 10
 
 
 MEASURE = """

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from functools import partial
 
 from xloader.engine.announcements import Announcements
+from xloader.engine.block_memory import BlockMemory
 from xloader.engine.block_reader import MOST_SMALL_NBYTES, Bundle
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
@@ -92,6 +93,8 @@ class BlockLoads:
         self._in_flight_nbytes = 0
         self._is_closed = False
         self._fetchers = RequestThreads("xloader-fetch") if job.parts.reader.is_waiting else None
+        is_lent = self._fetchers is None and job.parts.num_threads > 1
+        self._memory = BlockMemory(job.pool, tally, job.parts.in_flight_nbytes, is_lent=is_lent)
 
     @property
     def is_idle(self) -> bool:
@@ -126,7 +129,7 @@ class BlockLoads:
     def has_task(self) -> bool:
         """Give memory to the first blocks, and return whether there is something to decode."""
         self._give_memory()
-        return bool(self._to_decode)
+        return bool(self._to_decode) and self._memory.may_read(self._to_decode[0][1].room_nbytes)
 
     def next_task(self) -> Task | None:
         """A task for the calling worker that decodes chunks; None if there is nothing to decode."""
@@ -136,6 +139,8 @@ class BlockLoads:
         claimed, nbytes = [(load, bundle)], bundle.nbytes
         most = len(self._to_decode) // self._job.parts.num_threads
         while len(claimed) <= most and nbytes + self._to_decode[0][1].nbytes <= _CLAIM_NBYTES:
+            if not self._memory.may_read(self._to_decode[0][1].room_nbytes):
+                break
             claimed.append(self._to_decode.popleft())
             nbytes += claimed[-1][1].nbytes
         # The thread reads one bundle after the other, so the largest one counts.
@@ -198,7 +203,7 @@ class BlockLoads:
         pool, num_threads = self._job.pool, self._job.parts.num_threads
         while self._without_memory and len(self._to_decode) < num_threads:
             load, used_nbytes = self._without_memory[0], pool.used_nbytes
-            if not load.take_memory(self._job):
+            if not load.take_memory(self._job, self._memory):
                 return
             self._weigh(0)
             self._without_memory.popleft()
@@ -208,11 +213,7 @@ class BlockLoads:
                 # One thread would read this alone, while others wait for memory: they share it.
                 is_shared = nbytes <= MOST_SMALL_NBYTES and not pool.has_room(nbytes)
                 self._list(load, max(num_idle, 1) if is_shared else 1)
-            self._to_decode.extend((load, b) for b in load.bundles if self._is_ready(b))
-
-    @staticmethod
-    def _is_ready(bundle: Bundle) -> bool:
-        return not bundle.is_waiting or bundle.fetched is not None or bundle.error is not None
+            self._to_decode.extend((load, b) for b in load.bundles if b.is_ready)
 
     def _weigh(self, flight_nbytes: int) -> None:
         """Add to the bytes in flight, and update the peak of memory in use."""
@@ -299,7 +300,7 @@ class BlockLoads:
         held = bundle.held_nbytes
         self._in_flight_nbytes += held - bundle.room_nbytes
         self._weigh(min(held, bundle.room_nbytes) - bundle.room_nbytes)
-        if not self._is_ready(bundle):
+        if not bundle.is_ready:
             self._to_fetch.appendleft((load, bundle))
         elif load.has_memory:
             self._to_decode.append((load, bundle))
@@ -318,8 +319,7 @@ class BlockLoads:
 
     def _decode(self, claim: Claim) -> Callable[[], None]:
         for load, bundle in claim.claimed:
-            done = self._decode_one(load, bundle, partial(self._on_left_decode, claim))
-            claim.done.append(done)
+            claim.done.append(self._decode_one(load, bundle, partial(self._on_left_decode, claim)))
         return partial(self._on_decoded, claim)
 
     def _on_decoded(self, claim: Claim) -> None:

@@ -71,6 +71,11 @@ class Bundle:
         return 0 if self.is_computed else len(self.reads)
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it can be decoded, or its error told, without waiting for a fetch."""
+        return not self.is_waiting or self.fetched is not None or self.error is not None
+
+    @property
     def held_nbytes(self) -> int:
         """Memory that the fetched bytes take until they are decoded."""
         return 0 if self.fetched is None else self.fetched.nbytes

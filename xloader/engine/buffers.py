@@ -40,7 +40,7 @@ class BlockPool:
     Parameters
     ----------
     capacity : int
-        The most bytes that may be in use.
+        The most bytes that may be in use, unless the user of the pool lends it more.
 
     Attributes
     ----------
@@ -88,9 +88,10 @@ class BlockPool:
         self._free_nbytes = 0
 
     def _shrink(self) -> None:
-        """Release free buffers until used and free bytes together are within the capacity."""
+        """Release free buffers until used and free bytes are within what was in use at a time."""
+        most = max(self.capacity, self.peak_nbytes)
         for buffers in self._free.values():
-            while buffers and self.used_nbytes + self._free_nbytes > self.capacity:
+            while buffers and self.used_nbytes + self._free_nbytes > most:
                 self._free_nbytes -= buffers.pop().nbytes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from xloader.engine.block_memory import BlockMemory
 from xloader.engine.block_reader import Bundle
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.job import Job, OpenBatch
@@ -79,13 +80,15 @@ class Load:
         self.bundles: list[Bundle] = []
         self.has_memory = False
 
-    def take_memory(self, job: Job) -> bool:
+    def take_memory(self, job: Job, memory: BlockMemory) -> bool:
         """Give the blocks memory, from the pool or in the rows of the batch.
 
         Parameters
         ----------
         job : Job
             The work of the run, with the pool.
+        memory : BlockMemory
+            Says whether there is room.
 
         Returns
         -------
@@ -98,7 +101,7 @@ class Load:
             return False
         group = parts.footprint.groups[self.blocks[0].begin.group]
         layouts = [parts.reader.layout(group, block.begin.block) for block in pooled]
-        if not job.pool.has_room(sum(layout.nbytes for layout in layouts)):
+        if not memory.has_room(sum(layout.nbytes for layout in layouts)):
             return False
         for block, layout in zip(pooled, layouts, strict=True):
             block.buffer = job.pool.take(layout.nbytes)

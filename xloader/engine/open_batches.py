@@ -236,7 +236,8 @@ class OpenBatches:
         block_table = self._job.block_table
         slots = block_table.slots_of(group, hits.residences)
         wanted = WantedHits(open_batch, group, access, hits, slots)
-        is_there = block_table.is_loaded[slots]
+        # With 32-bit indices NumPy would give up Python's lock, while the run's lock is held.
+        is_there = block_table.is_loaded[slots.astype(np.intp)]
         if is_there.all():
             self._queue_parts(wanted, None, len(slots))
             return

@@ -130,7 +130,8 @@ def padding_of(open_batch: OpenBatch, num_rows: int) -> NDArray[np.bool_]:
     -------
     numpy.ndarray of bool, shape (num_rows,)
     """
-    is_padding = np.arange(num_rows) >= len(open_batch.step.ids)
+    is_padding = np.zeros(num_rows, np.bool_)
+    is_padding[len(open_batch.step.ids) :] = True
     if open_batch.bad_rows is not None:
         is_padding[: len(open_batch.bad_rows)] |= open_batch.bad_rows
     return is_padding

@@ -315,9 +315,12 @@ class ShardReader:
         first = sharding.index_stored_nbytes if sharding.is_at_start else 0
         places = np.array([chunk for _, chunk in chunks], np.int64)
         places -= np.array(shard.first, np.int64)
-        entries = index.reshape(-1, 2)[sharding.numbers_of(places)]
+        rows, flat = 2 * sharding.numbers_of(places), index.reshape(-1)
+        # Two look-ups along one dimension, because NumPy gives up Python's lock for one along two,
+        # and gets it back late where other threads want it.
+        entries = zip(flat[rows].tolist(), flat[rows + 1].tolist(), strict=True)
         spans: list[Span | None] = []
-        for (_, chunk), (offset, nbytes) in zip(chunks, entries.tolist(), strict=True):
+        for (_, chunk), (offset, nbytes) in zip(chunks, entries, strict=True):
             if offset == nbytes == ABSENT:
                 spans.append(None)
                 continue

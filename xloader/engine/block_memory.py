@@ -1,0 +1,60 @@
+"""The memory that blocks may take: that of the pool, and unused memory for bytes in flight.
+
+Where nothing is fetched ahead, most of the memory for bytes in flight is not in use. Up to half of
+it then holds small blocks that the pool has no room for yet, so that more threads have something
+to decode. Together they never take more than the plan gives to both.
+"""
+
+from __future__ import annotations
+
+from xloader.engine.block_reader import MOST_SMALL_NBYTES
+from xloader.engine.buffers import BlockPool
+from xloader.engine.tally import Tally
+
+
+class BlockMemory:
+    """The memory of a run's blocks. The run's lock guards it.
+
+    Parameters
+    ----------
+    pool : BlockPool
+        Memory of the decoded chunks.
+    tally : Tally
+        Counts the bytes in flight.
+    in_flight_nbytes : int
+        Most bytes in flight.
+    is_lent : bool
+        Whether blocks may hold memory for bytes in flight: several threads decode, and nothing is
+        fetched ahead.
+    """
+
+    def __init__(
+        self, pool: BlockPool, tally: Tally, in_flight_nbytes: int, *, is_lent: bool
+    ) -> None:
+        self._pool = pool
+        self._tally = tally
+        self._in_flight_nbytes = in_flight_nbytes
+        self._is_lent = is_lent
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether the blocks of one load may take so many bytes."""
+        if not nbytes or self._pool.has_room(nbytes):
+            return True
+        # Large loads give several threads something to do as it is.
+        if nbytes > MOST_SMALL_NBYTES or not self._is_lent:
+            return False
+        lent, unused = self._num_lent(nbytes), self._in_flight_nbytes - self._tally.flight_nbytes
+        return lent <= min(self._in_flight_nbytes // 2, unused)
+
+    def may_read(self, room_nbytes: int) -> bool:
+        """Whether chunks of so many bytes may be read now, beside those that are being read.
+
+        Half of the memory is never lent, and one thread needs less. So one can always read.
+        """
+        lent, in_flight = self._num_lent(0), self._tally.flight_nbytes
+        is_free = lent <= 0 or not in_flight
+        return is_free or lent + in_flight + room_nbytes <= self._in_flight_nbytes
+
+    def _num_lent(self, nbytes: int) -> int:
+        """Bytes for bytes in flight that blocks hold, with some more; below 0 if they hold none."""
+        return self._pool.used_nbytes + nbytes - self._pool.capacity
