@@ -20,7 +20,7 @@ from zarr.storage import MemoryStore
 
 import xloader
 from xloader.loader.loader import Loader
-from xloader.loader.state import sign
+from xloader.loader.ranks.state import sign
 
 
 def peak_nbytes() -> int:

@@ -19,7 +19,7 @@ from xloader.core.segments import Segments
 from xloader.core.windows import Pad
 from xloader.errors import EmptySamplesError, MemoryBudgetError, StackError, WindowError
 from xloader.loader.loader import Loader
-from xloader.loader.state import sign
+from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, datasets, write_store
 
 Offsets = dict[str, int | list[int]]

@@ -34,7 +34,7 @@ if "forkserver" in multiprocessing.get_all_start_methods():
     multiprocessing.set_forkserver_preload(
         [
             *("__main__", "pytest", "torch"),
-            *("xloader.torch", "xloader.testing", "xloader.loader.engine_process"),
+            *("xloader.torch", "xloader.testing", "xloader.loader.processes.engine_process"),
         ]
     )
 

@@ -18,7 +18,7 @@ import xarray as xr
 import xloader
 from xloader import Batch, Samples
 from xloader.errors import OptionError, SkippedWarning
-from xloader.loader.batch_origin import as_numpy
+from xloader.loader.batches.batch_origin import as_numpy
 from xloader.testing import CountingStore, FaultyStore, garble, write_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")

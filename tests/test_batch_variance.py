@@ -25,8 +25,8 @@ from xloader.errors import (
     OptionError,
     UnknownNameError,
 )
-from xloader.loader.batch_rows import num_full_steps, rows_of_steps
 from xloader.loader.loader import Loader
+from xloader.loader.ranks.batch_rows import num_full_steps, rows_of_steps
 from xloader.recipe.taken_samples import taking
 from xloader.samples.samples import Samples
 from xloader.testing import CountingStore, is_chunk_key, write_store

@@ -8,8 +8,8 @@ import xarray as xr
 
 import xloader
 from xloader.errors import ClosedError, OptionError
-from xloader.loader.cursor import Cursor, Position
 from xloader.loader.loader import Loader
+from xloader.loader.ranks.cursor import Cursor, Position
 
 
 def test_an_iteration_counts_its_batches_and_ends_in_the_next_epoch() -> None:

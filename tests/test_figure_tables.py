@@ -14,7 +14,7 @@ import xarray as xr
 import xloader
 from xloader import Samples
 from xloader.core.json_values import flat_numbers, to_json_value
-from xloader.loader.report import Report
+from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
 from xloader.testing import write_store
 

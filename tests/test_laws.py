@@ -23,8 +23,8 @@ import xloader
 from tests.cases import Case, cases, least_memory
 from xloader.engine import buffers as pool
 from xloader.engine.buffers import allocate
-from xloader.loader.batch import Batch
-from xloader.loader.report import Report
+from xloader.loader.batches.batch import Batch
+from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
 from xloader.testing import CountingStore, write_store
 

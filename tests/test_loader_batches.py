@@ -12,7 +12,7 @@ import xarray as xr
 import xloader
 from xloader import Samples
 from xloader.errors import MemoryBudgetError, MissingDependencyError, OptionError
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [

@@ -16,10 +16,10 @@ import xloader
 from xloader.engine import open_batches, run, tally, work_clock
 from xloader.engine.tally import Gauge, Tally
 from xloader.engine.work_clock import WorkClock, WorkTime
-from xloader.loader import progress
-from xloader.loader.advice import advise
-from xloader.loader.bottleneck import EpochEffort
-from xloader.loader.report import Report
+from xloader.loader.reports import progress
+from xloader.loader.reports.advice import advise
+from xloader.loader.reports.bottleneck import EpochEffort
+from xloader.loader.reports.report import Report
 from xloader.planning.budget import Budget
 from xloader.testing import write_store
 

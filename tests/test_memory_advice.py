@@ -13,7 +13,7 @@ import xarray as xr
 import xloader
 from xloader import Samples
 from xloader.errors import MixingWarning
-from xloader.loader import rank_plan
+from xloader.loader.ranks import rank_plan
 from xloader.planning.explain import Explanation
 
 

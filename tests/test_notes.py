@@ -13,7 +13,7 @@ import xarray as xr
 import xloader
 from xloader import Samples
 from xloader.errors import EmptyEpochWarning
-from xloader.loader import explain_notes
+from xloader.loader.reports import explain_notes
 
 NOTE = 'windows do not overlap: 121 samples; `stride={"time": 1}` gives 721'
 

@@ -33,7 +33,7 @@ from xloader.errors import (
     TransformError,
     WorkersError,
 )
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [

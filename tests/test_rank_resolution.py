@@ -13,9 +13,9 @@ import xarray as xr
 
 import xloader
 from xloader.errors import LanesError, MemoryBudgetError, OptionError, RanksError
-from xloader.loader import rank_resolver as ranks
 from xloader.loader.loader import Loader
-from xloader.loader.state import sign
+from xloader.loader.ranks import rank_resolver as ranks
+from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, write_store
 
 

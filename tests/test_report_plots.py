@@ -13,10 +13,10 @@ import xloader
 from tests.pictures import seen_ticks
 from xloader.engine.tally import Tally
 from xloader.errors import OptionError
-from xloader.loader import epoch_series
-from xloader.loader.bottleneck import STAGES
-from xloader.loader.epoch_series import SeriesRecorder
 from xloader.loader.loader import Loader
+from xloader.loader.reports import epoch_series
+from xloader.loader.reports.bottleneck import STAGES
+from xloader.loader.reports.epoch_series import SeriesRecorder
 from xloader.testing import write_store
 
 pytest.importorskip("matplotlib")

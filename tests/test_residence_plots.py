@@ -15,8 +15,8 @@ import xloader
 from tests.pictures import assert_legible, seen_ticks
 from xloader import Samples
 from xloader.errors import OptionError
-from xloader.loader.cursor import Position
 from xloader.loader.loader import Loader
+from xloader.loader.ranks.cursor import Position
 from xloader.planning.epoch import Epoch
 from xloader.planning.remainder import RemainingOrder
 from xloader.planning.residence_times import ResidenceTimes

@@ -24,9 +24,9 @@ import xloader
 from tests.cases import Case, cases
 from xloader import Samples
 from xloader.errors import ClosedError, LanesError, MemoryBudgetError, OptionError, StateError
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 from xloader.loader.loader import Loader
-from xloader.loader.state import sign
+from xloader.loader.ranks.state import sign
 from xloader.planning.explain import Explanation
 from xloader.testing import CountingStore, write_store
 

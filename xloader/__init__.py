@@ -14,12 +14,12 @@ from xloader.jobs.advice.chunk_advice import Advice, ChunkProposal
 from xloader.jobs.materialize.materialized import Materialized, MaterializedVariable
 from xloader.jobs.statistics.partial_stats import PartialStats
 from xloader.jobs.valid.sample_mask import SampleMask
-from xloader.loader.batch import Batch
-from xloader.loader.batch_variance import BatchVariance, VariableVariance
-from xloader.loader.interleaved_figures import InterleavedExplanation, InterleavedReport
-from xloader.loader.interleaved_loader import InterleavedLoader
+from xloader.loader.batches.batch import Batch
+from xloader.loader.interleaved.interleaved_figures import InterleavedExplanation, InterleavedReport
+from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
-from xloader.loader.report import Report
+from xloader.loader.reports.batch_variance import BatchVariance, VariableVariance
+from xloader.loader.reports.report import Report
 from xloader.mosaic.merged_boxes import MosaicSummary
 from xloader.mosaic.mosaic import Mosaic
 from xloader.planning.explain import Explanation

@@ -16,7 +16,7 @@ from xloader import Samples
 from xloader.core.options import LoaderOptions
 from xloader.device.unpacking import TensorUnpacker, unpack_array
 from xloader.errors import NanError
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 from xloader.loader.loader import Loader
 from xloader.recipe.layout import make_layouts
 from xloader.testing import write_store

@@ -32,7 +32,7 @@ from xloader.jobs.advice.chunk_trials import ChunkTrials
 from xloader.jobs.advice.read_speed import ReadSpeed
 from xloader.jobs.advice.target_recipe import recipe_in_chunks, taken_variables
 from xloader.loader.loader import Loader
-from xloader.loader.rank_plan import RankPlan
+from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning import chunk_shapes
 from xloader.planning.cost_figures import Figures
 from xloader.planning.explain import Explanation

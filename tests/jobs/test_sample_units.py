@@ -21,7 +21,7 @@ from xloader.errors import MemoryBudgetError
 from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.jobs.sample_units import cut_samples, ids_of, num_reads
 from xloader.jobs.valid import sample_scores, sweep_units, valid_samples
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.testing import CountingStore, write_store

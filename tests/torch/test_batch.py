@@ -13,7 +13,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from xloader import Batch
 from xloader.errors import UnsupportedDataError
-from xloader.loader.row_list import Rows
+from xloader.loader.batches.row_list import Rows
 from xloader.tensors.collate import collate
 
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, default_collate
 import xloader
 from xloader import Batch
 from xloader.errors import OptionError, UnsupportedDataError
-from xloader.loader.row_list import Rows
+from xloader.loader.batches.row_list import Rows
 from xloader.tensors.collate import PadCollate, collate
 
 DTYPES = ["bool", "uint8", "int16", "int64", "float16", "float32", "float64", "complex64"]

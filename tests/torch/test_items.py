@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from xloader import Batch
 from xloader.errors import OptionError, TransformError, UnsupportedDataError
-from xloader.loader.row_list import Rows
+from xloader.loader.batches.row_list import Rows
 from xloader.tensors.collate import PadCollate, collate
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.transforms.rng import sample_keys

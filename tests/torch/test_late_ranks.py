@@ -15,7 +15,7 @@ import xloader
 from tests.test_rank_resolution import Store, become
 from xloader import Samples
 from xloader.errors import RanksError
-from xloader.loader import rank_resolver as ranks
+from xloader.loader.ranks import rank_resolver as ranks
 from xloader.torch import ChunkSampler, IterableDataset, collate, data_loader
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")

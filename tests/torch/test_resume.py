@@ -28,7 +28,7 @@ from xloader.errors import (
     StateError,
     WorkersWarning,
 )
-from xloader.loader.state import sign
+from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, write_store
 from xloader.torch import ChunkSampler, IterableDataset, MapDataset, collate, data_loader
 

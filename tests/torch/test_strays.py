@@ -25,7 +25,7 @@ from xloader.errors import (
     UnplannedWarning,
     WorkersWarning,
 )
-from xloader.loader.row_list import Rows
+from xloader.loader.batches.row_list import Rows
 from xloader.samples import unplanned_warning
 from xloader.testing import CountingStore, write_store
 from xloader.torch import (

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.nn import functional
 
 from tests.trainers.cases import Row, make_loader, note, row
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 

@@ -12,7 +12,7 @@ import xloader
 from xloader.core.ranks import World, resolve_world
 from xloader.errors import ClosedError, OptionError
 from xloader.loader.loader import Loader
-from xloader.loader.state import sign
+from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, write_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")

@@ -27,7 +27,7 @@ from xloader.dask.rank_queue import RankQueue, no_worker
 from xloader.dask.rank_task import RankJob, RankWork
 from xloader.errors import OptionError
 from xloader.jobs.cluster_tasks import MOST_SHARED_NBYTES, dump, find_cluster
-from xloader.loader.interleaved_loader import InterleavedLoader
+from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 from xloader.samples.interleave import Interleaved
 from xloader.samples.loader_verbs import make_array_loader

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from xloader.dask.checkpoint_places import RankClaim
 from xloader.errors import OptionError
-from xloader.loader.interleaved_loader import InterleavedLoader
+from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 from xloader.mosaic.noted_mosaics import WaitingPredictions
 

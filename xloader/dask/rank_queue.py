@@ -23,7 +23,7 @@ from typing import Any, Final
 from xloader.dask.rank_task import HostShares, run_rank
 from xloader.errors import ClusterError
 from xloader.jobs.task_warnings import TaskWarnings
-from xloader.loader.process_messages import Warned
+from xloader.loader.processes.process_messages import Warned
 from xloader.sources.dask_cluster import release_futures, worker_threads
 
 _LOG: Final = logging.getLogger("xloader")

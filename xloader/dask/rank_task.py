@@ -17,9 +17,9 @@ from xloader.dask.rank_checkpoint import Checkpoint, current_checkpoint
 from xloader.errors import ClosedError, OptionError, TransformError
 from xloader.jobs.cluster_tasks import dump
 from xloader.jobs.task_warnings import collect_warnings
-from xloader.loader.interleaved_loader import InterleavedLoader
+from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
-from xloader.loader.process_messages import Warned
+from xloader.loader.processes.process_messages import Warned
 from xloader.mosaic.noted_mosaics import noted_mosaics
 from xloader.samples.interleave import Interleaved
 from xloader.samples.samples import Samples

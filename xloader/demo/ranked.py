@@ -35,7 +35,7 @@ from xloader.demo.training import Calendar, loss_weights
 from xloader.demo.waves import VARIABLE_ATTRS
 
 if TYPE_CHECKING:
-    from xloader.loader.batch import Batch
+    from xloader.loader.batches.batch import Batch
     from xloader.samples.samples import Samples
 
 GLOBAL_BATCH: Final = 16

@@ -18,9 +18,9 @@ from xloader.demo.scores import ErrorSums
 from xloader.errors import UnsupportedDataError
 
 if TYPE_CHECKING:
-    from xloader.loader.batch import Batch
+    from xloader.loader.batches.batch import Batch
     from xloader.loader.loader import Loader
-    from xloader.loader.report import Report
+    from xloader.loader.reports.report import Report
     from xloader.planning.explain import Explanation
 
 _PEAK_RATE = 2e-3

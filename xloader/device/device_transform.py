@@ -10,7 +10,7 @@ import torch
 
 from xloader.core.messages import names_function
 from xloader.errors import OptionError, TransformError, UnsupportedDataError
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 from xloader.transforms.rng import NO_EPOCH, Chance
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from xloader.errors import OptionError
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 
 _REMEDY = "make it from a first batch: out = batch.with_arrays([t.clone() for t in batch])"
 

@@ -31,8 +31,8 @@ from xloader.engine.buffers import ArrayKind, Buffer, MakeMemory
 from xloader.engine.job import Delivery
 from xloader.engine.slot_layout import FieldBytes
 from xloader.errors import ForkError, OptionError
-from xloader.loader.batch import Batch
-from xloader.loader.batch_origin import BatchOrigin
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.loader.loader import HandOver
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe

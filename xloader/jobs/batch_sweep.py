@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from xloader.core.options import LoaderOptions
 from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.jobs.sample_units import SampleUnit, cut_samples, ids_of, subset_of
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.sample_names import SampleNames
 from xloader.loader.loader import Loader
-from xloader.loader.sample_names import SampleNames
 from xloader.loader.sweep_loader import make_sweep_loader
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts

@@ -28,7 +28,7 @@ from xloader.errors import (
     TransformError,
 )
 from xloader.jobs.task_warnings import TaskWarnings, collect_warnings
-from xloader.loader.process_messages import Warned
+from xloader.loader.processes.process_messages import Warned
 from xloader.sources.dask_cluster import (
     active_client,
     check_open,

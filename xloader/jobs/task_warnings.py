@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from xloader.core.messages import warn_caller
 from xloader.errors import MissingChunkWarning
-from xloader.loader.process_messages import Warned, forward_warnings
+from xloader.loader.processes.process_messages import Warned, forward_warnings
 
 _lock = threading.Lock()
 _collected: list[Warned] = []

@@ -1,1 +1,16 @@
-"""The loader that a training loop iterates over: its batches, ranks, states and reports."""
+"""The loader that a training loop iterates over: its batches, ranks, states and reports.
+
+::
+
+    loader.py                the loader
+    engines.py               threads or processes that make its batches
+    epoch_iterator.py        one epoch being carried out
+    preview.py               a picture of the batch that comes next
+    variance_measurement.py  the variance of batch means, measured on some batches of an epoch
+    sweep_loader.py          one pass over samples in the order that reads fewest chunks
+    interleaved/             loaders of several sets of samples, above all of these
+    processes/               worker processes of a loader
+    ranks/                   one rank's part of a plan, its position and its state
+    reports/                 measured epochs in words: report, bottleneck, advice, notes
+    batches/                 batches and rows that a training loop is handed
+"""

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, Protocol
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.engine.tally import Tally
-from xloader.loader.device_path import DevicePath
-from xloader.loader.job_factory import JobFactory
-from xloader.loader.process_messages import BeginRun
-from xloader.loader.process_run import ProcessRun, SlotTable
-from xloader.loader.process_team import ProcessTeam
-from xloader.loader.rank_plan import RankPlan
-from xloader.loader.sample_names import SampleNames
+from xloader.loader.batches.device_path import DevicePath
+from xloader.loader.batches.sample_names import SampleNames
+from xloader.loader.processes.process_messages import BeginRun
+from xloader.loader.processes.process_run import ProcessRun, SlotTable
+from xloader.loader.processes.process_team import ProcessTeam
+from xloader.loader.ranks.job_factory import JobFactory
+from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached
 from xloader.planning.remainder import Remainder

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from xloader.errors import ClosedError
-from xloader.loader.cursor import Cursor, Position
+from xloader.loader.ranks.cursor import Cursor, Position
 
 
 class StepRun(Protocol):

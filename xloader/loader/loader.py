@@ -24,23 +24,23 @@ from xloader.display.loader_cards import loader_card, option_facts, show_rest
 from xloader.engine.job import Delivery
 from xloader.errors import OptionError
 from xloader.html.cards import Card
-from xloader.loader.batch import Batch
-from xloader.loader.batch_origin import BatchOrigin
-from xloader.loader.batch_variance import BatchVariance
-from xloader.loader.cursor import Cursor, Position
-from xloader.loader.device_path import DevicePath, refusal_of
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.batch_origin import BatchOrigin
+from xloader.loader.batches.device_path import DevicePath, refusal_of
+from xloader.loader.batches.row_list import Rows
+from xloader.loader.batches.sample_names import SampleNames
 from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
-from xloader.loader.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
-from xloader.loader.explain_notes import processes_note, rank_note
-from xloader.loader.job_factory import explain_ranks
 from xloader.loader.preview import draw_preview
-from xloader.loader.progress import EpochProgress
-from xloader.loader.rank_resolver import RankResolver
-from xloader.loader.report import Report
-from xloader.loader.row_list import Rows
-from xloader.loader.sample_names import SampleNames
-from xloader.loader.state import read_state
+from xloader.loader.ranks.cursor import Cursor, Position
+from xloader.loader.ranks.job_factory import explain_ranks
+from xloader.loader.ranks.rank_resolver import RankResolver
+from xloader.loader.ranks.state import read_state
+from xloader.loader.reports.batch_variance import BatchVariance
+from xloader.loader.reports.epoch_bar import NOTHING_YET, BarCounts, make_bar
+from xloader.loader.reports.explain_notes import processes_note, rank_note
+from xloader.loader.reports.progress import EpochProgress
+from xloader.loader.reports.report import Report
 from xloader.loader.variance_measurement import measure_batch_variance
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Explanation

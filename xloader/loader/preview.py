@@ -16,10 +16,10 @@ from xloader.core.option_checks import MOST, check_whole
 from xloader.display.sample_panels import draw_samples
 from xloader.engine.sample_reader import read_samples
 from xloader.errors import EmptySamplesError
-from xloader.loader.batch_origin import BatchOrigin
-from xloader.loader.batch_rows import rows_of_steps
-from xloader.loader.cursor import Position
-from xloader.loader.rank_plan import RankPlan
+from xloader.loader.batches.batch_origin import BatchOrigin
+from xloader.loader.ranks.batch_rows import rows_of_steps
+from xloader.loader.ranks.cursor import Position
+from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.epoch import Epoch
 from xloader.planning.remainder import Remainder
 from xloader.recipe.names import SAMPLE

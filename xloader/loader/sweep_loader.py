@@ -12,8 +12,8 @@ import numpy as np
 
 from xloader.core.options import LoaderOptions
 from xloader.errors import MemoryBudgetError
-from xloader.loader.report import Report
-from xloader.loader.sample_names import SampleNames
+from xloader.loader.batches.sample_names import SampleNames
+from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe

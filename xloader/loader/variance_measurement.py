@@ -32,11 +32,11 @@ from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import check_epoch
 from xloader.core.subset import Subset
 from xloader.errors import EmptySamplesError, MemoryBudgetError, UnsupportedDataError
-from xloader.loader.batch_rows import num_full_steps, rows_of_steps
-from xloader.loader.batch_variance import BatchVariance, VariableVariance, effective_size
-from xloader.loader.rank_plan import RankPlan
-from xloader.loader.report import Report
-from xloader.loader.sample_names import SampleNames
+from xloader.loader.batches.sample_names import SampleNames
+from xloader.loader.ranks.batch_rows import num_full_steps, rows_of_steps
+from xloader.loader.ranks.rank_plan import RankPlan
+from xloader.loader.reports.batch_variance import BatchVariance, VariableVariance, effective_size
+from xloader.loader.reports.report import Report
 from xloader.loader.sweep_loader import Sweeper, make_sweep_loader
 from xloader.planning.epoch import Epoch
 from xloader.planning.remainder import Remainder

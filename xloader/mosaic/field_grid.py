@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.errors import OptionError
-from xloader.loader.fingerprint import describe_samples
+from xloader.loader.ranks.fingerprint import describe_samples
 from xloader.mosaic.target_chunks import chunks_of
 from xloader.mosaic.target_grid import COVERAGE, Blend, GridVariable, PlacedAxis, TargetGrid
 from xloader.recipe.layout import FieldLayout, FieldPart, make_layouts

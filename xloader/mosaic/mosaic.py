@@ -21,7 +21,7 @@ from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import check_choice
 from xloader.core.ranks import resolve_world
 from xloader.errors import ClosedError, MosaicError, OptionError, XloaderWarning
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid
 from xloader.mosaic.grid_labels import make_labels
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from xloader.core.axis import Ints
 from xloader.core.subset import Subset
 from xloader.errors import MosaicError
-from xloader.loader.batch import Batch
-from xloader.loader.fingerprint import describe_samples
+from xloader.loader.batches.batch import Batch
+from xloader.loader.ranks.fingerprint import describe_samples
 from xloader.mosaic.prediction_arrays import as_ids
 from xloader.recipe.recipe import Recipe
 

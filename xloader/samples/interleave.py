@@ -20,9 +20,9 @@ from xloader.display.loader_cards import draw_weights
 from xloader.display.sample_cards import sample_parts
 from xloader.errors import OptionError, StackError
 from xloader.html.cards import Card, CardSection, Facts
-from xloader.loader.interleaved_figures import InterleavedExplanation
-from xloader.loader.interleaved_loader import InterleavedLoader
-from xloader.loader.sample_sets import SampleSet, SampleSets
+from xloader.loader.interleaved.interleaved_figures import InterleavedExplanation
+from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
+from xloader.loader.interleaved.sample_sets import SampleSet, SampleSets
 from xloader.order.quota_pattern import QuotaPattern
 from xloader.recipe.taken_samples import num_samples_of
 from xloader.samples import loader_verbs

@@ -18,8 +18,8 @@ from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST, check_choice, check_whole, is_number
 from xloader.core.options import LoaderOptions, make_options, refuse_unknown
 from xloader.errors import MemoryBudgetError, OptionError
-from xloader.loader.explain_notes import with_notes
 from xloader.loader.loader import HandOver, Loader
+from xloader.loader.reports.explain_notes import with_notes
 from xloader.planning.explain import Explanation
 from xloader.planning.explain_order import explain_cached, explain_order
 from xloader.planning.make_plan import most_rows

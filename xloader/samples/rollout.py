@@ -11,8 +11,8 @@ from xloader.core.option_checks import check_callable
 from xloader.errors import OptionError, StateError
 from xloader.html.cards import Card, Words
 from xloader.loader.loader import Loader
-from xloader.loader.report import Report
-from xloader.loader.state import unusable_state
+from xloader.loader.ranks.state import unusable_state
+from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
 from xloader.planning.plan import Plan
 from xloader.recipe.recipe import Recipe

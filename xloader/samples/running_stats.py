@@ -29,8 +29,8 @@ from xloader.jobs.statistics.stream_series import (
     series_of_array,
     series_of_labelled,
 )
-from xloader.loader.batch import Batch
-from xloader.loader.batch_origin import as_numpy
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.batch_origin import as_numpy
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.names import SAMPLE
 from xloader.recipe.recipe import Recipe, find

@@ -36,7 +36,7 @@ from xloader.jobs.statistics.stats_options import Clock, Dims
 from xloader.jobs.valid.sample_mask import SampleMask
 from xloader.jobs.valid.sample_scores import score_samples
 from xloader.jobs.valid.valid_samples import find_valid
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 from xloader.loader.loader import Loader
 from xloader.mosaic.mosaic import Mosaic
 from xloader.mosaic.target_grid import Blend

@@ -14,8 +14,8 @@ from xloader.core.libraries import require_matplotlib
 from xloader.display.sample_panels import MOST_ROWS, draw_samples
 from xloader.engine.sample_reader import read_samples
 from xloader.errors import OptionError
-from xloader.loader.batch import Batch
-from xloader.loader.batch_origin import BatchOrigin
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.names import LABEL, SAMPLE

@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import default_collate
 
 from xloader.errors import OptionError
-from xloader.loader.batch import Batch
-from xloader.loader.row_list import Rows
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.row_list import Rows
 from xloader.tensors.columns import (
     first_of,
     hand_over,

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import default_collate, get_worker_info
 
 from xloader.errors import OptionError, UnsupportedDataError
-from xloader.loader.row_list import Rows
+from xloader.loader.batches.row_list import Rows
 
 
 def refuse_device_tensors(value: Any, what: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from torch.utils.data import TensorDataset as TensorDataset
 
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 from xloader.tensors.columns import hand_over
 
 

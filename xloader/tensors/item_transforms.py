@@ -15,8 +15,8 @@ from xloader.core.counter_rng import Words
 from xloader.core.messages import names_function
 from xloader.core.option_checks import check_callable
 from xloader.errors import OptionError, UnsupportedDataError
-from xloader.loader.batch import Batch
-from xloader.loader.row_list import Rows
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.row_list import Rows
 from xloader.tensors.columns import refuse_device_tensors
 
 

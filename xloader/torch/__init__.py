@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xloader.loader.row_list import Rows
+    from xloader.loader.batches.row_list import Rows
     from xloader.tensors.collate import PadCollate, collate
     from xloader.torch.chunk_sampler import ChunkSampler
     from xloader.torch.dataloader import batch_of, data_loader
@@ -21,7 +21,7 @@ _HOMES = {
     "IterableDataset": "xloader.torch.iterable_dataset",
     "MapDataset": "xloader.torch.map_dataset",
     "PadCollate": "xloader.tensors.collate",
-    "Rows": "xloader.loader.row_list",
+    "Rows": "xloader.loader.batches.row_list",
     "batch_of": "xloader.torch.dataloader",
     "collate": "xloader.tensors.collate",
     "data_loader": "xloader.torch.dataloader",

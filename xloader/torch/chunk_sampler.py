@@ -11,8 +11,8 @@ from xloader.core.keywords import PLAN_OPTIONS, PlanKeywords
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import make_options
 from xloader.errors import OptionError
-from xloader.loader.cursor import Position
-from xloader.loader.rank_resolver import RankResolver
+from xloader.loader.ranks.cursor import Position
+from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.planning.explain import Explanation
 from xloader.torch.misuse import refuse_dealing_twice, refuse_state, require_samples
 from xloader.torch.sampler_passes import BatchPass, IdPass, Passes

@@ -16,7 +16,7 @@ from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST, MOST_NBYTES, check_callable, check_whole
 from xloader.errors import OptionError, WorkersWarning
-from xloader.loader.script_import import is_importing_script, refuse_while_importing
+from xloader.loader.processes.script_import import is_importing_script, refuse_while_importing
 from xloader.tensors.collate import collate
 from xloader.torch.chunk_sampler import ChunkSampler
 from xloader.torch.loader_html import loader_html

@@ -16,12 +16,12 @@ from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import make_options
 from xloader.core.ranks import resolve_world
 from xloader.errors import OptionError, WorkersWarning
-from xloader.loader.batch_origin import BatchOrigin
-from xloader.loader.cursor import Position
-from xloader.loader.dataloader_worker import Worker
-from xloader.loader.rank_plan import RankPlan
-from xloader.loader.rank_resolver import RankResolver
-from xloader.loader.row_list import Rows
+from xloader.loader.batches.batch_origin import BatchOrigin
+from xloader.loader.batches.row_list import Rows
+from xloader.loader.ranks.cursor import Position
+from xloader.loader.ranks.dataloader_worker import Worker
+from xloader.loader.ranks.rank_plan import RankPlan
+from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.planning.explain import Explanation
 from xloader.sources.dask_cluster import compute_synchronously
 from xloader.tensors.collate import collate

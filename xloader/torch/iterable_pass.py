@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 
 from xloader.core.options import check_epoch
-from xloader.loader.cursor import Position
-from xloader.loader.rank_plan import RankPlan
-from xloader.loader.state import Saver, another_option, read_state
+from xloader.loader.ranks.cursor import Position
+from xloader.loader.ranks.rank_plan import RankPlan
+from xloader.loader.ranks.state import Saver, another_option, read_state
 
 MOST_WORKERS = 1024
 """Largest number of workers of a ``DataLoader``: shared memory has a place for each."""

@@ -23,7 +23,7 @@ from torch.utils.data import get_worker_info
 from xloader.engine.borrowed_slots import Borrower
 from xloader.engine.buffers import MakeMemory
 from xloader.engine.lent_slots import Lender, LentBatches, Loan
-from xloader.loader.rank_plan import RankPlan
+from xloader.loader.ranks.rank_plan import RankPlan
 
 MORE_SLOTS: Final = 1
 """Slots of a worker beside the batches of its plan: for a moment, a loop has both the batch before

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.options import LoaderOptions
-from xloader.loader.batch_origin import BatchOrigin
+from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.samples.sample_ids import listed_ids, normal_ids
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.misuse import require_samples

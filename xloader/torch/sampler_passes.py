@@ -6,9 +6,9 @@ import operator
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from xloader.loader.cursor import Cursor, Position
-from xloader.loader.rank_plan import RankPlan
-from xloader.loader.rank_resolver import RankResolver
+from xloader.loader.ranks.cursor import Cursor, Position
+from xloader.loader.ranks.rank_plan import RankPlan
+from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.order.step_dealer import deal_ids
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached, Explanation, touched_blocks

@@ -20,10 +20,10 @@ from xloader.core.options import usable_cores
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.job import Delivery
 from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
-from xloader.loader.batch import Batch
-from xloader.loader.batch_origin import BatchOrigin
-from xloader.loader.dataloader_worker import Worker
-from xloader.loader.rank_plan import RankPlan
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.batch_origin import BatchOrigin
+from xloader.loader.ranks.dataloader_worker import Worker
+from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.sources.dask_cluster import compute_synchronously

@@ -25,7 +25,7 @@ from xloader.jobs.advice.chunk_choice import share_of
 from xloader.jobs.advice.read_speed import ReadSpeed
 from xloader.jobs.advice.stored_sizes import StoredSizes, stored_sizes
 from xloader.jobs.advice.target_recipe import chunked_part, recipe_in_chunks, taken_variables
-from xloader.loader.rank_plan import RankPlan
+from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.chunk_shapes import ChunkedPart, Shape, shard_shape
 from xloader.planning.explain import mixing_on
 from xloader.planning.make_plan import batch_nbytes, delivered_nbytes

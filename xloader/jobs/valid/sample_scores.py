@@ -18,7 +18,7 @@ from xloader.errors import OptionError, TransformError, XloaderError
 from xloader.jobs.batch_sweep import BatchSweep
 from xloader.jobs.cache_files import Cache, CacheFile, cache_file
 from xloader.jobs.cluster_tasks import find_cluster
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 from xloader.recipe.recipe import Recipe
 
 ScoreFunction = Callable[[Batch], Any]

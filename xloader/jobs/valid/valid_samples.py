@@ -28,7 +28,7 @@ from xloader.jobs.valid.sample_mask import SampleMask
 from xloader.jobs.valid.valid_counts import count_on_cluster, count_valid
 from xloader.jobs.valid.window_counter import WindowCounter
 from xloader.jobs.wanted_elements import MaskArgument
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 from xloader.recipe.layout import FieldLayout, layout_of
 from xloader.recipe.recipe import Field, Recipe, find
 

@@ -39,10 +39,9 @@ from xloader.engine.shared_memory import SharedMemory
 from xloader.engine.tally import Tally
 from xloader.engine.work_clock import WorkTime
 from xloader.errors import ChunkError, ClosedError
-from xloader.loader.batch_finisher import BatchFinisher
-from xloader.loader.batch_origin import BatchOrigin
-from xloader.loader.job_factory import JobFactory, Share
-from xloader.loader.process_messages import (
+from xloader.loader.batches.batch_origin import BatchOrigin
+from xloader.loader.processes.batch_finisher import BatchFinisher
+from xloader.loader.processes.process_messages import (
     BeginRun,
     Ended,
     EndRun,
@@ -55,8 +54,9 @@ from xloader.loader.process_messages import (
     StopProcess,
     forward_warnings,
 )
-from xloader.loader.process_setup import ProcessSetup
-from xloader.loader.rank_plan import RankPlan
+from xloader.loader.processes.process_setup import ProcessSetup
+from xloader.loader.ranks.job_factory import JobFactory, Share
+from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.sources.dask_cluster import compute_synchronously
 from xloader.transforms.packed_fields import stored_layouts
 

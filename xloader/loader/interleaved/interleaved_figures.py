@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
-from xloader.loader.advice import show_speed
-from xloader.loader.composed_run import NUM_HELD, ComposedProgress
-from xloader.loader.report import Report
+from xloader.loader.interleaved.composed_run import NUM_HELD, ComposedProgress
+from xloader.loader.reports.advice import show_speed
+from xloader.loader.reports.report import Report
 from xloader.planning.cost_figures import Figures, FigureTable
 from xloader.planning.explain import Explanation
 from xloader.planning.figure_words import FIGURE_WORDS

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.errors import OptionError
-from xloader.loader.batch import Batch
-from xloader.loader.batch_origin import BatchOrigin
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.batch_origin import BatchOrigin
 
 
 class Rows(list[tuple[Any, ...]]):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from xloader.errors import StateError
-from xloader.loader.cursor import Position
-from xloader.loader.state import VERSION, another_option, sign, unusable_state
+from xloader.loader.ranks.cursor import Position
+from xloader.loader.ranks.state import VERSION, another_option, sign, unusable_state
 from xloader.planning.interleaving import Interleaving
 
 _KEYS: Final = ("version", "epoch", "step", "interleave", "sets", "check")

@@ -20,7 +20,7 @@ from __future__ import annotations
 from xloader.core.nbytes import show_nbytes
 from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.errors import show_memory
-from xloader.loader.bottleneck import EpochEffort
+from xloader.loader.reports.bottleneck import EpochEffort
 
 _BUSY_CONSUMER = 0.1
 """Share of the epoch's time. A consumer that is busy for longer is mentioned beside the lock."""

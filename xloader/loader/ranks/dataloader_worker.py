@@ -9,8 +9,8 @@ from xloader.core.nans import NanWarner
 from xloader.engine.buffers import MakeMemory
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
-from xloader.loader.job_factory import JobFactory, Share
-from xloader.loader.rank_plan import RankPlan
+from xloader.loader.ranks.job_factory import JobFactory, Share
+from xloader.loader.ranks.rank_plan import RankPlan
 
 
 class Worker:

@@ -21,9 +21,9 @@ from xloader.errors import (
     MemoryBudgetError,
     OptionError,
 )
-from xloader.loader import explain_notes
-from xloader.loader.explain_notes import mixes_poorly, reads_often
-from xloader.loader.memory_advice import EnoughMemory, MemoryAdvice
+from xloader.loader.reports import explain_notes
+from xloader.loader.reports.explain_notes import mixes_poorly, reads_often
+from xloader.loader.reports.memory_advice import EnoughMemory, MemoryAdvice
 from xloader.planning.epoch import Epoch
 from xloader.planning.epoch_parts import EpochParts
 from xloader.planning.explain import Cached, Explanation, explain_epoch

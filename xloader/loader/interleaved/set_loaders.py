@@ -12,11 +12,11 @@ from xloader.core.options import LoaderOptions, usable_cores
 from xloader.core.output_dtypes import converted_dtype
 from xloader.core.ranks import World
 from xloader.errors import MemoryBudgetError
-from xloader.loader.composed_run import NUM_HELD
-from xloader.loader.interleaved_figures import SetShare
+from xloader.loader.interleaved.composed_run import NUM_HELD
+from xloader.loader.interleaved.interleaved_figures import SetShare
+from xloader.loader.interleaved.sample_sets import SampleSet, SampleSets
 from xloader.loader.loader import Loader
-from xloader.loader.rank_plan import RankPlan
-from xloader.loader.sample_sets import SampleSet, SampleSets
+from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.interleaving import Interleaving
 from xloader.planning.make_plan import make_budget
 from xloader.planning.memory_shares import share_memory

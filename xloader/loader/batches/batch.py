@@ -13,7 +13,7 @@ from xloader.core.axis import Ints
 from xloader.display.batch_cards import batch_card
 from xloader.display.sample_panels import draw_samples, plotted_rows
 from xloader.errors import OptionError, UnsupportedDataError
-from xloader.loader.batch_origin import BatchOrigin
+from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.recipe.names import SAMPLE
 from xloader.recipe.recipe import unknown
 from xloader.transforms.batch_datasets import show_labels

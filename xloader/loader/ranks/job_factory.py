@@ -24,9 +24,9 @@ from xloader.engine.buffers import Arrays, BatchPool, BlockPool, Fields, MakeMem
 from xloader.engine.job import Job
 from xloader.engine.step_needs import Walker
 from xloader.errors import MemoryBudgetError
-from xloader.loader.device_path import DevicePath
-from xloader.loader.rank_plan import RankPlan
-from xloader.loader.sample_names import SampleNames
+from xloader.loader.batches.device_path import DevicePath
+from xloader.loader.batches.sample_names import SampleNames
+from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Explanation, shared_blocks
 from xloader.planning.mixing import region_dim

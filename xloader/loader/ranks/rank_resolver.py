@@ -18,9 +18,9 @@ from typing import Any, Final
 from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World, find_world
 from xloader.errors import OptionError, RanksError, StateError
-from xloader.loader.cursor import Position
-from xloader.loader.rank_plan import RankPlan
-from xloader.loader.state import Saver, read_state
+from xloader.loader.ranks.cursor import Position
+from xloader.loader.ranks.rank_plan import RankPlan
+from xloader.loader.ranks.state import Saver, read_state
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
 

@@ -16,9 +16,9 @@ from xloader.core.nbytes import show_nbytes
 from xloader.display.time_bars import time_parts
 from xloader.errors import OptionError
 from xloader.html.cards import CardPart
-from xloader.loader.advice import show_rate, show_speed
-from xloader.loader.bottleneck import STAGES
-from xloader.loader.epoch_series import EpochSeries
+from xloader.loader.reports.advice import show_rate, show_speed
+from xloader.loader.reports.bottleneck import STAGES
+from xloader.loader.reports.epoch_series import EpochSeries
 from xloader.planning.cost_figures import Figures
 from xloader.planning.explain import Explanation
 from xloader.planning.figure_comparison import comparison_tables

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from xloader.engine.buffers import ArrayKind, BatchPool
 from xloader.errors import ClosedError
-from xloader.loader.batch import Batch
+from xloader.loader.batches.batch import Batch
 from xloader.planning.interleaving import Interleaving
 
 NUM_HELD = 2

@@ -12,11 +12,11 @@ from xloader.core.footprint import Group
 from xloader.core.options import usable_cores
 from xloader.engine.job import Delivery
 from xloader.engine.tally import Tally
-from xloader.loader.advice import advise
-from xloader.loader.bottleneck import EpochEffort
-from xloader.loader.epoch_bar import BarCounts
-from xloader.loader.epoch_series import EpochSeries, SeriesRecorder
-from xloader.loader.report import Report
+from xloader.loader.reports.advice import advise
+from xloader.loader.reports.bottleneck import EpochEffort
+from xloader.loader.reports.epoch_bar import BarCounts
+from xloader.loader.reports.epoch_series import EpochSeries, SeriesRecorder
+from xloader.loader.reports.report import Report
 from xloader.planning.budget import Budget
 from xloader.planning.explain import Explanation
 from xloader.planning.variable_figures import measured_variables, sum_variables

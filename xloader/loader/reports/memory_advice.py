@@ -20,8 +20,8 @@ from xloader.core.footprint import Footprint
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.errors import AmplificationWarning, MixingWarning, XloaderWarning, show_memory
-from xloader.loader.advice import show_given_memory
-from xloader.loader.explain_notes import mixes_poorly, reads_often
+from xloader.loader.reports.advice import show_given_memory
+from xloader.loader.reports.explain_notes import mixes_poorly, reads_often
 from xloader.planning.explain import Explanation
 from xloader.planning.plan import Plan
 

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from xloader.engine.buffers import Buffer, MakeMemory
 from xloader.engine.job import Delivery, Outbox
-from xloader.loader.batch import Batch
-from xloader.loader.batch_origin import BatchOrigin
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.transforms.outputs import Output
 from xloader.transforms.rng import Chance
 

@@ -21,7 +21,7 @@ from xloader.engine.step_needs import BatchRows
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import MOST_SECONDS
 from xloader.errors import ClosedError, ForkError
-from xloader.loader.process_messages import (
+from xloader.loader.processes.process_messages import (
     BeginRun,
     Ended,
     EndRun,
@@ -30,7 +30,7 @@ from xloader.loader.process_messages import (
     GrantSlot,
     Warned,
 )
-from xloader.loader.process_team import ProcessTeam
+from xloader.loader.processes.process_team import ProcessTeam
 
 
 class SlotTable:

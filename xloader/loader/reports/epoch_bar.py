@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from xloader.core.libraries import require_tqdm
-from xloader.loader.advice import show_rate
+from xloader.loader.reports.advice import show_rate
 
 _FORMAT = (
     "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}, "

@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 
 from xloader.core.options import divisors_of
 from xloader.errors import LanesError, MemoryBudgetError, OptionError, StateError
-from xloader.loader.cursor import Position
-from xloader.loader.fingerprint import describe_samples
-from xloader.loader.rank_plan import RankPlan
+from xloader.loader.ranks.cursor import Position
+from xloader.loader.ranks.fingerprint import describe_samples
+from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.make_plan import batch_nbytes
 from xloader.planning.plan import Plan
 

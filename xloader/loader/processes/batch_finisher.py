@@ -18,10 +18,10 @@ from xloader.engine.batch_slots import Slot
 from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.parcels import Parcel, pack
 from xloader.engine.skipped_rows import good_rows_for
-from xloader.loader.batch import Batch
-from xloader.loader.batch_origin import BatchOrigin
-from xloader.loader.process_messages import FinishedRows, SentError
-from xloader.loader.row_list import Rows
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.batch_origin import BatchOrigin
+from xloader.loader.batches.row_list import Rows
+from xloader.loader.processes.process_messages import FinishedRows, SentError
 
 Flags = NDArray[np.bool_]
 

@@ -25,8 +25,10 @@ from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World, find_world
 from xloader.display.loader_cards import draw_weights, loader_card, option_facts
 from xloader.errors import OptionError, StateError
-from xloader.loader.batch import Batch
-from xloader.loader.composed_run import (
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.row_list import Rows
+from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
+from xloader.loader.interleaved.composed_run import (
     NUM_HELD,
     ComposedProgress,
     ComposedRun,
@@ -34,22 +36,20 @@ from xloader.loader.composed_run import (
     HostRows,
     SetFeed,
 )
-from xloader.loader.cursor import Cursor, Position
-from xloader.loader.epoch_bar import NOTHING_YET, BarCounts, make_bar
-from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
-from xloader.loader.interleaved_figures import (
+from xloader.loader.interleaved.interleaved_figures import (
     InterleavedExplanation,
     InterleavedReport,
     find_set,
     report_of,
     summed,
 )
-from xloader.loader.interleaved_state import make_state, read_parts
+from xloader.loader.interleaved.interleaved_state import make_state, read_parts
+from xloader.loader.interleaved.sample_sets import SampleSets
+from xloader.loader.interleaved.set_loaders import SetLoaders
 from xloader.loader.loader import Loader
-from xloader.loader.rank_resolver import process_group
-from xloader.loader.row_list import Rows
-from xloader.loader.sample_sets import SampleSets
-from xloader.loader.set_loaders import SetLoaders
+from xloader.loader.ranks.cursor import Cursor, Position
+from xloader.loader.ranks.rank_resolver import process_group
+from xloader.loader.reports.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.planning.explain import Explanation
 from xloader.planning.interleaving import Interleaving
 from xloader.recipe.recipe import Recipe

@@ -23,11 +23,11 @@ from xloader.engine.buffers import Buffer, Fields
 from xloader.engine.shared_memory import SharedMemory
 from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
 from xloader.errors import ForkError, WorkersError
-from xloader.loader.engine_process import Wiring, run_process
-from xloader.loader.process_messages import Failed, Ready, StopProcess
-from xloader.loader.process_setup import ProcessSetup
-from xloader.loader.rank_plan import RankPlan
-from xloader.loader.script_import import refuse_while_importing
+from xloader.loader.processes.engine_process import Wiring, run_process
+from xloader.loader.processes.process_messages import Failed, Ready, StopProcess
+from xloader.loader.processes.process_setup import ProcessSetup
+from xloader.loader.processes.script_import import refuse_while_importing
+from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.transforms.packed_fields import PackedField, stored_layouts
 
 _ours: weakref.WeakSet[BaseProcess] = weakref.WeakSet()

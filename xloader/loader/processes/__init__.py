@@ -1,0 +1,1 @@
+"""Worker processes of a loader: their setup, messages and runs."""
