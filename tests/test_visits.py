@@ -13,9 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xloader
-from tests.ground import all_ids, footprints, line_footprint, plan_of, shuffle_of
+from tests.ground import (
+    all_ids,
+    box_footprint,
+    footprints,
+    line_footprint,
+    plan_of,
+    shuffle_of,
+)
 from tests.test_lane_order import paces
 from tests.test_search import amplification, mixing, room_for
+from xloader.core.footprint import Footprint
 from xloader.order.shuffle import Pace
 from xloader.order.visits import Visits
 from xloader.planning.epoch import Epoch
@@ -159,3 +167,29 @@ def test_a_run_goes_on_within_a_pass(samples: tuple[xloader.Samples, CountingSto
         again.load_state_dict(state)
         with again:
             assert before + [batch.ids.tolist() for batch in again] == whole
+
+
+@pytest.mark.parametrize(
+    ("footprint", "room", "batch"),
+    [
+        # A batch of 32 takes samples of as many tiles, however a tile's 1000 samples are parted.
+        (line_footprint(2_000_000, 1000, 1), 17 * 1000, 32),
+        (line_footprint(2_000_000, 1000, 1), 800 * 1000, 32),
+        (box_footprint((240, 240), (24, 24), (1, 1)), 6 * 576, 16),
+    ],
+)
+def test_no_reads_are_spent_where_they_buy_no_mixing(
+    footprint: Footprint, room: int, batch: int
+) -> None:
+    plans = [
+        find_plan(footprint, room_for(room), PlanGoal(batch, 1, allowed))
+        for allowed in (1.05, 2.0, 4.0)
+    ]
+    assert [plan.pace for plan in plans] == [plans[0].pace] * 3
+
+
+@pytest.mark.parametrize("allowed", [2.0, 3.0, 8.0])
+def test_visits_need_no_runs_where_tiles_share_nothing(allowed: float) -> None:
+    footprint, room = line_footprint(23_040, 256, 1), room_for(4 * 256)
+    plan = find_plan(footprint, room, PlanGoal(32, 1, allowed))
+    assert plan.pace.visits > 1 == plan.pace.run

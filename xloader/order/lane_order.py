@@ -12,7 +12,7 @@ over an interval of keys. A sample's *rank* counts the samples of its entry, and
     entry 2               |---x-----x-----x-----x--|        start 2
     slot      0     1     2     3     4     5               a slot is one unit of key
 
-The order is the samples sorted by key; samples with equal keys are sorted by cohort and then rank.
+The order is the samples sorted by key; samples with equal keys by cohort, entry and then rank.
 A *place* is an index into the order. The number of samples before a key follows from arithmetic.
 So the order can be made in segments, from any place on, and nothing is stored for each sample.
 """

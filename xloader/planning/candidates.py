@@ -157,6 +157,8 @@ class CandidateSearch:
         The mixing of a full shuffle.
     visits : int
         Passes over the tiles.
+    may_run : bool
+        Whether neighbouring tiles share windows or chunks. If not, runs would only mix less.
     """
 
     footprint: Footprint
@@ -166,6 +168,7 @@ class CandidateSearch:
     run_dim: int
     full: float
     visits: int = 1
+    may_run: bool = True
 
     def with_visits(self, visits: int) -> CandidateSearch:
         """The search among plans with another number of visits, on the same reduced model."""
@@ -333,7 +336,7 @@ class CandidateSearch:
     def _looks(self) -> Iterator[tuple[float, int]]:
         """Shares of streams to try, with the largest spread of each; a share of 0 has no runs."""
         most = self._most if self.goal.spread is None else self.goal.spread
-        is_line = self.cohorts.pieces[self.run_dim].num_homes == 1
+        is_line = not self.may_run or self.cohorts.pieces[self.run_dim].num_homes == 1
         has_companions = self._reach > most
         # Without runs, chunks of straddling windows are read again. In a subset these may be few.
         is_loose = self.footprint.subset is not None or self.goal.max_amplification > 1.2

@@ -31,6 +31,12 @@ _AS_GOOD = 0.95
 Without it, none of 350 plans changed, but plans of patches took up to four times as long to find.
 """
 
+_WORTH_READING: Final = 1.03
+"""The mixing that several visits must reach, as a multiple of the best with fewer reads.
+
+Each visit reads all chunks again. Mixing measured on a few batches may be off by as much.
+"""
+
 _STRICT_READS: Final = PlanGoal.max_amplification
 """The reads a chunk above which a plan is compared with the best one that reads less.
 
@@ -66,8 +72,12 @@ class TilingSearch:
     @cached_property
     def full(self) -> float:
         """The mixing of a full shuffle."""
-        batch_size = self.goal.global_batch // self.goal.lanes * model_lanes(self.goal.lanes)
-        return full_mixing(self.footprint, region_dim(self.footprint), batch_size)
+        return full_mixing(self.footprint, region_dim(self.footprint), self._batch_size)
+
+    @property
+    def _batch_size(self) -> int:
+        """Samples of a batch of the model, which may have fewer lanes."""
+        return self.goal.global_batch // self.goal.lanes * model_lanes(self.goal.lanes)
 
     @cached_property
     def run_dim(self) -> int:
@@ -105,18 +115,30 @@ class TilingSearch:
         mixing = best.mixing if self.goal.allows(best) else 0.0
         found: list[Candidate] = []
         for sizes in dict.fromkeys([self.finest.sizes, best.plan.pace.tiling]):
-            search = self._of(self._tiling(sizes), self.goal)
+            tiling = self._tiling(sizes)
+            search = self._of(tiling, self.goal)
             for visits in _numbers_up_to(most):
                 if mixing >= NEARLY_FULL * self.full:
                     return found
-                more = search.with_visits(visits).find(least_mixing=max(mixing, 1e-9))
-                found += more
-                mixing = max([mixing, *(own.mixing for own in more)])
+                wanted = _WORTH_READING * mixing
+                if mixing + self._gain(tiling, visits) < wanted:
+                    continue
+                more = search.with_visits(visits).find(least_mixing=max(wanted, 1e-9))
+                found += [own for own in more if own.mixing >= wanted]
+                mixing = max([mixing, *(own.mixing for own in found)])
         return found
 
     def best(self, candidates: list[Candidate]) -> Candidate:
         """The best candidate by the rules of `find_plan`."""
         return best_of(candidates, self.goal, self.full)
+
+    def _gain(self, tiling: Tiling, visits: int) -> float:
+        """The most regions by which several visits can better a batch in the middle of an epoch.
+
+        While a batch is made, so many more tiles come in than with one visit.
+        """
+        per_tile = self.footprint.num_samples / tiling.cohorts.num_used_tiles
+        return self._batch_size * (visits - 1) / per_tile
 
     @property
     def _most_visits(self) -> int:
@@ -143,7 +165,10 @@ class TilingSearch:
 
     def _of(self, tiling: Tiling, goal: PlanGoal) -> CandidateSearch:
         """The search among the plans of one tiling."""
-        return CandidateSearch(self.footprint, self.budget, goal, tiling, self.run_dim, self.full)
+        return CandidateSearch(
+            *(self.footprint, self.budget, goal, tiling, self.run_dim, self.full),
+            may_run=bool(self.near),
+        )
 
     def _tiling(self, sizes: tuple[int, ...]) -> Tiling:
         is_finest = sizes == self.finest.sizes
