@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from xloader.order.shuffle import Pace
 from xloader.planning.budget import Budget
@@ -71,6 +72,15 @@ class PlanGoal:
         )
 
 
+WORTH_READING: Final = 1.05
+"""The mixing that a plan which reads far more must reach, as a multiple of the other's.
+
+Mixing is measured on a few batches of a model, and may be off by nearly as much.
+"""
+
+_FAR_LESS: Final = 0.8
+"""The share of the reads of a plan below which another plan reads far less."""
+
 Rank = Callable[[Candidate], tuple[int, float, float]]
 
 
@@ -91,11 +101,17 @@ def preference(goal: PlanGoal, full: float) -> Rank:
 def best_of(candidates: list[Candidate], goal: PlanGoal, full: float) -> Candidate:
     """The candidate with the fewest reads among those nearly as good as the preferred one.
 
-    Nearly as good are candidates of the same class of `preference` that mix within 1 % of it.
+    Nearly as good are candidates of the same class of `preference` that mix within 1 % of it, or
+    within a few per cent if they read far less.
     """
     rank = preference(goal, full)
     best = min(candidates, key=rank)
-    alike = [
-        c for c in candidates if rank(c)[0] == rank(best)[0] and c.mixing >= 0.99 * best.mixing
-    ]
+
+    def is_alike(other: Candidate) -> bool:
+        """Whether another candidate is nearly as good as the best one."""
+        reads_far_less = other.amplification <= _FAR_LESS * best.amplification
+        share = 1 / WORTH_READING if reads_far_less else 0.99
+        return rank(other)[0] == rank(best)[0] and other.mixing >= share * best.mixing
+
+    alike = [candidate for candidate in candidates if is_alike(candidate)]
     return min(alike, key=lambda c: (c.amplification, -c.mixing))

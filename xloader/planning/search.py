@@ -65,7 +65,7 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
         return goal.plan(pace, budget, budget.lane_nbytes, 0, is_resident=True)
     near = neighbour_dims(footprint, cohorts)
     plain = None if near else _plain_plan(footprint, cohorts, finest.need_nbytes, budget, goal)
-    if plain is not None and not _is_worth_visits(plain, footprint, cohorts):
+    if plain is not None and not _may_gain_by_visits(plain, footprint, cohorts):
         return plain
     search = TilingSearch(footprint, budget, goal, finest, near)
     candidates = search.find() if plain is None else search.measured(plain)
@@ -76,14 +76,14 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
             allowed="a smaller spread, or None",
             remedy="leave spread= out, or raise memory=",
         )
-    best = search.best(candidates + search.with_visits(candidates)).plan
+    best = search.best(candidates + search.find_visits(candidates)).plan
     draws = _DRAWS if best.pace.draws > 1 else 1
     pace = dataclasses.replace(best.pace, draws=draws)
     return dataclasses.replace(best, pace=pace, max_amplification=goal.max_amplification)
 
 
-def _is_worth_visits(plan: Plan, footprint: Footprint, cohorts: Cohorts) -> bool:
-    """Whether several visits are allowed, and mix better than a plan without runs."""
+def _may_gain_by_visits(plan: Plan, footprint: Footprint, cohorts: Cohorts) -> bool:
+    """Whether several visits are allowed, and one is not a full shuffle already."""
     is_full = plan.pace.spread >= cohorts.num_tiles or footprint.num_samples == cohorts.num_tiles
     return plan.max_amplification >= LEAST_VISITS and not is_full
 

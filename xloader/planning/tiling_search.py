@@ -14,7 +14,7 @@ from xloader.core.footprint import Footprint
 from xloader.order.cohorts import Cohorts, leading_axis
 from xloader.planning.budget import Budget
 from xloader.planning.candidates import NEARLY_FULL, CandidateSearch, Tiling
-from xloader.planning.goal import PlanGoal, best_of
+from xloader.planning.goal import WORTH_READING, PlanGoal, best_of
 from xloader.planning.mixing import full_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import Candidate, model_lanes
@@ -29,12 +29,6 @@ _AS_GOOD = 0.95
 """The fraction of the best mixing so far that the first candidates of a tiling must reach.
 
 Without it, none of 350 plans changed, but plans of patches took up to four times as long to find.
-"""
-
-_WORTH_READING: Final = 1.03
-"""The mixing that several visits must reach, as a multiple of the best with fewer reads.
-
-Each visit reads all chunks again. Mixing measured on a few batches may be off by as much.
 """
 
 _STRICT_READS: Final = PlanGoal.max_amplification
@@ -106,7 +100,7 @@ class TilingSearch:
         assert found is not None, "without runs, the most bytes of a tile say what fits"
         return [found]
 
-    def with_visits(self, candidates: list[Candidate]) -> list[Candidate]:
+    def find_visits(self, candidates: list[Candidate]) -> list[Candidate]:
         """Candidates with several visits that mix better than those with one."""
         most = min(int(self.goal.max_amplification), self._most_visits)
         if most < LEAST_VISITS:
@@ -120,7 +114,7 @@ class TilingSearch:
             for visits in _numbers_up_to(most):
                 if mixing >= NEARLY_FULL * self.full:
                     return found
-                wanted = _WORTH_READING * mixing
+                wanted = WORTH_READING * mixing
                 if mixing + self._gain(tiling, visits) < wanted:
                     continue
                 more = search.with_visits(visits).find(least_mixing=max(wanted, 1e-9))

@@ -203,8 +203,9 @@ class Advice:
         ]
         if not self.proposals:
             found.append(
-                "Today's chunks are as good as it gets for these samples and this loader: none of "
-                f"{self.num_plans} other shapes is clearly better."
+                f"None of {self.num_plans} other shapes is clearly better in something (mixing, "
+                "bytes read, speed, number of objects) and as good in the rest. Smaller chunks may "
+                "mix better and read more slowly."
             )
         return (*found, self._assumptions())
 

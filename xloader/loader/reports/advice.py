@@ -126,14 +126,17 @@ def show_rate(nbytes: float) -> str:
 
 
 def show_given_memory(nbytes: int) -> str:
-    """The option ``memory`` as it was given, to one digit; `show_memory` rounds a need up.
+    """The option ``memory`` as it was given, exactly; `show_memory` rounds a need up.
 
     Examples
     --------
-    >>> show_given_memory(3 << 29)
-    'memory="1.5GiB"'
+    >>> show_given_memory(3 << 29), show_given_memory(1152 << 10), show_given_memory(100_000)
+    ('memory="1.5GiB"', 'memory="1152KiB"', 'memory=100000')
     """
-    return f'memory="{show_nbytes(nbytes).replace(" ", "")}"'
+    unit = 1 << 10 * min((nbytes.bit_length() - 1) // 10, 4)
+    if 10 * nbytes % unit == 0:
+        return f'memory="{show_nbytes(nbytes).replace(" ", "")}"'
+    return f'memory="{nbytes >> 10}KiB"' if nbytes % 1024 == 0 else f"memory={nbytes}"
 
 
 def _of_consumer(effort: EpochEffort) -> str:

@@ -13,7 +13,7 @@ from xloader.planning.cost_figures import FigureTable
 from xloader.planning.figure_tables import TitledTable
 from xloader.planning.figure_words import FIGURE_WORDS
 
-_HEADS: Final = ("variable", "ratio", "standard error", "effective batch", "elements", "left out")
+_HEADS: Final = ("variable", "ratio", "standard error", "effective batch", "looked at", "left out")
 
 _RATIO: Final = (
     "the variance of the means of batches, divided by that of a full shuffle: 1 if batches are as "
@@ -24,10 +24,13 @@ _EFFECTIVE: Final = (
 )
 _WORDS: Final[Mapping[str, str]] = {
     "ratio": _RATIO,
-    "standard error": "how far the ratio of other batches, or of another epoch, lies from this one",
+    "standard error": (
+        "how far the ratio of other batches of this epoch lies from this one; epochs may differ by "
+        "more"
+    ),
     "effective batch": _EFFECTIVE,
     "reads": FIGURE_WORDS["reads"],
-    "elements": "elements of each sample that were looked at, evenly over the sample",
+    "looked at": "elements of each sample that were looked at, evenly over the sample",
     "left out": "elements that were left out, as they are NaN or infinite in some sample",
 }
 """By heading, what is meant, for cards."""
@@ -90,7 +93,8 @@ class BatchVariance(FigureTable):
         the mean of their ratios. NaN if no variable varies.
     standard_error : float
         Standard error of the ratio, by the jackknife over batches: how far the ratio of other
-        batches, or of another epoch, lies from this one. NaN for fewer than three batches.
+        batches of this epoch lies from this one. Epochs may differ by more. NaN for fewer than
+        three batches.
     effective_batch_size : float
         ``batch_size / ratio``: the number of samples, drawn at random, whose mean varies as much
         as that of a batch.
