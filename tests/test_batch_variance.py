@@ -418,5 +418,5 @@ def test_the_text_has_the_figures():
     ]
     assert found.metrics()["xloader/effective_batch_size"] == 5.0
     explained = set(re.findall(r'title="[^"]+">([^<]+)</th>', found._repr_html_()))
-    heads = {"standard error", "elements", "left out"}
+    heads = {"standard error", "looked at", "left out"}
     assert explained == {"ratio", "effective batch", "reads"} | heads

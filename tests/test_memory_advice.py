@@ -43,7 +43,7 @@ def test_batches_that_mix_poorly() -> None:
     told = explain(samples, "100kB")
     note = note_of(told)
     assert note.startswith(
-        f'batches mix {told.mixing:.1f} of {told.full_mixing:.1f} regions with memory="97.7KiB": '
+        f'batches mix {told.mixing:.1f} of {told.full_mixing:.1f} regions with memory="100kB": '
     )
     enough = explain(samples, memory_in(note))
     assert f"would mix {enough.mixing:.1f} and read each chunk " in note
@@ -59,7 +59,7 @@ def test_chunks_that_are_read_several_times() -> None:
     note = note_of(told)
     reads = f"reads every chunk {told.read_amplification:.1f} times"
     assert note.startswith(
-        f'a window of 201 at stride 1 on chunks of 10 along time with memory="117.2KiB" {reads}'
+        f'a window of 201 at stride 1 on chunks of 10 along time with memory="120kB" {reads}'
     )
     enough = explain(samples, memory_in(note))
     assert enough.read_amplification <= 1.05

@@ -192,4 +192,6 @@ def test_no_reads_are_spent_where_they_buy_no_mixing(
 def test_visits_need_no_runs_where_tiles_share_nothing(allowed: float) -> None:
     footprint, room = line_footprint(23_040, 256, 1), room_for(4 * 256)
     plan = find_plan(footprint, room, PlanGoal(32, 1, allowed))
-    assert plan.pace.visits > 1 == plan.pace.run
+    assert plan.pace.run == 1
+    # Two visits mix hardly better than one here.
+    assert (plan.pace.visits > 1) == (allowed > 2)

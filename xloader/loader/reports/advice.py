@@ -131,12 +131,15 @@ def show_given_memory(nbytes: int) -> str:
     Examples
     --------
     >>> show_given_memory(3 << 29), show_given_memory(1152 << 10), show_given_memory(100_000)
-    ('memory="1.5GiB"', 'memory="1152KiB"', 'memory=100000')
+    ('memory="1.5GiB"', 'memory="1152KiB"', 'memory="100kB"')
     """
     unit = 1 << 10 * min((nbytes.bit_length() - 1) // 10, 4)
     if 10 * nbytes % unit == 0:
         return f'memory="{show_nbytes(nbytes).replace(" ", "")}"'
-    return f'memory="{nbytes >> 10}KiB"' if nbytes % 1024 == 0 else f"memory={nbytes}"
+    for unit, name in ((1 << 10, "KiB"), (1000, "kB")):
+        if nbytes % unit == 0:
+            return f'memory="{nbytes // unit}{name}"'
+    return f"memory={nbytes}"
 
 
 def _of_consumer(effort: EpochEffort) -> str:
