@@ -234,8 +234,7 @@ class BatchSums:
         for the finite number of samples, ``1 - B / (n * B)``, cancels against ``K - 1`` in place of
         ``K``: means of batches without common samples vary among each other by ``S2 / B``. If all
         batches are taken, the ratio is exact for the epoch. The standard error is that of the
-        jackknife over batches: how far the ratio of other batches, or of another epoch, lies from
-        this one.
+        jackknife over batches: how far the ratio of other batches of the epoch lies from this one.
 
         Parameters
         ----------

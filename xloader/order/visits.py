@@ -23,7 +23,7 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, draw, permutation
 from xloader.core.footprint import expand_ranges
-from xloader.order.cohorts import Cohorts, is_first
+from xloader.order.cohorts import Cohorts, digit_order, is_first
 from xloader.order.runs import RUN_ORDER, RUN_TURNS, gaps_between, lay_out
 
 
@@ -89,7 +89,7 @@ class Visits:
         pass_of = (number * num_passes + passes_drawn.astype(np.int64)[row]) // own
         first_rank = (number * count[row] + drawn) // own
         num_ranks = ((number + 1) * count[row] + drawn) // own - first_rank
-        by_pass = np.argsort(pass_of, kind="stable")
+        by_pass = digit_order(pass_of, num_passes)
         edges = np.searchsorted(pass_of[by_pass], np.arange(num_passes + 1))
         return cls(row[by_pass], first_rank[by_pass], num_ranks[by_pass], edges)
 

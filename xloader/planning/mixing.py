@@ -18,6 +18,7 @@ from xloader.core.axis import Axis, Ints
 from xloader.core.counter_rng import derive_key, draw_below
 from xloader.core.footprint import Footprint
 from xloader.order.cohorts import cut_cohorts, distinct_near, leading_axis
+from xloader.order.places import take_places
 from xloader.order.protocol import AnyOrder
 
 REGION_CHUNKS = 4
@@ -25,7 +26,6 @@ REGION_CHUNKS = 4
 
 _EXACT_SAMPLES = 1 << 17
 _NUM_SPOTS = 8
-_PIECE_SIZE = 1 << 13
 
 
 def region_dim(footprint: Footprint) -> int:
@@ -269,7 +269,7 @@ def _lane_rows(
         Regions, -1 for rows beyond the end of the lane.
     """
     size = num_batches * share
-    found = [_places(lane, spot * share, size) for spot in spots.tolist()]
+    found = [take_places(lane, spot * share, size) for spot in spots.tolist()]
     entries, ranks = (np.concatenate(part) for part in zip(*found, strict=True))
     rows = np.full((len(spots), size), -1, np.int64)
     ends = np.array([len(part) for part, _ in found])
@@ -290,20 +290,6 @@ def _regions(footprint: Footprint, dim: int, lane: AnyOrder, entries: Ints, rank
         return of_entry[which]
     positions = footprint.positions_of(lane.ids(entries, ranks))
     return regions_of(footprint, dim, tuple(positions.T))
-
-
-def _places(lane: AnyOrder, begin: int, size: int) -> tuple[Ints, Ints]:
-    """Entries and ranks of ``size`` samples of a lane from place ``begin`` on, fewer at its end."""
-    entries: list[Ints] = []
-    ranks: list[Ints] = []
-    for some_entries, some_ranks in lane.places(begin, min(size, _PIECE_SIZE)):
-        entries.append(some_entries[:size])
-        ranks.append(some_ranks[:size])
-        size -= len(entries[-1])
-        if size == 0:
-            break
-    none = np.zeros(0, np.int64)
-    return np.concatenate([none, *entries]), np.concatenate([none, *ranks])
 
 
 def _chance_of_one(size: int, total: int, num_draws: int) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from xloader.core.axis import Ints
-from xloader.order.protocol import AnyOrder
+from xloader.order.places import take_places
 from xloader.planning.epoch import Epoch
 from xloader.planning.remainder import Remainder
 
@@ -59,7 +59,7 @@ def rows_of_steps(
         for step in steps:
             # A step that is made again is not delivered.
             begin = (sublanes.num_again_of(number) + step) * sublanes.share
-            places.append(_places(order, begin, min(sublanes.share, end - begin)))
+            places.append(take_places(order, begin, min(sublanes.share, end - begin)))
         # All steps at once: names cost as much for a few samples as for many.
         entries, ranks = (np.concatenate(own) for own in zip(*places, strict=True))
         ids, times = order.identify(entries, ranks)
@@ -68,19 +68,6 @@ def rows_of_steps(
         for rows, *own in zip(found, np.split(ids, cuts), np.split(times, cuts), strict=True):
             rows.append((own[0], own[1]))
     return [_joined(rows) for rows in found]
-
-
-def _places(order: AnyOrder, begin: int, size: int) -> tuple[Ints, Ints]:
-    """Entry and rank of each of ``size`` samples from a place on."""
-    entries, ranks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    if size > 0:
-        for some_entries, some_ranks in order.places(begin, size):
-            entries.append(some_entries[:size])
-            ranks.append(some_ranks[:size])
-            size -= len(entries[-1])
-            if size <= 0:
-                break
-    return np.concatenate(entries), np.concatenate(ranks)
 
 
 def _joined(rows: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints | None]:
