@@ -113,6 +113,30 @@ def test_no_traceback_is_shown_when_the_process_ends(broken):
     assert len(done.stderr.splitlines()) == 2, done.stderr
 
 
+def test_work_beside_an_error_is_not_told_when_the_process_ends():
+    # What zarr leaves of a group that it opens depends on which array fails first.
+    code = """
+import asyncio
+from xloader.cli.endings import plain_endings
+from xloader.errors import XloaderError
+
+async def fail():
+    raise OSError
+
+async def leave():
+    asyncio.create_task(fail())
+    await asyncio.sleep(0)
+    asyncio.create_task(asyncio.sleep(9))
+    raise XloaderError("The first error")
+
+loop = asyncio.new_event_loop()
+with plain_endings():
+    loop.run_until_complete(leave())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "Error: The first error.\n")
+
+
 def test_explain_of_broken_values_predicts_the_reads_and_a_job_names_the_chunk(tmp_path):
     store = write(tmp_path / "values.zarr", ("absent", "short", "whole"))
     break_values(store)

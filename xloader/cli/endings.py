@@ -30,6 +30,10 @@ FAILED: Final = 2
 INTERRUPTED: Final = 130
 
 _ASYNCIO: Final = logging.getLogger("asyncio")
+_BESIDE_AN_ERROR: Final = (
+    "Task exception was never retrieved",
+    "Task was destroyed but it is pending!",
+)
 
 
 @contextmanager
@@ -102,12 +106,12 @@ def end_incomplete(message: str) -> None:
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
-    """Whether a record is shown: not if it is a further error beside the one that is raised.
+    """Whether a record is shown: not if it is about work beside the error that is raised.
 
-    zarr opens arrays at the same time. If several of them fail, it raises the first error, and
-    asyncio logs the others with their tracebacks, some of them when the process ends.
+    zarr opens arrays at the same time, and raises the first error. asyncio logs those of other
+    arrays with their tracebacks, and arrays that were still being opened when the process ended.
     """
-    return not record.getMessage().startswith("Task exception was never retrieved")
+    return not record.getMessage().startswith(_BESIDE_AN_ERROR)
 
 
 class _OncePerText:
