@@ -176,6 +176,12 @@ class JobFactory:
                 for part in layout.parts
             },
         }
+        source, variables = rank_plan.recipe.source, rank_plan.footprint.variables
+        ways = {source.is_waiting(name) for name in variables}
+        in_flight = rank_plan.plan.budget.in_flight_nbytes
+        # Threads may read some variables while others are fetched ahead: each way gets half.
+        self._in_flight_nbytes = in_flight // self._share.num_processes // len(ways)
+        self._num_lent = 0 if any(ways) else self._count_lent()
         self._block_table: BlockTable | None = None
         self._pool: BlockPool
         self._fields: Fields
@@ -214,7 +220,8 @@ class JobFactory:
             make_memory = self._device_path.make_memory(own.num_steps)
         # Beside those under way, the user holds a batch. Where it is on a device, its memory here
         # is free again.
-        self._fields = Fields(self._layouts, rows, self._num_ready + 2, make_memory or BatchPool)
+        num_batches = self._num_ready + self._num_lent + 2
+        self._fields = Fields(self._layouts, rows, num_batches, make_memory or BatchPool)
 
     def clear(self) -> None:
         """Release all memory. Reports of earlier epochs still count it."""
@@ -255,14 +262,14 @@ class JobFactory:
                 given=f"{peak} bytes of chunks",
                 minimum_nbytes=plan.budget.minimum_nbytes(peak),
             )
-        # Threads may read some variables while others are fetched ahead: each way gets half.
-        num_ways = len({recipe.source.is_waiting(name) for name in footprint.variables})
+        # If an epoch loads less than may be in flight, its plan counts only what it loads.
+        num_lent = self._num_lent if peak >= self._in_flight_nbytes else 0
         parts = EngineParts.of(
             recipe,
             self._layouts,
             footprint,
             self._fields,
-            plan.budget.in_flight_nbytes // self._share.num_processes // num_ways,
+            self._in_flight_nbytes - num_lent * plan.budget.batch_nbytes,
             self._num_cores,
             recipe.retry_policy.but(options.read_timeout, options.max_retries),
             self._packings,
@@ -284,13 +291,28 @@ class JobFactory:
             parts=parts,
             finish=self._finish(epoch.epoch),
             is_padded=options.world.world_size > 1,
-            prefetch=self._num_ready,
+            prefetch=self._num_ready + num_lent,
             pool=self._pool,
             block_table=block_table,
             is_resident=plan.is_resident,
             on_error=options.on_error,
             outbox=None if self._device_path is None else self._device_path.outbox(),
         )
+
+    def _count_lent(self) -> int:
+        """Number of batches that are made ahead in memory for bytes in flight that nothing uses.
+
+        With more batches to gather, threads wait less for each other. At most as many again are
+        made ahead as were asked for. All memory together stays what the plan says.
+        """
+        plan, most = self._rank_plan.plan, self._in_flight_nbytes
+        is_plain = self._share.make_memory is None and self._device_path is None
+        max_chunk_nbytes = self._rank_plan.footprint.max_chunk_nbytes
+        num_threads = min(self._num_cores, most // max_chunk_nbytes)
+        if not is_plain or plan.is_resident or num_threads < 2:
+            return 0
+        spare_nbytes = most - num_threads * max_chunk_nbytes
+        return min(self._num_ready, spare_nbytes // 2 // plan.budget.batch_nbytes)
 
     def _finish(self, epoch: int) -> BatchFinish:
         """The steps between a gathered batch of an epoch and a delivered one."""
