@@ -318,13 +318,11 @@ def test_requests_wait_for_others_while_the_workers_have_enough(client: Any, tmp
         for n in range(8)
     ]
     try:
-        for number, thread in enumerate(threads):
+        # With two workers, the fourth and the fifth one wait for the sixth.
+        states = [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (6, 0), (6, 1), (6, 2)]
+        for thread, state in zip(threads, states, strict=True):
             thread.start()
-            wait_until(lambda n=number: len(requests._out) + len(requests._waiting) > n)
-            # With two workers, the fourth and the fifth one wait for the sixth.
-            if number == 5:
-                wait_until(lambda: len(requests._out) == 6)
-        assert [len(requests._out), len(requests._waiting)] == [6, 2]
+            wait_until(lambda s=state: (len(requests._out), len(requests._waiting)) == s)
     finally:
         gate.touch()
     for thread in threads:
