@@ -73,6 +73,7 @@ class EngineParts:
         num_cores: int,
         retry_policy: RetryPolicy,
         packings: Mapping[str, Packing | None] = NO_PACKINGS,
+        lent_nbytes: int = 0,
     ) -> EngineParts:
         """Make the parts for the samples of a recipe.
 
@@ -96,19 +97,26 @@ class EngineParts:
         packings : mapping of str to (Packing or None)
             For some variables, the packing to use in place of their own; None to copy the stored
             numbers as they are. The layouts then have the stored dtype.
+        lent_nbytes : int, optional
+            Part of the bytes in flight that batches hold, if there are several threads. It changes
+            bundles only where one would take more than half of the rest: their size decides how
+            evenly threads are busy.
         """
         num_threads = min(num_cores, in_flight_nbytes // footprint.max_chunk_nbytes)
+        left_nbytes, bundle_nbytes = in_flight_nbytes - lent_nbytes, in_flight_nbytes // num_threads
+        if lent_nbytes:
+            bundle_nbytes = min(bundle_nbytes, left_nbytes // 2)
         stored = stored_variables(recipe, footprint)
         for name, packing in packings.items():
             stored[name] = replace(stored[name], packing=packing)
         return cls(
             footprint,
             fields,
-            BlockReader(recipe.source, stored, in_flight_nbytes // num_threads, retry_policy),
+            BlockReader(recipe.source, stored, bundle_nbytes, retry_policy),
             Gatherer(footprint, layouts, fields, stored),
             Borders(footprint.windows, layouts),
             num_threads,
-            in_flight_nbytes,
+            left_nbytes,
             retry_policy,
         )
 

@@ -51,8 +51,8 @@ class BlockMemory:
 
         Half of the memory is never lent, and one thread needs less. So one can always read.
         """
-        lent, in_flight = self._num_lent(0), self._tally.flight_nbytes
-        is_free = lent <= 0 or not in_flight
+        lent, in_flight = max(self._num_lent(0), 0), self._tally.flight_nbytes
+        is_free = not (self._is_lent and in_flight)
         return is_free or lent + in_flight + room_nbytes <= self._in_flight_nbytes
 
     def _num_lent(self, nbytes: int) -> int:

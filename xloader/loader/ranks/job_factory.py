@@ -269,10 +269,11 @@ class JobFactory:
             self._layouts,
             footprint,
             self._fields,
-            self._in_flight_nbytes - num_lent * plan.budget.batch_nbytes,
+            self._in_flight_nbytes,
             self._num_cores,
             recipe.retry_policy.but(options.read_timeout, options.max_retries),
             self._packings,
+            num_lent * plan.budget.batch_nbytes,
         )
         walker = Walker(
             *(footprint, parts.gatherer.accesses, lanes, plan.lane_share),
