@@ -327,10 +327,20 @@ def test_a_client_is_needed(samples: xloader.Samples):
 def test_a_client_that_is_closed(client: Any, samples: xloader.Samples, tmp_path: Path):
     # Through a closed client, nothing on the scheduler can be removed any more.
     options = {**OPTIONS, "path": tmp_path / "job"}
+
+    def linger(loader: Any) -> None:
+        (tmp_path / f"begun-{loader.rank}").touch()
+        time.sleep(2)
+
+    def close() -> None:
+        while len(list(tmp_path.glob("begun-*"))) < 2:
+            time.sleep(0.01)
+        own.close()
+
     with distributed.Client(client.scheduler.address, set_as_default=False) as own:
-        threading.Timer(0.5, own.close).start()
+        threading.Thread(target=close).start()
         with pytest.raises(ClusterError, match="while running ranks"):
-            xloader.dask.run(lambda loader: time.sleep(2), samples, client=own, **options)
+            xloader.dask.run(linger, samples, client=own, **options)
         with pytest.raises(OptionError, match="client that was closed"):
             xloader.dask.run(gather, samples, client=own, **OPTIONS)
         with pytest.raises(OptionError, match="client that was closed"):
