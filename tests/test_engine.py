@@ -66,8 +66,8 @@ def window(store: Store) -> xloader.Samples:
     return xloader.open(store).window(time=1).field("all", ["t", "u"])
 
 
-def threads_of_runs() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("xloader-")]
+def threads_of_runs() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("xloader-")]
 
 
 def check(loader: xloader.Loader, ds: xr.Dataset) -> int:
@@ -326,8 +326,11 @@ def test_closing_in_the_midst_of_fetching_leaves_no_thread() -> None:
     with window(LatencyStore(store_of(ds), 0.01)).loader(batch_size=4, memory="1MiB") as loader:
         iterator: Any = iter(loader)
         next(iterator)
-        assert any("fetch" in name for name in threads_of_runs())
+        assert any("fetch" in thread.name for thread in threads_of_runs())
         iterator.close()
+        # `close` waits for a second and a half, which may be too short on a busy machine.
+        for thread in threads_of_runs():
+            thread.join(GUARD)
         assert not threads_of_runs()
         with pytest.raises(ClosedError):
             iterator.run.take()

@@ -244,7 +244,7 @@ def client() -> Iterator[Any]:
     settings = {"processes": False, "n_workers": 1, "threads_per_worker": 2}
     with (
         warnings.catch_warnings(),
-        distributed.LocalCluster(**settings, dashboard_address=None) as cluster,
+        distributed.LocalCluster(**settings, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         warnings.simplefilter("ignore")

@@ -118,7 +118,7 @@ def run(
     >>> samples = xloader.open(ds).window(time=2)
     >>> def total(loader):
     ...     return sum(float(batch.t2m[~batch.is_padding].sum()) for batch in loader)
-    >>> with LocalCluster(2, processes=False, dashboard_address=None) as cluster:
+    >>> with LocalCluster(2, processes=False, dashboard_address=":0") as cluster:
     ...     with Client(cluster):
     ...         sums = xloader.dask.run(total, samples, world_size=2, output="numpy")
     >>> len(sums), sum(sums), float(ds.t2m.sum())
