@@ -24,7 +24,7 @@ from xloader.errors import (
     TransformError,
 )
 from xloader.jobs.cluster_tasks import ClusterTasks, find_cluster
-from xloader.sources.dask_cluster import active_client
+from xloader.sources.dask_cluster import active_client, cluster_errors, result_of
 
 
 def add(shared: int, unit: int) -> tuple[int, int]:
@@ -129,6 +129,36 @@ def test_a_client_that_is_closed(client_to_close: Any):
     with pytest.raises(OptionError, match="a client that was closed"):
         find_cluster(tasks.client, recipe)
     assert find_cluster(None, recipe) is None
+
+
+def raise_timeout(shared: None, unit: int) -> None:
+    raise TimeoutError("the task's own")
+
+
+def test_a_timeout_that_a_task_raises_is_passed_on(client: Any):
+    with pytest.raises(TimeoutError, match="the task's own"):
+        list(ClusterTasks(client).run("waiting", raise_timeout, None, [0]))
+
+
+class LateFuture:
+    """A future whose client is closed while its result is awaited: the result never comes."""
+
+    status = "finished"
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def result(self, timeout: float) -> None:
+        self.client.close()
+        raise TimeoutError
+
+
+def test_a_result_is_not_awaited_for_ever_on_a_client_that_is_closed(client_to_close: Any):
+    with (
+        pytest.raises(ClusterError, match="lost or closed"),
+        cluster_errors("waiting", client_to_close),
+    ):
+        result_of(LateFuture(client_to_close))
 
 
 def allow_failures(count: int, dask_scheduler: Any) -> None:

@@ -32,7 +32,12 @@ from xloader.loader.loader import Loader
 from xloader.samples.interleave import Interleaved
 from xloader.samples.loader_verbs import make_array_loader
 from xloader.samples.samples import Samples
-from xloader.sources.dask_cluster import active_client, cluster_errors, worker_threads
+from xloader.sources.dask_cluster import (
+    active_client,
+    cluster_errors,
+    release_futures,
+    worker_threads,
+)
 
 
 def run(
@@ -127,7 +132,7 @@ def run(
     _check_arguments(fn, samples, retries, worker_timeout, loader_options)
     own = _client_of(client, samples)
     data = _pickled(RankWork(fn, samples, loader_options))
-    with cluster_errors("running ranks"), ExitStack() as at_end:
+    with cluster_errors("running ranks", own), ExitStack() as at_end:
         if world_size is None:
             world_size = _num_workers(own, worker_timeout)
         loader = _plan(samples, world_size, loader_options)
@@ -146,7 +151,7 @@ def run(
         left = [rank for rank in range(world_size) if rank not in results]
         job = RankJob(data, world_size, place, state)
         held = own.submit(_same, job, key=f"xloader-job-{uuid.uuid4().hex[:12]}")
-        at_end.callback(own.cancel, [held])
+        at_end.callback(release_futures, [held])
         results.update(RankQueue(own, held, left, retries, worker_timeout).results())
     return [cloudpickle.loads(results[rank]) for rank in range(world_size)]
 

@@ -24,7 +24,7 @@ from xloader.dask.rank_task import HostShares, run_rank
 from xloader.errors import ClusterError
 from xloader.jobs.task_warnings import TaskWarnings
 from xloader.loader.processes.process_messages import Warned
-from xloader.sources.dask_cluster import release_futures, worker_threads
+from xloader.sources.dask_cluster import release_futures, result_of, worker_threads
 
 _LOG: Final = logging.getLogger("xloader")
 
@@ -184,7 +184,7 @@ class RankQueue:
                 return None
             return found
         try:
-            attempt.future.result()
+            result_of(attempt.future)
         except Exception as error:
             if type(error).__name__ != "KilledWorker":
                 error.add_note(f"Raised on rank {attempt.rank}, by worker {attempt.worker}.")

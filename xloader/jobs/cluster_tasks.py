@@ -35,6 +35,7 @@ from xloader.sources.dask_cluster import (
     cluster_errors,
     is_closed,
     release_futures,
+    result_of,
     waiting_in_task,
     worker_threads,
     working_for_cluster,
@@ -215,7 +216,7 @@ class ClusterTasks:
                     if not running:
                         return
                     future = next(done)
-                    result, warned = future.result()
+                    result, warned = result_of(future)
                     unit = running.pop(future)
                     # Its result is forgotten by the cluster before the next one comes.
                     del future

@@ -148,6 +148,35 @@ def release_futures(futures: Iterable[Any]) -> None:
             future.release()
 
 
+def result_of(future: Any) -> Any:
+    """The result of a future that has ended.
+
+    ``future.result()`` may wait for ever on a client that is closed meanwhile.
+
+    Parameters
+    ----------
+    future : distributed.Future
+        The future.
+
+    Raises
+    ------
+    CommClosedError
+        If the client is closed.
+    Exception
+        As the task raised it.
+    """
+    seconds = _ANSWER_SECONDS
+    while True:
+        check_open(future.client)
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            # A task may have raised this one itself.
+            if future.status == "error":
+                raise
+        seconds *= 2
+
+
 def client_of_worker() -> Any:
     """The client with which a worker of a cluster fetches values, while it carries out a task.
 
