@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,10 @@ hypothesis.settings.register_profile("deep", deadline=None, max_examples=1000)
 hypothesis.settings.register_profile("end", hypothesis.settings.get_profile("ci"), max_examples=8)
 _PROFILE = "end" if "XLOADER_END" in os.environ else "ci"
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", _PROFILE))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell lets programs in the background ignore Ctrl-C, which some tests send.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if "forkserver" in multiprocessing.get_all_start_methods():
     # The server imports these once, and each worker of these tests begins as a copy of it. A server
