@@ -443,7 +443,7 @@ def test_an_iterator_collected_while_a_thread_of_its_run_holds_the_lock(
 ) -> None:
     ds = steps(100)
     garbage: list[Any] = []
-    kind, name = (OpenBatches, "next_gather") if owner == "worker" else (BlockLoads, "_on_fetched")
+    kind, name = (OpenBatches, "next_finish") if owner == "worker" else (BlockLoads, "_on_fetched")
     method = getattr(kind, name)
 
     def collecting(self: Any, *args: Any) -> Any:

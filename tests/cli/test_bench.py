@@ -259,7 +259,7 @@ def test_the_table_and_the_json(store):
     ]
     assert told["loaders"][0]["xloader_is_times_as_fast"] == 1.0
     assert told["left_out"] == {}
-    nbytes = {own["nbytes"] * own["num_samples"] ** -1 for own in told["loaders"]}
+    nbytes = {own["nbytes"] / own["num_samples"] for own in told["loaders"]}
     assert len(nbytes) == 1
 
 

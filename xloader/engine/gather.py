@@ -113,6 +113,12 @@ class Gatherer:
         groups = range(len(self._stacks))
         return [sum(target.row_nbytes for target in self._targets(group)) for group in groups]
 
+    @cached_property
+    def is_compiled(self) -> bool:
+        """Whether all rows are copied without Python's lock."""
+        stacks = (own for group in self._stacks for stacks in group.values() for own in stacks)
+        return all(compiled is not None for _, compiled in stacks)
+
     def places(self, arrays: Arrays) -> Places:
         """The place of each stack in a batch, found once for all blocks.
 

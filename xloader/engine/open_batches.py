@@ -27,7 +27,8 @@ batch."""
 _MANY_HITS = 1 << 8
 """Parts with fewer hits are not shared among workers. NumPy copies them one by one, and waiting for
 Python's lock costs more than a second thread gains: rows of 14 KB took 1.33 s an epoch, and 1.54 s
-if they were shared. To the compiled copy, which holds no lock, it makes no difference."""
+if they were shared. With the compiled copy, which holds no lock, they are shared where idle workers
+have nothing else to do."""
 
 
 class OpenBatches:
@@ -86,7 +87,12 @@ class OpenBatches:
     @property
     def has_task(self) -> bool:
         """Whether there is a batch to finish, or something to gather."""
-        return bool(self._to_finish or self._gathers)
+        return bool(self._to_finish) or self.has_gather
+
+    @property
+    def has_gather(self) -> bool:
+        """Whether there is something to gather."""
+        return bool(self._gathers)
 
     @property
     def head_is_ready(self) -> bool:
@@ -141,12 +147,17 @@ class OpenBatches:
             return partial(self._finish, self._to_finish.popleft())
         return None
 
-    def next_gather(self) -> Task | None:
-        """A task for the caller that gathers hits; None if there is none."""
-        if not self._gathers:
-            return None
+    def next_gather(self, *, is_shared: bool) -> Task:
+        """A task for the caller that gathers hits. There must be some.
+
+        Parameters
+        ----------
+        is_shared : bool
+            Whether idle workers have nothing else to do, as after the last load of an epoch.
+        """
         parts, nbytes, most = [self._gathers.popleft()], 0, len(self._gathers)
-        if parts[0].size >= _MANY_HITS:
+        is_shared &= self._job.parts.gatherer.is_compiled
+        if is_shared or parts[0].size >= _MANY_HITS:
             # Idle workers take a share of the other parts.
             most //= self._job.parts.num_threads
         while len(parts) <= most:

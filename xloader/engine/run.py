@@ -356,8 +356,9 @@ class Run:
             return "own", None
         if task := self._open_batches.next_finish():
             return "finish", task
-        if task := self._open_batches.next_gather():
-            return "own", task
+        if self._open_batches.has_gather:
+            is_shared = not self._block_loads.has_task()
+            return "own", self._open_batches.next_gather(is_shared=is_shared)
         if task := self._block_loads.next_task():
             return "load", task
         if self._may_walk():
