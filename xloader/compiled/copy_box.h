@@ -87,6 +87,23 @@ static void copy_same(const Loop *loop, const char *source, char *target, int64_
         }                                                                                          \
     } while (0)
 
+/* Looks up 16-bit numbers in a table of floats, and writes the values past the cache, four in one
+   store. */
+static void look_up_stretch(
+    const uint16_t *source, float *target, int64_t count, const float *table) {
+#if defined(__SSE2__)
+    for (; count && (uintptr_t)target & 15; count--)
+        *target++ = table[*source++];
+    for (; count >= 4; count -= 4, source += 4, target += 4)
+        _mm_stream_ps(
+            target,
+            _mm_setr_ps(table[source[0]], table[source[1]], table[source[2]], table[source[3]]));
+    _mm_sfence();
+#endif
+    for (int64_t i = 0; i < count; i++)
+        target[i] = table[source[i]];
+}
+
 #define AS_DOUBLE(x) ((double)(x))
 #define IN_FLOATS(x) (((const float *)table)[x])
 #define IN_DOUBLES(x) (((const double *)table)[x])
@@ -102,6 +119,9 @@ static void copy_line(
         CONVERT_EACH(uint8_t, float, IN_FLOATS);
     else if (size_from == 1)
         CONVERT_EACH(uint8_t, double, IN_DOUBLES);
+    else if (size_to == 4 && loop->from == 2 && loop->to == 4 && loop->count * 4 >= LONG_STRETCH)
+        look_up_stretch(
+            (const uint16_t *)source, (float *)target, loop->count, (const float *)table);
     else if (size_to == 4)
         CONVERT_EACH(uint16_t, float, IN_FLOATS);
     else
