@@ -129,6 +129,17 @@ def test_packed_numbers(packed: str, dtype: str) -> None:
     assert_same(samples, batch_size=16, memory="1MiB", on_nan="ignore")
 
 
+@pytest.mark.parametrize("packed", ["i2", "u2"])
+@pytest.mark.parametrize("y", [128, 129])
+def test_long_rows_of_packed_numbers(packed: str, y: int) -> None:
+    """Rows of 64 KiB and more, most of which begin between two multiples of 16 bytes."""
+    values = np.random.default_rng(4).integers(0, 2**16, (9, y + 3, 131)).astype(np.uint16)
+    attributes = {"scale_factor": np.float32(0.25), "_FillValue": values.view(packed)[0, 0, 0]}
+    ds = xr.Dataset({"a": (("time", "y", "x"), values.view(packed), attributes)})
+    samples = xloader.open(write_store(ds, {"a": (3, y + 3, 131)}))
+    assert_same(samples.window(time=1, y=y), batch_size=3, on_nan="ignore")
+
+
 def test_a_field_of_variables_with_other_dtypes_and_dimensions() -> None:
     rng = np.random.default_rng(5)
     ds = xr.Dataset(

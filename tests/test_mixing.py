@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -22,7 +23,13 @@ from xloader.core.footprint import Footprint
 from xloader.order.cohorts import cut_cohorts, leading_axis
 from xloader.order.shuffle import Pace
 from xloader.planning.epoch import Epoch
-from xloader.planning.mixing import full_mixing, measure_mixing, region_dim, regions_of
+from xloader.planning.mixing import (
+    count_regions,
+    full_mixing,
+    measure_mixing,
+    region_dim,
+    regions_of,
+)
 
 
 def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:
@@ -53,6 +60,15 @@ def test_regions(footprint: Footprint) -> None:
     found = regions_of(footprint, dim, tuple(positions.T)).tolist()
     expected = [slow_region(footprint, dim, i) for i in range(len(footprint.windows))]
     assert len(set(zip(found, expected, strict=True))) == len(set(found)) == len(set(expected))
+
+
+@given(footprints(), st.lists(st.integers(0, 40), max_size=3), st.integers(0, 2**32))
+def test_regions_of_batches_are_counted(footprint: Footprint, sizes: list[int], seed: int) -> None:
+    dim, edges = region_dim(footprint), np.cumsum([0, *sizes])
+    ids = np.random.default_rng(seed).integers(0, len(footprint.windows), edges[-1])
+    found = count_regions(footprint, dim, footprint.windows.positions_of(ids), edges)
+    regions = [slow_region(footprint, dim, i) for i in ids.tolist()]
+    assert found.tolist() == [len(set(regions[lo:hi])) for lo, hi in pairwise(edges.tolist())]
 
 
 def test_regions_of_windows_that_wrap_before_their_first_element() -> None:
