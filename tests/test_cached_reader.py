@@ -72,6 +72,7 @@ def make_reader(
         Gatherer(footprint, layouts, fields, stored),
         Borders(footprint.windows, layouts),
         num_threads,
+        num_threads,
         in_flight,
         RetryPolicy(),
     )

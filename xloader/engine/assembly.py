@@ -39,7 +39,9 @@ class EngineParts:
     borders : Borders
         Fills what rows take from outside the array.
     num_threads : int
-        Number of threads that read, decode and copy.
+        Number of threads that read, decode and copy, as far as it is known before a read.
+    most_threads : int
+        Most threads; see `ReadRoom`.
     in_flight_nbytes : int
         Most decoded bytes of the chunks that are fetched ahead, or that are being read, at a time.
         A larger single bundle is read alone.
@@ -53,6 +55,7 @@ class EngineParts:
     gatherer: Gatherer
     borders: Borders
     num_threads: int
+    most_threads: int
     in_flight_nbytes: int
     retry_policy: RetryPolicy
 
@@ -90,8 +93,8 @@ class EngineParts:
         in_flight_nbytes : int
             Most decoded bytes in flight.
         num_cores : int
-            Most threads. There are fewer where the bytes in flight have room for fewer of the
-            largest chunks.
+            Most threads. There are fewer at first where the bytes in flight have room for fewer of
+            the largest chunks.
         retry_policy : RetryPolicy
             How long reads are waited for.
         packings : mapping of str to (Packing or None)
@@ -116,6 +119,7 @@ class EngineParts:
             Gatherer(footprint, layouts, fields, stored),
             Borders(footprint.windows, layouts),
             num_threads,
+            num_cores,
             left_nbytes,
             retry_policy,
         )

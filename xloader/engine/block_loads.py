@@ -31,6 +31,7 @@ from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Job, OpenBatch, RunLock, Task
 from xloader.engine.load_claims import NOTHING, Claim, Done, Load
+from xloader.engine.read_room import ReadRoom
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import RequestThreads
 from xloader.errors import CorruptChunkError
@@ -53,6 +54,8 @@ class BlockLoads:
         The work of the run.
     tally : Tally
         Counts the reads.
+    read_room : ReadRoom
+        The memory for reads. What they took is noted there.
     run_lock : RunLock
         The lock of the run.
     deadlines : Deadlines
@@ -67,6 +70,7 @@ class BlockLoads:
         self,
         job: Job,
         tally: Tally,
+        read_room: ReadRoom,
         run_lock: RunLock,
         deadlines: Deadlines,
         *,
@@ -75,6 +79,7 @@ class BlockLoads:
     ) -> None:
         self._job = job
         self._tally = tally
+        self._read_room = read_room
         self._run_lock = run_lock
         self._deadlines = deadlines
         self._on_loaded = on_loaded
@@ -94,7 +99,7 @@ class BlockLoads:
         self._is_closed = False
         self._fetchers = RequestThreads("xloader-fetch") if job.parts.reader.is_waiting else None
         is_lent = self._fetchers is None and job.parts.num_threads > 1
-        self._memory = BlockMemory(job.pool, tally, job.parts.in_flight_nbytes, is_lent=is_lent)
+        self._memory = BlockMemory(job.pool, tally, read_room, is_lent=is_lent)
 
     @property
     def is_idle(self) -> bool:
@@ -129,7 +134,7 @@ class BlockLoads:
     def has_task(self) -> bool:
         """Give memory to the first blocks, and return whether there is something to decode."""
         self._give_memory()
-        return bool(self._to_decode) and self._memory.may_read(self._to_decode[0][1].room_nbytes)
+        return bool(self._to_decode) and self._memory.may_read(self._to_decode[0][1])
 
     def next_task(self) -> Task | None:
         """A task for the calling worker that decodes chunks; None if there is nothing to decode."""
@@ -137,14 +142,15 @@ class BlockLoads:
             return None
         load, bundle = self._to_decode.popleft()
         claimed, nbytes = [(load, bundle)], bundle.nbytes
-        most = len(self._to_decode) // self._job.parts.num_threads
+        most = len(self._to_decode) // self._tally.num_threads
         while len(claimed) <= most and nbytes + self._to_decode[0][1].nbytes <= _CLAIM_NBYTES:
-            if not self._memory.may_read(self._to_decode[0][1].room_nbytes):
+            if not self._memory.may_read(self._to_decode[0][1]):
                 break
             claimed.append(self._to_decode.popleft())
             nbytes += claimed[-1][1].nbytes
         # The thread reads one bundle after the other, so the largest one counts.
-        largest = max((b.room_nbytes for _, b in claimed if not b.is_waiting), default=0)
+        own = (self._read_room.nbytes_of(b) for _, b in claimed if not b.is_waiting)
+        largest = max(own, default=0)
         self._weigh(largest)
         return partial(self._decode, Claim(claimed, largest))
 
@@ -191,7 +197,7 @@ class BlockLoads:
         group = self._job.parts.footprint.groups[begins[0].group]
         # The next load of rows waits until another batch is open, so this one is for all threads.
         if load.blocks[0].is_row:
-            num_shares = self._job.parts.num_threads
+            num_shares = self._tally.num_threads
         load.bundles = self._job.parts.reader.bundles(
             group, [begin.block for begin in begins], num_shares
         )
@@ -200,7 +206,7 @@ class BlockLoads:
 
     def _give_memory(self) -> None:
         """Give memory to the first blocks in the queue, as far as there is enough."""
-        pool, num_threads = self._job.pool, self._job.parts.num_threads
+        pool, num_threads = self._job.pool, self._tally.num_threads
         while self._without_memory and len(self._to_decode) < num_threads:
             load, used_nbytes = self._without_memory[0], pool.used_nbytes
             if not load.take_memory(self._job, self._memory):
@@ -333,6 +339,8 @@ class BlockLoads:
                 self._read_singly(load, bundle)
             else:
                 done.add_to(self._tally, bundle)
+                if bundle.error is None:
+                    self._read_room.learn(bundle, done.outcome)
                 self._finish(load, bundle)
 
     def _on_left_decode(self, claim: Claim, attempts: Attempts) -> None:

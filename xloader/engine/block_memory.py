@@ -7,8 +7,9 @@ to decode. Together they never take more than the plan gives to both.
 
 from __future__ import annotations
 
-from xloader.engine.block_reader import MOST_SMALL_NBYTES
+from xloader.engine.block_reader import MOST_SMALL_NBYTES, Bundle
 from xloader.engine.buffers import BlockPool
+from xloader.engine.read_room import ReadRoom
 from xloader.engine.tally import Tally
 
 
@@ -21,19 +22,20 @@ class BlockMemory:
         Memory of the decoded chunks.
     tally : Tally
         Counts the bytes in flight.
-    in_flight_nbytes : int
-        Most bytes in flight.
+    read_room : ReadRoom
+        The bytes in flight, and how many a read takes.
     is_lent : bool
         Whether blocks may hold memory for bytes in flight: several threads decode, and nothing is
         fetched ahead.
     """
 
     def __init__(
-        self, pool: BlockPool, tally: Tally, in_flight_nbytes: int, *, is_lent: bool
+        self, pool: BlockPool, tally: Tally, read_room: ReadRoom, *, is_lent: bool
     ) -> None:
         self._pool = pool
         self._tally = tally
-        self._in_flight_nbytes = in_flight_nbytes
+        self._room = read_room
+        self._in_flight_nbytes = read_room.in_flight_nbytes
         self._is_lent = is_lent
 
     def has_room(self, nbytes: int) -> bool:
@@ -46,14 +48,15 @@ class BlockMemory:
         lent, unused = self._num_lent(nbytes), self._in_flight_nbytes - self._tally.flight_nbytes
         return lent <= min(self._in_flight_nbytes // 2, unused)
 
-    def may_read(self, room_nbytes: int) -> bool:
-        """Whether chunks of so many bytes may be read now, beside those that are being read.
+    def may_read(self, bundle: Bundle) -> bool:
+        """Whether a bundle may be read now, beside those that are being read.
 
         Half of the memory is never lent, and one thread needs less. So one can always read.
         """
         lent, in_flight = max(self._num_lent(0), 0), self._tally.flight_nbytes
         is_free = not (self._is_lent and in_flight)
-        return is_free or lent + in_flight + room_nbytes <= self._in_flight_nbytes
+        nbytes = self._room.nbytes_of(bundle)
+        return is_free or lent + in_flight + nbytes <= self._in_flight_nbytes
 
     def _num_lent(self, nbytes: int) -> int:
         """Bytes for bytes in flight that blocks hold, with some more; below 0 if they hold none."""

@@ -18,7 +18,7 @@ from xloader.engine.batch_finish import BatchFinish
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, BlockPool
 from xloader.engine.gather import Places
-from xloader.engine.step_needs import BatchRows, Walker
+from xloader.engine.step_needs import BatchRows, Begin, Walker
 from xloader.errors import ChunkError
 
 OnError = Literal["raise", "skip"]
@@ -139,6 +139,26 @@ class Job:
             The error, if there is one.
         """
         return self.on_error == "skip" and isinstance(error, ChunkError)
+
+    def is_row(self, step: BatchRows, begin: Begin) -> bool:
+        """Whether a block is exactly the window of one row, and no other row needs it.
+
+        Such a block is decoded straight into the batch and takes no memory of the pool.
+
+        Parameters
+        ----------
+        step : BatchRows
+            The rows.
+        begin : Begin
+            The first need of the block, in one of them.
+        """
+        if self.is_resident or begin.num_samples > 1:
+            return False
+        if not self.parts.gatherer.is_direct(begin.group):
+            return False
+        (hits,) = step.hits[begin.group]
+        first = int(np.searchsorted(hits.rows, begin.row))
+        return bool(hits.is_whole[first]) and int(hits.residences[first]) == begin.residence
 
 
 class Signal:

@@ -159,7 +159,7 @@ class OpenBatches:
         is_shared &= self._job.parts.gatherer.is_compiled
         if is_shared or parts[0].size >= _MANY_HITS:
             # Idle workers take a share of the other parts.
-            most //= self._job.parts.num_threads
+            most //= self._tally.num_threads
         while len(parts) <= most:
             nbytes += parts[-1].size * self._row_nbytes[parts[-1].wanted.group]
             if nbytes >= _CLAIM_NBYTES:

@@ -22,16 +22,15 @@ import time
 from collections.abc import Callable, Hashable
 from functools import partial
 
-import numpy as np
-
 from xloader.core.messages import warn_caller
 from xloader.engine.block_loads import BlockLoads
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Delivery, Job, OpenBatch, RunLock, Task
 from xloader.engine.open_batches import OpenBatches
+from xloader.engine.read_room import ReadRoom
 from xloader.engine.skipped_rows import warn_of_skipped
-from xloader.engine.step_needs import BatchRows, Begin
+from xloader.engine.step_needs import BatchRows
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
 from xloader.engine.work_clock import Kind, WorkClock, WorkTime
@@ -65,9 +64,11 @@ class Run:
         self._deadlines = Deadlines(
             job.parts.retry_policy, job.parts.reader.name, self._run_lock.tell
         )
+        self._read_room = ReadRoom(job.parts)
         self._block_loads = BlockLoads(
             job,
             self.tally,
+            self._read_room,
             self._run_lock,
             self._deadlines,
             on_loaded=self._open_batches.on_loaded,
@@ -230,10 +231,22 @@ class Run:
         self._has_started = True
         if self._job.outbox is not None:
             self._job.outbox.start(self.wake, self._fail)
-        self.tally.mark(workers=self._job.parts.num_threads)
         self._deadlines.start()
-        for _ in range(self._job.parts.num_threads):
-            self._threads.begin(self._work)
+        self._begin_threads()
+
+    def _begin_threads(self) -> None:
+        """Start workers until there are as many as there is memory for. The lock must be held."""
+        while len(self._threads) < self._read_room.num_threads and not self._is_closed:
+            try:
+                self._threads.begin(self._work)
+            except RuntimeError as error:
+                # The system allows no more. The other workers go on, if there are any.
+                if not self._threads:
+                    self._run_lock.fail(error)
+                self._read_room.limit_threads(len(self._threads))
+        if num := len(self._threads) - self.tally.num_threads:
+            self.tally.num_threads += num
+            self.tally.mark(workers=num)
 
     def _fail(self, error: BaseException) -> None:
         """End the iteration with an error."""
@@ -243,14 +256,7 @@ class Run:
     def _replace(self, stuck: threading.Thread) -> None:
         """Start another worker in place of one that was given up. The lock must be held."""
         self._threads.give_up(stuck)
-        if self._is_closed:
-            return
-        try:
-            self._threads.begin(self._work)
-        except RuntimeError as error:
-            # The other workers go on, if there are any.
-            if not self._threads:
-                self._run_lock.fail(error)
+        self._begin_threads()
 
     def _stop(self) -> None:
         with self._run_lock.lock:
@@ -320,6 +326,7 @@ class Run:
                     conclude()
                     # It refers to a batch, whose memory must be free before the next task comes.
                     conclude = _nothing
+                    self._begin_threads()
                     self.tally.add_work(clock.take())
                     kind, task = self._next_task()
                     if task is None and not self._is_closed:
@@ -398,26 +405,13 @@ class Run:
         open_batch = OpenBatch(step, num_missing=num_hits + len(step.begins))
         loads: dict[Hashable, list[LoadedBlock]] = {}
         for begin in step.begins:
-            block = self._job.block_table.put(begin, self._is_row(step, begin))
+            block = self._job.block_table.put(begin, self._job.is_row(step, begin))
             # Blocks that take no memory of the pool need not wait for that of other rows.
             row = None if block.is_row else begin.row
             loads.setdefault((row, begin.group), []).append(block)
         for blocks in loads.values():
             self._block_loads.add(blocks, open_batch)
         self._open_batches.add(open_batch)
-
-    def _is_row(self, step: BatchRows, begin: Begin) -> bool:
-        """Whether a block is exactly the window of one row, and no other row needs it.
-
-        Such a block is decoded straight into the batch and takes no memory of the pool.
-        """
-        if self._job.is_resident or begin.num_samples > 1:
-            return False
-        if not self._job.parts.gatherer.is_direct(begin.group):
-            return False
-        (hits,) = step.hits[begin.group]
-        first = int(np.searchsorted(hits.rows, begin.row))
-        return bool(hits.is_whole[first]) and int(hits.residences[first]) == begin.residence
 
 
 def _nothing() -> None:

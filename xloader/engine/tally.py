@@ -112,6 +112,8 @@ class Tally:
         Memory of the batches under way and of the one delivered last.
     flight_nbytes : int
         Bytes of chunks that are being read now.
+    num_threads : int
+        Number of workers, all together.
     peak_nbytes : int
         The most memory in use at any time.
     workers, fetches : Gauge
@@ -144,6 +146,7 @@ class Tally:
     is_recorded: bool = True
     batches_nbytes: int = 0
     flight_nbytes: int = 0
+    num_threads: int = 0
     peak_nbytes: int = 0
     workers: Gauge = field(default_factory=Gauge)
     fetches: Gauge = field(default_factory=Gauge)

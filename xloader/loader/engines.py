@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
@@ -50,13 +50,6 @@ class BatchRun(Protocol):
         ...
 
 
-class Begun(NamedTuple):
-    """A run, and the number of threads that work for it."""
-
-    run: BatchRun
-    num_threads: int
-
-
 class Engine(Protocol):
     """Makes the runs of a loader, one at a time, which use the same memory."""
 
@@ -69,7 +62,7 @@ class Engine(Protocol):
         """Per process, the blocks in memory from earlier epochs, as (group, block)."""
         ...
 
-    def begin(self, part: Epoch | Remainder, first_step: int) -> Begun:
+    def begin(self, part: Epoch | Remainder, first_step: int) -> BatchRun:
         """Make the run of an epoch, or of what is left of it from a step on."""
         ...
 
@@ -123,10 +116,9 @@ class ThreadEngine:
         """The blocks in memory from earlier epochs."""
         return [self._job_factory.loaded()]
 
-    def begin(self, part: Epoch | Remainder, first_step: int) -> Begun:
+    def begin(self, part: Epoch | Remainder, first_step: int) -> BatchRun:
         """Make the run of an epoch, or of what is left of it."""
-        job = self._job_factory.job(part, self.rank_plan.sublanes())
-        return Begun(Run(job), job.parts.num_threads)
+        return Run(self._job_factory.job(part, self.rank_plan.sublanes()))
 
     def refresh(self) -> None:
         """Start with new memory if this process was forked since."""
@@ -185,7 +177,7 @@ class ProcessEngine:
         self.refresh()
         return self._loaded
 
-    def begin(self, part: Epoch | Remainder, first_step: int) -> Begun:
+    def begin(self, part: Epoch | Remainder, first_step: int) -> BatchRun:
         """Make the run of an epoch, or of what is left of it from a step on."""
         self.refresh()
         own = self._rank_plan
@@ -203,7 +195,8 @@ class ProcessEngine:
             self._keep,
             None if self._device_path is None else self._device_path.outbox(),
         )
-        return Begun(run, own.options.processes * own.process_threads)
+        run.tally.num_threads = own.num_threads
+        return run
 
     def refresh(self) -> None:
         """Start new processes at the next run, if one has died or this process was forked."""

@@ -636,13 +636,12 @@ class Loader:
             start = self._cursor.start
             expected, rank_plan = self._expected(start), self._resolver.rank_plan
             part = self._left(start)
-            run, num_threads = self._engine().begin(part, start.step)
+            run = self._engine().begin(part, start.step)
             progress = EpochProgress(
                 expected,
                 run.tally,
                 rank_plan.plan.budget,
-                num_threads,
-                self.options.num_threads,
+                rank_plan.num_threads,
                 rank_plan.batch_size,
                 rank_plan.is_direct,
                 rank_plan.footprint.groups,

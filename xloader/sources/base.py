@@ -111,11 +111,15 @@ class Outcome:
     fetch_seconds : float
         Seconds spent on fetching the chunks, in `Source.fetch` or in `Fetched.decode`. The rest
         of the time was spent on decoding. Not compared.
+    scratch_nbytes : int or None
+        Most memory that the thread took for them, in bytes, beside the caller's arrays and
+        `Fetched.nbytes`. None if that is not known. Not compared.
     """
 
     num_missing: int
     num_requests: int
     fetch_seconds: float = field(default=0.0, compare=False)
+    scratch_nbytes: int | None = field(default=None, compare=False)
 
 
 class Fetched(Protocol):

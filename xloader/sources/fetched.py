@@ -84,10 +84,12 @@ class Several:
             if len(reads) == len(outs):
                 attempts.reads = [reads[number] for number in numbers]
             outcomes.append(part.decode([outs[number] for number in numbers]))
+        scratch = [own.scratch_nbytes for own in outcomes if own.scratch_nbytes is not None]
         return Outcome(
             num_missing=sum(outcome.num_missing for outcome in outcomes),
             num_requests=sum(outcome.num_requests for outcome in outcomes),
             fetch_seconds=sum(outcome.fetch_seconds for outcome in outcomes),
+            scratch_nbytes=max(scratch) if len(scratch) == len(outcomes) else None,
         )
 
 

@@ -146,6 +146,11 @@ class RankPlan:
         return max(1, self.options.num_threads // max(self.options.processes, 1))
 
     @property
+    def num_threads(self) -> int:
+        """Number of threads that load and gather, those of all processes together."""
+        return max(self.options.processes, 1) * self.process_threads
+
+    @property
     def last_size(self) -> int:
         """Rows of the last batch of an epoch of this rank, padding included."""
         if self.options.world.world_size > 1 or self.options.drop_last:

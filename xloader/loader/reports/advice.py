@@ -193,7 +193,9 @@ def _less_often(effort: EpochEffort) -> str:
 def _smaller_chunks(effort: EpochEffort) -> str:
     chunk, budget = effort.budget.max_chunk_nbytes, effort.budget
     given = show_given_memory(budget.memory_nbytes)
-    enough = show_memory(_memory_for(effort.num_asked, chunk))
+    # Where chunks are stored in less, a thread needs less, and more threads work.
+    needed = min(chunk, budget.in_flight_nbytes / effort.num_threads)
+    enough = show_memory(_memory_for(effort.num_asked, needed))
     return (
         f"Chunks too large: at {show_nbytes(chunk)} a chunk, {given} "
         f"lets {effort.num_threads} of {effort.num_asked} threads work. With smaller chunks, or "

@@ -34,8 +34,6 @@ class EpochProgress:
         Counters of the engine.
     budget : Budget
         How the memory is divided.
-    num_threads : int
-        Number of threads of the run.
     num_asked : int
         Number of threads asked for.
     batch_size : int
@@ -73,7 +71,6 @@ class EpochProgress:
     expected: Explanation
     tally: Tally
     budget: Budget
-    num_threads: int
     num_asked: int
     batch_size: int
     is_direct: bool
@@ -190,7 +187,7 @@ class EpochProgress:
         return EpochEffort(
             tally,
             self.budget,
-            num_threads=self.num_threads,
+            num_threads=tally.num_threads,
             num_asked=self.num_asked,
             seconds=self.end - self.begin if self.num_steps else tally.wait_seconds,
             num_samples=self.num_samples,

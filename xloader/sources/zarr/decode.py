@@ -91,6 +91,11 @@ class Scratch(threading.local):
             buffer = self._buffers[number] = np.empty(nbytes, np.uint8)
         return buffer[:nbytes]
 
+    @property
+    def decoding_nbytes(self) -> int:
+        """Bytes of this thread's buffers that chunks were decoded in."""
+        return self.size(0) + self.size(1)
+
     def size(self, number: int) -> int:
         """Bytes that this thread's buffer of a number has now."""
         buffer = self._buffers.get(number)

@@ -62,15 +62,18 @@ class _Chunks:
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
         """Decode the chunks; see `Fetched.decode`."""
-        num_missing = num_requests = 0
+        num_missing = num_requests = stored_nbytes = 0
+        is_held = self.nbytes > 0
         for part in self._parts():
             num_requests += part.num_requests
+            stored_nbytes = max(stored_nbytes, part.nbytes)
             num_missing += self._put(part.chunks, outs)
             # The decoded part is freed before the next one arrives.
             del part
         for array in set(self._arrays):
             array.watch.note_read()
-        return Outcome(num_missing, num_requests, self._seconds)
+        scratch_nbytes = SCRATCH.decoding_nbytes + (0 if is_held else stored_nbytes)
+        return Outcome(num_missing, num_requests, self._seconds, scratch_nbytes)
 
     def _parts(self) -> Iterator[FetchedPart]:
         """The chunks, some at a time: fetched now, or held before and released here."""
@@ -179,7 +182,8 @@ class SingleChunks(_Chunks):
         pairs = [(a, read.chunk) for a, read in zip(self._arrays, self._reads, strict=True)]
         parts = [(ObjectPart(a.key(chunk)), at) for at, (a, chunk) in enumerate(pairs)]
         for num_begun, found in self._arriving(parts, sum(a.chain(c).nbytes for a, c in pairs)):
-            yield FetchedPart(list(enumerate(found, num_begun)), len(found))
+            nbytes = sum(data.nbytes for data in found if data is not None)
+            yield FetchedPart(list(enumerate(found, num_begun)), len(found), nbytes)
             del found
 
 
