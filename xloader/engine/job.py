@@ -140,6 +140,16 @@ class Job:
         """
         return self.on_error == "skip" and isinstance(error, ChunkError)
 
+    def drop_blocks(self) -> None:
+        """Release the memory of all blocks, except complete ones that stay for later runs."""
+        for block in self.block_table.there():
+            if self.is_resident and block.is_loaded and block.error is None:
+                block.waiting.clear()
+                continue
+            self.block_table.take_off(block)
+            if block.buffer is not None:
+                self.pool.give_back(block.buffer)
+
     def is_row(self, step: BatchRows, begin: Begin) -> bool:
         """Whether a block is exactly the window of one row, and no other row needs it.
 

@@ -56,7 +56,7 @@ class Run:
     """
 
     def __init__(self, job: Job) -> None:
-        self.tally = Tally()
+        self.tally = Tally(num_threads=job.parts.num_threads)
         self._job = job
         self._pid = os.getpid()
         self._run_lock = RunLock()
@@ -231,6 +231,7 @@ class Run:
         self._has_started = True
         if self._job.outbox is not None:
             self._job.outbox.start(self.wake, self._fail)
+        self.tally.mark(workers=self.tally.num_threads)
         self._deadlines.start()
         self._begin_threads()
 
@@ -244,9 +245,20 @@ class Run:
                 if not self._threads:
                     self._run_lock.fail(error)
                 self._read_room.limit_threads(len(self._threads))
-        if num := len(self._threads) - self.tally.num_threads:
+        if (num := len(self._threads) - self.tally.num_threads) > 0:
             self.tally.num_threads += num
             self.tally.mark(workers=num)
+
+    def _is_left_over(self) -> bool:
+        """Adapt the number of workers to the last reads. Return whether the caller ends."""
+        if self._is_closed or len(self._threads) <= self._read_room.num_threads:
+            self._begin_threads()
+            return False
+        # The end of its thread frees the memory that it reads into.
+        self._threads.give_up(threading.current_thread())
+        self.tally.mark(workers=-1)
+        self._run_lock.work.notify()
+        return True
 
     def _fail(self, error: BaseException) -> None:
         """End the iteration with an error."""
@@ -286,7 +298,7 @@ class Run:
             self._open_batches.clear()
             self._block_loads.clear()
             if has_ended:
-                self._drop_blocks()
+                self._job.drop_blocks()
             else:
                 # A thread is still at work, say in a slow function of the user. It may yet write to
                 # these blocks.
@@ -305,16 +317,6 @@ class Run:
                 '"forkserver" under if __name__ == "__main__":',
             )
 
-    def _drop_blocks(self) -> None:
-        """Release the memory of all blocks, except complete ones that stay for later runs."""
-        for block in self._job.block_table.there():
-            if self._job.is_resident and block.is_loaded and block.error is None:
-                block.waiting.clear()
-                continue
-            self._job.block_table.take_off(block)
-            if block.buffer is not None:
-                self._job.pool.give_back(block.buffer)
-
     # The workers' side
 
     def _work(self) -> None:
@@ -326,8 +328,9 @@ class Run:
                     conclude()
                     # It refers to a batch, whose memory must be free before the next task comes.
                     conclude = _nothing
-                    self._begin_threads()
                     self.tally.add_work(clock.take())
+                    if self._is_left_over():
+                        return
                     kind, task = self._next_task()
                     if task is None and not self._is_closed:
                         self.tally.mark(workers=-1)

@@ -113,7 +113,7 @@ class Tally:
     flight_nbytes : int
         Bytes of chunks that are being read now.
     num_threads : int
-        Number of workers, all together.
+        Number of workers, the most at any time.
     peak_nbytes : int
         The most memory in use at any time.
     workers, fetches : Gauge

@@ -334,7 +334,8 @@ class ProcessRun:
         waited = self.tally.wait_seconds / max(time.perf_counter() - self._begun, 1e-9)
         self.tally.add_up(self._tallies.values(), min(waited, 1.0), slots_nbytes)
         if len(self._tallies) == self._team.num:
-            self.tally.num_threads = sum(tally.num_threads for tally in self._tallies.values())
+            num_threads = sum(tally.num_threads for tally in self._tallies.values())
+            self.tally.num_threads = num_threads or self.tally.num_threads
 
     # Batches
 

@@ -193,8 +193,8 @@ def _less_often(effort: EpochEffort) -> str:
 def _smaller_chunks(effort: EpochEffort) -> str:
     chunk, budget = effort.budget.max_chunk_nbytes, effort.budget
     given = show_given_memory(budget.memory_nbytes)
-    # Where chunks are stored in less, a thread needs less, and more threads work.
-    needed = min(chunk, budget.in_flight_nbytes / effort.num_threads)
+    # What each of these threads has is enough for one, and may be less than a decoded chunk.
+    needed = min(chunk, budget.in_flight_nbytes / max(effort.num_threads, 1))
     enough = show_memory(_memory_for(effort.num_asked, needed))
     return (
         f"Chunks too large: at {show_nbytes(chunk)} a chunk, {given} "

@@ -58,6 +58,8 @@ class _Chunks:
         self._seconds = 0.0
         self._awaited = 0
         self._told: Sequence[Read] | None = None
+        # Whether chunks took memory that is not counted, as filters and lists of elements do.
+        self._is_copied = False
         self.nbytes = 0
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
@@ -72,7 +74,9 @@ class _Chunks:
             del part
         for array in set(self._arrays):
             array.watch.note_read()
-        scratch_nbytes = SCRATCH.decoding_nbytes + (0 if is_held else stored_nbytes)
+        scratch_nbytes = None
+        if not self._is_copied:
+            scratch_nbytes = SCRATCH.decoding_nbytes + (0 if is_held else stored_nbytes)
         return Outcome(num_missing, num_requests, self._seconds, scratch_nbytes)
 
     def _parts(self) -> Iterator[FetchedPart]:
@@ -135,6 +139,10 @@ class _Chunks:
                 array.fill(outs[number])
         for number, data in self._left(there, outs):
             read, array = self._reads[number], self._arrays[number]
+            is_plain = array.chain(read.chunk).simple and all(
+                isinstance(c, slice) for c in read.cut
+            )
+            self._is_copied |= not is_plain
             try:
                 array.decode(data, read.chunk, read.cut, outs[number], SCRATCH)
             except Exception as error:
