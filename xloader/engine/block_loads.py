@@ -98,8 +98,7 @@ class BlockLoads:
         self._in_flight_nbytes = 0
         self._is_closed = False
         self._fetchers = RequestThreads("xloader-fetch") if job.parts.reader.is_waiting else None
-        is_lent = self._fetchers is None and job.parts.num_threads > 1
-        self._memory = BlockMemory(job.pool, tally, read_room, is_lent=is_lent)
+        self._memory = BlockMemory(job.pool, tally, read_room)
 
     @property
     def is_idle(self) -> bool:

@@ -24,26 +24,20 @@ class BlockMemory:
         Counts the bytes in flight.
     read_room : ReadRoom
         The bytes in flight, and how many a read takes.
-    is_lent : bool
-        Whether blocks may hold memory for bytes in flight: several threads decode, and nothing is
-        fetched ahead.
     """
 
-    def __init__(
-        self, pool: BlockPool, tally: Tally, read_room: ReadRoom, *, is_lent: bool
-    ) -> None:
+    def __init__(self, pool: BlockPool, tally: Tally, read_room: ReadRoom) -> None:
         self._pool = pool
         self._tally = tally
         self._room = read_room
         self._in_flight_nbytes = read_room.in_flight_nbytes
-        self._is_lent = is_lent
 
     def has_room(self, nbytes: int) -> bool:
         """Whether the blocks of one load may take so many bytes."""
         if not nbytes or self._pool.has_room(nbytes):
             return True
         # Large loads give several threads something to do as it is.
-        if nbytes > MOST_SMALL_NBYTES or not self._is_lent:
+        if nbytes > MOST_SMALL_NBYTES or not self._room.is_shared:
             return False
         lent, unused = self._num_lent(nbytes), self._in_flight_nbytes - self._tally.flight_nbytes
         return lent <= min(self._in_flight_nbytes // 2, unused)
@@ -54,9 +48,10 @@ class BlockMemory:
         Half of the memory is never lent, and one thread needs less. So one can always read.
         """
         lent, in_flight = max(self._num_lent(0), 0), self._tally.flight_nbytes
-        is_free = not (self._is_lent and in_flight)
-        nbytes = self._room.nbytes_of(bundle)
-        return is_free or lent + in_flight + nbytes <= self._in_flight_nbytes
+        is_free = not (self._room.is_shared and in_flight)
+        return is_free or (
+            lent + in_flight + self._room.nbytes_of(bundle) <= self._in_flight_nbytes
+        )
 
     def _num_lent(self, nbytes: int) -> int:
         """Bytes for bytes in flight that blocks hold, with some more; below 0 if they hold none."""

@@ -30,14 +30,17 @@ class ReadRoom:
         Most bytes in flight.
     num_threads : int
         Number of threads for which there is room.
+    is_shared : bool
+        Whether several threads read, and nothing is fetched ahead.
     """
 
     def __init__(self, parts: EngineParts) -> None:
         self.in_flight_nbytes = parts.in_flight_nbytes
         self.num_threads = self._fewest_threads = parts.num_threads
         self._most_threads = parts.most_threads
+        self.is_shared = parts.num_threads > 1 and not parts.reader.is_waiting
         # What is fetched ahead takes the bytes in flight. And reads of one thread never wait.
-        if parts.reader.is_waiting or parts.num_threads < 2:
+        if not self.is_shared:
             self._most_threads = parts.num_threads
         self._is_fixed = self._most_threads == parts.num_threads
         self._max_chunk_nbytes = parts.footprint.max_chunk_nbytes
