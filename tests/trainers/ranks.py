@@ -1,29 +1,32 @@
 """Ranks under torchrun's own agent: ``python -m tests.trainers.ranks NUM SCRIPT ARGUMENTS...``.
 
 The agent is set up as by ``torchrun --standalone --nproc-per-node NUM``. But each rank begins as a
-copy of this process, so that only this process imports the libraries, which takes seconds.
+copy of a server that has imported the libraries, which takes seconds. It cannot be a copy of the
+agent itself: that has threads, and a lock that one of them holds would stay locked in the copy.
 """
 
 from __future__ import annotations
 
 import ast
+import multiprocessing
 import runpy
 import sys
-from importlib import import_module
 from pathlib import Path
 
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 
-def import_as(path: str) -> None:
-    """Import what a script imports at its top, but run nothing else of it."""
+def imports(path: str) -> list[str]:
+    """Return the modules that a script imports at its top, and what its optimizer imports."""
     text = Path(path).read_text("utf-8")
-    parsed = ast.parse(text)
-    parsed.body = [part for part in parsed.body if isinstance(part, ast.Import | ast.ImportFrom)]
-    exec(compile(parsed, path, "exec"), {})
-    if "torch.optim" in text:
-        # The first optimizer of a process imports it.
-        import_module("torch._dynamo")
+    names = []
+    for part in ast.parse(text).body:
+        if isinstance(part, ast.Import):
+            names += [alias.name for alias in part.names]
+        elif isinstance(part, ast.ImportFrom) and part.module:
+            names += [part.module]
+    # The first optimizer of a process imports it.
+    return names + ["torch._dynamo"] * ("torch.optim" in text)
 
 
 def run(path: str, *arguments: str) -> None:
@@ -40,10 +43,10 @@ def main(num_ranks: int, path: str, *arguments: str) -> None:
         nproc_per_node=num_ranks,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
-        start_method="fork",
+        start_method="forkserver",
         max_restarts=0,
     )
-    import_as(path)
+    multiprocessing.set_forkserver_preload(["torch.distributed.launcher.api", *imports(path)])
     elastic_launch(config, run)(path, *arguments)
 
 
