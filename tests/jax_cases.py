@@ -1,4 +1,4 @@
-"""Loaders of JAX arrays. `tests.test_other_arrays` runs each function without PyTorch."""
+"""Loaders of JAX arrays. `tests.test_other_arrays` runs the functions without PyTorch."""
 
 from __future__ import annotations
 
@@ -121,8 +121,10 @@ def wide_numbers() -> None:
         assert next(iter(loader)).t.dtype == jnp.float32
     with pytest.raises(OptionError, match=r"fields \['n'\] with int64.*jax_enable_x64"):
         samples.loader(output="jax")
-    jax.config.update("jax_enable_x64", True)
-    with samples.loader(output="jax", batch_size=9, shuffle=False) as loader:
+    with (
+        jax.enable_x64(True),
+        samples.loader(output="jax", batch_size=9, shuffle=False) as loader,
+    ):
         (batch,) = loader
         assert batch.n.flatten().tolist() == list(range(2**40, 2**40 + 9))
 
