@@ -14,6 +14,7 @@ import xloader
 from xloader import Samples
 from xloader.errors import EmptyEpochWarning
 from xloader.loader.reports import explain_notes
+from xloader.testing import write_store
 
 NOTE = 'windows do not overlap: 121 samples; `stride={"time": 1}` gives 721'
 
@@ -179,3 +180,28 @@ def test_the_doors_say_it_as_well(door: str) -> None:
     loader = data.DataLoader(made, batch_size=None) if door == "IterableDataset" else made
     with pytest.warns(EmptyEpochWarning, match=EMPTY):
         assert list(loader) == []
+
+
+@pytest.mark.parametrize(
+    ("num_chunks", "options", "is_noted"),
+    [
+        (4, {}, True),
+        # All chunks stay in memory, so batches are those of a full shuffle.
+        (4, {"memory": "1GiB"}, False),
+        (4, {"shuffle": False}, False),
+        (4, {"batch_size": 1}, False),
+        (8, {}, False),
+    ],
+)
+def test_data_of_one_region_hide_their_mixing(
+    num_chunks: int, options: dict[str, Any], is_noted: bool
+) -> None:
+    values = np.zeros((16 * num_chunks, 4096), "f4")
+    store = write_store(xr.Dataset({"t": (("time", "x"), values)}), {"t": (16, 4096)})
+    samples = xloader.open(store).window(time=3, stride={"time": 1})
+    options = {"batch_size": 4, "memory": "2MiB", "output": "numpy", **options}
+    with samples.loader(**options) as loader:
+        expected = loader.explain()
+    assert any("mixing tells nothing here" in note for note in expected.notes) == is_noted
+    if is_noted:
+        assert expected.mixing == expected.full_mixing == 1

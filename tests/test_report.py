@@ -228,6 +228,16 @@ def test_chunks_that_leave_threads_without_work() -> None:
     assert "too large" not in advise(effort(fetching(MIB), num_asked=8))
 
 
+@pytest.mark.parametrize("stage", ["decode", "gather", "finish"])
+def test_more_threads_are_no_remedy_where_all_cores_are_busy(stage: str) -> None:
+    both = {"num_cores": 2, "chunk": 200 * MIB, "num_asked": 8}
+    full = advise(effort(busy(**{stage: 19.0}), cpu_seconds=19.0, **both))
+    assert ". More than 2 cores, " in full
+    assert "threads=" not in full
+    assert "too large" not in full
+    assert "too large" in advise(effort(busy(**{stage: 19.0}), cpu_seconds=15.0, **both))
+
+
 # Real epochs: one stage is far slower than all others
 
 

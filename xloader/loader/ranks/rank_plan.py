@@ -300,7 +300,9 @@ class RankPlan:
             Why the system refused to pin the memory of batches; empty if it did not.
         """
         recipe, layouts, device = self.recipe, self.layouts, self.options.device
-        notes = self._empty_note, self._memory_advice.note(expected)
+        notes = [self._empty_note, self._memory_advice.note(expected)]
+        if not self.plan.is_resident:
+            notes.append(explain_notes.one_region_note(expected, self.options))
         noted = explain_notes.with_notes(
             expected, recipe, layouts, *notes, packed_fields=packed_fields
         )

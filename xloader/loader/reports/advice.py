@@ -7,7 +7,7 @@ The rules, in the order in which they apply: bottleneck and condition, then the 
     fetch, decode              chunks are read several times: more memory
     lock                       by the busiest stage: a compiled gather, functions that free the
                                lock, larger chunks or windows; worker processes
-    any, fewer threads         chunks too large for the threads asked for
+    any, fewer threads         chunks too large for the threads asked for, if cores are free
     fetch, ahead               too few bytes in flight: more memory; else larger chunks
     fetch, on the threads      more threads
     decode                     more cores, a faster codec; a copy in Zarr where xarray reads
@@ -17,6 +17,7 @@ The rules, in the order in which they apply: bottleneck and condition, then the 
 
 from __future__ import annotations
 
+from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.errors import show_memory
@@ -73,7 +74,7 @@ def advise(effort: EpochEffort) -> str:
         remedy = _less_often(effort)
     elif stage == "lock":
         remedy = _of_lock(effort)
-    elif effort.num_threads < effort.num_asked and not (stage == "fetch" and effort.is_ahead):
+    elif _lacks_threads(effort) and not (stage == "fetch" and effort.is_ahead):
         remedy = _smaller_chunks(effort)
     else:
         remedy = _REMEDIES[stage](effort)
@@ -190,6 +191,11 @@ def _less_often(effort: EpochEffort) -> str:
     )
 
 
+def _lacks_threads(effort: EpochEffort) -> bool:
+    """Whether more of the threads asked for could have worked on free cores."""
+    return effort.num_threads < effort.num_asked and effort.has_free_cores
+
+
 def _smaller_chunks(effort: EpochEffort) -> str:
     chunk, budget = effort.budget.max_chunk_nbytes, effort.budget
     given = show_given_memory(budget.memory_nbytes)
@@ -220,23 +226,31 @@ def _of_fetch(effort: EpochEffort) -> str:
 
 def _of_decode(effort: EpochEffort) -> str:
     if not effort.is_direct:
-        return "More cores (threads=) may help; chunks of a copy in Zarr would be decoded directly."
-    return "More cores (threads=), or a faster codec such as lz4 or blosc, would help."
+        copied = "chunks of a copy in Zarr would be decoded directly."
+        return f"{_more_cores(effort)} may help; {copied}"
+    return f"{_more_cores(effort)}, or a faster codec such as lz4 or blosc, would help."
 
 
 def _of_gather(effort: EpochEffort) -> str:
     each = effort.delivered_nbytes // max(effort.num_samples, 1)
     if each < _SMALL_SAMPLE_NBYTES:
         small = f"larger windows than {show_nbytes(each)} a sample, larger batches"
-        return f"More cores (threads=), {small} or fewer fields would help."
-    return "More cores (threads=), or fewer fields, would help."
+        return f"{_more_cores(effort)}, {small} or fewer fields would help."
+    return f"{_more_cores(effort)}, or fewer fields, would help."
 
 
 def _of_transform(effort: EpochEffort) -> str:
     return (
-        "More cores (threads=), fewer functions, or functions of a whole batch instead of "
+        f"{_more_cores(effort)}, fewer functions, or functions of a whole batch instead of "
         "per='sample', would help."
     )
+
+
+def _more_cores(effort: EpochEffort) -> str:
+    """More cores as the beginning of a remedy: more threads only help where cores are free."""
+    if effort.has_free_cores:
+        return "More cores (threads=)"
+    return f"More than {show_count(effort.num_cores, 'core')}"
 
 
 def _of_lock(effort: EpochEffort) -> str:

@@ -50,8 +50,8 @@ _HOLDER_CORES = 0.5
 most of the time: something else is waited for, such as memory that was swapped out."""
 
 _FEW_CORES = 0.9
-"""Share of the cores. A process that uses more may wait for cores where the system does not count
-that, or on other threads than those counted here."""
+"""Share of the cores. A process that uses more has none left for more threads, and may wait for
+cores where the system does not count that, or on other threads than those counted here."""
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,17 @@ class EpochEffort:
     @property
     def is_locked(self) -> bool:
         """Whether the threads wait so long for Python's lock that it limits them."""
-        cores = self.cpu_seconds / self.seconds if self.seconds else 0.0
-        is_held = _HOLDER_CORES <= cores <= _FEW_CORES * self.num_cores
+        is_held = self._busy_cores >= _HOLDER_CORES and self.has_free_cores
         return is_held and self.lock_share >= _LOCK_SHARE
+
+    @property
+    def has_free_cores(self) -> bool:
+        """Whether some cores had nothing to do, so that more threads could use them."""
+        return self._busy_cores <= _FEW_CORES * self.num_cores
+
+    @property
+    def _busy_cores(self) -> float:
+        return self.cpu_seconds / self.seconds if self.seconds else 0.0
 
     @property
     def least_seconds(self) -> float:
