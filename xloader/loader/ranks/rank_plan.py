@@ -300,9 +300,8 @@ class RankPlan:
             Why the system refused to pin the memory of batches; empty if it did not.
         """
         recipe, layouts, device = self.recipe, self.layouts, self.options.device
-        notes = [self._empty_note, self._memory_advice.note(expected)]
-        if not self.plan.is_resident:
-            notes.append(explain_notes.one_region_note(expected, self.options))
+        advice = self._memory_advice
+        notes = self._empty_note, advice.note(expected), advice.one_region_note(expected)
         noted = explain_notes.with_notes(
             expected, recipe, layouts, *notes, packed_fields=packed_fields
         )

@@ -13,7 +13,6 @@ from xloader.core.output_dtypes import OutputDtype, converted_dtype
 from xloader.engine.compiled_gather import gather_in_words
 from xloader.loader.reports.advice import helpful_processes
 from xloader.planning.explain import Explanation
-from xloader.planning.mixing import REGION_CHUNKS
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import irregular_steps
@@ -196,25 +195,6 @@ def rank_note(options: LoaderOptions, scope: str) -> str:
     return (
         f"samples, reads and memory are those of rank {world.rank} of {world.world_size}, mixing "
         'is that of the global batch; explain(scope="world") counts all ranks'
-    )
-
-
-def one_region_note(expected: Explanation, options: LoaderOptions) -> str:
-    """Say that mixing cannot be seen where all samples begin in one region; empty elsewhere.
-
-    Parameters
-    ----------
-    expected : Explanation
-        The prediction, of a plan that does not keep all chunks in memory.
-    options : LoaderOptions
-        The options of the loader.
-    """
-    if not options.shuffle or options.global_batch == 1 or round(expected.full_mixing, 6) > 1:
-        return ""
-    return (
-        f"mixing tells nothing here: all samples begin in {REGION_CHUNKS} neighbouring chunks or "
-        "fewer, which count as one region, so the samples of a batch may come from one chunk "
-        "(smaller chunks or more memory mix more)"
     )
 
 

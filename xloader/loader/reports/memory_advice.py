@@ -23,6 +23,7 @@ from xloader.errors import AmplificationWarning, MixingWarning, XloaderWarning, 
 from xloader.loader.reports.advice import show_given_memory
 from xloader.loader.reports.explain_notes import mixes_poorly, reads_often
 from xloader.planning.explain import Explanation
+from xloader.planning.mixing import REGION_CHUNKS
 from xloader.planning.plan import Plan
 
 _MIXED_SHARE = 0.65
@@ -121,6 +122,23 @@ class MemoryAdvice:
         remedy = "" if enough is None else f"{enough.in_words}; "
         return f"{', and '.join(found)}: {remedy}samples.advise(...) looks for better chunks"
 
+    def one_region_note(self, expected: Explanation) -> str:
+        """Say that mixing cannot be seen where all samples begin in one region; empty elsewhere.
+
+        Parameters
+        ----------
+        expected : Explanation
+            The prediction.
+        """
+        is_one = round(expected.full_mixing, 6) <= 1
+        if not self._is_free or self._options.global_batch == 1 or not is_one:
+            return ""
+        return (
+            f"mixing tells nothing here: all samples begin in {REGION_CHUNKS} neighbouring chunks "
+            "or fewer, which count as one region, so the samples of a batch may come from one "
+            "chunk (smaller chunks or more memory mix more)"
+        )
+
     def warnings(self, expected: Explanation) -> list[tuple[str, type[XloaderWarning]]]:
         """The warnings about the same, each with its category.
 
@@ -150,13 +168,16 @@ class MemoryAdvice:
             found.append((f"{often} {most}: {remedy}", AmplificationWarning))
         return found
 
+    @property
+    def _is_free(self) -> bool:
+        """Whether mixing and reads depend on the memory."""
+        return self._options.shuffle and not self._plan.is_resident
+
     def _is_poor(self, expected: Explanation) -> bool:
-        is_free = self._options.shuffle and not self._plan.is_resident
-        return is_free and mixes_poorly(expected)
+        return self._is_free and mixes_poorly(expected)
 
     def _is_costly(self, expected: Explanation) -> bool:
-        is_free = self._options.shuffle and not self._plan.is_resident
-        return is_free and reads_often(expected, self._options)
+        return self._is_free and reads_often(expected, self._options)
 
     def _enough(self, expected: Explanation) -> EnoughMemory | None:
         """A memory that would do, found with one plan at most; None if that does not find one."""
