@@ -79,8 +79,7 @@ class Variable:
         return self.dtype if self.packing is None else self.packing.stored_dtype
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Read:
+class Read(NamedTuple):
     """A request for one chunk, or a part of it.
 
     Parameters

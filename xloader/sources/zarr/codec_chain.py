@@ -12,12 +12,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.axis import Ints
 from xloader.sources.base import Cut
 from xloader.sources.chunk_slices import take
 from xloader.sources.zarr.compressors import COMPRESSORS, Bytes
@@ -100,6 +99,24 @@ class Filtered:
 Turn: TypeAlias = CastView | Transposed | Filtered
 
 
+class Simple(NamedTuple):
+    """How chunks are stored that are at most compressed.
+
+    Parameters
+    ----------
+    compressor : str
+        The compressor, one of ``COMPRESSORS``; empty if there is none.
+    dtype : numpy.dtype
+        The dtype of the values.
+    shape : tuple of int
+        Shape of the values of a chunk.
+    """
+
+    compressor: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Chain:
     """The codecs of one array, in the form that xloader's own decoding uses.
@@ -180,8 +197,8 @@ class Chain:
             and out.flags.c_contiguous
         ):
             target = out.reshape(-1).view(np.uint8)
-            if self.simple is not None and self.simple[0]:
-                COMPRESSORS[self.simple[0]](data, target)
+            if self.simple is not None and self.simple.compressor:
+                COMPRESSORS[self.simple.compressor](data, target)
                 return
         decoded = decode(data, self.steps, self.nbytes, target, scratch)
         if decoded is not target:
@@ -194,14 +211,15 @@ class Chain:
         return turn if isinstance(turn, CastView) else None
 
     @cached_property
-    def simple(self) -> tuple[str, CastView] | None:
-        """The compressor, empty if there is none, and the only turn; None if there is more."""
-        if self._view is None or len(self.steps) > 1:
+    def simple(self) -> Simple | None:
+        """The compressor and the values, if there is nothing else to undo; None if there is."""
+        view = self._view
+        if view is None or len(self.steps) > 1:
             return None
         (step,) = self.steps or (None,)
         if step is None:
-            return "", self._view
-        return (step.name, self._view) if isinstance(step, Compressed) else None
+            return Simple("", view.dtype, view.shape)
+        return Simple(step.name, view.dtype, view.shape) if isinstance(step, Compressed) else None
 
     def _turn(self, array: NDArray[Any]) -> NDArray[Any]:
         for turn in self.turns:
@@ -247,18 +265,8 @@ class Sharding:
         """Whether the index has a checksum, which reveals damage."""
         return checksums_nbytes(self.index_chain.steps) > 0
 
-    def numbers_of(self, places: Ints) -> Ints:
-        """Rows of chunks in the index.
-
-        Parameters
-        ----------
-        places : numpy.ndarray of int64, shape (n, num_dims)
-            Index of each chunk within its shard, along each dimension.
-        """
-        return places @ self._strides
-
     @cached_property
-    def _strides(self) -> Ints:
-        """Number of rows between chunks that follow each other along each dimension."""
+    def strides(self) -> tuple[int, ...]:
+        """Number of rows of the index between neighbouring chunks along each dimension."""
         sizes = self.chunks_per_shard
-        return np.array([math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))], np.int64)
+        return tuple(math.prod(sizes[dim + 1 :]) for dim in range(len(sizes)))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
+import math
+import operator
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import numcodecs.blosc
 import numcodecs.zstd
@@ -39,25 +42,9 @@ interface. Where one is missing, chunks are decoded one by one."""
 _ARGUMENTS: Final = (ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS, ADDRESS)
 
 
-class StoredChunk(NamedTuple):
-    """A chunk to decode.
-
-    Parameters
-    ----------
-    data : numpy.ndarray of uint8
-        The chunk as stored.
-    chain : Chain
-        Its codecs.
-    cut : tuple of slice or integer array
-        The part of the chunk that is wanted.
-    out : numpy.ndarray
-        Receives the values. It has the shape of the cut and any strides.
-    """
-
-    data: Bytes
-    chain: Chain
-    cut: Cut
-    out: NDArray[Any]
+StoredChunk: TypeAlias = tuple[Bytes, Chain, Cut, NDArray[Any]]
+"""A chunk to decode: its stored bytes, its codecs, the part of it that is wanted, and the array that
+receives the values. That array has the shape of the part, and any strides."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +83,9 @@ class Decoder:
         if not known:
             return [False] * len(rows)
         width = max(map(len, known))
-        table = np.array([row + [0] * (width - len(row)) for row in known], np.int64)
+        for row in known:
+            row += [0] * (width - len(row))
+        table = np.array(known, np.int64)
         is_done = np.zeros(len(known), np.int64)
         # Only chunks that are decompressed, and not into place, need the scratch memory.
         sizes = (row[3] for row in known if row[6] and row[0] != _RAW)
@@ -111,26 +100,66 @@ class Decoder:
     def _row(self, chunk: StoredChunk) -> list[int]:
         """The numbers of a chunk for ``decode_chunks.c``; none if that cannot decode it."""
         data, chain, cut, out = chunk
-        simple = chain.simple
-        if simple is None or simple[0] not in self.codecs or out.dtype != simple[1].dtype:
+        if chain.simple is None:
             return []
-        name, view = simple
-        row = [
-            *(self.codecs[name], address_of(data), data.size, chain.nbytes),
-            *(view.dtype.itemsize, address_of(out)),
+        compressor, dtype, shape = chain.simple
+        if compressor not in self.codecs or out.dtype != dtype:
+            return []
+        strides = out.strides
+        if out.shape == shape:
+            # The whole chunk, as offsets in a cut increase.
+            loops = _whole(shape, strides, dtype.itemsize)
+        elif all(isinstance(part, slice) for part in cut):
+            loops = _loops(cut, shape, out.shape, strides, dtype.itemsize)
+        else:
+            return []
+        # Of an array with gaps, the address takes three times as long.
+        first = out if out.flags.c_contiguous else out[(slice(0, 1),) * out.ndim]
+        return [
+            *(self.codecs[compressor], address_of(data), data.size, chain.nbytes),
+            *(dtype.itemsize, address_of(first), *loops),
         ]
-        if out.shape == view.shape and out.flags.c_contiguous:
-            return [*row, 0, 0]
-        offset, step = 0, chain.nbytes
-        loops: list[int] = []
-        for part, size, count, to in zip(cut, view.shape, out.shape, out.strides, strict=True):
-            if not isinstance(part, slice):
-                return []
-            step //= size
-            start, _, every = part.indices(size)
-            offset += start * step
-            loops += (count, every * step, to)
-        return [*row, len(cut), offset, *loops]
+
+
+def _loops(
+    cut: Sequence[Any],
+    shape: tuple[int, ...],
+    counts: tuple[int, ...],
+    strides: tuple[int, ...],
+    itemsize: int,
+) -> tuple[int, ...]:
+    """The numbers that describe to ``decode_chunks.c`` how a part of a chunk is copied.
+
+    Parameters
+    ----------
+    cut : sequence of slice
+        The part.
+    shape : tuple of int
+        Shape of the chunk.
+    counts, strides : tuple of int
+        Shape of the part, and its strides in memory in bytes.
+    itemsize : int
+        Bytes of an element.
+    """
+    offset, step = 0, itemsize * math.prod(shape)
+    loops: list[int] = []
+    for part, size, count, to in zip(cut, shape, counts, strides, strict=True):
+        step //= size
+        start, _, every = part.indices(size)
+        offset += start * step
+        loops += (count, every * step, to)
+    return (len(counts), offset, *loops)
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _whole(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The same for a whole chunk, which is decompressed into place if there are no gaps."""
+    loops = _loops([slice(None)] * len(shape), shape, shape, strides, itemsize)
+    steps = itertools.accumulate(shape[:0:-1], operator.mul, initial=itemsize)
+    has_gaps = any(
+        n > 1 and to != step for n, to, step in zip(shape[::-1], strides[::-1], steps, strict=False)
+    )
+    return loops if has_gaps else (0, 0)
 
 
 def decoder() -> Decoder | None:

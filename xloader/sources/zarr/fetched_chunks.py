@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from xloader.sources.base import Outcome, Read
 from xloader.sources.retries import current
 from xloader.sources.zarr.chunk_errors import ChunkErrors
-from xloader.sources.zarr.compiled_decoding import StoredChunk, decoder
+from xloader.sources.zarr.compiled_decoding import decoder
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH
 from xloader.sources.zarr.missing_chunks import Missing
@@ -132,7 +132,7 @@ class _Chunks:
     def _put(self, chunks: Sequence[tuple[int, Bytes | None]], outs: Sequence[NDArray[Any]]) -> int:
         """Decode chunks, or write the fill value of absent ones. Return how many are absent."""
         there = [(number, data) for number, data in chunks if data is not None]
-        for number, data in chunks:
+        for number, data in chunks if len(there) < len(chunks) else ():
             if data is None:
                 read, array = self._reads[number], self._arrays[number]
                 self._missing.note(read, array.key(read.chunk), array.watch)
@@ -156,12 +156,10 @@ class _Chunks:
         compiled = decoder()
         if compiled is None or not chunks:
             return chunks
+        arrays, reads = self._arrays, self._reads
         is_done = compiled.decode(
             [
-                StoredChunk(
-                    *(data, self._arrays[number].chain(self._reads[number].chunk)),
-                    *(self._reads[number].cut, outs[number]),
-                )
+                (data, arrays[number].chain(reads[number].chunk), reads[number].cut, outs[number])
                 for number, data in chunks
             ]
         )
@@ -231,9 +229,9 @@ class ShardChunks(_Chunks):
 
     def _by_shard(self) -> list[list[int]]:
         """The numbers of the reads of each shard."""
-        shards: dict[tuple[StoredArray, str], list[int]] = {}
+        shards: dict[tuple[StoredArray, tuple[int, ...]], list[int]] = {}
         for number, (array, read) in enumerate(zip(self._arrays, self._reads, strict=True)):
-            shards.setdefault((array, array.key(read.chunk)), []).append(number)
+            shards.setdefault((array, array.object_of(read.chunk)), []).append(number)
         return list(shards.values())
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -313,23 +314,24 @@ class ShardReader:
         """Where chunks lie in their shard, in bytes; None for those that are absent."""
         sharding = shard.sharding
         first = sharding.index_stored_nbytes if sharding.is_at_start else 0
-        places = np.array([chunk for _, chunk in chunks], np.int64)
-        places -= np.array(shard.first, np.int64)
-        rows, flat = 2 * sharding.numbers_of(places), index.reshape(-1)
-        # Two look-ups along one dimension, because NumPy gives up Python's lock for one along two,
-        # and gets it back late where other threads want it.
-        entries = zip(flat[rows].tolist(), flat[rows + 1].tolist(), strict=True)
+        # Numbers of Python, because those of a few chunks take less time than one call of NumPy.
+        strides, entries = sharding.strides, memoryview(index.reshape(-1))
+        origin = sum(map(mul, shard.first, strides))
         spans: list[Span | None] = []
-        for (_, chunk), (offset, nbytes) in zip(chunks, entries, strict=True):
-            if offset == nbytes == ABSENT:
+        for _, chunk in chunks:
+            row = 2 * (sum(map(mul, chunk, strides)) - origin)
+            offset, nbytes = entries[row], entries[row + 1]
+            if (
+                first <= offset <= MOST_SHARD_NBYTES
+                and self._fewest_nbytes <= nbytes <= self._most_nbytes
+            ):
+                spans.append((offset, offset + nbytes))
+            elif offset == nbytes == ABSENT:
                 spans.append(None)
-                continue
-            is_inside = first <= offset <= MOST_SHARD_NBYTES
-            if not is_inside or not self._fewest_nbytes <= nbytes <= self._most_nbytes:
+            else:
                 raise DamagedShardError(
                     f"the index of the shard gives chunk {chunk} {nbytes} bytes at byte {offset}"
                 )
-            spans.append((offset, offset + nbytes))
         return spans
 
 

@@ -188,19 +188,19 @@ class ZarrSource(Described):
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch the chunks if reading the store waits, else defer it; see `Source.fetch`."""
+        if len({self._read_with(name) for name in {read.variable for read in reads}}) == 1:
+            return self._fetch(reads)
         alike: dict[Hashable, list[int]] = {}
         for number, read in enumerate(reads):
-            alike.setdefault(self._read_with(read), []).append(number)
-        if len(alike) == 1:
-            return self._fetch(reads)
+            alike.setdefault(self._read_with(read.variable), []).append(number)
         return Several(
             [(self._fetch([reads[n] for n in numbers]), numbers) for numbers in alike.values()]
         )
 
-    def _read_with(self, read: Read) -> Hashable:
-        """A key that is equal for reads that are carried out together."""
-        route = self._routes[read.variable]
-        return route.is_sharded if route.kind == "direct" else read.variable
+    def _read_with(self, variable: str) -> Hashable:
+        """A key that is equal for variables whose chunks are read together."""
+        route = self._routes[variable]
+        return route.is_sharded if route.kind == "direct" else variable
 
     def _fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch chunks that are read together."""
