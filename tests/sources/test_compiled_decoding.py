@@ -24,7 +24,7 @@ from xloader.sources.base import Read
 from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import compiled_files, fetched_chunks, file_objects
 from xloader.sources.zarr.codec_chain import CastView, Chain
-from xloader.sources.zarr.compiled_decoding import Decoder, StoredChunk, decoder
+from xloader.sources.zarr.compiled_decoding import Decoder, decoder
 from xloader.sources.zarr.decode import SCRATCH, Compressed
 from xloader.sources.zarr.fetched_chunks import ShardChunks
 from xloader.sources.zarr.file_objects import Files
@@ -163,7 +163,7 @@ def test_zstd_frames_must_fill_the_chunk(library: Decoder, parts: list[int], ext
     data = np.frombuffer(frames + extra, "u1")
     chain = Chain((Compressed("zstd"),), 400, (CastView(np.dtype("u1"), (400,)),))
     memory = np.zeros(450, "u1")
-    (is_done,) = library.decode([StoredChunk(data, chain, (slice(0, 400),), memory[:400])])
+    (is_done,) = library.decode([(data, chain, (slice(0, 400),), memory[:400])])
     is_right = begin == 400 and extra != b"x"
     assert is_done == is_right
     assert not memory[400:].any()
@@ -180,7 +180,7 @@ def test_headers_of_blosc_are_not_believed(library: Decoder, at: int, size: int)
     chain = Chain((Compressed("blosc"),), 400, (CastView(np.dtype("u1"), (400,)),))
     memory = np.zeros(450, "u1")
     data = np.frombuffer(bytes(packed), "u1")
-    (is_done,) = library.decode([StoredChunk(data, chain, (slice(0, 400),), memory[:400])])
+    (is_done,) = library.decode([(data, chain, (slice(0, 400),), memory[:400])])
     if at == 4 or size > stored:
         assert not is_done
     assert not memory[400:].any()
@@ -205,7 +205,7 @@ def test_small_chunks_are_read_and_decoded_together(tmp_path: Path, calls: list[
 def test_chunks_that_are_not_compressed_take_no_scratch_memory(library: Decoder) -> None:
     """A short file is damage, however large its chunk should be."""
     chain = Chain((), 2**50, (CastView(np.dtype("u1"), (2**50,)),))
-    chunk = StoredChunk(np.zeros(10, "u1"), chain, (slice(5, 8),), np.zeros(3, "u1"))
+    chunk = (np.zeros(10, "u1"), chain, (slice(5, 8),), np.zeros(3, "u1"))
     assert library.decode([chunk]) == [False]
 
 

@@ -6,8 +6,9 @@
 #include "copy_box.h"
 #include "export.h"
 
-/* Codecs, as in compiled_decoding.py. */
-enum { RAW = 0, ZSTD = 1, BLOSC = 2 };
+/* Codecs, as in compiled_decoding.py, where others are UNKNOWN; and what is told of a chunk that is
+   decoded. */
+enum { UNKNOWN = -2, DONE = -1, RAW = 0, ZSTD = 1, BLOSC = 2 };
 
 typedef void *(*MakeContext)(void);
 typedef size_t (*FreeContext)(void *);
@@ -47,7 +48,7 @@ static int decompress(
             return 0;
         return codecs->unblosc(data, target, (size_t)nbytes, 1) == nbytes;
     }
-    if (size != nbytes)
+    if (codec != RAW || size != nbytes)
         return 0;
     memcpy(target, data, (size_t)nbytes);
     return 1;
@@ -56,40 +57,35 @@ static int decompress(
 /* Each row of `chunks` holds: codec, address and size of the stored bytes, decoded bytes, bytes of
    an element, target, number of loops, offset of the first element in the decoded bytes; then for
    each loop its count and its steps in bytes, in the chunk and in the target. Without loops the
-   whole chunk is decompressed into the target. `done` gets 1 for each chunk that is decoded. The
-   caller tells what is wrong with the others. `scratch` has room for any of the chunks. Returns the
-   number of chunks that are decoded. */
+   whole chunk is decompressed into the target; with some, into `scratch` at first. The codec becomes
+   DONE where a chunk is decoded. The caller tells what is wrong with the others. Returns the number
+   of chunks that are decoded. */
 EXPORT int64_t xloader_decode_chunks(
-    const int64_t *chunks, int64_t row_size, int64_t num, const int64_t *functions, char *scratch,
-    int64_t *done) {
+    int64_t *chunks, int64_t row_size, int64_t num, const int64_t *functions, char *scratch) {
     Codecs codecs = {
         (MakeContext)(intptr_t)functions[0], (FreeContext)(intptr_t)functions[1],
         (DecompressZstd)(intptr_t)functions[2], (DecompressBlosc)(intptr_t)functions[3], 0};
     int64_t num_done = 0;
     for (int64_t at = 0; at < num; at++) {
-        const int64_t *row = chunks + at * row_size;
+        int64_t *row = chunks + at * row_size;
         const char *data = (const char *)(intptr_t)row[1];
         char *target = (char *)(intptr_t)row[5];
         const int64_t size = row[2], nbytes = row[3], itemsize = row[4], num_loops = row[6];
-        const char *decoded = scratch;
-        if (!num_loops) {
-            done[at] = decompress(&codecs, row[0], data, size, target, nbytes);
-            num_done += done[at];
+        char *decoded = num_loops ? scratch : target;
+        /* Bytes that are not compressed are copied from where they lie. */
+        const int is_there = row[0] == RAW && num_loops && size == nbytes;
+        if (!is_there && !decompress(&codecs, row[0], data, size, decoded, nbytes))
             continue;
-        }
-        if (row[0] == RAW) {
-            done[at] = size == nbytes;
-            decoded = data;
-        } else {
-            done[at] = decompress(&codecs, row[0], data, size, scratch, nbytes);
-        }
-        num_done += done[at];
-        if (done[at]) {
+        row[0] = DONE;
+        num_done++;
+        if (num_loops) {
             Loop loops[MOST_LOOPS];
             memcpy(loops, row + 8, (size_t)num_loops * sizeof(Loop));
             const int64_t kept = simplify(loops, num_loops, itemsize, itemsize);
             if (kept)
-                copy_box(SAME, loops, kept, decoded + row[7], target, itemsize, itemsize, 0);
+                copy_box(
+                    SAME, loops, kept, (is_there ? data : decoded) + row[7], target, itemsize,
+                    itemsize, 0);
         }
     }
     if (codecs.context)

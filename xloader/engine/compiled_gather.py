@@ -122,7 +122,6 @@ class CompiledCopy:
         target : int
             Where the batch begins, from `address_in`.
         """
-        table = hits.table
         if isinstance(chosen, slice):
             line, (first, end, _) = None, chosen.indices(len(hits))
         else:
@@ -130,8 +129,8 @@ class CompiledCopy:
         self.function(
             *self._addresses,
             target,
-            address_of(table),
-            table.strides[0] // 8,
+            hits.address,
+            hits.table.strides[0] // 8,
             hits.shift,
             line,
             first,

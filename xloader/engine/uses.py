@@ -66,7 +66,7 @@ class Uses:
         if len(self._over) < most:
             self._over = np.zeros(most, np.int64)
         num_over = self._function(
-            address_of(hits.table),
+            hits.address,
             hits.shift,
             line,
             first,

@@ -12,24 +12,26 @@ import itertools
 import math
 import operator
 import types
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numcodecs.blosc
 import numcodecs.zstd
-import numpy as np
 from numpy.typing import NDArray
 
 from xloader.compiled.library import ADDRESS, NUMBER, Function, address_of, find_function
-from xloader.core.axis import Ints
 from xloader.sources.base import Cut
 from xloader.sources.zarr.codec_chain import Chain
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH
 
-_RAW, _ZSTD, _BLOSC = range(3)
-"""The codecs, as ``decode_chunks.c`` numbers them."""
+_UNKNOWN, _DONE, _RAW, _ZSTD, _BLOSC = range(-2, 3)
+"""The codecs, as ``decode_chunks.c`` numbers them, and what it tells of a chunk that is decoded."""
+
+_NOT_HERE: Final = (_UNKNOWN, *(0,) * 7)
+"""The numbers of a chunk that is not decoded here."""
 
 _FUNCTIONS: Final = {
     "zstd": ("ZSTD_createDCtx", "ZSTD_freeDCtx", "ZSTD_decompressDCtx"),
@@ -39,12 +41,13 @@ _FUNCTIONS: Final = {
 interface. Where one is missing, chunks are decoded one by one."""
 
 
-_ARGUMENTS: Final = (ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS, ADDRESS)
+_ARGUMENTS: Final = (ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS)
 
 
 StoredChunk: TypeAlias = tuple[Bytes, Chain, Cut, NDArray[Any]]
-"""A chunk to decode: its stored bytes, its codecs, the part of it that is wanted, and the array that
-receives the values. That array has the shape of the part, and any strides."""
+"""A chunk to decode: its stored bytes, its codecs, the part that is wanted, and the array that
+receives the values. That array has the shape of the part, and any strides.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +60,13 @@ class Decoder:
         The compiled function.
     codecs : dict of str to int
         Number of each compressor; an empty name is for chunks that are not compressed.
-    addresses : numpy.ndarray of int64
+    addresses : array of int
         The addresses of the functions that decompress, in the order of ``_FUNCTIONS``.
     """
 
     function: Function
     codecs: dict[str, int]
-    addresses: Ints
+    addresses: array[int]
 
     def decode(self, chunks: Sequence[StoredChunk]) -> list[bool]:
         """Decode chunks into their arrays.
@@ -79,46 +82,42 @@ class Decoder:
             Whether each chunk is decoded.
         """
         rows = [self._row(chunk) for chunk in chunks]
-        known = [row for row in rows if row]
-        if not known:
-            return [False] * len(rows)
-        width = max(map(len, known))
-        for row in known:
-            row += [0] * (width - len(row))
-        table = np.array(known, np.int64)
-        is_done = np.zeros(len(known), np.int64)
+        width = max(map(len, rows))
         # Only chunks that are decompressed, and not into place, need the scratch memory.
-        sizes = (row[3] for row in known if row[6] and row[0] != _RAW)
-        scratch = SCRATCH.take(max(sizes, default=0))
+        sizes = (row[3] for row in rows if row[6] and row[0] != _RAW)
+        scratch = SCRATCH.take(max(sizes, default=1))
+        # Not an array of NumPy, whose address takes longer to find.
+        table = array("q")
+        for row in rows:
+            table.extend(row)
+            table.extend(itertools.repeat(0, width - len(row)))
         self.function(
-            *(address_of(table), width, len(known), address_of(self.addresses)),
-            *(address_of(scratch), address_of(is_done)),
+            *(table.buffer_info()[0], width, len(rows), self.addresses.buffer_info()[0]),
+            address_of(scratch),
         )
-        done = iter(is_done.tolist())
-        return [bool(row and next(done)) for row in rows]
+        return [codec == _DONE for codec in table[::width]]
 
-    def _row(self, chunk: StoredChunk) -> list[int]:
-        """The numbers of a chunk for ``decode_chunks.c``; none if that cannot decode it."""
+    def _row(self, chunk: StoredChunk) -> tuple[int, ...]:
+        """The numbers of a chunk for ``decode_chunks.c``."""
         data, chain, cut, out = chunk
         if chain.simple is None:
-            return []
+            return _NOT_HERE
         compressor, dtype, shape = chain.simple
         if compressor not in self.codecs or out.dtype != dtype:
-            return []
-        strides = out.strides
+            return _NOT_HERE
         if out.shape == shape:
             # The whole chunk, as offsets in a cut increase.
-            loops = _whole(shape, strides, dtype.itemsize)
+            loops = _loops_of_whole(shape, out.strides, dtype.itemsize)
         elif all(isinstance(part, slice) for part in cut):
-            loops = _loops(cut, shape, out.shape, strides, dtype.itemsize)
+            loops = _loops(cut, shape, out.shape, out.strides, dtype.itemsize)
         else:
-            return []
-        # Of an array with gaps, the address takes three times as long.
+            return _NOT_HERE
+        # Of one element, because the address of memory with gaps takes several times as long.
         first = out if out.flags.c_contiguous else out[(slice(0, 1),) * out.ndim]
-        return [
+        return (
             *(self.codecs[compressor], address_of(data), data.size, chain.nbytes),
             *(dtype.itemsize, address_of(first), *loops),
-        ]
+        )
 
 
 def _loops(
@@ -152,7 +151,9 @@ def _loops(
 
 
 @functools.lru_cache(maxsize=1 << 10)
-def _whole(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+def _loops_of_whole(
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
+) -> tuple[int, ...]:
     """The same for a whole chunk, which is decompressed into place if there are no gaps."""
     loops = _loops([slice(None)] * len(shape), shape, shape, strides, itemsize)
     steps = itertools.accumulate(shape[:0:-1], operator.mul, initial=itemsize)
@@ -183,7 +184,7 @@ def _make(*functions: object) -> Decoder | None:
         addresses += found
         if _is_of(own, module) and all(found):
             codecs[name] = number
-    return Decoder(function, codecs, np.array(addresses, np.int64))
+    return Decoder(function, codecs, array("q", addresses))
 
 
 def _is_of(function: object, module: types.ModuleType) -> bool:

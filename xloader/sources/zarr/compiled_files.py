@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
-from xloader.core.axis import Ints
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.stored_objects import ObjectPart
 
@@ -25,7 +23,7 @@ def reads_together() -> bool:
 
 
 def read_parts(
-    prefix: str, parts: Sequence[ObjectPart], buffer: Bytes, told: Ints
+    prefix: str, parts: Sequence[ObjectPart], buffer: Bytes, told: array[int]
 ) -> tuple[list[Bytes | None], int]:
     """Read parts of files into one buffer, as many as it has room for.
 
@@ -38,8 +36,8 @@ def read_parts(
         other.
     buffer : numpy.ndarray of uint8
         Receives the bytes.
-    told : numpy.ndarray of int64, shape (num_parts, 2)
-        Receives place and size of each part, as soon as it is read.
+    told : array of int
+        Receives place and size of each part, as soon as it is read. It holds two numbers for each.
 
     Returns
     -------
@@ -52,21 +50,20 @@ def read_parts(
     function = find_function("xloader_read_files", _ARGUMENTS)
     assert function is not None, "reads_together() says whether there is one"
     paths, offset = bytearray(), 0
-    table: list[int] = []
+    asked = array("q")
     for at, (key, start, stop) in enumerate(parts):
         if not at or key != parts[at - 1].key:
             offset = len(paths)
             paths += os.fsencode(prefix + key) + b"\0"
-        table += (offset, start, -1 if stop is None else stop - start)
-    asked = np.array(table, np.int64)
+        asked.extend((offset, start, -1 if stop is None else stop - start))
     num = function(
-        *(bytes(paths), address_of(asked), len(parts)),
-        *(address_of(buffer), buffer.size, address_of(told)),
+        *(bytes(paths), asked.buffer_info()[0], len(parts)),
+        *(address_of(buffer), buffer.size, told.buffer_info()[0]),
     )
     if not num:
-        return [], int(told[0, 1])
+        return [], told[1]
     found = [
         None if size == _ABSENT else buffer[begin : begin + size]
-        for begin, size in told[:num].tolist()
+        for begin, size in zip(told[: 2 * num : 2], told[1 : 2 * num : 2], strict=True)
     ]
     return found, 0

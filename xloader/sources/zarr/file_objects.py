@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from xloader.core.axis import Ints
 from xloader.sources.ordinary_files import check_mode, check_path
 from xloader.sources.retries import current
 from xloader.sources.zarr.compiled_files import read_parts, reads_together
@@ -65,7 +65,7 @@ class Files(Asking):
             return
         while begin < len(parts):
             rest = parts[begin:]
-            told = np.full((len(rest), 2), _PENDING)
+            told = array("q", (_PENDING,)) * (2 * len(rest))
             # Before they are made, so that those of a thread that is given up count as well.
             attempts.num_requests += len(rest)
             read = partial(self._read_together, rest, room_nbytes, told)
@@ -84,14 +84,14 @@ class Files(Asking):
             del found
 
     def _read_together(
-        self, parts: Sequence[ObjectPart], room_nbytes: int, told: Ints
+        self, parts: Sequence[ObjectPart], room_nbytes: int, told: array[int]
     ) -> list[Bytes | None]:
         """Read the first parts with one compiled call; none where that is not possible."""
         room = min(room_nbytes + len(parts) * _SPARE_NBYTES, _ROOM_NBYTES)
         room = max(room, SCRATCH.size(_STORED))
         found, needed = read_parts(self._prefix, parts, SCRATCH.take(room, _STORED), told)
         if needed > room:
-            told[0] = _PENDING
+            told[1] = _PENDING
             found, _ = read_parts(self._prefix, parts[:1], SCRATCH.take(needed, _STORED), told)
         is_whole = all(data is not None for data in found)
         # If the whole store is gone, its chunks must not be read as fill values.
@@ -122,9 +122,9 @@ class Files(Asking):
             raise
 
 
-def _num_there(told: Ints) -> int:
+def _num_there(told: array[int]) -> int:
     """Number of parts that are read so far."""
-    return int(np.count_nonzero(told[:, 1] != _PENDING))
+    return len(told) // 2 - told[1::2].count(_PENDING)
 
 
 def _open(path: str) -> int:

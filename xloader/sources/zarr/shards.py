@@ -315,7 +315,7 @@ class ShardReader:
         sharding = shard.sharding
         first = sharding.index_stored_nbytes if sharding.is_at_start else 0
         # Numbers of Python, because those of a few chunks take less time than one call of NumPy.
-        strides, entries = sharding.strides, memoryview(index.reshape(-1))
+        strides, entries = sharding.strides, index.reshape(-1).data
         origin = sum(map(mul, shard.first, strides))
         spans: list[Span | None] = []
         for _, chunk in chunks:

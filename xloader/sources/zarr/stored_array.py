@@ -35,7 +35,6 @@ from xloader.sources.zarr.shards import Located, Numbered, Shard, ShardReader
 from xloader.sources.zarr.stored_grid import StoredGrid
 from xloader.sources.zarr.stored_objects import Objects
 
-
 _MOST_SHARDS: Final = 1 << 10
 """Most shards of an array whose descriptions are remembered."""
 
