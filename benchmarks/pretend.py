@@ -34,7 +34,7 @@ class PretendCodecs:
         self._modules = (numcodecs.blosc, numcodecs.zstd)
         self._originals = [module.decompress for module in self._modules]
         if self._decoder is not None:
-            self._addresses = self._decoder.addresses.copy()
+            self._addresses = self._decoder.addresses[:]
 
     def use(self, codec: Codec) -> None:
         """Decompress from now on with a codec."""

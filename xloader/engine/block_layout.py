@@ -63,7 +63,11 @@ class BlockSlot(NamedTuple):
     @property
     def values(self) -> NDArray[Any]:
         """The variable's part, as a view."""
-        part: NDArray[Any] = self.joint[self.number, ...]
+        return self.part((...,))
+
+    def part(self, index: tuple[Any, ...]) -> NDArray[Any]:
+        """Some of the variable's part, by its index in it, as a view."""
+        part: NDArray[Any] = self.joint[(self.number, *index)]
         return part
 
 

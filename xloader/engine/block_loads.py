@@ -384,7 +384,7 @@ class BlockLoads:
                     fetched = bundle.fetched or self._job.parts.reader.fetch(bundle)
                     outcome = fetched.decode(
                         [
-                            load.blocks[number].places[read.variable].values[at]
+                            load.blocks[number].places[read.variable].part(at)
                             for read, (number, at) in zip(bundle.reads, bundle.places, strict=True)
                         ]
                     )

@@ -61,8 +61,7 @@ class Shard:
     sharding: Sharding
 
 
-@dataclass(frozen=True)
-class FetchedPart:
+class FetchedPart(NamedTuple):
     """Some chunks that were fetched together.
 
     Parameters
@@ -85,8 +84,7 @@ Numbered = tuple[int, tuple[int, ...]]
 """A chunk's position among the chunks asked for, and its index in the array."""
 
 
-@dataclass(frozen=True)
-class ShardRange:
+class ShardRange(NamedTuple):
     """A range of a shard that is fetched with one request.
 
     Parameters
@@ -273,10 +271,14 @@ class ShardReader:
             return Located([self._read_whole(shard, chunks)], [])
         index, num_requests = self.index(shard)
         spans = [None] * len(chunks) if index is None else self._spans(shard, index, chunks)
-        found = [(number, span) for (number, _), span in zip(chunks, spans, strict=True)]
-        absent = [(number, None) for number, span in found if span is None]
-        there = [(number, span) for number, span in found if span is not None]
-        parts = [FetchedPart(list(absent), num_requests)] if absent or num_requests else []
+        there: list[tuple[int, Span]] = []
+        absent: list[tuple[int, Bytes | None]] = []
+        for (number, _), span in zip(chunks, spans, strict=True):
+            if span is None:
+                absent.append((number, None))
+            else:
+                there.append((number, span))
+        parts = [FetchedPart(absent, num_requests)] if absent or num_requests else []
         guard = _guard_nbytes(shard.sharding)
         ranges = [
             ShardRange(ObjectPart(shard.key, start, stop + guard), guard, [there[m] for m in own])

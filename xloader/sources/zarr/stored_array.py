@@ -244,7 +244,8 @@ class StoredArray:
 
     def chain(self, chunk: tuple[int, ...]) -> Chain:
         """The codec chain of a chunk, for arrays whose chain is known."""
-        chain = self._chain_of(self._grid.regular_shape or self._grid.stored_shape(chunk))
+        shape = self._grid.regular_shape or self._grid.stored_shape(chunk)
+        chain = self._chains.get(shape) or self._chain_of(shape)
         assert chain is not None, "chain() is for arrays whose chain is known"
         return chain
 
