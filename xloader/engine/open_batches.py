@@ -249,7 +249,7 @@ class OpenBatches:
         wanted = WantedHits(open_batch, group, access, hits, slots)
         # With 32-bit indices NumPy would give up Python's lock, while the run's lock is held.
         is_there = block_table.is_loaded[slots.astype(np.intp)]
-        if is_there.all():
+        if np.count_nonzero(is_there) == len(slots):
             self._queue_parts(wanted, None, len(slots))
             return
         # Loaded ones first, and the others block by block.

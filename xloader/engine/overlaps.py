@@ -61,7 +61,7 @@ class Hits:
     shift: int = 0
 
     def __len__(self) -> int:
-        return len(self.table[0])
+        return int(self.table.shape[1])
 
     @property
     def address(self) -> int:
