@@ -6,6 +6,8 @@
 #include "copy_box.h"
 #include "export.h"
 
+#include <stdatomic.h>
+
 /* Codecs, as in compiled_decoding.py, where others are UNKNOWN; and what is told of a chunk that is
    decoded. */
 enum { UNKNOWN = -2, DONE = -1, RAW = 0, ZSTD = 1, BLOSC = 2 };
@@ -25,6 +27,28 @@ typedef struct {
 
 #define BLOSC_HEADER 16
 
+/* Contexts of zstd that no call uses now. To make one takes 160 KB of fresh memory. */
+#define MOST_KEPT 64
+static void *_Atomic kept[MOST_KEPT];
+
+static void *take_context(const Codecs *codecs) {
+    for (int i = 0; i < MOST_KEPT; i++) {
+        void *context = atomic_exchange(&kept[i], NULL);
+        if (context)
+            return context;
+    }
+    return codecs->make();
+}
+
+static void give_back(const Codecs *codecs) {
+    for (int i = 0; i < MOST_KEPT; i++) {
+        void *none = NULL;
+        if (atomic_compare_exchange_strong(&kept[i], &none, codecs->context))
+            return;
+    }
+    codecs->free(codecs->context);
+}
+
 static int64_t number_at(const unsigned char *data) {
     return (int64_t)data[0] | (int64_t)data[1] << 8 | (int64_t)data[2] << 16 | (int64_t)data[3] << 24;
 }
@@ -34,7 +58,7 @@ static int decompress(
     Codecs *codecs, int64_t codec, const char *data, int64_t size, char *target, int64_t nbytes) {
     if (codec == ZSTD) {
         if (!codecs->context)
-            codecs->context = codecs->make();
+            codecs->context = take_context(codecs);
         if (!codecs->context)
             return 0;
         /* An error is a huge number. */
@@ -89,6 +113,6 @@ EXPORT int64_t xloader_decode_chunks(
         }
     }
     if (codecs.context)
-        codecs.free(codecs.context);
+        give_back(&codecs);
     return num_done;
 }
