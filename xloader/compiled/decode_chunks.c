@@ -27,13 +27,14 @@ typedef struct {
 
 #define BLOSC_HEADER 16
 
-/* Contexts of zstd that no call uses now. To make one takes 160 KB of fresh memory. */
-#define MOST_KEPT 64
-static void *_Atomic kept[MOST_KEPT];
+/* Contexts of zstd that no call uses now. To make one takes 160 KB of fresh memory. As many are kept
+   as threads have decoded at a time, and not freed. */
+#define MOST_UNUSED 64
+static void *_Atomic unused[MOST_UNUSED];
 
 static void *take_context(const Codecs *codecs) {
-    for (int i = 0; i < MOST_KEPT; i++) {
-        void *context = atomic_exchange(&kept[i], NULL);
+    for (int i = 0; i < MOST_UNUSED; i++) {
+        void *context = atomic_exchange(&unused[i], NULL);
         if (context)
             return context;
     }
@@ -41,9 +42,9 @@ static void *take_context(const Codecs *codecs) {
 }
 
 static void give_back(const Codecs *codecs) {
-    for (int i = 0; i < MOST_KEPT; i++) {
+    for (int i = 0; i < MOST_UNUSED; i++) {
         void *none = NULL;
-        if (atomic_compare_exchange_strong(&kept[i], &none, codecs->context))
+        if (atomic_compare_exchange_strong(&unused[i], &none, codecs->context))
             return;
     }
     codecs->free(codecs->context);
@@ -81,9 +82,10 @@ static int decompress(
 /* Each row of `chunks` holds: codec, address and size of the stored bytes, decoded bytes, bytes of
    an element, target, number of loops, offset of the first element in the decoded bytes; then for
    each loop its count and its steps in bytes, in the chunk and in the target. Without loops the
-   whole chunk is decompressed into the target; with some, into `scratch` at first. The codec becomes
-   DONE where a chunk is decoded. The caller tells what is wrong with the others. Returns the number
-   of chunks that are decoded. */
+   whole chunk is decompressed into the target. With some, it is first decompressed into `scratch`,
+   which has room for each of these chunks; one that is not compressed is copied from where it lies.
+   The codec becomes DONE where a chunk is decoded. The caller tells what is wrong with the others.
+   Returns the number of chunks that are decoded. */
 EXPORT int64_t xloader_decode_chunks(
     int64_t *chunks, int64_t row_size, int64_t num, const int64_t *functions, char *scratch) {
     Codecs codecs = {
@@ -96,7 +98,6 @@ EXPORT int64_t xloader_decode_chunks(
         char *target = (char *)(intptr_t)row[5];
         const int64_t size = row[2], nbytes = row[3], itemsize = row[4], num_loops = row[6];
         char *decoded = num_loops ? scratch : target;
-        /* Bytes that are not compressed are copied from where they lie. */
         const int is_there = row[0] == RAW && num_loops && size == nbytes;
         if (!is_there && !decompress(&codecs, row[0], data, size, decoded, nbytes))
             continue;

@@ -74,7 +74,7 @@ class Decoder:
         Parameters
         ----------
         chunks : sequence of StoredChunk
-            The chunks.
+            One or more chunks.
 
         Returns
         -------
@@ -84,16 +84,15 @@ class Decoder:
         rows = [self._row(chunk) for chunk in chunks]
         width = max(map(len, rows))
         # Only chunks that are decompressed, and not into place, need the scratch memory.
-        sizes = (row[3] for row in rows if row[6] and row[0] != _RAW)
-        scratch = SCRATCH.take(max(sizes, default=1))
+        sizes = [row[3] for row in rows if row[6] and row[0] != _RAW]
+        scratch = address_of(SCRATCH.take(max(sizes))) if sizes else None
         # Not an array of NumPy, whose address takes longer to find.
         table = array("q")
         for row in rows:
             table.extend(row)
             table.extend(itertools.repeat(0, width - len(row)))
         self.function(
-            *(table.buffer_info()[0], width, len(rows), self.addresses.buffer_info()[0]),
-            address_of(scratch),
+            *(table.buffer_info()[0], width, len(rows), self.addresses.buffer_info()[0], scratch)
         )
         return [codec == _DONE for codec in table[::width]]
 

@@ -132,11 +132,11 @@ class _Chunks:
     def _put(self, chunks: Sequence[tuple[int, Bytes | None]], outs: Sequence[NDArray[Any]]) -> int:
         """Decode chunks, or write the fill value of absent ones. Return how many are absent."""
         there = [(number, data) for number, data in chunks if data is not None]
-        for number, data in chunks if len(there) < len(chunks) else ():
-            if data is None:
-                read, array = self._reads[number], self._arrays[number]
-                self._missing.note(read, array.key(read.chunk), array.watch)
-                array.fill(outs[number])
+        absent = [number for number, data in chunks if data is None]
+        for number in absent:
+            read, array = self._reads[number], self._arrays[number]
+            self._missing.note(read, array.key(read.chunk), array.watch)
+            array.fill(outs[number])
         for number, data in self._left(there, outs):
             read, array = self._reads[number], self._arrays[number]
             is_plain = array.chain(read.chunk).simple and all(
@@ -147,7 +147,7 @@ class _Chunks:
                 array.decode(data, read.chunk, read.cut, outs[number], SCRATCH)
             except Exception as error:
                 self._chunk_errors.tell(error, read, array, is_decoding=True)
-        return len(chunks) - len(there)
+        return len(absent)
 
     def _left(
         self, chunks: list[tuple[int, Bytes]], outs: Sequence[NDArray[Any]]

@@ -170,8 +170,7 @@ class StoredArray:
         assert sharding is not None, "all shards of an array are stored in one way"
         shard = Shard(self._encode(index), self._grid.first_chunk(index), sharding)
         if len(self._known_shards) >= _MOST_SHARDS:
-            # A new dictionary, because other threads may be looking into this one.
-            self._known_shards = {}
+            self._known_shards.clear()
         self._known_shards[index] = shard
         return shard
 
@@ -244,8 +243,7 @@ class StoredArray:
 
     def chain(self, chunk: tuple[int, ...]) -> Chain:
         """The codec chain of a chunk, for arrays whose chain is known."""
-        shape = self._grid.regular_shape or self._grid.stored_shape(chunk)
-        chain = self._chains.get(shape) or self._chain_of(shape)
+        chain = self._chain_of(self._grid.stored_shape(chunk))
         assert chain is not None, "chain() is for arrays whose chain is known"
         return chain
 
