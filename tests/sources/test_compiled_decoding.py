@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -169,6 +170,24 @@ def test_zstd_frames_must_fill_the_chunk(library: Decoder, parts: list[int], ext
     assert not memory[400:].any()
     if is_right:
         np.testing.assert_array_equal(memory[:400], values[:400])
+
+
+def test_threads_decompress_with_contexts_of_their_own(library: Decoder) -> None:
+    """Contexts of zstd are used again, by any thread, and after damaged chunks too."""
+    chain = Chain((Compressed("zstd"),), 80_000, (CastView(np.dtype("i8"), (10_000,)),))
+    whole = (slice(0, 10_000),)
+
+    def decode(number: int) -> bool:
+        values = np.random.default_rng(number).integers(0, 50, 10_000)
+        good = np.frombuffer(compress(values.tobytes()), "u1")
+        outs = [np.zeros(10_000, "i8") for _ in range(3)]
+        chunks = [(good, outs[0]), (good[:-100], outs[1]), (good, outs[2])]
+        done = library.decode([(data, chain, whole, out) for data, out in chunks])
+        is_right = all(np.array_equal(out, values) for out in (outs[0], outs[2]))
+        return is_right and done == [True, False, True]
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(decode, range(400)))
 
 
 @pytest.mark.parametrize("at", [4, 12])
