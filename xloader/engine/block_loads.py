@@ -382,12 +382,7 @@ class BlockLoads:
             if bundle.error is None:
                 with attempts:
                     fetched = bundle.fetched or self._job.parts.reader.fetch(bundle)
-                    outcome = fetched.decode(
-                        [
-                            load.blocks[number].places[read.variable].part(at)
-                            for read, (number, at) in zip(bundle.reads, bundle.places, strict=True)
-                        ]
-                    )
+                    outcome = fetched.decode(bundle.outs(load.blocks))
         except Exception as problem:
             bundle.error = problem
         self._deadlines.end(attempts)

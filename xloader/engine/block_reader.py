@@ -8,10 +8,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from numpy.typing import NDArray
+
 from xloader.core.axis import Axis, Ints
 from xloader.core.footprint import Group
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_layout import BlockLayout, Stored, block_layout
+from xloader.engine.block_table import LoadedBlock
 from xloader.engine.change_watch import ChangeWatch
 from xloader.sources.base import Announced, Cut, Fetched, Read, SmallKey, Source
 
@@ -79,6 +82,13 @@ class Bundle:
     def held_nbytes(self) -> int:
         """Memory that the fetched bytes take until they are decoded."""
         return 0 if self.fetched is None else self.fetched.nbytes
+
+    def outs(self, blocks: Sequence[LoadedBlock]) -> list[NDArray[Any]]:
+        """The arrays that its reads are decoded into, as views of the memory of their blocks."""
+        return [
+            blocks[number].places[read.variable].part(at)
+            for read, (number, at) in zip(self.reads, self.places, strict=True)
+        ]
 
     def append(self, other: Bundle) -> None:
         """Add the reads of another bundle that was not fetched either."""

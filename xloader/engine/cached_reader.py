@@ -329,11 +329,7 @@ class CachedReader:
                     held.count(bundle, blocks, outcome)
 
     def _decode(self, bundle: Bundle, blocks: list[LoadedBlock]) -> Outcome:
-        outs = [
-            blocks[number].places[read.variable].values[at]
-            for read, (number, at) in zip(bundle.reads, bundle.places, strict=True)
-        ]
-        return self._reader.fetch(bundle).decode(outs)
+        return self._reader.fetch(bundle).decode(bundle.outs(blocks))
 
     def _gather(self, held: _Held, found: _Found, rows: range, places: Places) -> None:
         """Copy the parts of blocks that rows take. All these blocks are in the cache."""

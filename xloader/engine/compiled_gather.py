@@ -122,6 +122,7 @@ class CompiledCopy:
         target : int
             Where the batch begins, from `address_in`.
         """
+        table = hits.table
         if isinstance(chosen, slice):
             line, (first, end, _) = None, chosen.indices(len(hits))
         else:
@@ -129,8 +130,8 @@ class CompiledCopy:
         self.function(
             *self._addresses,
             target,
-            hits.address,
-            hits.table.strides[0] // 8,
+            address_of(table),
+            table.strides[0] // 8,
             hits.shift,
             line,
             first,

@@ -64,12 +64,6 @@ class Hits:
         return int(self.table.shape[1])
 
     @property
-    def address(self) -> int:
-        """The address of the table in memory."""
-        # Of one column, because that of memory with gaps takes several times as long.
-        return address_of(self.table[0])
-
-    @property
     def rows(self) -> Ints:
         """The row of each hit, ascending, shape ``(n,)``."""
         rows: Ints = self.table[0] - self.shift

@@ -66,7 +66,7 @@ class Uses:
         if len(self._over) < most:
             self._over = np.zeros(most, np.int64)
         num_over = self._function(
-            hits.address,
+            address_of(hits.table),
             hits.shift,
             line,
             first,

@@ -10,7 +10,6 @@ import ctypes
 import functools
 import itertools
 import math
-import operator
 import types
 from array import array
 from collections.abc import Sequence
@@ -32,6 +31,9 @@ _UNKNOWN, _DONE, _RAW, _ZSTD, _BLOSC = range(-2, 3)
 
 _NOT_HERE: Final = (_UNKNOWN, *(0,) * 7)
 """The numbers of a chunk that is not decoded here."""
+
+_IN_PLACE: Final = (0, 0)
+"""No loops and no offset: a chunk that is decompressed straight to its place."""
 
 _FUNCTIONS: Final = {
     "zstd": ("ZSTD_createDCtx", "ZSTD_freeDCtx", "ZSTD_decompressDCtx"),
@@ -106,16 +108,15 @@ class Decoder:
             return _NOT_HERE
         if out.shape == shape:
             # The whole chunk, as offsets in a cut increase.
-            loops = _loops_of_whole(shape, out.strides, dtype.itemsize)
+            is_in_place = out.flags.c_contiguous
+            loops = _IN_PLACE if is_in_place else _whole(shape, out.strides, dtype.itemsize)
         elif all(isinstance(part, slice) for part in cut):
             loops = _loops(cut, shape, out.shape, out.strides, dtype.itemsize)
         else:
             return _NOT_HERE
-        # Of one element, because the address of memory with gaps takes several times as long.
-        first = out if out.flags.c_contiguous else out[(slice(0, 1),) * out.ndim]
         return (
             *(self.codecs[compressor], address_of(data), data.size, chain.nbytes),
-            *(dtype.itemsize, address_of(first), *loops),
+            *(dtype.itemsize, address_of(out), *loops),
         )
 
 
@@ -150,16 +151,9 @@ def _loops(
 
 
 @functools.lru_cache(maxsize=1 << 10)
-def _loops_of_whole(
-    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
-) -> tuple[int, ...]:
-    """The same for a whole chunk, which is decompressed into place if there are no gaps."""
-    loops = _loops([slice(None)] * len(shape), shape, shape, strides, itemsize)
-    steps = itertools.accumulate(shape[:0:-1], operator.mul, initial=itemsize)
-    has_gaps = any(
-        n > 1 and to != step for n, to, step in zip(shape[::-1], strides[::-1], steps, strict=False)
-    )
-    return loops if has_gaps else (0, 0)
+def _whole(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The same for a whole chunk. Those that become rows of batches have the same few strides."""
+    return _loops([slice(None)] * len(shape), shape, shape, strides, itemsize)
 
 
 def decoder() -> Decoder | None:

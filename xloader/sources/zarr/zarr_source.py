@@ -188,11 +188,12 @@ class ZarrSource(Described):
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch the chunks if reading the store waits, else defer it; see `Source.fetch`."""
-        if len({self._read_with(name) for name in {read.variable for read in reads}}) == 1:
+        kinds = {name: self._read_with(name) for name in {read.variable for read in reads}}
+        if len(set(kinds.values())) == 1:
             return self._fetch(reads)
         alike: dict[Hashable, list[int]] = {}
         for number, read in enumerate(reads):
-            alike.setdefault(self._read_with(read.variable), []).append(number)
+            alike.setdefault(kinds[read.variable], []).append(number)
         return Several(
             [(self._fetch([reads[n] for n in numbers]), numbers) for numbers in alike.values()]
         )
