@@ -1,4 +1,4 @@
-"""Small batches are made further ahead than asked for, in memory for bytes in flight."""
+"""Small batches are made further ahead than asked for, in trays, in memory for bytes in flight."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ def batches_made(path: Path, expected: int, **options: Any) -> int:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, 5),
-        ({"prefetch": 1}, 3),
+        # One, then trays of one, two, two and two.
+        ({}, 8),
+        # One, then trays of one and two.
+        ({"prefetch": 1}, 4),
         ({"prefetch": 0}, 1),
         # One thread waits for nobody.
         ({"threads": 1}, 3),

@@ -24,6 +24,7 @@ from xloader.engine.buffers import BlockPool
 from xloader.engine.open_batches import OpenBatches
 from xloader.engine.run import Run
 from xloader.engine.tally import Gauge, Tally
+from xloader.engine.walks import Walks
 from xloader.errors import ClosedError, CorruptChunkError
 from xloader.sources.zarr.fetched_chunks import SingleChunks
 from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store
@@ -212,7 +213,7 @@ def test_batches_cost_no_task_that_does_nothing(monkeypatch: pytest.MonkeyPatch)
 
         monkeypatch.setattr(kind, name, call)
 
-    count(Run, "_walk")
+    count(Walks, "_walk")
     count(OpenBatches, "_finish")
     samples = window(store_of(steps(400, 50)))
     # NaN is looked for in the first eight batches by default.

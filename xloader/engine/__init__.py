@@ -8,6 +8,7 @@ order. It does not import torch. The main modules, each built on those before it
 - `gather`: copying rows into batches
 - `assembly`: these parts, made for the samples of a recipe
 - `step_needs`: which blocks each step needs
+- `open_batches`: batches under way, in trays of several
 - `run`: the threads
 
 `cached_reader` and `sample_reader` read samples without a plan.

@@ -12,7 +12,7 @@ from xloader.core.footprint import Footprint
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable, LoadedBlock
 from xloader.engine.buffers import BlockPool
-from xloader.engine.step_needs import Begin
+from xloader.engine.group_needs import Begin
 from xloader.planning.lru_simulation import BlockNumbers, Recent
 
 

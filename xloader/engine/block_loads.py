@@ -29,8 +29,9 @@ from xloader.engine.block_memory import BlockMemory
 from xloader.engine.block_reader import MOST_SMALL_NBYTES, Bundle
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
-from xloader.engine.job import Job, OpenBatch, RunLock, Task
+from xloader.engine.job import Job, RunLock, Task
 from xloader.engine.load_claims import NOTHING, Claim, Done, Load
+from xloader.engine.open_trays import OpenTray
 from xloader.engine.read_room import ReadRoom
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import RequestThreads
@@ -61,7 +62,7 @@ class BlockLoads:
     deadlines : Deadlines
         Gives up threads that wait too long.
     on_loaded : callable
-        Called once for each loaded block, with its batch. The lock is held.
+        Called once for each loaded block, with its tray. The lock is held.
     on_stuck : callable
         Called with a worker thread that was given up. The lock is held.
     """
@@ -74,7 +75,7 @@ class BlockLoads:
         run_lock: RunLock,
         deadlines: Deadlines,
         *,
-        on_loaded: Callable[[LoadedBlock, OpenBatch], None],
+        on_loaded: Callable[[LoadedBlock, OpenTray], None],
         on_stuck: Callable[[threading.Thread], None],
     ) -> None:
         self._job = job
@@ -113,17 +114,17 @@ class BlockLoads:
         has_room = not self._to_fetch and self._has_room(0)
         return has_room or self._announcements.lacks(len(self._to_fetch))
 
-    def add(self, blocks: list[LoadedBlock], open_batch: OpenBatch) -> None:
+    def add(self, blocks: list[LoadedBlock], tray: OpenTray) -> None:
         """Queue blocks to be loaded.
 
         Parameters
         ----------
         blocks : list of LoadedBlock
             Blocks of one group that the same row is the first to need, or that are rows themselves.
-        open_batch : OpenBatch
-            The batch of the rows.
+        tray : OpenTray
+            The tray of the rows.
         """
-        load = Load(blocks, open_batch)
+        load = Load(blocks, tray)
         self._without_memory.append(load)
         if self._fetchers is not None:
             self._list(load)
@@ -194,7 +195,7 @@ class BlockLoads:
         """List the bundles of a load, for several threads to share."""
         begins = [block.begin for block in load.blocks]
         group = self._job.parts.footprint.groups[begins[0].group]
-        # The next load of rows waits until another batch is open, so this one is for all threads.
+        # The next load of rows waits until another tray is open, so this one is for all threads.
         if load.blocks[0].is_row:
             num_shares = self._tally.num_threads
         load.bundles = self._job.parts.reader.bundles(
@@ -423,4 +424,4 @@ class BlockLoads:
             block.num_reads_left -= 1
             if block.is_loaded:
                 self._tally.add_nbytes(block.begin.group, block.begin.read_nbytes)
-                self._on_loaded(block, load.open_batch)
+                self._on_loaded(block, load.tray)

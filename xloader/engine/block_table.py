@@ -18,7 +18,7 @@ from xloader.core.axis import Ints
 from xloader.core.footprint import Group
 from xloader.engine.block_layout import BlockSlot
 from xloader.engine.buffers import Buffer
-from xloader.engine.step_needs import Begin
+from xloader.engine.group_needs import Begin
 
 
 @dataclass(eq=False)

@@ -220,7 +220,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Fields:
-    """Allocator of the field arrays of batches.
+    """Allocator of the field arrays of batches, a tray at a time.
 
     Parameters
     ----------
@@ -228,47 +228,50 @@ class Fields:
         The layout of each field.
     batch_size : int
         Rows of a full batch.
-    num_batches : int
-        Number of batches in memory at a time, whose memory is reused.
+    num_trays : int
+        Number of trays in memory at a time, whose memory is reused.
     make_memory : callable, optional
-        Makes the memory of batches; by default a `BatchPool`.
+        Makes the memory of trays; by default a `BatchPool`.
+    tray_size : int, optional
+        Number of batches whose rows lie side by side in memory.
 
     Attributes
     ----------
-    batch_size : int
-        Rows of a full batch.
+    batch_size, tray_size : int
+        Rows of a full batch, and batches of a full tray.
     """
 
     def __init__(
         self,
         layouts: Sequence[FieldLayout],
         batch_size: int,
-        num_batches: int,
+        num_trays: int,
         make_memory: MakeMemory = BatchPool,
+        tray_size: int = 1,
     ) -> None:
-        self.batch_size = batch_size
+        self.batch_size, self.tray_size = batch_size, tray_size
         self._names = [layout.name for layout in layouts]
         self._alike: dict[tuple[object, ...], list[FieldLayout]] = {}
         for layout in layouts:
             self._alike.setdefault((layout.shape, layout.dtype), []).append(layout)
         self._kinds = [
-            ArrayKind((len(alike), batch_size, *alike[0].shape), alike[0].dtype)
+            ArrayKind((len(alike), tray_size * batch_size, *alike[0].shape), alike[0].dtype)
             for alike in self._alike.values()
         ]
-        self._memory = make_memory(self._kinds, num_batches)
+        self._memory = make_memory(self._kinds, num_trays)
 
     @property
     def kinds(self) -> list[ArrayKind]:
-        """The arrays of a batch. Fields of one shape and dtype share one."""
+        """The arrays of a tray. Fields of one shape and dtype share one."""
         return self._kinds
 
     def has_room(self) -> bool:
-        """Whether another batch may be taken now. If not, memory is about to come back."""
+        """Whether another tray may be taken now. If not, memory is about to come back."""
         return self._memory.has_room()
 
-    def nbytes_of(self, num_batches: int) -> int:
-        """The memory that is used while so many batches are under way or delivered."""
-        return self._memory.nbytes_of(num_batches)
+    def nbytes_of(self, num_trays: int) -> int:
+        """The memory that is used while so many trays are under way or delivered."""
+        return self._memory.nbytes_of(num_trays)
 
     def take(self, num_rows: int) -> Arrays:
         """Uninitialised arrays of `num_rows` rows, by field name, each C-contiguous."""
@@ -278,6 +281,6 @@ class Fields:
         """The first `num_rows` rows of arrays of these `kinds`, by field name."""
         arrays: Arrays = {}
         for joint, alike in zip(joints, self._alike.values(), strict=True):
-            # A short batch is a view of a full batch's buffer, so that the buffer can be reused.
+            # A short tray is a view of a full tray's buffer, so that the buffer can be reused.
             arrays.update({own.name: joint[at, :num_rows] for at, own in enumerate(alike)})
         return {name: arrays[name] for name in self._names}

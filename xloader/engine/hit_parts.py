@@ -1,4 +1,4 @@
-"""The hits of open batches, in parts that are gathered together."""
+"""The hits of open trays, in parts that are gathered together."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.engine.job import OpenBatch
+from xloader.engine.open_trays import OpenTray
 from xloader.engine.overlaps import Chosen, Hits
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class WantedHits:
-    """The hits of one batch, group and access, and where their blocks are.
+    """The hits of one tray, group and access, and where their blocks are.
 
     Parameters
     ----------
-    open_batch : OpenBatch
-        The batch.
+    tray : OpenTray
+        The tray.
     group, access : int
         Indices of the group, and of the access within it.
     hits : Hits
@@ -28,7 +28,7 @@ class WantedHits:
         Per hit, the slot of its block.
     """
 
-    open_batch: OpenBatch
+    tray: OpenTray
     group: int
     access: int
     hits: Hits

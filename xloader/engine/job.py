@@ -1,10 +1,10 @@
-"""The data types of a run: its job, its lock, its batches under way and the batches it delivers."""
+"""The data types of a run: its job, its lock and the batches it delivers."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -17,8 +17,8 @@ from xloader.engine.assembly import EngineParts
 from xloader.engine.batch_finish import BatchFinish
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, BlockPool
-from xloader.engine.gather import Places
-from xloader.engine.step_needs import BatchRows, Begin, Walker
+from xloader.engine.group_needs import Begin
+from xloader.engine.step_needs import BatchRows, TrayRows, Walker
 from xloader.errors import ChunkError
 
 OnError = Literal["raise", "skip"]
@@ -102,7 +102,7 @@ class Job:
     is_padded : bool
         Whether short batches are filled up with their last row.
     prefetch : int
-        Number of batches that are being filled, or wait for delivery, while the consumer is busy.
+        Number of trays that are being filled, or wait for delivery, while the consumer is busy.
     pool : BlockPool
         Memory of the decoded chunks.
     block_table : BlockTable
@@ -150,14 +150,14 @@ class Job:
             if block.buffer is not None:
                 self.pool.give_back(block.buffer)
 
-    def is_row(self, step: BatchRows, begin: Begin) -> bool:
+    def is_row(self, tray: TrayRows, begin: Begin) -> bool:
         """Whether a block is exactly the window of one row, and no other row needs it.
 
         Such a block is decoded straight into the batch and takes no memory of the pool.
 
         Parameters
         ----------
-        step : BatchRows
+        tray : TrayRows
             The rows.
         begin : Begin
             The first need of the block, in one of them.
@@ -166,7 +166,7 @@ class Job:
             return False
         if not self.parts.gatherer.is_direct(begin.group):
             return False
-        (hits,) = step.hits[begin.group]
+        (hits,) = tray.hits[begin.group]
         first = int(np.searchsorted(hits.rows, begin.row))
         return bool(hits.is_whole[first]) and int(hits.residences[first]) == begin.residence
 
@@ -319,55 +319,3 @@ class Delivery:
     def occurrences(self) -> Ints | None:
         """Which time in the epoch each of ``ids`` occurs; None if all occur for the first."""
         return self.step.occurrences_in(len(self.ids))
-
-
-@dataclass(eq=False)
-class OpenBatch:
-    """A batch under way.
-
-    Parameters
-    ----------
-    step : BatchRows
-        The rows of the batch.
-    num_missing : int
-        Hits that are not gathered yet, plus blocks that begin with this batch and are not loaded.
-    arrays : dict of str to numpy.ndarray, optional
-        The arrays of its fields, from the time when it is opened.
-    places : sequence
-        The places that rows are copied to, from its opening until it is finished.
-    is_final : bool
-        Whether it is finished, or failed, so that it can be delivered.
-    is_finishing : bool
-        Whether a worker has begun to finish it.
-    error : BaseException, optional
-        The error that is raised instead of delivering it.
-    bad_rows : numpy.ndarray of bool, shape (n,), optional
-        Whether each row has a chunk that could not be read, if such rows are skipped.
-    first_error : BaseException, optional
-        The error of the first such row that was noted.
-    nans : tuple of FieldNans
-        The NaN values found, if they were looked for.
-    sent : Sent, optional
-        The batch on its way to a device, once it was sent. ``arrays`` is empty then.
-    left : dict of int to numpy.ndarray of int64, shape (n,)
-        Per group, how many hits of each row are not gathered yet. Only for groups whose hits are
-        gathered in several parts.
-    """
-
-    step: BatchRows
-    num_missing: int
-    arrays: Arrays | None = None
-    places: Places = ()
-    is_final: bool = False
-    is_finishing: bool = False
-    error: BaseException | None = None
-    bad_rows: NDArray[np.bool_] | None = None
-    first_error: BaseException | None = None
-    nans: tuple[FieldNans, ...] = ()
-    sent: Sent | None = None
-    left: dict[int, Ints] = field(default_factory=dict)
-
-    @property
-    def num_skipped(self) -> int:
-        """Number of rows that were skipped."""
-        return 0 if self.bad_rows is None else int(np.count_nonzero(self.bad_rows))

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from xloader.engine.block_memory import BlockMemory
 from xloader.engine.block_reader import Bundle
 from xloader.engine.block_table import LoadedBlock
-from xloader.engine.job import Job, OpenBatch
+from xloader.engine.job import Job
+from xloader.engine.open_trays import OpenTray
 from xloader.engine.tally import Tally
 from xloader.sources.base import Outcome
 from xloader.sources.retries import Attempts
@@ -63,8 +64,8 @@ class Load:
     ----------
     blocks : list of LoadedBlock
         The blocks.
-    open_batch : OpenBatch
-        The batch of the rows.
+    tray : OpenTray
+        The tray of the rows.
 
     Attributes
     ----------
@@ -74,9 +75,9 @@ class Load:
         Whether the blocks have memory to be decoded into.
     """
 
-    def __init__(self, blocks: list[LoadedBlock], open_batch: OpenBatch) -> None:
+    def __init__(self, blocks: list[LoadedBlock], tray: OpenTray) -> None:
         self.blocks = blocks
-        self.open_batch = open_batch
+        self.tray = tray
         self.bundles: list[Bundle] = []
         self.has_memory = False
 
@@ -95,9 +96,9 @@ class Load:
         bool
             Whether there was enough. Otherwise nothing was taken.
         """
-        parts, places = job.parts, self.open_batch.places
+        parts, places = job.parts, self.tray.places
         pooled = [block for block in self.blocks if not block.is_row]
-        if len(pooled) < len(self.blocks) and self.open_batch.arrays is None:
+        if len(pooled) < len(self.blocks) and not self.tray.is_open:
             return False
         group = parts.footprint.groups[self.blocks[0].begin.group]
         layouts = [parts.reader.layout(group, block.begin.block) for block in pooled]

@@ -14,7 +14,8 @@ from xloader.core.axis import Ints
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays
 from xloader.engine.hit_parts import HitPart, WantedHits, join_parts
-from xloader.engine.job import Delivery, Job, OpenBatch, RunLock, Task
+from xloader.engine.job import Delivery, Job, RunLock, Task
+from xloader.engine.open_trays import OpenBatch, OpenTray
 from xloader.engine.overlaps import Hits
 from xloader.engine.skipped_rows import fill_rows, note_rows, padding_of
 from xloader.engine.tally import Tally
@@ -34,7 +35,7 @@ have nothing else to do."""
 class OpenBatches:
     """The queue of a run's batches under way. The run's lock guards it.
 
-    A batch is *open* once it has arrays. Only the first few in the queue are.
+    They are queued in trays. A tray is *open* once it has arrays. Only the first few are.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ class OpenBatches:
         self._job = job
         self._tally = tally
         self._run_lock = run_lock
-        self._queue: deque[OpenBatch] = deque()
+        self._queue: deque[OpenTray] = deque()
         self._num_opened = 0
         self._num_delivered = 0
         self._gathers: deque[HitPart] = deque()
@@ -76,13 +77,14 @@ class OpenBatches:
 
     @property
     def num_ahead(self) -> int:
-        """Number of batches in the queue that are not open yet."""
+        """Number of trays in the queue that are not open yet."""
         return len(self._queue) - self._num_opened
 
     @property
     def num_rows_ahead(self) -> int:
-        """Approximate number of rows of the batches that are not open yet."""
-        return self.num_ahead * self._job.parts.fields.batch_size
+        """Approximate number of rows of the trays that are not open yet."""
+        fields = self._job.parts.fields
+        return self.num_ahead * fields.tray_size * fields.batch_size
 
     @property
     def has_task(self) -> bool:
@@ -97,27 +99,29 @@ class OpenBatches:
     @property
     def head_is_ready(self) -> bool:
         """Whether the next batch can be delivered."""
-        return bool(self._queue) and self._queue[0].is_final
+        return bool(self._queue) and self._queue[0].batches[0].is_final
 
-    def add(self, open_batch: OpenBatch) -> None:
-        """Add a batch at the end of the queue."""
-        self._queue.append(open_batch)
+    def add(self, tray: OpenTray) -> None:
+        """Add a tray at the end of the queue."""
+        self._queue.append(tray)
 
-    def pop(self) -> OpenBatch:
-        """Take the first batch out of the queue. It must be ready."""
-        self._num_opened -= 1
-        self._num_delivered = 1
-        self._weigh()
-        first = self._queue.popleft()
-        if self._tally.is_recorded:
-            # Batches become ready in order, but for a few.
-            num_ready = 0
-            for one in self._queue:
-                if not one.is_final:
-                    break
-                num_ready += 1
-            self._tally.num_ready = num_ready
-        return first
+    def pop(self) -> list[OpenBatch]:
+        """Take the batches that are ready out of the first tray: one or more. The first must be."""
+        batches = self._queue[0].batches
+        ready = [batches.popleft()]
+        while batches and batches[0].is_final:
+            ready.append(batches.popleft())
+        if not batches:
+            self._queue.popleft()
+            self._num_opened -= 1
+            self._num_delivered = 1
+            self._weigh()
+        return ready
+
+    def count_ready(self) -> int:
+        """Number of batches that are ready. They become ready in order, but for a few."""
+        queued = itertools.chain.from_iterable(tray.batches for tray in self._queue)
+        return sum(1 for _ in itertools.takewhile(lambda one: one.is_final, queued))
 
     def clear(self) -> None:
         """Remove all batches."""
@@ -167,29 +171,26 @@ class OpenBatches:
             parts.append(self._gathers.popleft())
         return partial(self._gather, parts)
 
-    def on_loaded(self, block: LoadedBlock, open_batch: OpenBatch) -> None:
+    def on_loaded(self, block: LoadedBlock, tray: OpenTray) -> None:
         """Queue the hits that waited for a block.
 
         Parameters
         ----------
         block : LoadedBlock
             The block, now loaded.
-        open_batch : OpenBatch
-            The batch of the first row that needs it.
+        tray : OpenTray
+            The tray of the first row that needs it.
         """
-        open_batch.num_missing -= 1
-        is_skipped = self._job.skips(block.error)
-        if not is_skipped:
-            open_batch.error = open_batch.error or block.error
+        tray.num_missing -= 1
+        if block.is_row or not self._job.skips(block.error):
+            self._note_error(tray, np.array([block.begin.row]), block.error)
         if block.is_row:
-            if is_skipped:
-                note_rows(open_batch, block.begin.row, block.error)
             # It was decoded straight into its row, and no other row needs it.
-            open_batch.num_missing -= 1
+            tray.num_missing -= 1
             self._evict(block)
-            self._finish_later(open_batch)
+            self._finish_later(tray)
             return
-        self._finish_later(open_batch)
+        self._finish_later(tray)
         self._job.block_table.set_loaded(block)
         waiting, block.waiting = block.waiting, []
         if block.is_over:
@@ -197,21 +198,24 @@ class OpenBatches:
         else:
             self._gathers.extend(waiting)
 
-    def _finish_later(self, open_batch: OpenBatch) -> None:
-        """Queue a batch to be finished if nothing of it is missing.
+    def _finish_later(self, tray: OpenTray) -> None:
+        """Queue the batches of a tray to be finished if nothing of it is missing.
 
         One without rows of its own needs the last row of the batch before it.
         """
-        if open_batch.num_missing or open_batch.arrays is None or open_batch.is_finishing:
+        if tray.num_missing or not tray.is_open:
             return
+        # Once a batch is on its way to a device, its memory must have no other user.
+        tray.places = ()
         is_waiting = self._job.is_padded and self._last_rows is None
-        if is_waiting and not len(open_batch.step.ids):
-            return
-        open_batch.is_finishing = True
-        if self._is_final(open_batch):
-            self._on_finished(open_batch, 0.0)
-        else:
-            self._to_finish.append(open_batch)
+        for open_batch in tray.batches:
+            if open_batch.is_finishing or (is_waiting and not len(open_batch.step.ids)):
+                continue
+            open_batch.is_finishing = True
+            if self._is_final(open_batch):
+                self._on_finished(open_batch, 0.0)
+            else:
+                self._to_finish.append(open_batch)
 
     def _is_final(self, open_batch: OpenBatch) -> bool:
         """Whether a gathered batch is delivered as it is: that spares a task for each."""
@@ -224,29 +228,30 @@ class OpenBatches:
         most = self._job.prefetch + self.is_wanted
         fields = self._job.parts.fields
         while self._num_opened < min(most, len(self._queue)) and fields.has_room():
-            open_batch = self._queue[self._num_opened]
+            tray = self._queue[self._num_opened]
             self._num_opened += 1
-            num_rows = fields.batch_size if self._job.is_padded else len(open_batch.step.ids)
-            # A short batch is a view of a full batch's buffer, so that the buffer can be reused.
-            open_batch.arrays = fields.take(num_rows)
+            num_rows = len(tray.rows.entries)
+            if self._job.is_padded:
+                num_rows = len(tray.batches) * fields.batch_size
+            arrays = fields.take(num_rows)
             self._weigh()
-            open_batch.places = self._job.parts.gatherer.places(open_batch.arrays)
-            for group, accesses in enumerate(open_batch.step.hits):
+            tray.open(arrays, self._job.parts.gatherer.places(arrays))
+            for group, accesses in enumerate(tray.rows.hits):
                 for access, hits in enumerate(accesses):
-                    self._sort(open_batch, group, access, hits)
-            self._finish_later(open_batch)
+                    self._sort(tray, group, access, hits)
+            self._finish_later(tray)
 
     def _weigh(self) -> None:
         # The consumer may keep more than the last batch; these are not counted.
-        num_batches = self._num_opened + self._num_delivered
-        self._tally.batches_nbytes = self._job.parts.fields.nbytes_of(num_batches)
+        num_trays = self._num_opened + self._num_delivered
+        self._tally.batches_nbytes = self._job.parts.fields.nbytes_of(num_trays)
         self._tally.weigh(self._job.pool)
 
-    def _sort(self, open_batch: OpenBatch, group: int, access: int, hits: Hits) -> None:
+    def _sort(self, tray: OpenTray, group: int, access: int, hits: Hits) -> None:
         """Queue the hits whose blocks are loaded. Add the others to the lists of their blocks."""
         block_table = self._job.block_table
         slots = block_table.slots_of(group, hits.residences)
-        wanted = WantedHits(open_batch, group, access, hits, slots)
+        wanted = WantedHits(tray, group, access, hits, slots)
         # With 32-bit indices NumPy would give up Python's lock, while the run's lock is held.
         is_there = block_table.is_loaded[slots.astype(np.intp)]
         if np.count_nonzero(is_there) == len(slots):
@@ -287,7 +292,7 @@ class OpenBatches:
                 wanted.hits,
                 job.block_table,
                 wanted.slots,
-                wanted.open_batch.places,
+                wanted.tray.places,
                 part.chosen,
             )
         return partial(self._on_gathered, parts, time.perf_counter() - begin)
@@ -302,11 +307,11 @@ class OpenBatches:
 
         The lock must be held.
         """
-        wanted, open_batch = part.wanted, part.wanted.open_batch
+        wanted = part.wanted
         if self._job.block_table.num_failed:
             self._note_failed(part)
-        open_batch.num_missing -= part.size
-        self._finish_later(open_batch)
+        wanted.tray.num_missing -= part.size
+        self._finish_later(wanted.tray)
         if self._uses is None:
             return
         for residence in self._count_down(self._uses[wanted.group], part):
@@ -317,30 +322,34 @@ class OpenBatches:
                 self._evict(block)
 
     def _note_failed(self, part: HitPart) -> None:
-        """Note the rows or the batch that need a block which could not be loaded."""
-        open_batch = part.wanted.open_batch
+        """Note the rows or the batches that need a block which could not be loaded."""
         slots = part.wanted.slots[part.chosen]
         for slot in np.unique(slots).tolist():
             block = self._job.block_table.blocks[slot]
-            if block is None or block.error is None:
-                continue
-            if self._job.skips(block.error):
+            if block is not None and block.error is not None:
                 rows = part.wanted.hits.take(part.chosen).rows
-                note_rows(open_batch, rows[slots == slot], block.error)
+                self._note_error(part.wanted.tray, rows[slots == slot], block.error)
+
+    def _note_error(self, tray: OpenTray, rows: Ints, error: BaseException | None) -> None:
+        """Note that rows need a block which could not be loaded, if there was an error."""
+        if error is None:
+            return
+        for open_batch, own in tray.find(rows):
+            if self._job.skips(error):
+                note_rows(open_batch, own, error)
             else:
-                open_batch.error = open_batch.error or block.error
+                open_batch.error = open_batch.error or error
 
     @staticmethod
     def _count_down(uses: Uses, part: HitPart) -> list[int]:
         """Count the rows for which all hits of a group are gathered, now that this part is."""
-        wanted, step = part.wanted, part.wanted.open_batch.step
-        accesses, left = step.hits[wanted.group], None
+        wanted, tray = part.wanted, part.wanted.tray
+        entries, accesses, left = tray.rows.entries, tray.rows.hits[wanted.group], None
         if len(accesses) > 1 or part.size < len(wanted.hits):
-            left = wanted.open_batch.left.get(wanted.group)
+            left = tray.left.get(wanted.group)
             if left is None:
-                left = count_hits(accesses, len(step.ids))
-                wanted.open_batch.left[wanted.group] = left
-        return uses.count_down(step.entries, wanted.hits, part.chosen, left)
+                left = tray.left[wanted.group] = count_hits(accesses, len(entries))
+        return uses.count_down(entries, wanted.hits, part.chosen, left)
 
     def _evict(self, block: LoadedBlock) -> None:
         self._job.block_table.take_off(block)
@@ -365,8 +374,6 @@ class OpenBatches:
                 open_batch.arrays, open_batch.nans = self._job.finish.apply(
                     step.index, open_batch.arrays, ids, occurrences, len(step.ids)
                 )
-                # The memory must have no other user when the copy is done.
-                open_batch.places = ()
                 if self._job.outbox is not None:
                     open_batch.sent = self._job.outbox.send(open_batch.arrays)
         except Exception as error:
@@ -376,7 +383,6 @@ class OpenBatches:
     def _on_finished(self, open_batch: OpenBatch, seconds: float) -> None:
         self._tally.finish_seconds += seconds
         open_batch.is_final = True
-        open_batch.places = ()
         if self.head_is_ready:
             self._run_lock.batch.notify()
 

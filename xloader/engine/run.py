@@ -15,30 +15,26 @@ from __future__ import annotations
 
 import atexit
 import copy
-import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable
-from functools import partial
+from collections import deque
+from collections.abc import Callable
 
 from xloader.core.messages import warn_caller
 from xloader.engine.block_loads import BlockLoads
-from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
-from xloader.engine.job import Delivery, Job, OpenBatch, RunLock, Task
+from xloader.engine.job import Delivery, Job, RunLock, Task
 from xloader.engine.open_batches import OpenBatches
+from xloader.engine.open_trays import OpenBatch
 from xloader.engine.read_room import ReadRoom
 from xloader.engine.skipped_rows import warn_of_skipped
-from xloader.engine.step_needs import BatchRows
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
+from xloader.engine.walks import Walks
 from xloader.engine.work_clock import Kind, WorkClock, WorkTime
 from xloader.errors import ClosedError, ForkError, SlowReadWarning
 from xloader.sources.retries import Abandoned
-
-_MOST_ROWS_AHEAD = 1 << 16
-"""Most rows whose needs are found before their batches are open."""
 
 
 class Run:
@@ -74,9 +70,8 @@ class Run:
             on_loaded=self._open_batches.on_loaded,
             on_stuck=self._replace,
         )
-        self._steps = job.walker.steps(job.block_table.known())
-        self._is_walking = False
-        self._is_walked = job.walker.num_steps == 0
+        self._taken: deque[OpenBatch] = deque()
+        self._walks = Walks(job, self.tally, self._run_lock, self._block_loads, self._open_batches)
         self._is_closed = False
         self._closing: set[threading.Thread] = set()
         self._is_dropped = False
@@ -116,36 +111,25 @@ class Run:
             If the run is closed.
         """
         self._check_process()
-        begin = time.perf_counter()
         change_watch = self._job.parts.reader.change_watch
         if not (self._has_started or self._is_closed):
             change_watch.begin()
-        with self._run_lock.lock:
-            self._start()
-            self._open_batches.is_wanted = True
-            self.tally.mark(is_awaited=True)
-            self._run_lock.work.notify()
-        while not self._is_ready():
-            self._run_lock.batch.wait()
-            self._warn()
-        with self._run_lock.lock:
-            self.tally.wait_seconds += time.perf_counter() - begin
-            if self._run_lock.failure is not None:
-                raise self._run_lock.failure
-            if self._is_closed:
-                raise ClosedError(
-                    "the iterator is closed",
-                    remedy="iterate over the loader again; after loader.close(), make a new loader",
-                )
-            if not self._open_batches:
-                return None
-            open_batch = self._open_batches.pop()
-            self._open_batches.is_wanted = False
-            self.tally.mark(is_awaited=False)
+        is_first = not self._taken or self._is_closed or self._run_lock.failure is not None
+        if is_first:
+            self._take_ready()
+        if not self._taken:
+            return None
+        open_batch = self._taken.popleft()
+        if self.tally.is_recorded:
+            with self._run_lock.lock:
+                self.tally.num_ready = len(self._taken) + self._open_batches.count_ready()
         if open_batch.error is not None:
             raise open_batch.error
-        # After the batch's last read, so that values read after a change are not handed out.
-        change_watch.check(is_last=open_batch.step.index + 1 == self._job.walker.num_steps)
+        is_last = open_batch.step.index + 1 == self._job.walker.num_steps
+        # After the last read of all that were taken, so that values read after a change are not
+        # handed out.
+        if is_first or is_last:
+            change_watch.check(is_last=is_last)
         if open_batch.num_skipped and not (self._has_told_of_skipped or self._job.is_part):
             self._has_told_of_skipped = True
             warn_of_skipped(open_batch.num_skipped, open_batch.first_error)
@@ -203,25 +187,52 @@ class Run:
         with self._run_lock.lock:
             self._run_lock.work.notify()
 
-    def _is_ready(self) -> bool:
-        """Whether there is a batch, the end or an error. If not, register for the signal."""
+    def _take_ready(self) -> None:
+        """Wait for a batch, and take it with those that are ready beside it; none at the end."""
+        begin = time.perf_counter()
         with self._run_lock.lock:
-            is_ready = (
-                self._is_closed
-                or self._run_lock.failure is not None
-                or self._open_batches.head_is_ready
-                or (self._is_walked and not self._open_batches)
-            )
-            if not is_ready:
-                self._run_lock.batch.begin()
-            return is_ready
+            self._start()
+            self._open_batches.is_wanted = True
+            self.tally.mark(is_awaited=True)
+            self._run_lock.work.notify()
+            is_done = self._is_answered(begin)
+        while not is_done:
+            self._run_lock.batch.wait()
+            with self._run_lock.lock:
+                is_done = self._is_answered(begin)
+                notice, self._run_lock.notice = self._run_lock.notice, ""
+            if notice:
+                warn_caller(notice, SlowReadWarning)
 
-    def _warn(self) -> None:
-        """Warn the consumer of a slow read, if there is one."""
-        with self._run_lock.lock:
-            notice, self._run_lock.notice = self._run_lock.notice, ""
-        if notice:
-            warn_caller(notice, SlowReadWarning)
+    def _is_answered(self, begin: float) -> bool:
+        """Take the batches that are ready. If there is none, register for the signal.
+
+        All at once, and with the lock taken once: it may be held by a worker, and to wait for it
+        costs more than all the rest. The lock must be held.
+
+        Returns
+        -------
+        bool
+            Whether there is a batch or the end.
+        """
+        is_over = self._walks.is_over and not self._open_batches
+        has_failed = self._is_closed or self._run_lock.failure is not None
+        if not (is_over or has_failed or self._open_batches.head_is_ready):
+            self._run_lock.batch.begin()
+            return False
+        self.tally.wait_seconds += time.perf_counter() - begin
+        if self._run_lock.failure is not None:
+            raise self._run_lock.failure
+        if self._is_closed:
+            raise ClosedError(
+                "the iterator is closed",
+                remedy="iterate over the loader again; after loader.close(), make a new loader",
+            )
+        if not is_over:
+            self._taken.extend(self._open_batches.pop())
+        self._open_batches.is_wanted = False
+        self.tally.mark(is_awaited=False)
+        return True
 
     def _start(self) -> None:
         """Start the threads at the first call. The lock must be held."""
@@ -371,50 +382,13 @@ class Run:
             return "own", self._open_batches.next_gather(is_shared=is_shared)
         if task := self._block_loads.next_task():
             return "load", task
-        if self._may_walk():
-            self._is_walking = True
-            return "own", self._walk
+        if self._walks.is_due():
+            return "own", self._walks.begin()
         return "own", None
 
     def _has_more(self) -> bool:
         """Whether another worker would find a task. The lock must be held."""
-        return self._open_batches.has_task or self._block_loads.has_task() or self._may_walk()
-
-    def _may_walk(self) -> bool:
-        if self._is_walked or self._is_walking:
-            return False
-        if self._open_batches.num_ahead < 2:
-            return True
-        is_short = self._block_loads.is_idle or self._block_loads.can_fetch
-        return is_short and self._open_batches.num_rows_ahead < _MOST_ROWS_AHEAD
-
-    def _walk(self) -> Callable[[], None]:
-        begin = time.perf_counter()
-        steps = list(itertools.islice(self._steps, self._job.walker.num_at_once))
-        return partial(self._on_walked, steps, time.perf_counter() - begin)
-
-    def _on_walked(self, steps: list[BatchRows], seconds: float) -> None:
-        self.tally.walk_seconds += seconds
-        self._is_walking = False
-        for step in steps:
-            self._add(step)
-        self._is_walked = not steps or steps[-1].index + 1 == self._job.walker.num_steps
-        if self._is_walked:
-            self._run_lock.batch.notify()
-
-    def _add(self, step: BatchRows) -> None:
-        """Queue a batch, and the blocks that it is the first to need. The lock must be held."""
-        num_hits = sum(len(hits) for accesses in step.hits for hits in accesses)
-        open_batch = OpenBatch(step, num_missing=num_hits + len(step.begins))
-        loads: dict[Hashable, list[LoadedBlock]] = {}
-        for begin in step.begins:
-            block = self._job.block_table.put(begin, self._job.is_row(step, begin))
-            # Blocks that take no memory of the pool need not wait for that of other rows.
-            row = None if block.is_row else begin.row
-            loads.setdefault((row, begin.group), []).append(block)
-        for blocks in loads.values():
-            self._block_loads.add(blocks, open_batch)
-        self._open_batches.add(open_batch)
+        return self._open_batches.has_task or self._block_loads.has_task() or self._walks.is_due()
 
 
 def _nothing() -> None:

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.core.count_text import show_count
 from xloader.core.messages import warn_caller
-from xloader.engine.job import OpenBatch
+from xloader.engine.open_trays import OpenBatch
 from xloader.errors import SkippedWarning
 
 
-def note_rows(open_batch: OpenBatch, rows: Ints | int, error: BaseException | None) -> None:
+def note_rows(open_batch: OpenBatch, rows: Ints, error: BaseException | None) -> None:
     """Note rows of a batch whose chunks cannot be read. The run's lock must be held.
 
     Parameters
     ----------
     open_batch : OpenBatch
         The batch.
-    rows : numpy.ndarray of int64, or int
+    rows : numpy.ndarray of int64
         The rows.
     error : BaseException or None
         The error that they met.

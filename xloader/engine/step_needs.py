@@ -1,6 +1,7 @@
 """The steps of an epoch: the rows of each, the blocks to load for them, and the parts they take.
 
-The needs of thousands of rows are found at once, so that a small batch costs little.
+The needs of thousands of rows are found at once, so that a small batch costs little. For the same
+reason small batches that follow each other are gathered together, as one *tray*.
 
 Terms: an *entry* is a cohort, or the part of one that a lane owns. A *residence* is one stay of a
 block in memory, from its load until it is dropped.
@@ -17,43 +18,15 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.demand import Access
-from xloader.core.footprint import Footprint, Group, expand_ranges
+from xloader.core.footprint import Footprint
+from xloader.engine.group_needs import Begin, GroupNeeds, joined
 from xloader.engine.overlaps import Hits, find_hits
-from xloader.order.step_dealer import Dealer
+from xloader.order.step_dealer import Dealer, Dealt
 from xloader.planning.epoch import Lane
 from xloader.planning.mixing import count_regions
 
 _TASKS_PER_LOOK = 16
 """Tasks that the steps which are found at once are divided among, if steps are small."""
-
-_PIECE_SIZE = 1 << 16
-"""Number of members that are counted in one call."""
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """The start of a residence: a block that must be loaded because a row of this step needs it.
-
-    Parameters
-    ----------
-    group, residence : int
-        Index of the group, and of the residence among those of the group.
-    block : tuple of int
-        Index of the block along each windowed dimension.
-    read_nbytes : int
-        Decoded bytes of its chunks, not cut down to the selection.
-    num_samples : int
-        Samples of the entries that need it; 0 if blocks stay in memory.
-    row : int
-        The first row of the step that needs it.
-    """
-
-    group: int
-    residence: int
-    block: tuple[int, ...]
-    read_nbytes: int
-    num_samples: int
-    row: int
 
 
 @dataclass(frozen=True)
@@ -66,12 +39,6 @@ class BatchRows:
         Number of the step among the process's steps.
     ids : numpy.ndarray of int64, shape (n,)
         The sample of each row.
-    entries : numpy.ndarray of int64, shape (n,)
-        The entry of each row, counted over all lanes.
-    hits : tuple of (tuple of Hits)
-        Per group and access, the parts of blocks that the rows take.
-    begins : list of Begin
-        The blocks to load, in the order of the first row that needs each.
     num_regions : int, optional
         Number of distinct regions of its samples.
     occurrences : numpy.ndarray of int64, shape (n,), optional
@@ -83,9 +50,6 @@ class BatchRows:
 
     index: int
     ids: Ints
-    entries: Ints
-    hits: tuple[tuple[Hits, ...], ...]
-    begins: list[Begin]
     num_regions: int | None = None
     occurrences: Ints | None = None
     last_occurrence: int = 0
@@ -110,8 +74,32 @@ class BatchRows:
         return filled
 
 
+@dataclass(frozen=True)
+class TrayRows:
+    """The rows of batches that follow each other and are gathered together.
+
+    All batches but the last are full.
+
+    Parameters
+    ----------
+    batches : list of BatchRows
+        The rows of each batch.
+    entries : numpy.ndarray of int64, shape (n,)
+        The entry of each row, counted over all lanes.
+    hits : tuple of (tuple of Hits)
+        Per group and access, the parts of blocks that the rows take.
+    begins : list of Begin
+        The blocks to load, in the order of the first row that needs each.
+    """
+
+    batches: list[BatchRows]
+    entries: Ints
+    hits: tuple[tuple[Hits, ...], ...]
+    begins: list[Begin]
+
+
 class Walker:
-    """The steps of an epoch in order, each with the blocks that its rows need.
+    """The steps of an epoch in order, with the blocks that their rows need.
 
     Parameters
     ----------
@@ -129,6 +117,8 @@ class Walker:
         Whether blocks stay in memory and lanes share them. Then each block is one residence.
     region_dim : int, optional
         The windowed dimension along which regions are counted. By default, they are not counted.
+    tray_size : int, optional
+        Most batches that are gathered together.
     """
 
     def __init__(
@@ -141,8 +131,11 @@ class Walker:
         *,
         is_resident: bool,
         region_dim: int | None = None,
+        tray_size: int = 1,
     ) -> None:
         self.num_steps = num_steps
+        self.tray_size = tray_size
+        self._num_full = share * len(lanes)
         self._region_dim = region_dim
         self.groups = [
             GroupNeeds(group, lanes, number, is_resident=is_resident)
@@ -151,17 +144,17 @@ class Walker:
         self._footprint = footprint
         self._accesses = accesses
         self._dealer = Dealer([lane.order for lane in lanes], share)
-        self.entry_counts = _joined([lane.order.count for lane in lanes])
+        self.entry_counts = joined([lane.order.count for lane in lanes])
         self._is_begun = np.zeros(len(self.entry_counts), np.bool_)
         self._last_occurrence = 0
 
     @property
     def num_at_once(self) -> int:
-        """Number of steps that one task takes up: about 256 rows, or one step."""
-        return max(1, self._dealer.steps_at_once // _TASKS_PER_LOOK)
+        """Number of trays that one task takes up: about 256 rows, or one tray."""
+        return max(1, self._dealer.steps_at_once // _TASKS_PER_LOOK // self.tray_size)
 
-    def steps(self, known: Sequence[NDArray[np.bool_]]) -> Iterator[BatchRows]:
-        """The steps in order.
+    def trays(self, known: Sequence[NDArray[np.bool_]]) -> Iterator[TrayRows]:
+        """The steps in order, in trays.
 
         Parameters
         ----------
@@ -171,8 +164,8 @@ class Walker:
 
         Yields
         ------
-        BatchRows
-            The rows of one step.
+        TrayRows
+            The rows of one or more steps.
         """
         per_look = self._dealer.steps_at_once
         for first in range(0, self.num_steps, per_look):
@@ -180,11 +173,13 @@ class Walker:
 
     def _look(
         self, first: int, num_steps: int, known: Sequence[NDArray[np.bool_]]
-    ) -> Iterator[BatchRows]:
+    ) -> Iterator[TrayRows]:
         dealt = self._dealer.take(num_steps)
-        ids, entries, edges = dealt.ids, dealt.entries, dealt.edges
+        ids, entries = dealt.ids, dealt.entries
+        cuts = self._cut_into_trays(first, dealt.edges)
+        edges = dealt.edges[cuts]
         positions = self._footprint.positions_of(ids)
-        begins: list[list[Begin]] = [[] for _ in range(num_steps)]
+        begins: list[list[Begin]] = [[] for _ in cuts[1:]]
         new = np.flatnonzero(~self._is_begun[entries])
         if len(new):
             new_entries, at = np.unique(entries[new], return_index=True)
@@ -198,24 +193,38 @@ class Walker:
         ]
         regions: list[int | None] = [None] * num_steps
         if self._region_dim is not None:
-            regions = count_regions(self._footprint, self._region_dim, positions, edges).tolist()
+            regions = count_regions(
+                self._footprint, self._region_dim, positions, dealt.edges
+            ).tolist()
+        batches = [
+            self._batch(first + step, slice(lo, hi), dealt, regions[step])
+            for step, (lo, hi) in enumerate(itertools.pairwise(dealt.edges.tolist()))
+        ]
         for index, (lo, hi) in enumerate(itertools.pairwise(edges.tolist())):
             begins[index].sort(key=lambda begin: (begin.row, begin.group, begin.residence))
             hits = tuple(tuple(own[index] for own in accesses) for accesses in cut)
-            rows = slice(lo, hi)
-            times = None if dealt.occurrences is None else dealt.occurrences[rows]
-            if times is not None and len(times):
-                self._last_occurrence = int(times[-1])
-            yield BatchRows(
-                first + index,
-                ids[rows],
-                entries[rows],
-                hits,
-                begins[index],
-                regions[index],
-                times,
-                self._last_occurrence,
-            )
+            own = batches[cuts[index] : cuts[index + 1]]
+            yield TrayRows(own, entries[lo:hi], hits, begins[index])
+
+    def _cut_into_trays(self, first: int, edges: Ints) -> list[int]:
+        """The numbers of the steps at which trays begin and end, given the first step's number.
+
+        The first trays are smaller, so that the first batches need not wait for others.
+        """
+        is_full = (np.diff(edges) == self._num_full).tolist()
+        cuts = [0]
+        while (begin := cuts[-1]) < len(is_full):
+            end, most = begin + 1, begin + min(self.tray_size, max(1, first + begin))
+            while end < min(most, len(is_full)) and is_full[end - 1]:
+                end += 1
+            cuts.append(end)
+        return cuts
+
+    def _batch(self, step: int, rows: slice, dealt: Dealt, num_regions: int | None) -> BatchRows:
+        times = None if dealt.occurrences is None else dealt.occurrences[rows]
+        if times is not None and len(times):
+            self._last_occurrence = int(times[-1])
+        return BatchRows(step, dealt.ids[rows], num_regions, times, self._last_occurrence)
 
     def _hits(self, number: int, entries: Ints, firsts: Ints) -> Iterator[Hits]:
         needs = self.groups[number]
@@ -223,151 +232,3 @@ class Walker:
             hits, blocks = find_hits(needs.group, access, firsts)
             hits.residences[:] = needs.residences_of(entries, hits.rows, blocks)
             yield hits
-
-
-class GroupNeeds:
-    """The residences of one group in all lanes of a process, and the entries that need them.
-
-    They are numbered one lane after the other.
-
-    Parameters
-    ----------
-    group : Group
-        The group.
-    lanes : sequence of Lane
-        The lanes of the process.
-    number : int
-        Index of the group.
-    is_resident : bool
-        Whether blocks stay in memory. Then each block is one residence.
-
-    Attributes
-    ----------
-    blocks : numpy.ndarray of int64, shape (num_residences,)
-        The block of each residence.
-    offsets, members : numpy.ndarray of int64, and of int32 unless blocks stay in memory
-        Entry ``e`` needs the residences ``members[offsets[e]:offsets[e + 1]]``.
-    """
-
-    def __init__(
-        self, group: Group, lanes: Sequence[Lane], number: int, *, is_resident: bool
-    ) -> None:
-        self.group = group
-        self._number = number
-        self._is_resident = is_resident
-        own = [lane.schedule.residences[number] for lane in lanes]
-        ends = np.cumsum([0, *(len(r.members) for r in own)])
-        self.offsets = own[0].offsets
-        if len(own) > 1:
-            offsets = _joined([r.offsets[:-1] for r in own], ends)
-            self.offsets = np.append(offsets, ends[-1])
-        if is_resident:
-            self.members = _joined([r.block[r.members] for r in own])
-            self.blocks: Ints = np.arange(group.num_blocks)
-            self._num_samples = np.zeros(group.num_blocks, np.int64)
-        else:
-            members = _joined(
-                [r.members for r in own], np.cumsum([0, *(len(r.block) for r in own)])
-            )
-            self.members = members.astype(np.int32, copy=False)
-            self.blocks = _joined([r.block for r in own])
-            self._num_samples = _joined([r.num_samples for r in own])
-
-    def num_entries(self) -> Ints:
-        """Number of entries that need each residence."""
-        counts = np.zeros(len(self.blocks), np.int32)
-        one = np.int32(1)
-        # In pieces: there may be millions of members, and NumPy copies what it counts.
-        for begin in range(0, len(self.members), _PIECE_SIZE):
-            np.add.at(counts, self.members[begin : begin + _PIECE_SIZE], one)
-        return counts
-
-    def members_of(self, entries: Ints) -> tuple[Ints, Ints]:
-        """All residences that some entries need.
-
-        Parameters
-        ----------
-        entries : numpy.ndarray of int64, shape (n,)
-            The entries.
-
-        Returns
-        -------
-        rows : numpy.ndarray of int64, shape (m,)
-            Indices into `entries`.
-        residences : numpy.ndarray of int64, shape (m,)
-            For each of these, one residence that the entry needs.
-        """
-        rows, places = expand_ranges(self.offsets[entries], self.offsets[entries + 1])
-        return rows, self.members[places]
-
-    def residences_of(self, entries: Ints, rows: Ints, blocks: Ints) -> Ints:
-        """The residence in which each hit finds its block.
-
-        Parameters
-        ----------
-        entries : numpy.ndarray of int64, shape (num_rows,)
-            The entry of each row.
-        rows, blocks : numpy.ndarray of int64, shape (n,)
-            For each hit, its row and the block.
-        """
-        if self._is_resident:
-            return blocks
-        entries = entries[rows]
-        # An entry's residences are sorted by block, so one bisection finds those of all entries at
-        # once.
-        lo = self.offsets[entries]
-        num_left = self.offsets[entries + 1] - lo
-        while num_left.max(initial=0) > 1:
-            half = num_left // 2
-            is_above = self.blocks[self.members[lo + half]] <= blocks
-            lo = np.where(is_above, lo + half, lo)
-            num_left = np.where(is_above, num_left - half, half)
-        return self.members[lo]
-
-    def begin(
-        self,
-        entries: Ints,
-        rows: Ints,
-        edges: Ints,
-        known: NDArray[np.bool_],
-        begins: list[list[Begin]],
-    ) -> None:
-        """Add the residences that begin with entries which occur for the first time.
-
-        Parameters
-        ----------
-        entries, rows : numpy.ndarray of int64, shape (n,)
-            The entries, and the first row of each.
-        edges : numpy.ndarray of int64, shape (num_steps + 1,)
-            The rows of step ``i`` are ``[edges[i], edges[i + 1])``.
-        known : numpy.ndarray of bool, shape (num_residences,)
-            As in `Walker.steps`, for this group. It is changed.
-        begins : list of (list of Begin)
-            Per step. The residences are added to these lists.
-        """
-        at, residences = self.members_of(entries)
-        is_new = ~known[residences]
-        at, residences = rows[at[is_new]], residences[is_new]
-        by_row = np.argsort(at, kind="stable")
-        residences, first = np.unique(residences[by_row], return_index=True)
-        at = at[by_row][first]
-        known[residences] = True
-        blocks = self.blocks[residences]
-        steps = np.searchsorted(edges, at, side="right") - 1
-        columns = (
-            residences.tolist(),
-            zip(*(i.tolist() for i in np.unravel_index(blocks, self.group.shape)), strict=True),
-            self.group.read_nbytes(blocks).tolist(),
-            self._num_samples[residences].tolist(),
-            (at - edges[steps]).tolist(),
-        )
-        for step, *rest in zip(steps.tolist(), *columns, strict=True):
-            begins[step].append(Begin(self._number, *rest))
-
-
-def _joined(parts: Sequence[Ints], shifts: Ints | None = None) -> Ints:
-    if len(parts) == 1:
-        return parts[0]
-    if shifts is None:
-        return np.concatenate(parts)
-    return np.concatenate([part + shift for part, shift in zip(parts, shifts, strict=False)])

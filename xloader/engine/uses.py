@@ -9,8 +9,8 @@ import numpy as np
 
 from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
 from xloader.core.axis import Ints
+from xloader.engine.group_needs import GroupNeeds
 from xloader.engine.overlaps import Chosen, Hits
-from xloader.engine.step_needs import GroupNeeds
 
 _ARGUMENTS: Final = (ADDRESS, NUMBER, ADDRESS, NUMBER, NUMBER, *(ADDRESS,) * 7)
 

@@ -1826,8 +1826,9 @@ class Samples(RecordedMethods):
             ``device``, this process calls ``collate_fn``. Batches lie in memory that the processes
             share: one that you keep, beyond the last two, is copied out of it.
         prefetch : int, default 2
-            Number of batches that are made ahead. Up to twice as many small ones are made ahead if
-            ``memory`` holds them without any change to the plan.
+            Number of batches that are made ahead. Up to eight times as many small ones are made
+            ahead if ``memory`` holds them without any change to the plan. Up to four of these
+            share memory, so a batch that you keep may keep three others in memory, 4 MiB at most.
         on_error : {"raise", "skip"}
             What to do about a chunk that cannot be read. ``"raise"`` raises at the batch that
             needs it. ``"skip"`` replaces each row that needs it by another row of the batch, so

@@ -378,9 +378,6 @@ class ProcessRun:
             BatchRows(
                 index=finished.step,
                 ids=ids[:num_own],
-                entries=np.empty(0, np.int64),
-                hits=(),
-                begins=[],
                 num_regions=finished.num_regions,
                 occurrences=times,
                 last_occurrence=0 if times is None else int(times[-1]),

@@ -27,6 +27,7 @@ from xloader.errors import MemoryBudgetError
 from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.batches.sample_names import SampleNames
 from xloader.loader.ranks.rank_plan import RankPlan
+from xloader.order.step_dealer import LOOK_SIZE
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Explanation, shared_blocks
 from xloader.planning.mixing import region_dim
@@ -35,6 +36,12 @@ from xloader.transforms.apply_steps import finish
 from xloader.transforms.normalized_packing import normalized_packings
 from xloader.transforms.packed_fields import PackedField, stored_layouts
 from xloader.transforms.rng import Chance
+
+_MOST_TRAY_NBYTES = 4 << 20
+"""Batches are gathered together as long as they take no more than this."""
+
+_MOST_IN_TRAY = 4
+"""Most batches that are gathered together. More cost hardly less Python for each of them."""
 
 
 def name_chunks(
@@ -181,10 +188,9 @@ class JobFactory:
         in_flight = rank_plan.plan.budget.in_flight_nbytes
         # Threads may read some variables while others are fetched ahead: each way gets half.
         self._in_flight_nbytes = in_flight // self._share.num_processes // len(ways)
-        self._num_lent = 0 if any(ways) else self._count_lent()
+        self._num_spare = 0 if any(ways) else self._count_spare()
         self._block_table: BlockTable | None = None
         self._pool: BlockPool
-        self._fields: Fields
         self.renew()
 
     @property
@@ -215,13 +221,10 @@ class JobFactory:
         self._block_table = None
         own = self._rank_plan
         self._pool = BlockPool(own.plan.pool_nbytes(self._share.num_lanes))
-        rows, make_memory = self._share.num_rows, self._share.make_memory
+        self._make_memory = self._share.make_memory
         if self._device_path is not None and not own.recipe.is_mapped:
-            make_memory = self._device_path.make_memory(own.num_steps)
-        # Beside those under way, the user holds a batch. Where it is on a device, its memory here
-        # is free again.
-        num_batches = self._num_ready + self._num_lent + 2
-        self._fields = Fields(self._layouts, rows, num_batches, make_memory or BatchPool)
+            self._make_memory = self._device_path.make_memory(own.num_steps)
+        self._fields: Fields | None = None
 
     def clear(self) -> None:
         """Release all memory. Reports of earlier epochs still count it."""
@@ -263,12 +266,15 @@ class JobFactory:
                 minimum_nbytes=plan.budget.minimum_nbytes(peak),
             )
         # If an epoch loads less than may be in flight, its plan counts only what it loads.
-        num_lent = self._num_lent if peak >= self._in_flight_nbytes else 0
+        num_spare = self._num_spare if peak >= self._in_flight_nbytes else 0
+        tray_size, num_ahead = self._trays(num_spare)
+        fields = self._fields_of(tray_size, num_ahead)
+        num_lent = (num_ahead + 2) * tray_size - (self._num_ready + 2)
         parts = EngineParts.of(
             recipe,
             self._layouts,
             footprint,
-            self._fields,
+            fields,
             self._in_flight_nbytes,
             self._num_cores,
             recipe.retry_policy.but(options.read_timeout, options.max_retries),
@@ -281,6 +287,7 @@ class JobFactory:
             is_resident=plan.is_resident,
             # With several ranks, no process sees a whole global batch.
             region_dim=None if options.world.world_size > 1 else region_dim(footprint),
+            tray_size=tray_size,
         )
         block_table = self._block_table or BlockTable(
             footprint.groups, [len(n.blocks) for n in walker.groups]
@@ -292,7 +299,7 @@ class JobFactory:
             parts=parts,
             finish=self._finish(epoch.epoch),
             is_padded=options.world.world_size > 1,
-            prefetch=self._num_ready + num_lent,
+            prefetch=num_ahead,
             pool=self._pool,
             block_table=block_table,
             is_resident=plan.is_resident,
@@ -300,11 +307,43 @@ class JobFactory:
             outbox=None if self._device_path is None else self._device_path.outbox(),
         )
 
-    def _count_lent(self) -> int:
-        """Number of batches that are made ahead in memory for bytes in flight that nothing uses.
+    def _fields_of(self, tray_size: int, num_ahead: int) -> Fields:
+        """The memory of batches, for trays of this size; that of other trays is released."""
+        if self._fields is None or self._fields.tray_size != tray_size:
+            # Beside those under way, the user holds a tray. Where it is on a device, its memory
+            # here is free again.
+            num_trays, make_memory = num_ahead + 2, self._make_memory or BatchPool
+            rows = self._share.num_rows
+            self._fields = Fields(self._layouts, rows, num_trays, make_memory, tray_size)
+        return self._fields
 
-        With more batches to gather, threads wait less for each other. At most as many again are
-        made ahead as were asked for. All memory together stays what the plan says.
+    def _trays(self, num_spare: int) -> tuple[int, int]:
+        """How many small batches are gathered together, and how many such trays are made ahead.
+
+        A tray costs little more Python than a batch. And with more batches to gather, threads wait
+        less for each other. But no more than twice as many trays are made ahead as batches were
+        asked for.
+
+        Parameters
+        ----------
+        num_spare : int
+            Batches for which there is memory beside those of the plan.
+        """
+        num_planned = self._num_ready + 2
+        num_batches = num_planned + num_spare
+        sizes = (
+            _MOST_IN_TRAY,
+            num_batches // (num_planned + 1),
+            _MOST_TRAY_NBYTES // self._rank_plan.plan.budget.batch_nbytes,
+            LOOK_SIZE // self._share.num_rows,
+        )
+        size = max(min(sizes), 1) if self._num_ready else 1
+        return size, self._num_ready + min(self._num_ready, num_batches // size - num_planned)
+
+    def _count_spare(self) -> int:
+        """Number of batches that fit in memory for bytes in flight that nothing uses.
+
+        All memory together stays what the plan says.
         """
         plan, most = self._rank_plan.plan, self._in_flight_nbytes
         is_plain = self._share.make_memory is None and self._device_path is None
@@ -313,7 +352,7 @@ class JobFactory:
         if not is_plain or plan.is_resident or num_threads < 2:
             return 0
         spare_nbytes = most - num_threads * max_chunk_nbytes
-        return min(self._num_ready, spare_nbytes // 2 // plan.budget.batch_nbytes)
+        return spare_nbytes // 2 // plan.budget.batch_nbytes
 
     def _finish(self, epoch: int) -> BatchFinish:
         """The steps between a gathered batch of an epoch and a delivered one."""

@@ -1,0 +1,219 @@
+"""Small batches that follow each other are gathered together, as a tray."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from zarr.storage import LocalStore
+
+import xloader
+from xloader.engine import walks
+from xloader.engine.open_trays import OpenTray
+from xloader.engine.step_needs import TrayRows
+from xloader.errors import ClosedError, CorruptChunkError, SkippedWarning
+from xloader.testing import LatencyStore, garble, write_store
+
+NUM_STEPS, MEMORY, BATCH = 200, 1 << 20, 3
+VALUES = np.random.default_rng(1).normal(size=(NUM_STEPS, 32, 64)).astype(np.float32)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store of 1.6 MB in chunks of 16 KB, four of which fit in a sixteenth of the memory."""
+    ds = xr.Dataset({"t2m": (("time", "lat", "lon"), VALUES), "u10": (("time",), VALUES[:, 0, 0])})
+    chunks = {"t2m": (8, 16, 32), "u10": (8,)}
+    write_store(ds, chunks, tmp_path / "store.zarr")
+    return tmp_path / "store.zarr"
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of batches of each tray that is made from now on."""
+    seen: list[int] = []
+
+    class Noted(OpenTray):
+        def __init__(self, rows: TrayRows) -> None:
+            seen.append(len(rows.batches))
+            super().__init__(rows)
+
+    monkeypatch.setattr(walks, "OpenTray", Noted)
+    return seen
+
+
+def loader_of(place: Any, *, threads: int = 2, **options: Any) -> xloader.Loader:
+    samples = xloader.open(place).window(time=1, lat=8, lon=8)
+    if (function := options.pop("map", None)) is not None:
+        samples = samples.map(function, random=True)
+    given = {"batch_size": BATCH, "memory": MEMORY, "output": "numpy", "on_nan": "ignore"}
+    return samples.loader(**(given | options), threads=threads)
+
+
+def noisy(batch: xr.Dataset, rng: Any) -> xr.Dataset:
+    return batch.assign(t2m=batch.t2m + rng.normal(batch.t2m.shape[1:]))
+
+
+def all_of(loader: xloader.Loader) -> list[xloader.Batch]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SkippedWarning)
+        return list(loader)
+
+
+def check_alike(found: list[xloader.Batch], expected: list[xloader.Batch]) -> None:
+    assert len(found) == len(expected)
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(own.ids, other.ids)
+        np.testing.assert_array_equal(own.is_padding, other.is_padding)
+        for mine, theirs in zip(own, other, strict=True):
+            assert mine.dtype == theirs.dtype
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        # The last batch is short.
+        {},
+        {"drop_last": True},
+        {"shuffle": False},
+        # Each batch has rows of two lanes, which end at different steps.
+        {"lanes": 2, "batch_size": 2},
+        # The last batches of some ranks are filled up.
+        {"world_size": 3, "rank": 2},
+        {"on_nan": "count"},
+        {"output_dtype": "float16"},
+    ],
+    ids=str,
+)
+def test_batches_are_those_of_one_thread(path: Path, sizes: list[int], options: Any):
+    with loader_of(path, threads=1, **options) as loader:
+        expected = [list(loader) for _ in range(2)]
+        assert set(sizes) == {1}
+    with loader_of(path, **options) as loader:
+        for batches in expected:
+            sizes.clear()
+            # Kept until the epoch is over: no memory of theirs may be used again.
+            check_alike(list(loader), batches)
+            assert sizes[:3] == [1, 1, 2]
+            assert max(sizes) == 4
+            assert sum(sizes) == len(batches)
+
+
+def test_transforms_take_one_batch_at_a_time(path: Path, sizes: list[int]):
+    found = []
+    for threads in (1, 2):
+        with loader_of(path, threads=threads, map=noisy) as loader:
+            found.append(list(itertools.islice(loader, 60)))
+    check_alike(*found)
+    assert max(sizes) == 4
+
+
+def test_values_are_those_of_the_samples(path: Path, sizes: list[int]):
+    with loader_of(path) as loader:
+        for batch in loader:
+            steps, rest = np.divmod(batch.ids, 32)
+            lats, lons = np.divmod(rest, 8)
+            for row, (step, lat, lon) in enumerate(zip(steps, lats, lons, strict=True)):
+                own = VALUES[step, 8 * lat : 8 * lat + 8, 8 * lon : 8 * lon + 8]
+                np.testing.assert_array_equal(batch.t2m[row, 0], own)
+                assert batch.u10[row, 0] == VALUES[step, 0, 0]
+    assert max(sizes) == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prefetch": 0},
+        # One thread waits for nobody.
+        {"threads": 1},
+        # Batches of 64 KB do not fit into what two threads leave of 64 KB.
+        {"batch_size": 256},
+        # Everything stays in memory.
+        {"memory": 1 << 24},
+    ],
+    ids=str,
+)
+def test_no_trays(path: Path, sizes: list[int], options: Any):
+    with loader_of(path, **options) as loader:
+        list(loader)
+    assert set(sizes) == {1}
+
+
+def test_no_trays_where_chunks_are_fetched_ahead(path: Path, sizes: list[int]):
+    with loader_of(LatencyStore(LocalStore(path), 0.0)) as loader:
+        list(loader)
+    assert set(sizes) == {1}
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_an_unreadable_chunk_ends_the_epoch_at_the_batch_that_needs_it(
+    path: Path, sizes: list[int], shuffle: bool
+):
+    chunk = path / "t2m" / "c" / "12" / "0" / "1"
+    chunk.write_bytes(garble(chunk.read_bytes()))
+    delivered = []
+    for threads in (1, 2):
+        batches: list[xloader.Batch] = []
+        with loader_of(path, threads=threads, shuffle=shuffle) as loader:
+            with pytest.raises(CorruptChunkError):
+                batches.extend(loader)
+            delivered.append(batches)
+    check_alike(*delivered)
+    assert max(sizes) == 4
+
+
+def test_skipped_rows_are_those_of_one_thread(path: Path, sizes: list[int]):
+    for name in ("t2m/c/12/0/1", "t2m/c/3/1/0", "u10/c/7"):
+        chunk = path / name
+        chunk.write_bytes(garble(chunk.read_bytes()))
+    found = []
+    for threads in (1, 2):
+        with loader_of(path, threads=threads, on_error="skip") as loader:
+            found.append(all_of(loader))
+            assert loader.report().num_skipped_samples > 0
+    check_alike(*found)
+    assert max(sizes) == 4
+
+
+def test_an_epoch_goes_on_in_the_middle_of_a_tray(path: Path, sizes: list[int]):
+    with loader_of(path) as loader:
+        whole = list(loader)
+    for num_before in (1, 9, 10, 11):
+        with loader_of(path) as loader:
+            batches = iter(loader)
+            before = [next(batches) for _ in range(num_before)]
+            state = loader.state_dict()
+        with loader_of(path) as loader:
+            loader.load_state_dict(state)
+            check_alike(before + list(loader), whole)
+    assert max(sizes) == 4
+
+
+def test_nothing_of_a_tray_is_handed_out_after_the_end(path: Path, sizes: list[int]):
+    with loader_of(path) as loader:
+        batches = iter(loader)
+        for _ in range(9):
+            next(batches)
+        assert sizes[4] == 4
+    with pytest.raises(ClosedError):
+        next(batches)
+
+
+def test_the_peak_is_that_of_the_plan(path: Path, sizes: list[int]):
+    with loader_of(path) as loader:
+        expected = loader.explain()
+        list(loader)
+        report = loader.report()
+    assert max(sizes) == 4
+    assert report.num_reads == expected.num_reads
+    assert report.peak_nbytes <= expected.peak_nbytes <= MEMORY
