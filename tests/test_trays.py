@@ -19,7 +19,7 @@ from xloader.engine.step_needs import TrayRows
 from xloader.errors import ClosedError, CorruptChunkError, SkippedWarning
 from xloader.testing import LatencyStore, garble, write_store
 
-NUM_STEPS, MEMORY, BATCH = 200, 1 << 20, 3
+NUM_STEPS, MEMORY, BATCH = 140, 1 << 20, 3
 VALUES = np.random.default_rng(1).normal(size=(NUM_STEPS, 32, 64)).astype(np.float32)
 
 pytestmark = [

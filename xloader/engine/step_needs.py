@@ -167,9 +167,11 @@ class Walker:
         TrayRows
             The rows of one or more steps.
         """
-        per_look = self._dealer.steps_at_once
-        for first in range(0, self.num_steps, per_look):
-            yield from self._look(first, min(per_look, self.num_steps - first), known)
+        # All threads wait for the first look, so it is a short one.
+        first, num_steps = 0, max(1, self._dealer.steps_at_once // _TASKS_PER_LOOK)
+        while first < self.num_steps:
+            yield from self._look(first, min(num_steps, self.num_steps - first), known)
+            first, num_steps = first + num_steps, self._dealer.steps_at_once
 
     def _look(
         self, first: int, num_steps: int, known: Sequence[NDArray[np.bool_]]
