@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import json
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import xloader
 from xloader.engine import walks
 from xloader.engine.open_trays import OpenTray
 from xloader.engine.step_needs import TrayRows
-from xloader.errors import ClosedError, CorruptChunkError, SkippedWarning
+from xloader.errors import ClosedError, CorruptChunkError, SkippedWarning, StoreChangedError
 from xloader.testing import LatencyStore, garble, write_store
 
 NUM_STEPS, MEMORY, BATCH = 140, 1 << 20, 3
@@ -28,13 +31,16 @@ pytestmark = [
 ]
 
 
+def write(values: Any, path: Path) -> Path:
+    """Write a store of 1.2 MB in chunks of 16 KB, four of which a 16th of the memory holds."""
+    ds = xr.Dataset({"t2m": (("time", "lat", "lon"), values), "u10": (("time",), values[:, 0, 0])})
+    write_store(ds, {"t2m": (8, 16, 32), "u10": (8,)}, path)
+    return path
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store of 1.6 MB in chunks of 16 KB, four of which fit in a sixteenth of the memory."""
-    ds = xr.Dataset({"t2m": (("time", "lat", "lon"), VALUES), "u10": (("time",), VALUES[:, 0, 0])})
-    chunks = {"t2m": (8, 16, 32), "u10": (8,)}
-    write_store(ds, chunks, tmp_path / "store.zarr")
-    return tmp_path / "store.zarr"
+    return write(VALUES, tmp_path / "store.zarr")
 
 
 @pytest.fixture
@@ -207,6 +213,70 @@ def test_nothing_of_a_tray_is_handed_out_after_the_end(path: Path, sizes: list[i
         assert sizes[4] == 4
     with pytest.raises(ClosedError):
         next(batches)
+
+
+def test_a_closed_iterator_keeps_no_batches(path: Path, sizes: list[int]):
+    with loader_of(path) as loader:
+        batches = iter(loader)
+        for _ in range(9):
+            next(batches)
+        taken = [weakref.ref(own) for own in loader._run._taken]
+        assert len(taken) == 3
+        batches.close()
+        gc.collect()
+        assert [own() for own in taken] == [None] * 3
+
+
+def test_no_value_is_handed_out_that_was_read_after_a_change(
+    path: Path, sizes: list[int], tmp_path: Path
+):
+    other = write(-VALUES, tmp_path / "other.zarr")
+    with loader_of(path) as loader:
+        whole = list(loader)
+    with loader_of(path) as loader:
+        batches = iter(loader)
+        delivered = [next(batches) for _ in range(9)]
+        metadata = json.loads((path / "t2m" / "zarr.json").read_text())
+        metadata["shape"][0] -= 1
+        (path / "t2m" / "zarr.json").write_text(json.dumps(metadata))
+        for chunk in other.glob("t2m/c/*/*/*"):
+            chunk.replace(path / chunk.relative_to(other))
+        with pytest.raises(StoreChangedError):
+            delivered.extend(batches)
+    # The rest of a tray that was taken before the change is handed out.
+    assert 12 <= len(delivered) < len(whole)
+    check_alike(delivered, whole[: len(delivered)])
+
+
+def test_an_epoch_may_begin_with_other_trays_than_the_last(path: Path, sizes: list[int]):
+    with loader_of(path) as loader:
+        whole = list(loader)
+        loader.set_epoch(0)
+        batches = iter(loader)
+        for _ in whole[1:]:
+            next(batches)
+        state = loader.state_dict()
+    with loader_of(path) as loader:
+        loader.load_state_dict(state)
+        # So few chunks are left that the plan counts only these, and no memory is lent.
+        for start, tray_size in ((-1, 1), (0, 4), (-1, 1)):
+            check_alike(list(loader), whole[start:])
+            assert loader._engine()._job_factory._fields.tray_size == tray_size
+            loader.set_epoch(0)
+            if start == 0:
+                loader.load_state_dict(state)
+
+
+def test_a_batch_without_rows_follows_full_ones(path: Path, sizes: list[int]):
+    # The second of three ranks has a sample less than the first.
+    options = {"batch_size": 1, "world_size": 3, "rank": 1}
+    found = []
+    for threads in (1, 2):
+        with loader_of(path, threads=threads, **options) as loader:
+            found.append(list(loader))
+    check_alike(*found)
+    assert found[0][-1].is_padding.tolist() == [True]
+    assert max(sizes) == 4
 
 
 def test_the_peak_is_that_of_the_plan(path: Path, sizes: list[int]):

@@ -108,7 +108,7 @@ class ArrayKind(NamedTuple):
 
 
 class BatchMemory(Protocol):
-    """Memory for the arrays of batches."""
+    """Memory for the arrays of batches. The batches of a tray count as one."""
 
     def has_room(self) -> bool:
         """Whether to open another batch now. If not, memory is about to come back."""
@@ -129,6 +129,8 @@ MakeMemory = Callable[[Sequence[ArrayKind], int], BatchMemory]
 
 class BatchPool:
     """A pool of buffers for batches. A buffer comes back when no array refers to it any more.
+
+    The batches of a tray count as one.
 
     There is no limit on the buffers in use. A user who keeps batches gets newly allocated ones, and
     nothing waits for a buffer.

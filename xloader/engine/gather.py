@@ -1,4 +1,7 @@
-"""Gathering: copying the parts of decoded blocks that rows take into the arrays of a batch."""
+"""Gathering: copying the parts of decoded blocks that rows take into the arrays of a batch.
+
+In this file and in those that it uses, the batches of a tray count as one batch.
+"""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Job:
         What is done to gathered batches, on the workers.
     is_padded : bool
         Whether short batches are filled up with their last row.
-    prefetch : int
+    num_trays_ahead : int
         Number of trays that are being filled, or wait for delivery, while the consumer is busy.
     pool : BlockPool
         Memory of the decoded chunks.
@@ -122,7 +122,7 @@ class Job:
     parts: EngineParts
     finish: BatchFinish
     is_padded: bool
-    prefetch: int
+    num_trays_ahead: int
     pool: BlockPool
     block_table: BlockTable
     is_resident: bool

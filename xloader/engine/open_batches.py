@@ -1,4 +1,7 @@
-"""Batches under way: rows are gathered as their blocks are loaded, then each batch is finished."""
+"""Batches under way: rows are gathered as their blocks are loaded, then each batch is finished.
+
+Batches are queued, opened and gathered in trays, and finished and delivered one by one.
+"""
 
 from __future__ import annotations
 
@@ -76,15 +79,15 @@ class OpenBatches:
         return len(self._queue)
 
     @property
-    def num_ahead(self) -> int:
+    def num_unopened(self) -> int:
         """Number of trays in the queue that are not open yet."""
         return len(self._queue) - self._num_opened
 
     @property
-    def num_rows_ahead(self) -> int:
+    def num_unopened_rows(self) -> int:
         """Approximate number of rows of the trays that are not open yet."""
         fields = self._job.parts.fields
-        return self.num_ahead * fields.tray_size * fields.batch_size
+        return self.num_unopened * fields.tray_size * fields.batch_size
 
     @property
     def has_task(self) -> bool:
@@ -182,7 +185,7 @@ class OpenBatches:
             The tray of the first row that needs it.
         """
         tray.num_missing -= 1
-        if block.is_row or not self._job.skips(block.error):
+        if block.error is not None and (block.is_row or not self._job.skips(block.error)):
             self._note_error(tray, np.array([block.begin.row]), block.error)
         if block.is_row:
             # It was decoded straight into its row, and no other row needs it.
@@ -223,9 +226,9 @@ class OpenBatches:
         return is_plain and not self._job.finish.is_needed(open_batch.step.index)
 
     def _open(self) -> None:
-        # Until the consumer asks for the next batch it may hold two, the previous one and this one.
-        # So one more is opened only when it asks.
-        most = self._job.prefetch + self.is_wanted
+        # Until the consumer asks for another tray, it may hold batches of two, the previous one and
+        # this one. So one more is opened only when it asks.
+        most = self._job.num_trays_ahead + self.is_wanted
         fields = self._job.parts.fields
         while self._num_opened < min(most, len(self._queue)) and fields.has_room():
             tray = self._queue[self._num_opened]
@@ -330,10 +333,8 @@ class OpenBatches:
                 rows = part.wanted.hits.take(part.chosen).rows
                 self._note_error(part.wanted.tray, rows[slots == slot], block.error)
 
-    def _note_error(self, tray: OpenTray, rows: Ints, error: BaseException | None) -> None:
-        """Note that rows need a block which could not be loaded, if there was an error."""
-        if error is None:
-            return
+    def _note_error(self, tray: OpenTray, rows: Ints, error: BaseException) -> None:
+        """Note that rows need a block which could not be loaded."""
         for open_batch, own in tray.find(rows):
             if self._job.skips(error):
                 note_rows(open_batch, own, error)

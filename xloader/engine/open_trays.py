@@ -91,20 +91,13 @@ class OpenTray:
     def __init__(self, rows: TrayRows) -> None:
         self.rows = rows
         self.batches = deque(OpenBatch(step) for step in rows.batches)
+        sizes = (len(step.ids) for step in rows.batches)
+        self._edges = list(itertools.accumulate(sizes, initial=0))
         num_hits = sum(len(hits) for accesses in rows.hits for hits in accesses)
         self.num_missing = num_hits + len(rows.begins)
         self.is_open = False
         self.places: Places = ()
         self.left: dict[int, Ints] = {}
-
-    @property
-    def edges(self) -> list[int]:
-        """The rows of the batch at index ``i`` are those from ``edges[i]`` up to ``edges[i + 1]``.
-
-        Only while no batch is delivered.
-        """
-        sizes = (len(open_batch.step.ids) for open_batch in self.batches)
-        return list(itertools.accumulate(sizes, initial=0))
 
     def open(self, arrays: Arrays, places: Places) -> None:
         """Give the batches memory.
@@ -117,16 +110,16 @@ class OpenTray:
             The places that rows are copied to.
         """
         self.is_open, self.places = True, places
-        if len(self.batches) == 1:
-            self.batches[0].arrays = arrays
-            return
-        edges: list[int | None] = [*self.edges[:-1], None]
+        edges = [*self._edges[:-1], None]
         for open_batch, (lo, hi) in zip(self.batches, itertools.pairwise(edges), strict=True):
             open_batch.arrays = {name: array[lo:hi] for name, array in arrays.items()}
 
     def find(self, rows: Ints) -> Iterator[tuple[OpenBatch, Ints]]:
-        """The batches that have some rows of the tray, each with its own numbers of these."""
-        for open_batch, (lo, hi) in zip(self.batches, itertools.pairwise(self.edges), strict=True):
+        """The batches that have some rows of the tray, each with its own numbers of these.
+
+        Only while something is missing, so that no batch is delivered.
+        """
+        for open_batch, (lo, hi) in zip(self.batches, itertools.pairwise(self._edges), strict=True):
             own = rows[(rows >= lo) & (rows < hi)]
             if len(own):
                 yield open_batch, own - lo

@@ -111,24 +111,27 @@ class Run:
             If the run is closed.
         """
         self._check_process()
+        begin = time.perf_counter()
         change_watch = self._job.parts.reader.change_watch
         if not (self._has_started or self._is_closed):
             change_watch.begin()
-        is_first = not self._taken or self._is_closed or self._run_lock.failure is not None
-        if is_first:
-            self._take_ready()
-        if not self._taken:
+        # `close` puts another queue in its place.
+        taken = self._taken
+        is_looked_at = not taken or self._is_closed or self._run_lock.failure is not None
+        if is_looked_at:
+            self._take_ready(taken, begin)
+        if not taken:
             return None
-        open_batch = self._taken.popleft()
+        open_batch = taken.popleft()
         if self.tally.is_recorded:
             with self._run_lock.lock:
-                self.tally.num_ready = len(self._taken) + self._open_batches.count_ready()
+                self.tally.num_ready = len(taken) + self._open_batches.count_ready()
         if open_batch.error is not None:
             raise open_batch.error
         is_last = open_batch.step.index + 1 == self._job.walker.num_steps
         # After the last read of all that were taken, so that values read after a change are not
         # handed out.
-        if is_first or is_last:
+        if is_looked_at or is_last:
             change_watch.check(is_last=is_last)
         if open_batch.num_skipped and not (self._has_told_of_skipped or self._job.is_part):
             self._has_told_of_skipped = True
@@ -187,24 +190,28 @@ class Run:
         with self._run_lock.lock:
             self._run_lock.work.notify()
 
-    def _take_ready(self) -> None:
-        """Wait for a batch, and take it with those that are ready beside it; none at the end."""
-        begin = time.perf_counter()
+    def _take_ready(self, taken: deque[OpenBatch], begin: float) -> None:
+        """Wait for a batch, and take it with those of its tray that are ready; none at the end."""
         with self._run_lock.lock:
             self._start()
             self._open_batches.is_wanted = True
             self.tally.mark(is_awaited=True)
             self._run_lock.work.notify()
-            is_done = self._is_answered(begin)
+            is_done = self._is_answered(taken, begin)
         while not is_done:
             self._run_lock.batch.wait()
+            if self._run_lock.notice:
+                self._warn()
             with self._run_lock.lock:
-                is_done = self._is_answered(begin)
-                notice, self._run_lock.notice = self._run_lock.notice, ""
-            if notice:
-                warn_caller(notice, SlowReadWarning)
+                is_done = self._is_answered(taken, begin)
 
-    def _is_answered(self, begin: float) -> bool:
+    def _warn(self) -> None:
+        """Warn the consumer of a slow read."""
+        with self._run_lock.lock:
+            notice, self._run_lock.notice = self._run_lock.notice, ""
+        warn_caller(notice, SlowReadWarning)
+
+    def _is_answered(self, taken: deque[OpenBatch], begin: float) -> bool:
         """Take the batches that are ready. If there is none, register for the signal.
 
         All at once, and with the lock taken once: it may be held by a worker, and to wait for it
@@ -229,7 +236,7 @@ class Run:
                 remedy="iterate over the loader again; after loader.close(), make a new loader",
             )
         if not is_over:
-            self._taken.extend(self._open_batches.pop())
+            taken.extend(self._open_batches.pop())
         self._open_batches.is_wanted = False
         self.tally.mark(is_awaited=False)
         return True
@@ -307,6 +314,7 @@ class Run:
                 return
             self._is_dropped = True
             self._open_batches.clear()
+            self._taken = deque()
             self._block_loads.clear()
             if has_ended:
                 self._job.drop_blocks()

@@ -151,7 +151,11 @@ class Walker:
     @property
     def num_at_once(self) -> int:
         """Number of trays that one task takes up: about 256 rows, or one tray."""
-        return max(1, self._dealer.steps_at_once // _TASKS_PER_LOOK // self.tray_size)
+        return max(1, self._steps_per_task // self.tray_size)
+
+    @property
+    def _steps_per_task(self) -> int:
+        return max(1, self._dealer.steps_at_once // _TASKS_PER_LOOK)
 
     def trays(self, known: Sequence[NDArray[np.bool_]]) -> Iterator[TrayRows]:
         """The steps in order, in trays.
@@ -168,10 +172,13 @@ class Walker:
             The rows of one or more steps.
         """
         # All threads wait for the first look, so it is a short one.
-        first, num_steps = 0, max(1, self._dealer.steps_at_once // _TASKS_PER_LOOK)
+        first, num_steps = 0, self._steps_per_task
         while first < self.num_steps:
             yield from self._look(first, min(num_steps, self.num_steps - first), known)
-            first, num_steps = first + num_steps, self._dealer.steps_at_once
+            first += num_steps
+            # No look ends in the middle of a tray.
+            num_trays = max(1, self._dealer.steps_at_once // self.tray_size)
+            num_steps = num_trays * self.tray_size
 
     def _look(
         self, first: int, num_steps: int, known: Sequence[NDArray[np.bool_]]

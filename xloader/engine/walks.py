@@ -63,10 +63,10 @@ class Walks:
         """Whether a worker should walk now."""
         if self.is_over or self._is_under_way:
             return False
-        if self._open_batches.num_ahead < 2:
+        if self._open_batches.num_unopened < 2:
             return True
         is_short = self._block_loads.is_idle or self._block_loads.can_fetch
-        return is_short and self._open_batches.num_rows_ahead < _MOST_ROWS_AHEAD
+        return is_short and self._open_batches.num_unopened_rows < _MOST_ROWS_AHEAD
 
     def begin(self) -> Task:
         """A task for the calling worker that walks."""

@@ -225,6 +225,7 @@ class JobFactory:
         if self._device_path is not None and not own.recipe.is_mapped:
             self._make_memory = self._device_path.make_memory(own.num_steps)
         self._fields: Fields | None = None
+        self._fields_for = 0, 0
 
     def clear(self) -> None:
         """Release all memory. Reports of earlier epochs still count it."""
@@ -267,8 +268,9 @@ class JobFactory:
             )
         # If an epoch loads less than may be in flight, its plan counts only what it loads.
         num_spare = self._num_spare if peak >= self._in_flight_nbytes else 0
-        tray_size, num_ahead = self._trays(num_spare)
-        fields = self._fields_of(tray_size, num_ahead)
+        tray_size, num_ahead = self._tray_counts(num_spare)
+        fields = self._fields_of(tray_size, num_ahead + 2)
+        # At most ``num_spare``.
         num_lent = (num_ahead + 2) * tray_size - (self._num_ready + 2)
         parts = EngineParts.of(
             recipe,
@@ -299,7 +301,7 @@ class JobFactory:
             parts=parts,
             finish=self._finish(epoch.epoch),
             is_padded=options.world.world_size > 1,
-            prefetch=num_ahead,
+            num_trays_ahead=num_ahead,
             pool=self._pool,
             block_table=block_table,
             is_resident=plan.is_resident,
@@ -307,17 +309,19 @@ class JobFactory:
             outbox=None if self._device_path is None else self._device_path.outbox(),
         )
 
-    def _fields_of(self, tray_size: int, num_ahead: int) -> Fields:
-        """The memory of batches, for trays of this size; that of other trays is released."""
-        if self._fields is None or self._fields.tray_size != tray_size:
-            # Beside those under way, the user holds a tray. Where it is on a device, its memory
-            # here is free again.
-            num_trays, make_memory = num_ahead + 2, self._make_memory or BatchPool
-            rows = self._share.num_rows
+    def _fields_of(self, tray_size: int, num_trays: int) -> Fields:
+        """The memory of batches, for trays of this size and as many as are in memory at a time.
+
+        Beside those under way, the user holds one. The memory of other trays is released, unless
+        an earlier iterator still uses it.
+        """
+        if self._fields is None or self._fields_for != (tray_size, num_trays):
+            self._fields_for = tray_size, num_trays
+            rows, make_memory = self._share.num_rows, self._make_memory or BatchPool
             self._fields = Fields(self._layouts, rows, num_trays, make_memory, tray_size)
         return self._fields
 
-    def _trays(self, num_spare: int) -> tuple[int, int]:
+    def _tray_counts(self, num_spare: int) -> tuple[int, int]:
         """How many small batches are gathered together, and how many such trays are made ahead.
 
         A tray costs little more Python than a batch. And with more batches to gather, threads wait
