@@ -136,6 +136,12 @@ def test_values_are_those_of_the_samples(path: Path, sizes: list[int]):
     assert max(sizes) == 4
 
 
+def test_more_threads_leave_more_memory_to_blocks(path: Path, sizes: list[int]):
+    with loader_of(path, threads=3) as loader:
+        list(loader)
+    assert max(sizes) == 2
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -188,6 +188,8 @@ class JobFactory:
         in_flight = rank_plan.plan.budget.in_flight_nbytes
         # Threads may read some variables while others are fetched ahead: each way gets half.
         self._in_flight_nbytes = in_flight // self._share.num_processes // len(ways)
+        max_chunk_nbytes = rank_plan.footprint.max_chunk_nbytes
+        self._num_threads = max(1, min(num_cores, self._in_flight_nbytes // max_chunk_nbytes))
         self._num_spare = 0 if any(ways) else self._count_spare()
         self._block_table: BlockTable | None = None
         self._pool: BlockPool
@@ -326,7 +328,7 @@ class JobFactory:
 
         A tray costs little more Python than a batch. And with more batches to gather, threads wait
         less for each other. But no more than twice as many trays are made ahead as batches were
-        asked for.
+        asked for. And the more threads there are, the more of the memory they need for blocks.
 
         Parameters
         ----------
@@ -334,14 +336,16 @@ class JobFactory:
             Batches for which there is memory beside those of the plan.
         """
         num_planned = self._num_ready + 2
-        num_batches = num_planned + num_spare
+        num_batches = num_planned + 2 * num_spare // self._num_threads
         sizes = (
             _MOST_IN_TRAY,
             num_batches // (num_planned + 1),
             _MOST_TRAY_NBYTES // self._rank_plan.plan.budget.batch_nbytes,
             LOOK_SIZE // self._share.num_rows,
         )
-        size = max(min(sizes), 1) if self._num_ready else 1
+        size = min(sizes)
+        if size < 2 or not self._num_ready:
+            return 1, self._num_ready + min(self._num_ready, num_spare)
         return size, self._num_ready + min(self._num_ready, num_batches // size - num_planned)
 
     def _count_spare(self) -> int:
@@ -351,11 +355,9 @@ class JobFactory:
         """
         plan, most = self._rank_plan.plan, self._in_flight_nbytes
         is_plain = self._share.make_memory is None and self._device_path is None
-        max_chunk_nbytes = self._rank_plan.footprint.max_chunk_nbytes
-        num_threads = min(self._num_cores, most // max_chunk_nbytes)
-        if not is_plain or plan.is_resident or num_threads < 2:
+        if not is_plain or plan.is_resident or self._num_threads < 2:
             return 0
-        spare_nbytes = most - num_threads * max_chunk_nbytes
+        spare_nbytes = most - self._num_threads * self._rank_plan.footprint.max_chunk_nbytes
         return spare_nbytes // 2 // plan.budget.batch_nbytes
 
     def _finish(self, epoch: int) -> BatchFinish:
