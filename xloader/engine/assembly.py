@@ -105,7 +105,7 @@ class EngineParts:
             bundles only where one would take more than half of the rest: their size decides how
             evenly threads are busy.
         """
-        num_threads = min(num_cores, in_flight_nbytes // footprint.max_chunk_nbytes)
+        num_threads = count_threads(footprint, in_flight_nbytes, num_cores)
         left_nbytes, bundle_nbytes = in_flight_nbytes - lent_nbytes, in_flight_nbytes // num_threads
         if lent_nbytes:
             bundle_nbytes = min(bundle_nbytes, left_nbytes // 2)
@@ -123,6 +123,21 @@ class EngineParts:
             left_nbytes,
             retry_policy,
         )
+
+
+def count_threads(footprint: Footprint, in_flight_nbytes: int, num_cores: int) -> int:
+    """Number of threads that can each read the largest chunk at the same time.
+
+    Parameters
+    ----------
+    footprint : Footprint
+        The chunks that samples need.
+    in_flight_nbytes : int
+        Most decoded bytes in flight.
+    num_cores : int
+        Most threads.
+    """
+    return min(num_cores, in_flight_nbytes // footprint.max_chunk_nbytes)
 
 
 def stored_variables(recipe: Recipe, footprint: Footprint) -> dict[str, Stored]:

@@ -239,8 +239,8 @@ class Fields:
 
     Attributes
     ----------
-    batch_size, tray_size : int
-        Rows of a full batch, and batches of a full tray.
+    batch_size, num_trays, tray_size : int
+        As given.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Fields:
         make_memory: MakeMemory = BatchPool,
         tray_size: int = 1,
     ) -> None:
-        self.batch_size, self.tray_size = batch_size, tray_size
+        self.batch_size, self.num_trays, self.tray_size = batch_size, num_trays, tray_size
         self._names = [layout.name for layout in layouts]
         self._alike: dict[tuple[object, ...], list[FieldLayout]] = {}
         for layout in layouts:

@@ -16,7 +16,7 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.core.output_dtypes import convert_floats
 from xloader.core.packing import Packing
-from xloader.engine.assembly import EngineParts, stored_variables
+from xloader.engine.assembly import EngineParts, count_threads, stored_variables
 from xloader.engine.batch_finish import BatchFinish, unconverted, untransformed
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
@@ -188,8 +188,7 @@ class JobFactory:
         in_flight = rank_plan.plan.budget.in_flight_nbytes
         # Threads may read some variables while others are fetched ahead: each way gets half.
         self._in_flight_nbytes = in_flight // self._share.num_processes // len(ways)
-        max_chunk_nbytes = rank_plan.footprint.max_chunk_nbytes
-        self._num_threads = max(1, min(num_cores, self._in_flight_nbytes // max_chunk_nbytes))
+        self._num_threads = count_threads(rank_plan.footprint, self._in_flight_nbytes, num_cores)
         self._num_spare = 0 if any(ways) else self._count_spare()
         self._block_table: BlockTable | None = None
         self._pool: BlockPool
@@ -227,7 +226,6 @@ class JobFactory:
         if self._device_path is not None and not own.recipe.is_mapped:
             self._make_memory = self._device_path.make_memory(own.num_steps)
         self._fields: Fields | None = None
-        self._fields_for = 0, 0
 
     def clear(self) -> None:
         """Release all memory. Reports of earlier epochs still count it."""
@@ -317,11 +315,11 @@ class JobFactory:
         Beside those under way, the user holds one. The memory of other trays is released, unless
         an earlier iterator still uses it.
         """
-        if self._fields is None or self._fields_for != (tray_size, num_trays):
-            self._fields_for = tray_size, num_trays
+        own = self._fields
+        if own is None or (own.tray_size, own.num_trays) != (tray_size, num_trays):
             rows, make_memory = self._share.num_rows, self._make_memory or BatchPool
-            self._fields = Fields(self._layouts, rows, num_trays, make_memory, tray_size)
-        return self._fields
+            own = self._fields = Fields(self._layouts, rows, num_trays, make_memory, tray_size)
+        return own
 
     def _tray_counts(self, num_spare: int) -> tuple[int, int]:
         """How many small batches are gathered together, and how many such trays are made ahead.
