@@ -302,16 +302,19 @@ def test_the_cache_drops_what_was_used_longest_ago():
     assert cache.nbytes == 80
 
 
-def test_coalescing_keeps_every_span():
+def test_coalescing_keeps_every_chunk():
     rng = np.random.default_rng(0)
     for _ in range(200):
         starts, sizes = rng.integers(0, 60, 8).tolist(), rng.integers(1, 9, 8).tolist()
-        spans = [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
-        joined = coalesce(spans, most_gap=3, most_nbytes=20)
-        assert sorted(number for _, numbers in joined for number in numbers) == list(range(8))
-        for (start, stop), numbers in joined:
-            assert start == min(spans[n][0] for n in numbers)
-            assert stop == max(spans[n][1] for n in numbers)
+        chunks = [
+            (start, start + size, number)
+            for number, (start, size) in enumerate(zip(starts, sizes, strict=True))
+        ]
+        joined = coalesce(chunks, most_gap=3, most_nbytes=20)
+        assert sorted(chunk for _, own in joined for chunk in own) == sorted(chunks)
+        for (start, stop), own in joined:
+            assert start == min(first for first, _, _ in own)
+            assert stop == max(end for _, end, _ in own)
             assert stop - start <= 20
         assert joined == sorted(joined)
 

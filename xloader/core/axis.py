@@ -228,6 +228,11 @@ class Axis:
 
     def size_of(self, block: int) -> int:
         """Number of elements of a block."""
+        kept, chunks = self.selection, self.chunks
+        if isinstance(kept, range) and isinstance(chunks, int) and kept.step == 1:
+            # Short, because it is asked for each block that is loaded.
+            first = (kept.start // chunks + block) * chunks
+            return min(first + chunks, kept.stop) - max(first, kept.start)
         begin, end = self.span_of(block)
         return end - begin
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import math
 import types
 from array import array
@@ -83,41 +82,41 @@ class Decoder:
         list of bool
             Whether each chunk is decoded.
         """
-        rows = [self._row(chunk) for chunk in chunks]
+        rows = [self._row(*chunk) for chunk in chunks]
         width = max(map(len, rows))
         # Only chunks that are decompressed, and not into place, need the scratch memory.
         sizes = [row[3] for row in rows if row[6] and row[0] != _RAW]
         scratch = address_of(SCRATCH.take(max(sizes))) if sizes else None
-        # Not an array of NumPy, whose address takes longer to find.
-        table = array("q")
+        numbers: list[int] = []
         for row in rows:
-            table.extend(row)
-            table.extend(itertools.repeat(0, width - len(row)))
+            numbers += row
+            numbers += (0,) * (width - len(row))
+        # Not an array of NumPy, whose address takes longer to find.
+        table = array("q", numbers)
         self.function(
             *(table.buffer_info()[0], width, len(rows), self.addresses.buffer_info()[0], scratch)
         )
         return [codec == _DONE for codec in table[::width]]
 
-    def _row(self, chunk: StoredChunk) -> tuple[int, ...]:
+    def _row(self, data: Bytes, chain: Chain, cut: Cut, out: NDArray[Any]) -> tuple[int, ...]:
         """The numbers of a chunk for ``decode_chunks.c``."""
-        data, chain, cut, out = chunk
         if chain.simple is None:
             return _NOT_HERE
         compressor, dtype, shape = chain.simple
-        if compressor not in self.codecs or out.dtype != dtype:
+        codec = self.codecs.get(compressor, _UNKNOWN)
+        if codec == _UNKNOWN or out.dtype != dtype:
             return _NOT_HERE
+        loops: tuple[int, ...] = _IN_PLACE
         if out.shape == shape:
             # The whole chunk, as offsets in a cut increase.
-            is_in_place = out.flags.c_contiguous
-            loops = _IN_PLACE if is_in_place else _whole(shape, out.strides, dtype.itemsize)
+            if not out.flags.c_contiguous:
+                loops = _whole(shape, out.strides, dtype.itemsize)
         elif all(isinstance(part, slice) for part in cut):
             loops = _loops(cut, shape, out.shape, out.strides, dtype.itemsize)
         else:
             return _NOT_HERE
-        return (
-            *(self.codecs[compressor], address_of(data), data.size, chain.nbytes),
-            *(dtype.itemsize, address_of(out), *loops),
-        )
+        sizes = data.size, chain.nbytes, dtype.itemsize
+        return (codec, address_of(data), *sizes, address_of(out), *loops)
 
 
 def _loops(

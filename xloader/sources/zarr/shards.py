@@ -83,6 +83,10 @@ class FetchedPart(NamedTuple):
 Numbered = tuple[int, tuple[int, ...]]
 """A chunk's position among the chunks asked for, and its index in the array."""
 
+Placed = tuple[int, int, int]
+"""The first byte of a chunk in its shard, the byte after its last, and its position among the
+chunks asked for."""
+
 
 class ShardRange(NamedTuple):
     """A range of a shard that is fetched with one request.
@@ -93,13 +97,13 @@ class ShardRange(NamedTuple):
         The part of the stored object to fetch.
     guard_nbytes : int
         Bytes at its end that must be there, and belong to no chunk.
-    members : list of (int, (int, int))
-        For each chunk in it, its position among the chunks asked for, and its bytes in the shard.
+    members : list of (int, int, int)
+        For each chunk in it, its bytes in the shard, and its position among the chunks asked for.
     """
 
     part: ObjectPart
     guard_nbytes: int
-    members: list[tuple[int, Span]]
+    members: list[Placed]
 
     @property
     def nbytes(self) -> int:
@@ -122,10 +126,12 @@ class ShardRange(NamedTuple):
             If the shard ends too early.
         """
         if data is None:
-            return [(number, None) for number, _ in self.members]
+            return [(number, None) for *_, number in self.members]
         if self.guard_nbytes and data.size < self.nbytes:
             raise DamagedShardError(_PAST_CHUNKS)
-        return [(number, _cut(data, span, self.part.start)) for number, span in self.members]
+        begin = self.part.start
+        # They are too few bytes if those of the range end before the chunk does.
+        return [(number, data[start - begin : end - begin]) for start, end, number in self.members]
 
 
 class Located(NamedTuple):
@@ -144,42 +150,45 @@ class Located(NamedTuple):
 
 
 def coalesce(
-    spans: Sequence[Span],
+    chunks: Sequence[Placed],
     most_gap: int = MOST_GAP_NBYTES,
     most_nbytes: int = MOST_RANGE_NBYTES,
-) -> list[tuple[Span, list[int]]]:
-    """Join spans that lie close together.
+) -> list[tuple[Span, list[Placed]]]:
+    """Join chunks that lie close together in their shard.
 
     Parameters
     ----------
-    spans : sequence of (int, int)
-        First byte and end of each span, in any order. Spans may overlap.
+    chunks : sequence of (int, int, int)
+        First byte, end and number of each chunk, in any order. Chunks may overlap.
     most_gap : int
-        The widest gap in bytes across which spans are joined.
+        The widest gap in bytes across which chunks are joined.
     most_nbytes : int
-        The most bytes of a joined span. A single span may be longer.
+        The most bytes of joined chunks. A single chunk may be longer.
 
     Returns
     -------
-    list of ((int, int), list of int)
-        Each joined span in rising order, and the positions of the given spans in it.
+    list of ((int, int), list of (int, int, int))
+        First byte and end of each range in rising order, and the chunks in it.
 
     Examples
     --------
-    >>> coalesce([(90, 95), (0, 10), (12, 20)], most_gap=5)
-    [((0, 20), [1, 2]), ((90, 95), [0])]
+    >>> coalesce([(90, 95, 0), (0, 10, 1), (12, 20, 2)], most_gap=5)
+    [((0, 20), [(0, 10, 1), (12, 20, 2)]), ((90, 95), [(90, 95, 0)])]
     """
-    joined: list[tuple[Span, list[int]]] = []
-    for number in sorted(range(len(spans)), key=spans.__getitem__):
-        start, stop = spans[number]
-        if joined:
-            (first, last), numbers = joined[-1]
-            end = max(last, stop)
-            if start - last <= most_gap and end - first <= most_nbytes:
-                numbers.append(number)
-                joined[-1] = (first, end), numbers
-                continue
-        joined.append(((start, stop), [number]))
+    joined: list[tuple[Span, list[Placed]]] = []
+    first = last = 0
+    own: list[Placed] = []
+    for chunk in sorted(chunks):
+        start, end, _ = chunk
+        if own and start - last <= most_gap and max(last, end) - first <= most_nbytes:
+            own.append(chunk)
+            last = max(last, end)
+            continue
+        if own:
+            joined.append(((first, last), own))
+        first, last, own = start, end, [chunk]
+    if own:
+        joined.append(((first, last), own))
     return joined
 
 
@@ -241,7 +250,7 @@ class ShardReader:
             If the index is damaged, or points to where no chunk can be.
         """
         index, _ = self.index(shard)
-        return index is not None and self._spans(shard, index, [(0, chunk)]) != [None]
+        return index is not None and bool(self._find(shard, index, [(0, chunk)])[0])
 
     def locate(
         self, shard: Shard, chunks: Sequence[Numbered], num_within: Callable[[], int]
@@ -270,19 +279,17 @@ class ShardReader:
         if is_new and len({chunk for _, chunk in chunks}) == num_within():
             return Located([self._read_whole(shard, chunks)], [])
         index, num_requests = self.index(shard)
-        spans = [None] * len(chunks) if index is None else self._spans(shard, index, chunks)
-        there: list[tuple[int, Span]] = []
-        absent: list[tuple[int, Bytes | None]] = []
-        for (number, _), span in zip(chunks, spans, strict=True):
-            if span is None:
-                absent.append((number, None))
-            else:
-                there.append((number, span))
-        parts = [FetchedPart(absent, num_requests)] if absent or num_requests else []
+        there: list[Placed] = []
+        absent = [number for number, _ in chunks]
+        if index is not None:
+            there, absent = self._find(shard, index, chunks)
+        parts = []
+        if absent or num_requests:
+            parts.append(FetchedPart([(number, None) for number in absent], num_requests))
         guard = _guard_nbytes(shard.sharding)
         ranges = [
-            ShardRange(ObjectPart(shard.key, start, stop + guard), guard, [there[m] for m in own])
-            for (start, stop), own in coalesce([span for _, span in there])
+            ShardRange(ObjectPart(shard.key, start, end + guard), guard, own)
+            for (start, end), own in coalesce(there)
         ]
         return Located(parts, ranges)
 
@@ -294,14 +301,12 @@ class ShardReader:
         is_at_start = shard.sharding.is_at_start
         index = _parse(shard.sharding, data[:nbytes] if is_at_start else data[-nbytes:])
         self._indexes.put((self._owner, shard.key), index)
-        end = data.size if is_at_start else data.size - nbytes
-        spans = self._spans(shard, index, chunks)
-        if any(span is not None and span[1] > end for span in spans):
+        there, absent = self._find(shard, index, chunks)
+        last = data.size if is_at_start else data.size - nbytes
+        if any(end > last for _, end, _ in there):
             raise DamagedShardError(_PAST_CHUNKS)
-        found = [
-            (number, None if span is None else _cut(data, span, 0))
-            for (number, _), span in zip(chunks, spans, strict=True)
-        ]
+        found: list[tuple[int, Bytes | None]] = [(number, None) for number in absent]
+        found += [(number, data[start:end]) for start, end, number in there]
         return FetchedPart(found, 1, data.nbytes)
 
     def _read_index(self, shard: Shard) -> Index | None:
@@ -312,29 +317,30 @@ class ShardReader:
             data = self._objects.get_last(shard.key, nbytes)
         return None if data is None else _parse(shard.sharding, data)
 
-    def _spans(self, shard: Shard, index: Index, chunks: Sequence[Numbered]) -> list[Span | None]:
-        """Where chunks lie in their shard, in bytes; None for those that are absent."""
+    def _find(
+        self, shard: Shard, index: Index, chunks: Sequence[Numbered]
+    ) -> tuple[list[Placed], list[int]]:
+        """Where chunks lie in their shard, and the positions of those that are absent."""
         sharding = shard.sharding
         first = sharding.index_stored_nbytes if sharding.is_at_start else 0
+        fewest, most = self._fewest_nbytes, self._most_nbytes
         # Numbers of Python, because those of a few chunks take less time than one call of NumPy.
         strides, entries = sharding.strides, index.reshape(-1).data
         origin = sum(map(mul, shard.first, strides))
-        spans: list[Span | None] = []
-        for _, chunk in chunks:
+        there: list[Placed] = []
+        absent: list[int] = []
+        for number, chunk in chunks:
             row = 2 * (sum(map(mul, chunk, strides)) - origin)
             offset, nbytes = entries[row], entries[row + 1]
-            if (
-                first <= offset <= MOST_SHARD_NBYTES
-                and self._fewest_nbytes <= nbytes <= self._most_nbytes
-            ):
-                spans.append((offset, offset + nbytes))
+            if first <= offset <= MOST_SHARD_NBYTES and fewest <= nbytes <= most:
+                there.append((offset, offset + nbytes, number))
             elif offset == nbytes == ABSENT:
-                spans.append(None)
+                absent.append(number)
             else:
                 raise DamagedShardError(
                     f"the index of the shard gives chunk {chunk} {nbytes} bytes at byte {offset}"
                 )
-        return spans
+        return there, absent
 
 
 def _parse(sharding: Sharding, data: Bytes) -> Index:
@@ -352,11 +358,3 @@ def _guard_nbytes(sharding: Sharding) -> int:
     # all chunks, so an entry whose chunk reaches into the index is damaged.
     is_unsure = not (sharding.is_checked or sharding.is_at_start)
     return sharding.index_stored_nbytes if is_unsure else 0
-
-
-def _cut(data: Bytes, span: Span, origin: int) -> Bytes:
-    """The bytes of a chunk, out of fetched bytes that begin at ``origin``.
-
-    They are too few if the fetched bytes end before the chunk does.
-    """
-    return data[span[0] - origin : span[1] - origin]

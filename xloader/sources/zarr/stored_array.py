@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import zarr
@@ -34,6 +34,9 @@ from xloader.sources.zarr.shard_indexes import IndexCache
 from xloader.sources.zarr.shards import Located, Numbered, Shard, ShardReader
 from xloader.sources.zarr.stored_grid import StoredGrid
 from xloader.sources.zarr.stored_objects import Objects
+
+_MOST_SHARDS: Final = 1 << 10
+"""Most shards of an array whose keys and layouts are remembered."""
 
 
 def check_keys(array: zarr.Array[Any]) -> None:
@@ -114,6 +117,7 @@ class StoredArray:
         self._encode = _key_encoder(path, metadata)
         self._chains: dict[tuple[int, ...], Chain | None] = {}
         self._shardings: dict[tuple[int, ...], Sharding | None] = {}
+        self._known_shards: dict[tuple[int, ...], Shard] = {}
         self._shards: ShardReader | None = None
         if objects is not None:
             self._shards = self._make_shard_reader()
@@ -158,9 +162,16 @@ class StoredArray:
     def _shard_of(self, chunk: tuple[int, ...]) -> Shard:
         """The shard that holds a chunk."""
         index = self._grid.object_of(chunk)
-        sharding = self._sharding_of(index)
-        assert sharding is not None, "all shards of an array are stored in one way"
-        return Shard(self._encode(index), self._grid.first_chunk(index), sharding)
+        shard = self._known_shards.get(index)
+        if shard is None:
+            sharding = self._sharding_of(index)
+            assert sharding is not None, "all shards of an array are stored in one way"
+            shard = Shard(self._encode(index), self._grid.first_chunk(index), sharding)
+            if len(self._known_shards) >= _MOST_SHARDS:
+                # A new dictionary, because other threads may be looking into this one.
+                self._known_shards = {}
+            self._known_shards[index] = shard
+        return shard
 
     def object_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
         """Index of the stored object that holds a chunk."""
