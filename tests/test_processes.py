@@ -20,6 +20,7 @@ import pytest
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zarr.storage import LocalStore
 
 import xloader
 from tests.cases import Case, cases
@@ -34,7 +35,7 @@ from xloader.errors import (
     WorkersError,
 )
 from xloader.loader.batches.batch import Batch
-from xloader.testing import CountingStore, write_store
+from xloader.testing import CountingStore, LatencyStore, write_store
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
@@ -715,6 +716,27 @@ def test_memory_for_a_selection_in_each_process(samples: xloader.Samples) -> Non
     options["memory"] = raised.value.minimum_nbytes
     with samples.loader(**options, processes=4) as loader:
         assert len(list(loader)) == len(loader)
+
+
+def test_memory_for_reads_of_two_stores_in_each_process(tmp_path: Path) -> None:
+    """Each process may read a chunk of the local store while it fetches one of the other."""
+    folders = [tmp_path / name for name in "tu"]
+    for folder in folders:
+        write_store(dataset()[[folder.name]], {folder.name: (1, 6)}, folder)
+    distant = LatencyStore(LocalStore(folders[0]), 0.0)
+    opened = [
+        xr.open_zarr(store, chunks=None, consolidated=False) for store in (distant, folders[1])
+    ]
+    samples = xloader.open(xr.merge(opened)).window(time=1)
+    options: dict[str, Any] = {"batch_size": 2, "output": "numpy", "processes": 2}
+    with pytest.raises(MemoryBudgetError, match="memory is too small for 4 batches") as raised:
+        samples.loader(**options, memory=100)
+    options["memory"] = raised.value.minimum_nbytes
+    with pytest.raises(MemoryBudgetError, match="two chunks being read in each") as raised:
+        samples.loader(**options)
+    options["memory"] = raised.value.minimum_nbytes
+    with samples.loader(**options) as loader:
+        assert sorted(i for batch in loader for i in batch.ids.tolist()) == list(range(100))
 
 
 def peaks_of(pids: list[int]) -> list[int]:

@@ -183,8 +183,7 @@ class JobFactory:
                 for part in layout.parts
             },
         }
-        source, variables = rank_plan.recipe.source, rank_plan.footprint.variables
-        ways = {source.is_waiting(name) for name in variables}
+        ways = rank_plan.ways
         in_flight = rank_plan.plan.budget.in_flight_nbytes
         # Threads may read some variables while others are fetched ahead: each way gets half.
         self._in_flight_nbytes = in_flight // self._share.num_processes // len(ways)

@@ -185,6 +185,11 @@ class RankPlan:
             self._left = kept = Remainder(epoch, first_step, self.footprint, processes, part)
         return kept
 
+    @cached_property
+    def ways(self) -> frozenset[bool]:
+        """Whether variables that samples need are fetched ahead; both values if only some are."""
+        return frozenset(map(self.recipe.source.is_waiting, self.footprint.variables))
+
     @property
     def _parts(self) -> EpochParts | None:
         """The parts of passes over the samples that are epochs; None if epochs are whole."""
@@ -444,11 +449,12 @@ class RankPlan:
             )
 
     def _check_processes(self) -> None:
-        """Refuse a plan, made for fewer processes, whose memory is too small for so many."""
+        """Refuse a plan whose memory is too small for so many processes.
+
+        It was made for fewer, or did not know that some variables are fetched ahead.
+        """
         num, budget, lanes = self.options.processes, self.plan.budget, len(self.lanes)
-        if num <= budget.num_processes:
-            return
-        if lanes % num:
+        if num > budget.num_processes and lanes % num:
             raise LanesError(
                 "the processes do not divide the lanes of a rank",
                 given=f"processes={num}, {lanes} lanes on each rank",
@@ -457,8 +463,11 @@ class RankPlan:
                 "lanes= from its start",
             )
         what, least = "", 0
-        if budget.in_flight_nbytes < num * budget.max_chunk_nbytes:
-            what, least = "a chunk being read in each", 16 * num * budget.max_chunk_nbytes
+        reads_nbytes = num * len(self.ways) * budget.max_chunk_nbytes
+        if budget.in_flight_nbytes < reads_nbytes:
+            what, least = "a chunk being read in each", 16 * reads_nbytes
+            if len(self.ways) > 1:
+                what = "two chunks being read in each, one of a local and one of a distant store"
         selection, pool = self.footprint.total_nbytes, self.plan.pool_nbytes(lanes)
         if self.plan.is_resident and num * selection > pool:
             what = "the whole selection in each, as the plan keeps it in memory"
@@ -468,5 +477,6 @@ class RankPlan:
                 f"the memory is too small for {num} processes: it must hold {what}",
                 given=f"memory={self.options.memory_nbytes} bytes, processes={num}",
                 minimum_nbytes=least,
-                remedy="use fewer processes, or leave lanes= out",
+                remedy="use fewer processes"
+                + (", or leave lanes= out" if self.options.lanes else ""),
             )
