@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -53,25 +52,12 @@ def mortal_cluster() -> Iterator[Any]:
 
 @pytest.fixture
 def mortal_client(mortal_cluster: Any) -> Iterator[Any]:
-    """A client of the mortal cluster, which is active during one test. All workers are there."""
-    wait_for_all_workers(mortal_cluster)
+    """A client of the mortal cluster, which is active during one test.
+
+    Wait for four workers where they are needed: those of other tests may be about to start again.
+    """
     with distributed.Client(mortal_cluster) as client:
         yield client
-
-
-def wait_for_all_workers(cluster: Any) -> None:
-    """Wait until all workers that were killed have started again.
-
-    A worker that is killed before dask has noted its start may stay away for minutes.
-    """
-
-    def is_noted(nanny: Any) -> bool:
-        process = nanny.process
-        is_running = process is not None and process.status.name == "running"
-        return is_running and nanny.worker_address in cluster.scheduler.workers
-
-    while not all(map(is_noted, cluster.workers.values())):
-        time.sleep(0.05)
 
 
 def local_cluster(num_workers: int, **options: Any) -> Any:

@@ -144,6 +144,7 @@ def test_stores_have_the_bytes_of_threads(
 
 
 def test_four_workers(mortal_client: Any, samples: Samples, tmp_path: Path) -> None:
+    mortal_client.wait_for_workers(4)
     check_on(mortal_client, samples, tmp_path, "through an intermediate store")
 
 

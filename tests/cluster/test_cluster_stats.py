@@ -181,6 +181,7 @@ def test_four_workers_of_which_one_is_killed(
     both = {f"t2m/c/{number}/0/0": partial(meet, tmp_path / "pids") for number in range(15)}
     recorder, samples = recorded(faulty(data, both), tmp_path / "log")
     one = {"z/c/17/1/0": partial(die_once, tmp_path / "mark")}
+    mortal_client.wait_for_workers(4)
     xr.testing.assert_identical(samples.stats(client=mortal_client), whole)
     assert set(recorder.reads.values()) == {1}
     assert len(pids_of(recorder)) > 1

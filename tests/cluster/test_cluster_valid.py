@@ -169,6 +169,7 @@ def test_four_workers(mortal_client: Any, path: Path, tmp_path: Path) -> None:
     make, options = CASES["straddling 3-d"]
     expected = make(xloader.open(path)).is_valid(**options, cache=False, client=False)
     opened, recorder = counted(path, tmp_path / "log")
+    mortal_client.wait_for_workers(4)
     assert make(opened).is_valid(**options, cache=False, client=mortal_client) == expected
     assert set(recorder.reads.values()) == {1}
 

@@ -16,23 +16,16 @@ import pytest
 import xarray as xr
 
 import xloader
-from tests.cluster.conftest import distributed, local_cluster, wait_for_all_workers
+from tests.cluster.conftest import distributed, local_cluster
 from tests.cluster.test_dask_run import OPTIONS, Rows, expected, ids_in, make_samples, rows_of
 from xloader.errors import ClusterError, TargetError
 
 
 @pytest.fixture(scope="module")
-def client_of_two() -> Iterator[Any]:
+def workers() -> Iterator[Any]:
     """A client of a cluster whose workers are killed and started again."""
     with local_cluster(2) as cluster, distributed.Client(cluster, set_as_default=False) as client:
         yield client
-
-
-@pytest.fixture
-def workers(client_of_two: Any) -> Any:
-    """The same client. Both workers are there."""
-    wait_for_all_workers(client_of_two.cluster)
-    return client_of_two
 
 
 def die() -> None:
