@@ -64,6 +64,9 @@ def local_cluster(num_workers: int, **options: Any) -> Any:
     """A cluster of worker processes with one thread each; use it in a ``with`` statement."""
     # Idle workers would take a tenth of a core for statistics of what they do.
     dask.config.set({"distributed.worker.profile.enabled": False})
+    # dask looks 15 s after a worker was lost whether it is there again. If it has just been killed
+    # once more, the cluster has a worker less from then on.
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"})
     return distributed.LocalCluster(
         n_workers=num_workers, threads_per_worker=1, dashboard_address=":0", **options
     )
