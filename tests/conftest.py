@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,21 @@ if "forkserver" in multiprocessing.get_all_start_methods():
             *("xloader.torch", "xloader.testing", "xloader.loader.processes.engine_process"),
         ]
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out some sets of parameters of tests marked with ``ends``, at both ends."""
+    if _PROFILE != "end":
+        return
+    number: Counter[str] = Counter()
+    kept: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        mark = item.get_closest_marker("ends")
+        name = item.nodeid.partition("[")[0]
+        kept[mark is None or number[name] % mark.kwargs["every"] == 0].append(item)
+        number[name] += 1
+    config.hook.pytest_deselected(items=kept[False])
+    items[:] = kept[True]
 
 
 def pytest_collection_finish() -> None:

@@ -892,6 +892,7 @@ def test_the_table_is_long_enough() -> None:
     assert len(ROWS) >= 30
 
 
+@pytest.mark.ends(every=2)
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_samples_equal_plain_xarray(row: Row, tmp_path: Path) -> None:
     check_row(row, tmp_path)

@@ -127,7 +127,7 @@ def quietly(module: Any, obj: Any, **arguments: Any) -> Any:
 
 
 @given(asked())
-@settings(max_examples=60)
+@settings(max_examples=2 * settings().max_examples)
 def test_batches_equal_those_of_xbatcher(real, asked):
     theirs = quietly(real, asked.obj, **asked.arguments)
     generator = quietly(ours, asked.obj, **asked.arguments)
@@ -156,7 +156,6 @@ def batch_of(theirs: Any, number: int) -> Any:
 
 
 @given(asked())
-@settings(max_examples=30)
 def test_samples_equal_the_batches_of_a_generator(real, asked):
     theirs = quietly(real, asked.obj, **asked.arguments)
     try:

@@ -90,6 +90,7 @@ def opened(**encoding: Any) -> Samples:
 # Same samples
 
 
+@pytest.mark.ends(every=6)
 @pytest.mark.parametrize("name", ROWS)
 def test_every_source_and_expression(name: str, tmp_path: Path) -> None:
     row: Row = ROWS[name]
@@ -121,7 +122,7 @@ def check_forcings(row: Row, samples: Samples, target: Path) -> None:
 
 
 @given(case=cases(), data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=2 * settings().max_examples)
 def test_any_samples(case: Case, data: st.DataObject) -> None:
     """The memory is drawn too: chunks are read again, or values go through another store."""
     samples = case.samples

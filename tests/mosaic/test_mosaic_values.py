@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import xloader
@@ -102,7 +102,6 @@ _DIMS = ("time", "lat", "lon")
 
 @pytest.mark.parametrize("blend", ["mean", "linear", "crop"])
 @given(drawn=windowed(), seed=st.integers(0, 9))
-@settings(max_examples=30)
 def test_blends_equal_a_loop_over_cells(
     blend: Any, drawn: tuple[Samples, int, int], seed: int
 ) -> None:

@@ -219,6 +219,7 @@ EVERY_KIND = [other_chunks, other_shape_of_chunks, smaller, other_dtype, deleted
 """Changes tried on every kind of store. The other changes are tried on plain v2 and v3 stores."""
 
 
+@pytest.mark.ends(every=3)
 @pytest.mark.parametrize(
     ("kind", "change"),
     [
@@ -404,6 +405,7 @@ def test_damage_is_told_apart_from_change() -> None:
         samples[24]
 
 
+@pytest.mark.ends(every=3)
 @pytest.mark.parametrize("change", [*CHANGES, replaced], ids=lambda change: change.__name__)
 @pytest.mark.parametrize("kind", KINDS)
 def test_single_samples(kind: str, change: Callable[..., str], tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from xloader.sources.views.selected_source import Selected, SelectedSource
 from xloader.testing import CountingStore, FaultyStore, write_store
 
 
+@pytest.mark.ends(every=2)
 @pytest.mark.parametrize("how", OPENED)
 @pytest.mark.parametrize("name", [*VIEWS, *CHUNKED])
 def test_views_are_read_directly(how: str, name: str):
