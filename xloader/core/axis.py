@@ -230,7 +230,7 @@ class Axis:
         """Number of elements of a block."""
         kept, chunks = self.selection, self.chunks
         if isinstance(kept, range) and isinstance(chunks, int) and kept.step == 1:
-            # Short, because it is asked for each block that is loaded.
+            # Less work than `span_of`: this is asked for each block that is loaded.
             first = (kept.start // chunks + block) * chunks
             return min(first + chunks, kept.stop) - max(first, kept.start)
         begin, end = self.span_of(block)

@@ -185,10 +185,11 @@ class RankPlan:
             self._left = kept = Remainder(epoch, first_step, self.footprint, processes, part)
         return kept
 
-    @cached_property
-    def ways(self) -> frozenset[bool]:
+    @property
+    def ways(self) -> set[bool]:
         """Whether variables that samples need are fetched ahead; both values if only some are."""
-        return frozenset(map(self.recipe.source.is_waiting, self.footprint.variables))
+        # Not kept: blocks of dask are fetched ahead while a client of a cluster is active.
+        return set(map(self.recipe.source.is_waiting, self.footprint.variables))
 
     @property
     def _parts(self) -> EpochParts | None:
@@ -462,12 +463,12 @@ class RankPlan:
                 remedy="pass one of these; a training that may later have more processes needs "
                 "lanes= from its start",
             )
-        what, least = "", 0
-        reads_nbytes = num * len(self.ways) * budget.max_chunk_nbytes
+        what, least, num_ways = "", 0, len(self.ways)
+        reads_nbytes = num * num_ways * budget.max_chunk_nbytes
         if budget.in_flight_nbytes < reads_nbytes:
             what, least = "a chunk being read in each", 16 * reads_nbytes
-            if len(self.ways) > 1:
-                what = "two chunks being read in each, one of a local and one of a distant store"
+            if num_ways > 1:
+                what = "in each a chunk being read, and one that is fetched ahead"
         selection, pool = self.footprint.total_nbytes, self.plan.pool_nbytes(lanes)
         if self.plan.is_resident and num * selection > pool:
             what = "the whole selection in each, as the plan keeps it in memory"

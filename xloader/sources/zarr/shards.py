@@ -130,7 +130,7 @@ class ShardRange(NamedTuple):
         if self.guard_nbytes and data.size < self.nbytes:
             raise DamagedShardError(_PAST_CHUNKS)
         begin = self.part.start
-        # They are too few bytes if those of the range end before the chunk does.
+        # A chunk gets too few bytes if those of the range end before it does.
         return [(number, data[start - begin : end - begin]) for start, end, number in self.members]
 
 
