@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,9 @@ def test_ranks_that_planned_differently_are_told(
 def test_workers_have_the_rank_of_their_process(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if method == "forkserver":
+        # It keeps the environment with which it begins, for all later tests.
+        forkserver.ensure_running()
     datasets = [make_dataset(), make_dataset()]
     found = []
     for rank, dataset in enumerate(datasets):
