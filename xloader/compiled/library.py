@@ -104,9 +104,6 @@ def source_hash(sources: Iterable[Path]) -> int:
     return int.from_bytes(digest[:7], "little")
 
 
-_char_in, _address_of = ctypes.c_char.from_buffer, ctypes.addressof
-
-
 def address_of(array: NDArray[Any]) -> int:
     """The address in memory of an array's first element."""
     # Of memory with gaps only one element is a buffer, and an exception would take several times as
@@ -114,7 +111,7 @@ def address_of(array: NDArray[Any]) -> int:
     buffer: Any = array if array.flags.c_contiguous else array[(slice(0, 1),) * array.ndim]
     try:
         # This takes a fifth of the time of the array's own description of itself.
-        return _address_of(_char_in(buffer))
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     except (TypeError, ValueError):
         # It cannot be written, or is empty.
         address: int = array.__array_interface__["data"][0]

@@ -228,11 +228,6 @@ class Axis:
 
     def size_of(self, block: int) -> int:
         """Number of elements of a block."""
-        kept, chunks = self.selection, self.chunks
-        if isinstance(kept, range) and isinstance(chunks, int) and kept.step == 1:
-            # Less work than `span_of`: this is asked for each block that is loaded.
-            first = (kept.start // chunks + block) * chunks
-            return min(first + chunks, kept.stop) - max(first, kept.start)
         begin, end = self.span_of(block)
         return end - begin
 

@@ -216,11 +216,11 @@ class ShardChunks(_Chunks):
             ranges += located.ranges
             # A shard that was fetched whole is freed before others arrive.
             del located
-        parts = [(own.part, own.members[0][-1]) for own in ranges]
+        parts = [(own.part, own.first_number) for own in ranges]
         for num_begun, found in self._arriving(parts, sum(own.nbytes for own in ranges)):
             chunks: list[tuple[int, Bytes | None]] = []
             for own, data in zip(ranges[num_begun:], found, strict=False):
-                self._awaited = own.members[0][-1]
+                self._awaited = own.first_number
                 chunks += own.chunks(data)
                 del data
             nbytes = sum(data.nbytes for data in found if data is not None)

@@ -75,11 +75,6 @@ class IndexCache:
             The index, of shape ``(*chunks_per_shard, 2)``, and the number of reads that this call
             made, 0 or 1.
         """
-        with self._lock:
-            found = self._kept.get(name)
-            if found is not None:
-                self._kept.move_to_end(name)
-                return found, 0
         attempts = current()
         while True:
             try:

@@ -112,6 +112,12 @@ class ShardRange(NamedTuple):
         assert stop is not None, "the end of a range is known"
         return stop - start
 
+    @property
+    def first_number(self) -> int:
+        """Position of its first chunk among the chunks asked for."""
+        _, _, number = self.members[0]
+        return number
+
     def chunks(self, data: Bytes | None) -> list[tuple[int, Bytes | None]]:
         """The chunks, as in `FetchedPart`.
 
@@ -250,7 +256,8 @@ class ShardReader:
             If the index is damaged, or points to where no chunk can be.
         """
         index, _ = self.index(shard)
-        return index is not None and bool(self._find(shard, index, [(0, chunk)])[0])
+        there, _ = self._find(shard, index, [(0, chunk)])
+        return bool(there)
 
     def locate(
         self, shard: Shard, chunks: Sequence[Numbered], num_within: Callable[[], int]
@@ -279,13 +286,8 @@ class ShardReader:
         if is_new and len({chunk for _, chunk in chunks}) == num_within():
             return Located([self._read_whole(shard, chunks)], [])
         index, num_requests = self.index(shard)
-        there: list[Placed] = []
-        absent = [number for number, _ in chunks]
-        if index is not None:
-            there, absent = self._find(shard, index, chunks)
-        parts = []
-        if absent or num_requests:
-            parts.append(FetchedPart([(number, None) for number in absent], num_requests))
+        there, absent = self._find(shard, index, chunks)
+        parts = [FetchedPart(absent, num_requests)] if absent or num_requests else []
         guard = _guard_nbytes(shard.sharding)
         ranges = [
             ShardRange(ObjectPart(shard.key, start, end + guard), guard, own)
@@ -305,9 +307,8 @@ class ShardReader:
         last = data.size if is_at_start else data.size - nbytes
         if any(end > last for _, end, _ in there):
             raise DamagedShardError(_PAST_CHUNKS)
-        found: list[tuple[int, Bytes | None]] = [(number, None) for number in absent]
-        found += [(number, data[start:end]) for start, end, number in there]
-        return FetchedPart(found, 1, data.nbytes)
+        found = [(number, data[start:end]) for start, end, number in there]
+        return FetchedPart([*absent, *found], 1, data.nbytes)
 
     def _read_index(self, shard: Shard) -> Index | None:
         nbytes = shard.sharding.index_stored_nbytes
@@ -318,9 +319,11 @@ class ShardReader:
         return None if data is None else _parse(shard.sharding, data)
 
     def _find(
-        self, shard: Shard, index: Index, chunks: Sequence[Numbered]
-    ) -> tuple[list[Placed], list[int]]:
-        """Where chunks lie in their shard, and the positions of those that are absent."""
+        self, shard: Shard, index: Index | None, chunks: Sequence[Numbered]
+    ) -> tuple[list[Placed], list[tuple[int, Bytes | None]]]:
+        """Where chunks lie in their shard, and those that are absent as in `FetchedPart`."""
+        if index is None:
+            return [], [(number, None) for number, _ in chunks]
         sharding = shard.sharding
         first = sharding.index_stored_nbytes if sharding.is_at_start else 0
         fewest, most = self._fewest_nbytes, self._most_nbytes
@@ -328,14 +331,14 @@ class ShardReader:
         strides, entries = sharding.strides, index.reshape(-1).data
         origin = sum(map(mul, shard.first, strides))
         there: list[Placed] = []
-        absent: list[int] = []
+        absent: list[tuple[int, Bytes | None]] = []
         for number, chunk in chunks:
             row = 2 * (sum(map(mul, chunk, strides)) - origin)
             offset, nbytes = entries[row], entries[row + 1]
             if first <= offset <= MOST_SHARD_NBYTES and fewest <= nbytes <= most:
                 there.append((offset, offset + nbytes, number))
             elif offset == nbytes == ABSENT:
-                absent.append(number)
+                absent.append((number, None))
             else:
                 raise DamagedShardError(
                     f"the index of the shard gives chunk {chunk} {nbytes} bytes at byte {offset}"
