@@ -129,6 +129,17 @@ def test_packed_numbers(packed: str, dtype: str) -> None:
     assert_same(samples, batch_size=16, memory="1MiB", on_nan="ignore")
 
 
+@pytest.mark.parametrize("x", [1, 7, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 1024, 1025])
+def test_short_lines(x: int) -> None:
+    """Lines of so many bytes, copied from several places in turns where there are enough."""
+    values = np.random.default_rng(6).integers(0, 256, (3, 11, 1030)).astype(np.uint8)
+    ds = xr.Dataset({"a": (("time", "y", "x"), values), "b": (("time", "y", "x"), values[::-1])})
+    opened = xloader.open(write_store(ds, {"a": (2, 11, 1030), "b": (2, 11, 1030)}))
+    for time, y in ((1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 11), (3, 1), (3, 3), (2, 7)):
+        samples = opened.window(time=time, y=y, x=x, stride={"time": 1, "y": 3, "x": 1029 - x or 1})
+        assert_same(samples, batch_size=3, memory="1MiB")
+
+
 @pytest.mark.parametrize("packed", ["i2", "u2"])
 @pytest.mark.parametrize("y", [128, 129])
 def test_long_rows_of_packed_numbers(packed: str, y: int) -> None:

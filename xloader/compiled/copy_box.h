@@ -22,6 +22,29 @@ typedef struct {
 /* Stretches of at least this many bytes are written past the processor's cache. */
 #define LONG_STRETCH 65536
 
+/* Lines of at most this many bytes are short. Short lines are copied in turns from several places
+   of a box: the processor fetches all these places at the same time. Copies of patches from 500 MB
+   of blocks took two thirds of the time with 4 places, and no less with 6 or 8. */
+#define SHORT_LINE 1024
+#define NUM_PLACES 4
+
+/* Copies a short line. Pieces of constant size become a few vector instructions, which take less
+   time than a call of memcpy. */
+static inline void copy_short(const char *source, char *target, int64_t nbytes) {
+    int64_t at = 0;
+    if (nbytes >= 64) {
+        for (; at < nbytes - 64; at += 64)
+            memcpy(target + at, source + at, 64);
+        memcpy(target + nbytes - 64, source + nbytes - 64, 64);
+    } else if (nbytes >= 16) {
+        for (; at < nbytes - 16; at += 16)
+            memcpy(target + at, source + at, 16);
+        memcpy(target + nbytes - 16, source + nbytes - 16, 16);
+    } else {
+        memcpy(target, source, (size_t)nbytes);
+    }
+}
+
 /* Copies bytes that lie side by side. Rows this long make batches that no cache holds, and memory
    that is written past the cache need not be read into it first. */
 static void copy_stretch(const char *source, char *target, int64_t nbytes) {
@@ -161,7 +184,7 @@ static int64_t simplify(Loop *loops, int64_t num, int64_t size_from, int64_t siz
 
 /* Goes on to the next repetition of all loops but the innermost one, and moves both memories with
    it. Returns 0 after the last one. */
-static int next_line(
+static inline int next_line(
     const Loop *loops, int64_t num, int64_t *at, const char **source, char **target) {
     for (int64_t i = num - 2; i >= 0; i--) {
         *source += loops[i].from;
@@ -175,17 +198,52 @@ static int next_line(
     return 0;
 }
 
+/* Where the copy of a box is: a line in both memories, and its index in each loop. */
+typedef struct {
+    const char *source;
+    char *target;
+    int64_t at[MOST_LOOPS];
+} Place;
+
+/* Goes to a line of a box, counted in the order of the copy. */
+static void begin_at(
+    Place *place, const Loop *loops, int64_t num, int64_t line, const char *source, char *target) {
+    for (int64_t i = num - 2; i >= 0; i--) {
+        place->at[i] = line % loops[i].count;
+        line /= loops[i].count;
+        source += place->at[i] * loops[i].from;
+        target += place->at[i] * loops[i].to;
+    }
+    place->source = source;
+    place->target = target;
+}
+
 /* Runs all loops but the innermost one, and copies a line in each of their repetitions. */
 static void copy_box(
     int64_t conversion, const Loop *loops, int64_t num, const char *source, char *target,
     int64_t size_from, int64_t size_to, const char *table) {
-    int64_t at[MOST_LOOPS];
-    for (int64_t i = 0; i < num - 1; i++)
-        at[i] = 0;
     const Loop *inner = &loops[num - 1];
-    do
-        copy_line(conversion, inner, source, target, size_from, size_to, table);
-    while (next_line(loops, num, at, &source, &target));
+    const int64_t nbytes = inner->count * size_from;
+    const int is_short = inner->from == size_from && inner->to == size_to && nbytes <= SHORT_LINE;
+    int64_t left = 1;
+    for (int64_t i = 0; i < num - 1; i++)
+        left *= loops[i].count;
+    const int64_t num_places = is_short && left >= NUM_PLACES ? NUM_PLACES : 1;
+    const int64_t each = left / num_places;
+    Place places[NUM_PLACES];
+    for (int64_t i = 0; i < num_places; i++)
+        begin_at(&places[i], loops, num, i * each, source, target);
+    /* The last place also copies what is left over. */
+    for (int64_t first = 0; left > 0; first = left < num_places ? num_places - 1 : 0)
+        for (int64_t i = first; i < num_places; i++, left--) {
+            Place *place = &places[i];
+            if (is_short && conversion == SAME)
+                copy_short(place->source, place->target, nbytes);
+            else
+                copy_line(
+                    conversion, inner, place->source, place->target, size_from, size_to, table);
+            next_line(loops, num, place->at, &place->source, &place->target);
+        }
 }
 
 #endif
