@@ -47,11 +47,12 @@ def hold(
             return stack.enter_context(Competitor(name, play, *args))
 
         loader = enter("xloader", ours.play, layout, place)
+        # Alone, because its plan is timed.
+        plan = loader.require(loader.ready())
         others = {
             name: enter(name, sequential.play, name, layout.store, place, effort)
             for name in readers
         } | {name: enter(name, shuffled.play, name, layout, place, effort) for name in makers}
-        plan = loader.require(loader.ready())
         bare = [enter("reference", limit, layout, place, plan)] if limit is not None else []
         for competitor in (*bare, *others.values()):
             competitor.ready()

@@ -3,7 +3,7 @@
 So all of them meet the same drift in the machine's speed, none uses another's caches, and each is
 idle while it waits::
 
-    set up       reference | xloader | zarr | ...        all at once
+    set up       xloader; reference | zarr | ...         xloader alone, then the others at once
     first turn   reference, xloader, zarr, ...           one by one, to warm up
     next turns   reference, xloader, zarr, ...           one by one, measured
 """
