@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from xloader.core.axis import Ints
+from xloader.core.axis import Axis, Ints
+from xloader.core.demand import Demand
 from xloader.core.footprint import Footprint
 from xloader.core.packing import Packing
 from xloader.core.retry_policy import RetryPolicy
-from xloader.engine.block_layout import Stored
+from xloader.engine.block_layout import Stored, memory_order
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.borders import Borders
 from xloader.engine.buffers import Arrays, Fields
@@ -156,12 +158,29 @@ def stored_variables(recipe: Recipe, footprint: Footprint) -> dict[str, Stored]:
         By variable.
     """
     dims = footprint.windows.dims
-    return {
-        v.name: Stored(
-            recipe.axes_of(v.name),
-            tuple(dims.index(d) if d in dims else None for d in v.dims),
-            v.stored_dtype,
-            v.packing,
+    demands = {demand.variable: demand for group in footprint.groups for demand in group.demands}
+    stored = {}
+    for v in map(recipe.variable, footprint.variables):
+        axes = recipe.axes_of(v.name)
+        windowed = tuple(dims.index(d) if d in dims else None for d in v.dims)
+        counts = _most_taken(demands[v.name], axes, windowed)
+        sizes = [axis.size for axis in axes]
+        order = memory_order(counts, sizes, v.stored_dtype.itemsize, footprint.num_samples)
+        stored[v.name] = Stored(axes, windowed, v.stored_dtype, v.packing, order)
+    return stored
+
+
+def _most_taken(
+    demand: Demand, axes: tuple[Axis, ...], windowed: tuple[int | None, ...]
+) -> tuple[int, ...]:
+    """Elements along each dimension that a sample takes of a variable with its largest access."""
+    taken = []
+    for access in demand.accesses:
+        spans = [None if dim is None else access[dim] for dim in windowed]
+        taken.append(
+            tuple(
+                axis.size if span is None else span[2]
+                for axis, span in zip(axes, spans, strict=True)
+            )
         )
-        for v in map(recipe.variable, footprint.variables)
-    }
+    return max(taken, key=math.prod)

@@ -1,18 +1,71 @@
-"""How the decoded values of a block lie in memory."""
+"""How the decoded values of a block lie in memory.
+
+Most blocks keep the order of their dimensions. Where samples are long and thin across it, as time
+series of single pixels are, the long dimension comes last in memory::
+
+    (time, lat, lon), 24 x 1 x 1      24 numbers, each in a cache line of its own
+    (lat, lon, time) in memory        24 numbers side by side, in two or three cache lines
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Axis
 from xloader.core.packing import Packing
+
+_CACHE_LINE_NBYTES: Final = 64
+
+_MANY_TIMES: Final = 8
+"""How many times as long as its stretches a sample must be along the dimension that comes last in
+memory. To decode into another order takes about a third longer."""
+
+
+def memory_order(
+    counts: Sequence[int], sizes: Sequence[int], itemsize: int, num_samples: int
+) -> tuple[int, ...]:
+    """The order of a variable's dimensions in decoded blocks, the outermost first.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        Elements that a sample takes along each dimension.
+    sizes : sequence of int
+        Elements of the variable along each dimension.
+    itemsize : int
+        Bytes of an element.
+    num_samples : int
+        Samples of an epoch.
+
+    Examples
+    --------
+    Time series of single pixels, and patches of one time step:
+
+    >>> memory_order((24, 1, 1), (1440, 180, 360), 4, num_samples=60 * 180 * 360)
+    (1, 2, 0)
+    >>> memory_order((1, 60, 60), (1440, 180, 360), 4, num_samples=1440 * 18)
+    (0, 1, 2)
+    """
+    as_stored = tuple(range(len(counts)))
+    stretch = 1
+    for count, size in zip(reversed(counts), reversed(sizes), strict=True):
+        stretch *= count
+        if count < size:
+            break
+    longest = max(as_stored, key=counts.__getitem__, default=0)
+    is_short = stretch * itemsize < _CACHE_LINE_NBYTES
+    # All that is read is put in order, so it must not be far more than samples take.
+    is_dense = 2 * num_samples * math.prod(counts) >= math.prod(sizes)
+    if not (is_short and is_dense and counts[longest] >= _MANY_TIMES * stretch):
+        return as_stored
+    return (*as_stored[:longest], *as_stored[longest + 1 :], longest)
 
 
 @dataclass(frozen=True)
@@ -29,12 +82,15 @@ class Stored:
         The dtype of a decoded block. For a packed variable, that of the packed values.
     packing : Packing or None
         How the values are packed; None if they are not.
+    order : tuple of int
+        The order of the dimensions in decoded blocks; see `memory_order`.
     """
 
     axes: tuple[Axis, ...]
     windowed: tuple[int | None, ...]
     dtype: np.dtype
     packing: Packing | None
+    order: tuple[int, ...]
 
     @cached_property
     def kind(self) -> Hashable:
@@ -43,7 +99,7 @@ class Stored:
             (axis.size, None) if dim is None else (None, dim)
             for axis, dim in zip(self.axes, self.windowed, strict=True)
         ]
-        return self.dtype.str, tuple(sizes)
+        return self.dtype.str, tuple(sizes), self.order
 
 
 class BlockSlot(NamedTuple):
@@ -52,7 +108,8 @@ class BlockSlot(NamedTuple):
     Parameters
     ----------
     joint : numpy.ndarray
-        Parts of one shape, stacked on axis 0.
+        Parts of one shape, stacked on axis 0. The other axes are the dimensions as stored,
+        whatever their order in memory.
     number : int
         Index of the variable's part on axis 0.
     """
@@ -72,12 +129,13 @@ class BlockSlot(NamedTuple):
 
 
 class _SlotStack(NamedTuple):
-    """Parts of one shape and dtype that lie side by side: where they begin, and which they are."""
+    """Parts of one shape and dtype that lie side by side: where and how, and which they are."""
 
     begin: int
     end: int
     dtype: np.dtype
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
     names: list[str]
 
 
@@ -105,8 +163,8 @@ class BlockLayout:
             The memory.
         """
         slots = {}
-        for begin, end, dtype, shape, names in self.stacks:
-            joint = buffer[begin:end].view(dtype).reshape(shape)
+        for begin, end, dtype, shape, strides, names in self.stacks:
+            joint: NDArray[Any] = np.ndarray(shape, dtype, buffer[begin:end], strides=strides)
             for number, name in enumerate(names):
                 slots[name] = BlockSlot(joint, number)
         return slots
@@ -133,8 +191,11 @@ def block_layout(stored: Mapping[str, Stored], sizes: tuple[int, ...]) -> BlockL
             axis.size if dim is None else sizes[dim]
             for axis, dim in zip(first.axes, first.windowed, strict=True)
         )
-        shape = (len(names), *part)
-        end = begin + math.prod(shape) * first.dtype.itemsize
-        stacks.append(_SlotStack(begin, end, first.dtype, shape, names))
+        shape, strides, step = (len(names), *part), [0] * (1 + len(part)), first.dtype.itemsize
+        for axis in (*(1 + dim for dim in reversed(first.order)), 0):
+            strides[axis] = step
+            step *= shape[axis]
+        end = begin + step
+        stacks.append(_SlotStack(begin, end, first.dtype, shape, tuple(strides), names))
         begin = end
     return BlockLayout(begin, tuple(stacks))

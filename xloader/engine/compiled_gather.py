@@ -74,8 +74,8 @@ class CompiledCopy:
     layout : numpy.ndarray of int64
         Conversion, sizes of a stored and of a delivered number in bytes, numbers of windowed
         dimensions, outer loops and axes, bytes between rows; for each outer loop its count and
-        step in bytes; for each axis its windowed dimension or -1, its step and size in elements,
-        and its step in the batch in bytes.
+        step in bytes; for each axis, in the order of the blocks' memory, its windowed dimension or
+        -1, its step and size in elements, and its step in the batch in bytes.
     table : numpy.ndarray, optional
         The value of each packed number.
     field : str
@@ -174,12 +174,14 @@ def compile_copy(stack: Stack, spans: Access, example: Arrays) -> CompiledCopy |
     ]
     for at in outer:
         layout += [view.shape[at], view.strides[at]]
-    for axis, dim, stride in zip(
-        stored.axes, stored.windowed, view.strides[num_outer:], strict=True
-    ):
+    for at in stored.order:
+        dim = stored.windowed[at]
         span = None if dim is None else spans[dim]
-        layout += [-1, 1, axis.size] if dim is None or span is None else [dim, span[1], 0]
-        layout.append(stride)
+        if dim is None or span is None:
+            layout += [-1, 1, stored.axes[at].size]
+        else:
+            layout += [dim, span[1], 0]
+        layout.append(view.strides[num_outer + at])
     table = stored.packing.table if stored.packing is not None else None
     offset = address_of(view) - address_of(example[first.field])
     return CompiledCopy(
