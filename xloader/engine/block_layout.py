@@ -59,12 +59,13 @@ def memory_order(
         stretch *= count
         if count < size:
             break
-    longest = max(as_stored, key=counts.__getitem__, default=0)
     is_short = stretch * itemsize < _CACHE_LINE_NBYTES
+    is_thin = max(counts, default=0) >= _MANY_TIMES * stretch
     # All that is read is put in order, so it must not be far more than samples take.
     is_dense = 2 * num_samples * math.prod(counts) >= math.prod(sizes)
-    if not (is_short and is_dense and counts[longest] >= _MANY_TIMES * stretch):
+    if not (is_short and is_thin and is_dense):
         return as_stored
+    longest = counts.index(max(counts))
     return (*as_stored[:longest], *as_stored[longest + 1 :], longest)
 
 
