@@ -104,16 +104,30 @@ def test_long_thin_samples(
             np.testing.assert_array_equal(array, other)
 
 
+@pytest.mark.parametrize("shape", [(70, 9, 17), (64, 3, 8), (3, 2, 130), (129, 64, 1)])
+@pytest.mark.parametrize("dtype", ["i1", "f4", "f8"])
+def test_chunks_are_decoded_into_another_order(shape: tuple[int, ...], dtype: str) -> None:
+    """In tiles of 8 rows and 64 columns, of which some are not full."""
+    values = np.random.default_rng(12).integers(0, 99, shape).astype(dtype)
+    dims = ("time", "y", "x")
+    store = write_store(xr.Dataset({"a": (dims, values)}), {"a": (shape[0], shape[1], 13)})
+    with ordered(backwards):
+        (found,) = xloader.open(store).window(dict(zip(dims, shape, strict=True)))[0]
+    np.testing.assert_array_equal(found, values)
+
+
 def test_which_order_is_chosen() -> None:
     """The long dimension comes last where that spares many cache lines."""
     sizes, many = (1440, 180, 360), 60 * 180 * 360
     assert memory_order((24, 1, 1), sizes, 4, many) == (1, 2, 0)
     assert memory_order((1, 24, 1), sizes, 4, 1440 * 7 * 360) == (0, 2, 1)
-    # Rows of 64 bytes, and twice as long in place of eight times.
-    assert memory_order((1440, 1, 16), sizes, 4, many) == (0, 1, 2)
+    # Rows of a quarter of a cache line and more, and twice as long in place of eight times.
+    assert memory_order((1440, 1, 5), sizes, 4, many) == (0, 1, 2)
     assert memory_order((2, 1, 1), sizes, 4, 720 * 180 * 360) == (0, 1, 2)
     # A sixtieth of the pixels, and dimensions that are taken whole.
     assert memory_order((24, 1, 1), sizes, 4, many // 60) == (0, 1, 2)
     assert memory_order((24, 10, 2), (1440, 10, 2), 4, 60) == (0, 1, 2)
     assert memory_order((24, 1, 2), (1440, 10, 2), 4, 600) == (1, 2, 0)
+    # The last one of equally long dimensions.
+    assert memory_order((1, 60, 60, 1), (1440, 180, 360, 2), 4, 51840) == (0, 1, 3, 2)
     assert memory_order((), (), 4, 1) == ()

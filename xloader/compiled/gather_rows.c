@@ -9,8 +9,8 @@
 #define CACHE_LINE 64
 
 /* How many hits ahead of the copy their memory is asked for, and the most cache lines of a hit. The
-   processor foresees larger parts by itself. Series of 24 numbers that lie 400 bytes apart took 0.8
-   to 1.0 ms for 4096 rows, and 1.1 to 1.3 ms without. */
+   processor foresees larger parts by itself. Parts of 24 numbers that lie 400 bytes apart took 0.8 to
+   1.0 ms for 4096 rows, and 1.1 to 1.3 ms without. */
 #define NUM_AHEAD 2
 #define MOST_LINES 64
 

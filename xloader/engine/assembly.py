@@ -173,14 +173,14 @@ def stored_variables(recipe: Recipe, footprint: Footprint) -> dict[str, Stored]:
 def _most_taken(
     demand: Demand, axes: tuple[Axis, ...], windowed: tuple[int | None, ...]
 ) -> tuple[int, ...]:
-    """Elements along each dimension that a sample takes of a variable with its largest access."""
+    """Elements that a sample takes along each dimension, by its largest access and its step."""
     taken = []
     for access in demand.accesses:
         spans = [None if dim is None else access[dim] for dim in windowed]
         taken.append(
             tuple(
-                axis.size if span is None else span[2]
+                axis.size if span is None else max(1, span[2] // span[1])
                 for axis, span in zip(axes, spans, strict=True)
             )
         )
-    return max(taken, key=math.prod)
+    return max(taken, key=lambda counts: (math.prod(counts), counts))

@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from xloader.core.axis import Axis
 from xloader.core.packing import Packing
 
-_CACHE_LINE_NBYTES: Final = 64
+_SHORT_NBYTES: Final = 16
+"""Bytes that lie side by side in a sample up to which another order is worth its while: a quarter
+of a cache line."""
 
 _MANY_TIMES: Final = 8
-"""How many times as long as its stretches a sample must be along the dimension that comes last in
-memory. To decode into another order takes about a third longer."""
+"""How many times as long as such a stretch a sample must be along the dimension that comes last in
+memory. Decoding into another order takes longer."""
 
 
 def memory_order(
@@ -36,7 +38,7 @@ def memory_order(
     Parameters
     ----------
     counts : sequence of int
-        Elements that a sample takes along each dimension.
+        Elements that a sample takes along each dimension, divided by the step between them.
     sizes : sequence of int
         Elements of the variable along each dimension.
     itemsize : int
@@ -59,13 +61,13 @@ def memory_order(
         stretch *= count
         if count < size:
             break
-    is_short = stretch * itemsize < _CACHE_LINE_NBYTES
+    is_short = stretch * itemsize <= _SHORT_NBYTES
     is_thin = max(counts, default=0) >= _MANY_TIMES * stretch
-    # All that is read is put in order, so it must not be far more than samples take.
+    # Whole chunks are put in order, so samples must take most of what is selected.
     is_dense = 2 * num_samples * math.prod(counts) >= math.prod(sizes)
     if not (is_short and is_thin and is_dense):
         return as_stored
-    longest = counts.index(max(counts))
+    longest = max(as_stored, key=lambda dim: (counts[dim], dim))
     return (*as_stored[:longest], *as_stored[longest + 1 :], longest)
 
 
@@ -95,7 +97,7 @@ class Stored:
 
     @cached_property
     def kind(self) -> Hashable:
-        """A key: equal for variables whose parts of a block always have one shape and dtype."""
+        """A key: equal for variables whose parts of a block have one shape, dtype and order."""
         sizes = [
             (axis.size, None) if dim is None else (None, dim)
             for axis, dim in zip(self.axes, self.windowed, strict=True)
