@@ -112,8 +112,9 @@ def test_chunks_are_decoded_into_another_order(shape: tuple[int, ...], dtype: st
     dims = ("time", "y", "x")
     store = write_store(xr.Dataset({"a": (dims, values)}), {"a": (shape[0], shape[1], 13)})
     with ordered(backwards):
-        (found,) = xloader.open(store).window(dict(zip(dims, shape, strict=True)))[0]
-    np.testing.assert_array_equal(found, values)
+        # Not whole chunks, which are decoded straight into a batch.
+        (found,) = xloader.open(store).window(time=1)[:]
+    np.testing.assert_array_equal(found[:, 0], values)
 
 
 def test_which_order_is_chosen() -> None:
