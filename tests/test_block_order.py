@@ -111,10 +111,11 @@ def test_chunks_are_decoded_into_another_order(shape: tuple[int, ...], dtype: st
     values = np.random.default_rng(12).integers(0, 99, shape).astype(dtype)
     dims = ("time", "y", "x")
     store = write_store(xr.Dataset({"a": (dims, values)}), {"a": (shape[0], shape[1], 13)})
-    with ordered(backwards):
-        # Not whole chunks, which are decoded straight into a batch.
-        (found,) = xloader.open(store).window(time=1)[:]
-    np.testing.assert_array_equal(found[:, 0], values)
+    samples = xloader.open(store).window(time=1)
+    options = {"batch_size": len(samples), "memory": "64MiB", "output": "numpy"}
+    with ordered(backwards), samples.loader(**options) as loader:
+        (batch,) = loader
+    np.testing.assert_array_equal(batch[0][:, 0], values[batch.ids])
 
 
 def test_which_order_is_chosen() -> None:
