@@ -11,7 +11,7 @@ from benchmarks.layouts import Layout
 from benchmarks.measure import Effort, Speed
 from benchmarks.results import Result
 from benchmarks.rivals import sequential, shuffled
-from benchmarks.turns import Competitor, Play
+from benchmarks.turns import Competitor, Play, on_cores
 
 
 def hold(
@@ -22,6 +22,7 @@ def hold(
     limit: Play | None = None,
     readers: Collection[str] = (),
     makers: Collection[str] = (),
+    num_cores: int | None = None,
 ) -> Result:
     """Measure a layout.
 
@@ -35,6 +36,8 @@ def hold(
     readers, makers : collection of str
         Names of the libraries that read the store sequentially (`rivals.sequential`) and of those
         that make shuffled batches (`rivals.shuffled`).
+    num_cores : int, optional
+        How many cores each may use; all of them by default.
 
     Raises
     ------
@@ -44,7 +47,7 @@ def hold(
     with ExitStack() as stack:
 
         def enter(name: str, play: Play, *args: object) -> Competitor:
-            return stack.enter_context(Competitor(name, play, *args))
+            return stack.enter_context(Competitor(name, on_cores, num_cores, play, *args))
 
         loader = enter("xloader", ours.play, layout, place)
         # Alone, because its plan is timed.

@@ -2,7 +2,6 @@
 
 python -m benchmarks.cores                       # all layouts, 2 to 32 threads
 python -m benchmarks.cores --only steps1 small   # some of them
-python -m benchmarks.cores --real                # the codec itself, on the cores of this machine
 
 Decompression is replaced by a sleep of 2 ns for each decoded byte. A sleep needs neither a core nor
 Python's lock, so 16 threads decode side by side on any machine. What the loader does besides still
@@ -47,7 +46,7 @@ class Request:
 
     Parameters
     ----------
-    codec : {"sleep", "free", "real"}
+    codec : {"sleep", "free"}
         The codec.
     num_threads : int
         Threads of the loader.
@@ -173,30 +172,25 @@ def main() -> None:
     paths = ensure_stores(options.folder, [layout.store for layout in layouts])
     numbers = options.threads
     heads = [f"{number} threads" for number in numbers]
-    if not options.real:
-        heads += ["CPU s/GB, free codec", "lock held"]
+    heads += ["CPU s/GB, free codec", "lock held"]
     print(f"| layout | {' | '.join(heads)} |")
     print("| --- " * (1 + len(heads)) + "|")
     for layout in layouts:
-        cells = _row(layout, str(paths[layout.store]), numbers, is_real=options.real)
+        cells = _row(layout, str(paths[layout.store]), numbers)
         print(f"| {layout.title} | {' | '.join(cells)} |", flush=True)
 
 
-def _row(layout: Layout, place: str, numbers: list[int], *, is_real: bool) -> list[str]:
+def _row(layout: Layout, place: str, numbers: list[int]) -> list[str]:
     cells = []
     with Competitor(layout.name, play, layout, place) as process:
         process.require(process.ready())
         for number in numbers:
-            request = Request("real" if is_real else "sleep", number)
+            request = Request("sleep", number)
             speed = process.require(process.turn(request)).gb_per_second
-            if is_real:
-                cells.append(f"{speed:.2f} GB/s")
-                continue
             alone = sleep_alone(number, layout.store.chunk_nbytes)
             cells.append(f"{speed:.2f} GB/s ({speed / alone:.2f})")
-        if not is_real:
-            free = process.require(process.turn(Request("free", 2)))
-            cells += [f"{free.cpu_per_gb:.2f}", f"{free.held_share:.0%}"]
+        free = process.require(process.turn(Request("free", 2)))
+        cells += [f"{free.cpu_per_gb:.2f}", f"{free.held_share:.0%}"]
     return cells
 
 
@@ -211,7 +205,6 @@ def _parse() -> argparse.Namespace:
         type=lambda text: [int(part) for part in text.split(",")],
         default=list(NUM_THREADS),
     )
-    parser.add_argument("--real", action="store_true", help="decompress, instead of sleeping")
     parser.add_argument(
         "--folder", type=Path, default=Path(tempfile.gettempdir()) / "xloader-bench"
     )

@@ -80,8 +80,8 @@ def ensure_grown(
 ) -> tuple[StoreSpec, Path]:
     """Return a store that is ``times`` as long as another, with its chunks repeated along an axis.
 
-    The axis is 0 for time or 1 for lat. This takes no longer than copying files. Each chunk is a
-    file of its own, and the dimensions have no labels.
+    The axis is 0 for time or 1 for lat. This takes no longer than copying files. The
+    dimensions have no labels.
     """
     if axis == 0:
         grown = dataclasses.replace(spec, num_steps=times * spec.num_steps)
@@ -94,7 +94,7 @@ def ensure_grown(
     partial = path.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(base, partial, ignore=shutil.ignore_patterns("c"))
-    per_copy = spec.shape[axis] // spec.chunks[axis]
+    per_copy = spec.shape[axis] // (spec.shards or spec.chunks)[axis]
     for name in spec.variables:
         metadata = json.loads((base / name / "zarr.json").read_text())
         metadata["shape"] = list(grown.shape)

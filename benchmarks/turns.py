@@ -129,6 +129,13 @@ class Competitor:
         self._process.join()
 
 
+def on_cores(num: int | None, play: Play, *args: object) -> Generator[Any, Any, None]:
+    """Do the same work on the first few of the cores; None for all of them."""
+    if num is not None:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num])
+    yield from play(*args)
+
+
 def _serve(pipe: Connection, play: Play, args: tuple[object, ...]) -> None:
     warnings.simplefilter("ignore")
     turns = play(*args)

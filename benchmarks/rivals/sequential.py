@@ -14,12 +14,16 @@ import zarr
 
 from benchmarks.layouts import StoreSpec
 from benchmarks.measure import Effort, Speed
+from benchmarks.reference import count_cores
 
 Read = Callable[[str, tuple[slice, ...]], Any]
 """Reads a part of a variable into memory."""
 
 Call = tuple[int, int]
 """The smallest number of chunks in a call, and the number of threads that make calls."""
+
+Calls = Callable[[int], tuple[Call, ...]]
+"""The kinds of call to try on a number of cores."""
 
 
 def play(
@@ -32,7 +36,7 @@ def play(
     """
     opened, calls = WAYS[way]
     read = opened(place, spec)
-    readers = [_Reader(read, spec, *call) for call in calls]
+    readers = [_Reader(read, spec, *call) for call in dict.fromkeys(calls(count_cores()))]
     trial = effort.seconds / len(readers)
     best = max(readers, key=lambda reader: reader.run(trial).gb_per_second)
     yield None
@@ -127,10 +131,15 @@ def _tensorstore(place: str, spec: StoreSpec) -> Read:
     return lambda name, part: arrays[name][part].read().result()
 
 
-WAYS: Final[dict[str, tuple[Callable[[str, StoreSpec], Read], tuple[Call, ...]]]] = {
-    "zarr, 1 thread": (_zarr, ((1, 1), (15, 1))),
-    "zarr, 2 threads": (_zarr, ((1, 2), (15, 2))),
-    "zarrs": (_zarrs, ((15, 1),)),
-    "tensorstore": (_tensorstore, ((1, 2), (4, 1), (15, 1))),
+def _shared_out(num_cores: int) -> tuple[Call, ...]:
+    """Calls that keep all cores busy: a single large one, or several at the same time."""
+    return (15 * num_cores // 2 + num_cores % 2, 1), (15, max(num_cores // 2, 1))
+
+
+WAYS: Final[dict[str, tuple[Callable[[str, StoreSpec], Read], Calls]]] = {
+    "zarr, 1 thread": (_zarr, lambda _: ((1, 1), (15, 1))),
+    "zarr, 2 threads": (_zarr, lambda _: ((1, 2), (15, 2))),
+    "zarrs": (_zarrs, _shared_out),
+    "tensorstore": (_tensorstore, lambda num: ((1, num), (2 * num, 1), *_shared_out(num))),
 }
 """Each library by name, and the kinds of call to try; the fastest kind counts."""
