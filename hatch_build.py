@@ -20,7 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import platform_tags
 
 FOLDER, LIBRARY = Path("xloader", "compiled"), "_compiled.so"
-FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden")
+FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
 
 
 class CompiledLibrary(BuildHookInterface):

@@ -5,6 +5,9 @@
 
 #include "copy_box.h"
 #include "export.h"
+#include "helpers.h"
+
+#include <stdatomic.h>
 
 #define CACHE_LINE 64
 
@@ -32,6 +35,7 @@ typedef struct {
     const int32_t *slots;
     int64_t row_size, shift, first;
     char *target;
+    const char *table;
 } Task;
 
 /* Finds what a hit copies, and whereto. */
@@ -100,6 +104,54 @@ static void ask_for_box(const Box *box, int64_t size_from) {
     while (next_line(box->loops, box->num, at, &source, &target));
 }
 
+/* Copies the hits from one number to another. */
+static void gather(const Task *task, int64_t begin, int64_t end) {
+    const int64_t *layout = task->layout;
+    const int64_t conversion = layout[0], size_from = layout[1], size_to = layout[2];
+    Box boxes[NUM_AHEAD + 1];
+    for (int64_t ahead = begin; ahead < end + NUM_AHEAD; ahead++) {
+        if (ahead < end) {
+            Box *box = &boxes[ahead % (NUM_AHEAD + 1)];
+            find_box(task, ahead, box);
+            ask_for_box(box, size_from);
+        }
+        if (ahead < begin + NUM_AHEAD)
+            continue;
+        const Box *box = &boxes[(ahead - NUM_AHEAD) % (NUM_AHEAD + 1)];
+        if (box->num)
+            copy_box(
+                conversion, box->loops, box->num, box->from, box->to, size_from, size_to,
+                task->table);
+    }
+}
+
+typedef struct {
+    const Task *task;
+    int64_t num, per_part;
+    _Atomic int64_t next;
+} Parts;
+
+static void gather_some(void *context) {
+    Parts *parts = context;
+    for (;;) {
+        const int64_t begin = atomic_fetch_add(&parts->next, parts->per_part);
+        if (begin >= parts->num)
+            break;
+        const int64_t end = begin + parts->per_part;
+        gather(parts->task, begin, end < parts->num ? end : parts->num);
+    }
+}
+
+/* The number of hits whose copies are worth a helper, by the size of the first. */
+static int64_t count_per_part(const Task *task) {
+    Box box;
+    find_box(task, 0, &box);
+    int64_t nbytes = task->layout[2];
+    for (int64_t i = 0; i < box.num; i++)
+        nbytes *= box.loops[i].count;
+    return nbytes < SHARE_NBYTES ? SHARE_NBYTES / (nbytes > 0 ? nbytes : 1) : 1;
+}
+
 EXPORT int64_t xloader_gather(
     const int64_t *layout, const char *table, char *target, const int64_t *hits, int64_t row_size,
     int64_t shift, const int64_t *chosen, int64_t first, int64_t num, const int32_t *slots,
@@ -114,21 +166,12 @@ EXPORT int64_t xloader_gather(
         .shift = shift,
         .first = first,
         .target = target,
+        .table = table,
     };
-    const int64_t conversion = layout[0], size_from = layout[1], size_to = layout[2];
-    Box boxes[NUM_AHEAD + 1];
-    for (int64_t ahead = 0; ahead < num + NUM_AHEAD; ahead++) {
-        if (ahead < num) {
-            Box *box = &boxes[ahead % (NUM_AHEAD + 1)];
-            find_box(&task, ahead, box);
-            ask_for_box(box, size_from);
-        }
-        if (ahead < NUM_AHEAD)
-            continue;
-        const Box *box = &boxes[(ahead - NUM_AHEAD) % (NUM_AHEAD + 1)];
-        if (box->num)
-            copy_box(
-                conversion, box->loops, box->num, box->from, box->to, size_from, size_to, table);
+    if (num > 0) {
+        const int64_t per_part = has_helpers() ? count_per_part(&task) : num;
+        Parts parts = {.task = &task, .num = num, .per_part = per_part};
+        share_work(gather_some, &parts, (num - 1) / parts.per_part);
     }
     return num;
 }

@@ -6,14 +6,26 @@
 #define _FILE_OFFSET_BITS 64
 
 #include "export.h"
+#include "helpers.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* What is told in place of a size, as in compiled_files.py. */
 enum { ABSENT = -1, UNUSUAL = -2 };
+
+/* Nanoseconds of reading that are worth waking helpers. Files in the system's memory take less. */
+#define LONG_NS 500000
+
+/* The state of a file that is to be read. */
+typedef struct {
+    int file;
+    int is_open;
+    int64_t size;
+} File;
 
 /* Parts begin at multiples of this many bytes, so that arrays over them are aligned. */
 #define ALIGNMENT 64
@@ -46,60 +58,142 @@ static int64_t read_part(int file, int64_t start, int64_t size, char *buffer) {
     return filled;
 }
 
+/* Opens a file; returns a size of 0, or else why it is not open. */
+static int64_t begin_file(const char *path, File *own) {
+    struct stat info;
+    own->file = open_file(path);
+    own->is_open = own->file >= 0;
+    if (!own->is_open)
+        return is_absent(errno) ? ABSENT : UNUSUAL;
+    if (fstat(own->file, &info) || !S_ISREG(info.st_mode)) {
+        close(own->file);
+        own->is_open = 0;
+        return UNUSUAL;
+    }
+    own->size = (int64_t)info.st_size;
+    return 0;
+}
+
+/* The first byte of a part, and its number of bytes as far as they are in the file. */
+static int64_t clip(const int64_t *part, int64_t file_size, int64_t *start) {
+    int64_t size = part[2];
+    *start = part[1];
+    if (size < 0) {
+        if (*start < 0)
+            *start = file_size + *start < 0 ? 0 : file_size + *start;
+        return file_size > *start ? file_size - *start : 0;
+    }
+    /* Some file systems tell a size of 0 for files that have contents. */
+    if (file_size && *start + size > file_size)
+        return file_size > *start ? file_size - *start : 0;
+    return size;
+}
+
+typedef struct {
+    const char *paths;
+    const int64_t *parts;
+    int64_t num;
+    char *buffer;
+    int64_t capacity;
+    int64_t *found;
+    _Atomic int64_t next, used, num_read;
+} Reading;
+
+/* Reads the parts from one number on that lie in the same file, and are few enough for one thread.
+   Where a part cannot be read, `num_read` becomes its number, if it is not smaller already. */
+static void read_run(Reading *own, int64_t begin, int64_t end) {
+    File file = {0};
+    const int64_t why = begin_file(own->paths + own->parts[3 * begin], &file);
+    int64_t at = begin;
+    for (; at < end; at++) {
+        int64_t *told = own->found + 2 * at;
+        if (!file.is_open) {
+            told[0] = 0;
+            told[1] = why;
+            if (why == UNUSUAL)
+                break;
+            continue;
+        }
+        int64_t start;
+        const int64_t size = clip(own->parts + 3 * at, file.size, &start);
+        const int64_t room = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        told[0] = atomic_fetch_add(&own->used, room);
+        if (told[0] + size > own->capacity) {
+            told[1] = size;
+            break;
+        }
+        told[1] = read_part(file.file, start, size, own->buffer + told[0]);
+        if (told[1] == UNUSUAL)
+            break;
+    }
+    if (file.is_open)
+        close(file.file);
+    if (at < end) {
+        int64_t least = own->num_read;
+        while (at < least && !atomic_compare_exchange_weak(&own->num_read, &least, at))
+            ;
+    }
+}
+
+static int64_t end_of_run(const Reading *own, int64_t begin) {
+    const int64_t *parts = own->parts;
+    int64_t end = begin, nbytes = 0;
+    do {
+        nbytes += parts[3 * end + 2] > 0 ? parts[3 * end + 2] : 0;
+        end++;
+    } while (end < own->num && parts[3 * end] == parts[3 * begin] &&
+             (!has_helpers() || nbytes < SHARE_NBYTES));
+    return end;
+}
+
+/* Reads the next parts of one file; returns 0 if there are none. */
+static int read_next(Reading *own) {
+    int64_t begin = own->next, end;
+    do {
+        /* After a part that could not be read, nothing is begun. */
+        if (begin >= own->num_read)
+            return 0;
+        end = end_of_run(own, begin);
+    } while (!atomic_compare_exchange_weak(&own->next, &begin, end));
+    read_run(own, begin, end);
+    return 1;
+}
+
+static void read_some(void *context) {
+    while (read_next(context))
+        ;
+}
+
+/* Reads parts while the rest takes less time than waking helpers is worth. */
+static void read_quickly(Reading *own) {
+    const int64_t begin_ns = now_ns();
+    while (read_next(own)) {
+        const int64_t num_read = own->next, num_left = own->num - num_read;
+        if ((now_ns() - begin_ns) * num_left > LONG_NS * num_read)
+            return;
+    }
+}
+
 /* Each of `parts` is the offset of its path in `paths`, its first byte and its size. Without a
    size, which is negative then, it reaches to the end of the file; and a negative first byte counts
    from there. For each part, `found` gets its offset in the buffer and its size. Returns the number
    of parts before the first for which there was no room, or that is unusual; `found` has the size of
-   that part too. What is unusual is left to the caller, who tells what it is. */
+   that part too. What is unusual is left to the caller, who tells what it is. Helpers read some of
+   the parts, so these lie in the buffer in any order. */
 EXPORT int64_t xloader_read_files(
     const char *paths, const int64_t *parts, int64_t num, char *buffer, int64_t capacity,
     int64_t *found) {
-    int64_t used = 0, is_open = 0, at = 0, file_size = 0;
-    int file = -1;
-    for (; at < num; at++) {
-        const int64_t *part = parts + 3 * at;
-        int64_t start = part[1], size = part[2];
-        if (!at || part[0] != part[-3]) {
-            struct stat info;
-            if (is_open)
-                close(file);
-            file = open_file(paths + part[0]);
-            is_open = file >= 0;
-            if (!is_open) {
-                found[2 * at + 1] = is_absent(errno) ? ABSENT : UNUSUAL;
-            } else if (fstat(file, &info) || !S_ISREG(info.st_mode)) {
-                close(file);
-                is_open = 0;
-                found[2 * at + 1] = UNUSUAL;
-            } else {
-                file_size = (int64_t)info.st_size;
-            }
-        } else if (!is_open) {
-            found[2 * at + 1] = found[2 * at - 1];
-        }
-        found[2 * at] = used;
-        if (!is_open && found[2 * at + 1] == UNUSUAL)
-            break;
-        if (!is_open)
-            continue;
-        if (size < 0) {
-            if (start < 0)
-                start = file_size + start < 0 ? 0 : file_size + start;
-            size = file_size > start ? file_size - start : 0;
-        } else if (file_size && start + size > file_size) {
-            /* Some file systems tell a size of 0 for files that have contents. */
-            size = file_size > start ? file_size - start : 0;
-        }
-        if (used + size > capacity) {
-            found[2 * at + 1] = size;
-            break;
-        }
-        found[2 * at + 1] = read_part(file, start, size, buffer + used);
-        if (found[2 * at + 1] == UNUSUAL)
-            break;
-        used += (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    }
-    if (is_open)
-        close(file);
-    return at;
+    Reading own = {
+        .paths = paths,
+        .parts = parts,
+        .num = num,
+        .buffer = buffer,
+        .capacity = capacity,
+        .found = found,
+        .num_read = num,
+    };
+    if (has_helpers())
+        read_quickly(&own);
+    share_work(read_some, &own, own.num_read - own.next - 1);
+    return own.num_read;
 }

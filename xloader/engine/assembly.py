@@ -14,12 +14,19 @@ from xloader.core.footprint import Footprint
 from xloader.core.packing import Packing
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_layout import Stored, memory_order
-from xloader.engine.block_reader import BlockReader
+from xloader.engine.block_reader import MOST_SMALL_NBYTES, BlockReader
 from xloader.engine.borders import Borders
 from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.gather import Gatherer
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
+from xloader.sources.base import SMALL_NBYTES
+
+_FEWEST_CALLERS: Final = 4
+"""Threads of Python that are kept: some make ready what others do without its lock."""
+
+_MOST_CUT: Final = 1.25
+"""Most elements of the chunks read, for each that is selected, where few chunks are cut."""
 
 NO_PACKINGS: Final[Mapping[str, Packing | None]] = MappingProxyType({})
 
@@ -44,6 +51,8 @@ class EngineParts:
         Number of threads that read, decode and copy, as far as it is known before a read.
     most_threads : int
         Most threads; see `ReadRoom`.
+    num_helpers : int
+        Number of native threads that help these.
     in_flight_nbytes : int
         Most decoded bytes of the chunks that are fetched ahead, or that are being read, at a time.
         A larger single bundle is read alone.
@@ -58,6 +67,7 @@ class EngineParts:
     borders: Borders
     num_threads: int
     most_threads: int
+    num_helpers: int
     in_flight_nbytes: int
     retry_policy: RetryPolicy
 
@@ -79,6 +89,7 @@ class EngineParts:
         retry_policy: RetryPolicy,
         packings: Mapping[str, Packing | None] = NO_PACKINGS,
         lent_nbytes: int = 0,
+        num_helpers: int = 0,
     ) -> EngineParts:
         """Make the parts for the samples of a recipe.
 
@@ -106,6 +117,8 @@ class EngineParts:
             Part of the bytes in flight that batches hold, if there are several threads. It changes
             bundles only where one would take more than half of the rest: their size decides how
             evenly threads are busy.
+        num_helpers : int, optional
+            Number of native threads that help these threads.
         """
         num_threads = count_threads(footprint, in_flight_nbytes, num_cores)
         left_nbytes, bundle_nbytes = in_flight_nbytes - lent_nbytes, in_flight_nbytes // num_threads
@@ -122,6 +135,7 @@ class EngineParts:
             Borders(footprint.windows, layouts),
             num_threads,
             num_cores,
+            num_helpers,
             left_nbytes,
             retry_policy,
         )
@@ -140,6 +154,42 @@ def count_threads(footprint: Footprint, in_flight_nbytes: int, num_cores: int) -
         Most threads.
     """
     return min(num_cores, in_flight_nbytes // footprint.max_chunk_nbytes)
+
+
+def count_callers(recipe: Recipe, footprint: Footprint, num_threads: int) -> int:
+    """Number of threads of Python among those asked for. Native helpers take the place of others.
+
+    Threads that read small chunks would mostly wait for Python's lock. So a few threads call
+    compiled functions for several chunks at a time, and helpers, which need no lock, do a part of
+    each call. That requires that chunks are read together and decompressed straight into place, and
+    that no function of the user needs the threads.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    footprint : Footprint
+        The chunks that they need.
+    num_threads : int
+        The number asked for.
+    """
+    is_small = footprint.max_chunk_nbytes <= SMALL_NBYTES
+    has_functions = bool(recipe.steps or recipe.label_columns)
+    if num_threads <= _FEWEST_CALLERS or has_functions or not is_small:
+        return num_threads
+    stored, source = stored_variables(recipe, footprint), recipe.source
+    read = [name for name in stored if not source.variables[name].is_computed]
+    if not all(source.is_compiled(name) and _is_in_place(stored[name]) for name in read):
+        return num_threads
+    enough = -(-num_threads * footprint.max_chunk_nbytes // MOST_SMALL_NBYTES)
+    return min(max(enough, _FEWEST_CALLERS), num_threads)
+
+
+def _is_in_place(stored: Stored) -> bool:
+    """Whether nearly all chunks of a variable become part of a block as they are."""
+    read = math.prod(axis.total_read_size for axis in stored.axes)
+    whole = math.prod(axis.size for axis in stored.axes)
+    return stored.order == tuple(range(len(stored.axes))) and read <= _MOST_CUT * whole
 
 
 def stored_variables(recipe: Recipe, footprint: Footprint) -> dict[str, Stored]:

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from xloader.compiled.helpers import Helpers
 from xloader.core.messages import warn_caller
 from xloader.engine.block_loads import BlockLoads
 from xloader.engine.deadlines import Deadlines
@@ -60,6 +61,7 @@ class Run:
         self._deadlines = Deadlines(
             job.parts.retry_policy, job.parts.reader.name, self._run_lock.tell
         )
+        self._helpers = Helpers(job.parts.num_helpers)
         self._read_room = ReadRoom(job.parts)
         self._block_loads = BlockLoads(
             job,
@@ -164,6 +166,7 @@ class Run:
                 is_own |= self._job.outbox.has(me)
             if not is_own:
                 self._join()
+            self._helpers.close()
         finally:
             self._closing.discard(me)
 
@@ -251,6 +254,8 @@ class Run:
             self._job.outbox.start(self.wake, self._fail)
         self.tally.mark(workers=self.tally.num_threads)
         self._deadlines.start()
+        # The system may not allow all of them.
+        self.tally.num_helpers = self._helpers.start()
         self._begin_threads()
 
     def _begin_threads(self) -> None:
@@ -341,6 +346,7 @@ class Run:
     def _work(self) -> None:
         clock = WorkClock()
         conclude: Callable[[], None] = _nothing
+        self._helpers.use()
         try:
             while True:
                 with self._run_lock.lock:
@@ -378,6 +384,7 @@ class Run:
                 self._run_lock.fail(error)
         finally:
             clock.close()
+            self._helpers.leave()
 
     def _next_task(self) -> tuple[Kind, Task | None]:
         """The next task for the calling worker; None if there is none. The lock must be held."""

@@ -114,6 +114,8 @@ class Tally:
         Bytes of chunks that are being read now.
     num_threads : int
         Number of workers, the most at any time.
+    num_helpers : int
+        Number of native threads that help them.
     peak_nbytes : int
         The most memory in use at any time.
     workers, fetches : Gauge
@@ -147,6 +149,7 @@ class Tally:
     batches_nbytes: int = 0
     flight_nbytes: int = 0
     num_threads: int = 0
+    num_helpers: int = 0
     peak_nbytes: int = 0
     workers: Gauge = field(default_factory=Gauge)
     fetches: Gauge = field(default_factory=Gauge)
@@ -239,6 +242,6 @@ class Tally:
 _SUMS: Final = (
     *("num_reads", "read_nbytes", "num_missing", "num_requests", "num_retries"),
     *("fetch_seconds", "decode_seconds", "gather_seconds", "finish_seconds", "walk_seconds"),
-    *("num_ahead", "ahead_nbytes", "ahead_seconds", "flight_nbytes"),
+    *("num_ahead", "ahead_nbytes", "ahead_seconds", "flight_nbytes", "num_helpers"),
 )
 """Names of the counts that are summed over processes."""

@@ -11,6 +11,8 @@ import os
 import time
 from typing import Final, Literal, NamedTuple
 
+from xloader.compiled.helpers import waited_seconds
+
 _EVERY_SECONDS: Final = 0.01
 """Seconds at work after which the clocks are read once a task ends."""
 
@@ -148,7 +150,9 @@ class WorkClock:
         self._is_reading = True
 
     def _now(self) -> WorkTime:
-        return WorkTime(time.perf_counter(), time.thread_time(), self.core_seconds())
+        # While a thread waits for its helpers, these are on a core in its place.
+        cpu_seconds = time.thread_time() + waited_seconds()
+        return WorkTime(time.perf_counter(), cpu_seconds, self.core_seconds())
 
     def core_seconds(self) -> float:
         """Seconds in which this thread has waited for a core so far; 0 if they are not counted."""

@@ -25,6 +25,9 @@ Cut = tuple[slice | NDArray[np.int64], ...]
 MOST_INDEX_NBYTES: Final = 16 * 2**20
 """The most bytes of shard indexes that all sources of a process keep together."""
 
+SMALL_NBYTES: Final = 1 << 20
+"""Largest decoded chunk that is read together with chunks of other stored objects."""
+
 INDEX_ROW_NBYTES: Final = 16
 """Size of the row of one chunk in the index of a shard: two numbers of 8 bytes."""
 
@@ -322,6 +325,10 @@ class Source(Protocol):
         """Whether xarray reads the variable. Otherwise, xloader or zarr decodes its chunks."""
         ...
 
+    def is_compiled(self, variable: str) -> bool:
+        """Whether compiled calls read whole chunks of the variable, many at a time."""
+        ...
+
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
         ...
@@ -353,6 +360,10 @@ class Described:
     def notes(self) -> tuple[str, ...]:
         """Sentences that users should know about the data; see `Source.notes`."""
         return ()
+
+    def is_compiled(self, variable: str) -> bool:
+        """False, unless a subclass knows better; see `Source.is_compiled`."""
+        return False
 
     def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
         """Nothing is done ahead, unless a subclass does it; see `Source.announce`."""

@@ -16,7 +16,12 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.core.output_dtypes import convert_floats
 from xloader.core.packing import Packing
-from xloader.engine.assembly import EngineParts, count_threads, stored_variables
+from xloader.engine.assembly import (
+    EngineParts,
+    count_callers,
+    count_threads,
+    stored_variables,
+)
 from xloader.engine.batch_finish import BatchFinish, unconverted, untransformed
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
@@ -187,7 +192,10 @@ class JobFactory:
         in_flight = rank_plan.plan.budget.in_flight_nbytes
         # Threads may read some variables while others are fetched ahead: each way gets half.
         self._in_flight_nbytes = in_flight // self._share.num_processes // len(ways)
-        self._num_threads = count_threads(rank_plan.footprint, self._in_flight_nbytes, num_cores)
+        self._num_callers = count_callers(rank_plan.recipe, rank_plan.footprint, num_cores)
+        self._num_threads = count_threads(
+            rank_plan.footprint, self._in_flight_nbytes, self._num_callers
+        )
         self._num_spare = 0 if any(ways) else self._count_spare()
         self._block_table: BlockTable | None = None
         self._pool: BlockPool
@@ -277,10 +285,11 @@ class JobFactory:
             footprint,
             fields,
             self._in_flight_nbytes,
-            self._num_cores,
+            self._num_callers,
             recipe.retry_policy.but(options.read_timeout, options.max_retries),
             self._packings,
             num_lent * plan.budget.batch_nbytes,
+            self._num_cores - self._num_callers,
         )
         walker = Walker(
             *(footprint, parts.gatherer.accesses, lanes, plan.lane_share),

@@ -193,7 +193,7 @@ def _less_often(effort: EpochEffort) -> str:
 
 def _lacks_threads(effort: EpochEffort) -> bool:
     """Whether more of the threads asked for could have worked on free cores."""
-    return effort.num_threads < effort.num_asked and effort.has_free_cores
+    return effort.num_at_work < effort.num_asked and effort.has_free_cores
 
 
 def _smaller_chunks(effort: EpochEffort) -> str:
@@ -204,7 +204,7 @@ def _smaller_chunks(effort: EpochEffort) -> str:
     enough = show_memory(_memory_for(effort.num_asked, needed))
     return (
         f"Chunks too large: at {show_nbytes(chunk)} a chunk, {given} "
-        f"lets {effort.num_threads} of {effort.num_asked} threads work. With smaller chunks, or "
+        f"lets {effort.num_at_work} of {effort.num_asked} threads work. With smaller chunks, or "
         f"{enough}, all could work."
     )
 

@@ -154,6 +154,12 @@ class ConcatSource:
         """Whether xarray reads the variable, in any of its sources."""
         return any(part.is_through_xarray(variable) for part in self._parts_of(variable))
 
+    def is_compiled(self, variable: str) -> bool:
+        """Whether compiled calls read the variable in all of its sources, with one packing."""
+        parts = self._parts_of(variable)
+        packings = {part.variables[variable].packing for part in parts}
+        return len(packings) == 1 and all(part.is_compiled(variable) for part in parts)
+
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words. Each different way is named once."""
         parts = self._parts_of(variable)

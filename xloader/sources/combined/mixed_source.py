@@ -97,6 +97,10 @@ class MixedSource(Described):
         """Whether xarray reads the variable."""
         return self._owners[variable].is_through_xarray(variable)
 
+    def is_compiled(self, variable: str) -> bool:
+        """Whether compiled calls read the variable in its own source."""
+        return self._owners[variable].is_compiled(variable)
+
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""
         return self._owners[variable].path_of(variable)

@@ -54,6 +54,13 @@ class Route:
         """Whether xloader itself reads the variable's chunks out of shards."""
         return self.kind == "direct" and self.grid.is_sharded
 
+    @cached_property
+    def compressor(self) -> str | None:
+        """The compressor of chunks that are at most compressed, or an empty text; else None."""
+        chain = chain_of(self.metadata, self.grid.largest_shape) if self.kind == "direct" else None
+        simple = None if chain is None else chain.simple
+        return None if simple is None else simple.compressor
+
     def object_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
         """Index of the stored object that xloader reads for a chunk."""
         return self.grid.object_of(chunk) if self.is_sharded else chunk

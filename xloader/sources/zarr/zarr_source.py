@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -19,6 +19,7 @@ from xloader.errors import UnsupportedDataError, XloaderError
 from xloader.sources import catalog, zarr_adapter
 from xloader.sources.base import (
     INDEX_ROW_NBYTES,
+    SMALL_NBYTES,
     Described,
     Fetched,
     Outcome,
@@ -38,14 +39,13 @@ from xloader.sources.transient_errors import is_transient
 from xloader.sources.zarr.allowed_codecs import check_codecs
 from xloader.sources.zarr.array_watch import Openings
 from xloader.sources.zarr.chunk_errors import ChunkErrors
+from xloader.sources.zarr.compiled_decoding import decoder
+from xloader.sources.zarr.compiled_files import reads_together
 from xloader.sources.zarr.fetched_chunks import ShardChunks, SingleChunks
 from xloader.sources.zarr.missing_chunks import Missing, OnMissing
 from xloader.sources.zarr.object_readers import is_waiting, objects_of
 from xloader.sources.zarr.read_routes import Route, make_route, make_variable
 from xloader.sources.zarr.stored_array import StoredArray, check_keys, metadata_in_json
-
-_SMALL_NBYTES: Final = 1 << 20
-"""Largest decoded chunk that is read together with chunks of other stored objects."""
 
 
 class _Handle:
@@ -178,6 +178,13 @@ class ZarrSource(Described):
         """Whether xarray reads the variable, because only xarray can decode it."""
         return self._routes[variable].kind == "decoded"
 
+    def is_compiled(self, variable: str) -> bool:
+        """Whether compiled calls read its files and decompress them; see `Source.is_compiled`."""
+        route, compiled = self._routes[variable], decoder()
+        if self._is_waiting or route.compressor is None or compiled is None:
+            return False
+        return reads_together() and route.compressor in compiled.codecs
+
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
         return self._routes[variable].words
@@ -291,7 +298,7 @@ def _small_variables(
         name
         for name, route in routes.items()
         if route.kind == "direct"
-        and math.prod(route.grid.largest_shape) * arrays[name].dtype.itemsize <= _SMALL_NBYTES
+        and math.prod(route.grid.largest_shape) * arrays[name].dtype.itemsize <= SMALL_NBYTES
     }
 
 
