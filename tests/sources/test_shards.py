@@ -174,7 +174,7 @@ def test_large_shards_are_not_fetched_whole(monkeypatch: pytest.MonkeyPatch):
 
 def test_chunks_of_one_shard_are_a_bundle(monkeypatch: pytest.MonkeyPatch):
     for most_nbytes, is_small in ((CHUNK_NBYTES, True), (0, False)):
-        monkeypatch.setattr(zarr_source, "_SMALL_NBYTES", most_nbytes)
+        monkeypatch.setattr(zarr_source, "SMALL_NBYTES", most_nbytes)
         source = open_source(make_store()[0])
         assert source.bundle_of("a", (0,)) == source.bundle_of("a", (7,))
         assert source.bundle_of("a", (7,)) != source.bundle_of("a", (8,))

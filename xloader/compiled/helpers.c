@@ -32,6 +32,9 @@ typedef struct {
     Call *calls;
     int64_t num_references, num_helpers, num_idle;
     int is_over;
+    /* Those that are not joined yet. */
+    pthread_t *threads;
+    int64_t num_threads;
 } Helpers;
 
 static _Thread_local Helpers *own;
@@ -52,6 +55,7 @@ static void release(Helpers *helpers) {
     pthread_cond_destroy(&helpers->has_ended);
     pthread_cond_destroy(&helpers->is_wanted);
     pthread_mutex_destroy(&helpers->lock);
+    free(helpers->threads);
     free(helpers);
 }
 
@@ -126,26 +130,26 @@ EXPORT int64_t xloader_make_helpers(void) {
     return (int64_t)(intptr_t)helpers;
 }
 
-/* Starts threads that help; returns how many could be started. */
+/* Starts threads that help; returns how many could be started. To be called once. */
 EXPORT int64_t xloader_start_helpers(int64_t address, int64_t num) {
     Helpers *helpers = (Helpers *)(intptr_t)address;
-    int64_t at = 0;
     sigset_t all, before;
     /* Signals are for Python's threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_mutex_lock(&helpers->lock);
-    for (; at < num && !helpers->is_over; at++) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, help, helpers))
+    helpers->threads = malloc((size_t)num * sizeof(pthread_t));
+    while (helpers->threads && helpers->num_threads < num && !helpers->is_over) {
+        if (pthread_create(&helpers->threads[helpers->num_threads], NULL, help, helpers))
             break;
-        pthread_detach(thread);
+        helpers->num_threads++;
         helpers->num_references++;
         helpers->num_helpers++;
     }
+    num = helpers->num_threads;
     pthread_mutex_unlock(&helpers->lock);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return at;
+    return num;
 }
 
 /* From now on, calls of this thread are helped with; not any more if the address is 0. */
@@ -167,8 +171,8 @@ EXPORT int64_t xloader_use_helpers(int64_t address) {
 /* Nanoseconds that calls of this thread have waited for helpers so far, with nothing else to do. */
 EXPORT int64_t xloader_waited_ns(void) { return waited_ns; }
 
-/* Ends the threads, and waits a short time for that. The owner must not use the address again.
-   Returns how many are still at work; these end by themselves. */
+/* Ends the threads, and waits a short time for that. May be repeated. Returns how many are still at
+   work; these end by themselves. */
 EXPORT int64_t xloader_end_helpers(int64_t address) {
     Helpers *helpers = (Helpers *)(intptr_t)address;
     struct timespec until;
@@ -180,6 +184,26 @@ EXPORT int64_t xloader_end_helpers(int64_t address) {
     int64_t num_left = helpers->num_helpers;
     while (num_left && !pthread_cond_timedwait(&helpers->has_ended, &helpers->lock, &until))
         num_left = helpers->num_helpers;
-    release(helpers);
+    pthread_t *threads = helpers->threads;
+    const int64_t num_threads = helpers->num_threads;
+    helpers->threads = NULL;
+    helpers->num_threads = 0;
+    pthread_mutex_unlock(&helpers->lock);
+    for (int64_t i = 0; i < num_threads; i++) {
+        /* One that is stuck cannot be joined. */
+        if (num_left)
+            pthread_detach(threads[i]);
+        else
+            pthread_join(threads[i], NULL);
+    }
+    free(threads);
     return num_left;
+}
+
+/* Gives up the reference of the owner, who must not use the address again. */
+EXPORT int64_t xloader_drop_helpers(int64_t address) {
+    Helpers *helpers = (Helpers *)(intptr_t)address;
+    pthread_mutex_lock(&helpers->lock);
+    release(helpers);
+    return 0;
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import weakref
+
 from xloader.compiled.library import NUMBER, find_function
 
 
@@ -21,6 +24,9 @@ class Helpers:
         make = find_function("xloader_make_helpers", ()) if num else None
         self._num = num
         self._address = 0 if make is None else make()
+        if self._address:
+            # Not before: another thread may be about to call `use`.
+            weakref.finalize(self, _drop, self._address, os.getpid()).atexit = False
 
     def start(self) -> int:
         """Start them. Return how many the system allowed."""
@@ -29,18 +35,16 @@ class Helpers:
 
     def use(self) -> None:
         """Have them help with the calls of this thread, which calls `leave` before it ends."""
-        _use(self._address)
+        _call("use", self._address)
 
     def leave(self) -> None:
         """Have nobody help with the calls of this thread any more."""
-        _use(0)
+        _call("use", 0)
 
     def close(self) -> None:
-        """End them, and wait a short time for that. One that is stuck ends by itself."""
-        end = find_function("xloader_end_helpers", (NUMBER,))
-        address, self._address = self._address, 0
-        if address and end is not None:
-            end(address)
+        """End them, and wait a short time for that. A stuck one ends by itself. May be repeated."""
+        if self._address:
+            _call("end", self._address)
 
 
 def waited_seconds() -> float:
@@ -49,7 +53,13 @@ def waited_seconds() -> float:
     return 0.0 if waited is None else waited() * 1e-9
 
 
-def _use(address: int) -> None:
-    use = find_function("xloader_use_helpers", (NUMBER,))
-    if use is not None:
-        use(address)
+def _drop(address: int, pid: int) -> None:
+    # In a forked child, a helper may have held their lock at the fork.
+    if os.getpid() == pid:
+        _call("drop", address)
+
+
+def _call(verb: str, address: int) -> None:
+    function = find_function(f"xloader_{verb}_helpers", (NUMBER,))
+    if function is not None:
+        function(address)

@@ -51,13 +51,13 @@ class EngineParts:
         Number of threads that read, decode and copy, as far as it is known before a read.
     most_threads : int
         Most threads; see `ReadRoom`.
-    num_helpers : int
-        Number of native threads that help these.
     in_flight_nbytes : int
         Most decoded bytes of the chunks that are fetched ahead, or that are being read, at a time.
         A larger single bundle is read alone.
     retry_policy : RetryPolicy
         How long reads are waited for.
+    num_helpers : int
+        Number of native threads that help the others.
     """
 
     footprint: Footprint
@@ -67,9 +67,9 @@ class EngineParts:
     borders: Borders
     num_threads: int
     most_threads: int
-    num_helpers: int
     in_flight_nbytes: int
     retry_policy: RetryPolicy
+    num_helpers: int = 0
 
     def fill_borders(self, arrays: Arrays, ids: Ints) -> None:
         """Fill what the first rows of a batch take from outside, given the samples in them."""
@@ -135,9 +135,9 @@ class EngineParts:
             Borders(footprint.windows, layouts),
             num_threads,
             num_cores,
-            num_helpers,
             left_nbytes,
             retry_policy,
+            num_helpers,
         )
 
 

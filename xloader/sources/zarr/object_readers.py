@@ -47,6 +47,11 @@ def is_waiting(store: Store) -> bool:
     return not (is_synchronous(store) or isinstance(store, ZipStore))
 
 
+def is_in_files(store: Store) -> bool:
+    """Whether the objects of a store are ordinary files, and read as such."""
+    return type(plain(store)) in (LocalStore, OrdinaryFiles)
+
+
 def objects_of(store: Store) -> Objects:
     """Make the reader for the objects of an open store.
 
@@ -57,7 +62,7 @@ def objects_of(store: Store) -> Objects:
         may read from elsewhere.
     """
     store = plain(store)
-    if type(store) is LocalStore or type(store) is OrdinaryFiles:
+    if isinstance(store, LocalStore | OrdinaryFiles) and is_in_files(store):
         return Files(str(store.root))
     if type(store) is ZipStore:
         return Zipped(store)

@@ -43,7 +43,7 @@ from xloader.sources.zarr.compiled_decoding import decoder
 from xloader.sources.zarr.compiled_files import reads_together
 from xloader.sources.zarr.fetched_chunks import ShardChunks, SingleChunks
 from xloader.sources.zarr.missing_chunks import Missing, OnMissing
-from xloader.sources.zarr.object_readers import is_waiting, objects_of
+from xloader.sources.zarr.object_readers import is_in_files, is_waiting, objects_of
 from xloader.sources.zarr.read_routes import Route, make_route, make_variable
 from xloader.sources.zarr.stored_array import StoredArray, check_keys, metadata_in_json
 
@@ -141,6 +141,7 @@ class ZarrSource(Described):
         metadata = {v: metadata_in_json(array) for v, array in arrays.items()}
         self._fingerprint = catalog.fingerprint(self._variables, metadata, version)
         self._is_waiting = any(is_waiting(array.store) for array in arrays.values())
+        self._is_in_files = all(is_in_files(array.store) for array in arrays.values())
         self._small = set() if self._is_waiting else _small_variables(self._routes, arrays)
         store = PerProcess(open_store, name, is_remade=is_forkable)
         openings = Openings.now(
@@ -163,8 +164,7 @@ class ZarrSource(Described):
             )
             for is_indexed in (True, False)
         )
-        routes = self._routes
-        chosen = {v: own for v, own in self._variables.items() if routes[v].kind == "decoded"}
+        chosen = {v: own for v, own in self._variables.items() if self.is_through_xarray(v)}
         self._decoded = XarraySource(chosen, open_dataset=partial(open_dataset, False), name=name)
         if is_shared:
             self._handle.get()
@@ -180,10 +180,10 @@ class ZarrSource(Described):
 
     def is_compiled(self, variable: str) -> bool:
         """Whether compiled calls read its files and decompress them; see `Source.is_compiled`."""
-        route, compiled = self._routes[variable], decoder()
-        if self._is_waiting or route.compressor is None or compiled is None:
+        compiled, compressor = decoder(), self._routes[variable].compressor
+        if compiled is None or not (self._is_in_files and reads_together()):
             return False
-        return reads_together() and route.compressor in compiled.codecs
+        return compressor in compiled.codecs
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
