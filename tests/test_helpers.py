@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from array import array
 from pathlib import Path
 
@@ -142,8 +143,8 @@ def on_a_helped_thread(work):
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    helpers.close()
-    helpers.close()
+    helpers.close(time.monotonic() + 10)
+    helpers.close(time.monotonic() + 10)
     return found
 
 

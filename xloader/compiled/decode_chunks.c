@@ -85,6 +85,7 @@ typedef struct {
     int64_t row_size, num;
     const int64_t *functions;
     char *scratch;
+    atomic_flag is_scratch_taken;
     _Atomic int64_t next, num_done;
 } Chunks;
 
@@ -115,12 +116,20 @@ static void decode_some(void *context) {
     Codecs codecs = {
         (MakeContext)(intptr_t)functions[0], (FreeContext)(intptr_t)functions[1],
         (DecompressZstd)(intptr_t)functions[2], (DecompressBlosc)(intptr_t)functions[3], 0};
+    /* One thread has the scratch memory, and decodes all chunks with loops. */
+    if (!atomic_flag_test_and_set(&chunks->is_scratch_taken))
+        for (int64_t at = 0; at < chunks->num; at++) {
+            int64_t *row = chunks->chunks + at * chunks->row_size;
+            if (row[6])
+                chunks->num_done += decode_chunk(&codecs, row, chunks->scratch);
+        }
     for (;;) {
         const int64_t at = atomic_fetch_add(&chunks->next, 1);
         if (at >= chunks->num)
             break;
         int64_t *row = chunks->chunks + at * chunks->row_size;
-        chunks->num_done += decode_chunk(&codecs, row, chunks->scratch);
+        if (!row[6])
+            chunks->num_done += decode_chunk(&codecs, row, chunks->scratch);
     }
     if (codecs.context)
         give_back(&codecs);
@@ -132,8 +141,7 @@ static void decode_some(void *context) {
    whole chunk is decompressed into the target. With some, it is first decompressed into `scratch`,
    which has room for each of these chunks; one that is not compressed is copied from where it lies.
    The codec becomes DONE where a chunk is decoded. The caller tells what is wrong with the others.
-   Without `scratch`, helpers decode some of the chunks. Returns the number of chunks that are
-   decoded. */
+   Helpers decode some of the chunks without loops. Returns the number of chunks that are decoded. */
 EXPORT int64_t xloader_decode_chunks(
     int64_t *chunks, int64_t row_size, int64_t num, const int64_t *functions, char *scratch) {
     Chunks own = {
@@ -142,11 +150,12 @@ EXPORT int64_t xloader_decode_chunks(
         .num = num,
         .functions = functions,
         .scratch = scratch,
+        .is_scratch_taken = ATOMIC_FLAG_INIT,
     };
     int64_t nbytes = 0;
     for (int64_t at = 0; at < num; at++)
         nbytes += chunks[at * row_size + 3];
     const int64_t shares = nbytes / SHARE_NBYTES;
-    share_work(decode_some, &own, scratch ? 0 : (shares < num ? shares : num) - 1);
+    share_work(decode_some, &own, (shares < num ? shares : num) - 1);
     return own.num_done;
 }

@@ -13,9 +13,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Seconds that the end of helpers is waited for. One may be stuck in a read. */
-#define MOST_SECONDS 1
-
 /* A call under way, on the stack of its thread. */
 typedef struct Call {
     Work work;
@@ -77,7 +74,7 @@ static void *help(void *argument) {
         pthread_mutex_unlock(&helpers->lock);
         call->work(call->context);
         pthread_mutex_lock(&helpers->lock);
-        /* Nothing is left to begin. */
+        /* All parts are begun. */
         call->num_wanted = 0;
         if (!--call->num_helping)
             pthread_cond_signal(&call->is_left);
@@ -171,13 +168,15 @@ EXPORT int64_t xloader_use_helpers(int64_t address) {
 /* Nanoseconds that calls of this thread have waited for helpers so far, with nothing else to do. */
 EXPORT int64_t xloader_waited_ns(void) { return waited_ns; }
 
-/* Ends the threads, and waits a short time for that. May be repeated. Returns how many are still at
-   work; these end by themselves. */
-EXPORT int64_t xloader_end_helpers(int64_t address) {
+/* Ends the threads, and waits for that, up to a time. May be repeated. Returns how many are still at
+   work; these end by themselves. One may be stuck in a read. */
+EXPORT int64_t xloader_end_helpers(int64_t address, int64_t most_ns) {
     Helpers *helpers = (Helpers *)(intptr_t)address;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += MOST_SECONDS;
+    most_ns += until.tv_nsec;
+    until.tv_sec += (time_t)(most_ns / 1000000000);
+    until.tv_nsec = (long)(most_ns % 1000000000);
     pthread_mutex_lock(&helpers->lock);
     helpers->is_over = 1;
     pthread_cond_broadcast(&helpers->is_wanted);
@@ -200,10 +199,12 @@ EXPORT int64_t xloader_end_helpers(int64_t address) {
     return num_left;
 }
 
-/* Gives up the reference of the owner, who must not use the address again. */
+/* Gives up the reference of the owner, who must not use the address again, and ends the threads. */
 EXPORT int64_t xloader_drop_helpers(int64_t address) {
     Helpers *helpers = (Helpers *)(intptr_t)address;
     pthread_mutex_lock(&helpers->lock);
+    helpers->is_over = 1;
+    pthread_cond_broadcast(&helpers->is_wanted);
     release(helpers);
     return 0;
 }

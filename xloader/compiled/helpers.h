@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-/* Does parts of some work until none is left. Several threads may do so at the same time. */
+/* Does parts of some work, and returns once all parts are begun. Several threads may do so at the same time. */
 typedef void (*Work)(void *context);
 
 /* Bytes for which it is worth waking a thread. */
@@ -12,7 +12,7 @@ typedef void (*Work)(void *context);
 /* Nanoseconds on a clock whose zero is arbitrary. */
 int64_t now_ns(void);
 
-/* Whether the calling thread may have helpers. */
+/* Whether helpers may help the calling thread. Helpers themselves have none. */
 int has_helpers(void);
 
 /* Does some work on the calling thread, and on up to so many helpers of it that are idle. Returns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 
 from xloader.compiled.library import NUMBER, find_function
@@ -41,10 +42,17 @@ class Helpers:
         """Have nobody help with the calls of this thread any more."""
         _call("use", 0)
 
-    def close(self) -> None:
-        """End them, and wait a short time for that. A stuck one ends by itself. May be repeated."""
-        if self._address:
-            _call("end", self._address)
+    def close(self, until: float) -> None:
+        """End them, and wait for that until a time. A stuck one ends by itself. May be repeated.
+
+        Parameters
+        ----------
+        until : float
+            The end of the wait, by `time.monotonic`.
+        """
+        end = find_function("xloader_end_helpers", (NUMBER, NUMBER))
+        if self._address and end is not None:
+            end(self._address, int(max(0.0, until - time.monotonic()) * 1e9))
 
 
 def waited_seconds() -> float:

@@ -20,6 +20,9 @@ enum { ABSENT = -1, UNUSUAL = -2 };
 /* Nanoseconds of reading that are worth waking helpers. Files in the system's memory take less. */
 #define LONG_NS 500000
 
+/* Bytes of one file that are read by one thread, as each opens the file for itself. */
+#define RUN_NBYTES (1 << 20)
+
 /* The state of a file that is to be read. */
 typedef struct {
     int file;
@@ -96,11 +99,11 @@ typedef struct {
     char *buffer;
     int64_t capacity;
     int64_t *found;
+    int may_share;
     _Atomic int64_t next, used, num_read;
 } Reading;
 
-/* Reads the parts from one number on that lie in the same file, and are few enough for one thread.
-   Where a part cannot be read, `num_read` becomes its number, if it is not smaller already. */
+/* Reads some parts that lie in the same file. Where a part cannot be read, `num_read` becomes its number, if it is not smaller already. */
 static void read_run(Reading *own, int64_t begin, int64_t end) {
     File file = {0};
     const int64_t why = begin_file(own->paths + own->parts[3 * begin], &file);
@@ -135,6 +138,7 @@ static void read_run(Reading *own, int64_t begin, int64_t end) {
     }
 }
 
+/* The end of the parts that one thread reads from a number on. */
 static int64_t end_of_run(const Reading *own, int64_t begin) {
     const int64_t *parts = own->parts;
     int64_t end = begin, nbytes = 0;
@@ -142,7 +146,7 @@ static int64_t end_of_run(const Reading *own, int64_t begin) {
         nbytes += parts[3 * end + 2] > 0 ? parts[3 * end + 2] : 0;
         end++;
     } while (end < own->num && parts[3 * end] == parts[3 * begin] &&
-             (!has_helpers() || nbytes < SHARE_NBYTES));
+             (!own->may_share || nbytes < RUN_NBYTES));
     return end;
 }
 
@@ -190,9 +194,10 @@ EXPORT int64_t xloader_read_files(
         .buffer = buffer,
         .capacity = capacity,
         .found = found,
+        .may_share = has_helpers(),
         .num_read = num,
     };
-    if (has_helpers())
+    if (own.may_share)
         read_quickly(&own);
     share_work(read_some, &own, own.num_read - own.next - 1);
     return own.num_read;

@@ -161,8 +161,8 @@ def count_callers(recipe: Recipe, footprint: Footprint, num_threads: int) -> int
 
     Threads that read small chunks would mostly wait for Python's lock. So a few threads call
     compiled functions for several chunks at a time, and helpers, which need no lock, do a part of
-    each call. That requires that chunks are read together and decompressed straight into place, and
-    that no function of the user needs the threads.
+    each call. That requires that several chunks are read together and decompressed straight into
+    place, and that no transform needs the threads.
 
     Parameters
     ----------
@@ -174,22 +174,31 @@ def count_callers(recipe: Recipe, footprint: Footprint, num_threads: int) -> int
         The number asked for.
     """
     is_small = footprint.max_chunk_nbytes <= SMALL_NBYTES
-    has_functions = bool(recipe.steps or recipe.label_columns)
-    if num_threads <= _FEWEST_CALLERS or has_functions or not is_small:
+    has_steps = bool(recipe.steps or recipe.label_columns)
+    if num_threads <= _FEWEST_CALLERS or has_steps or not is_small:
         return num_threads
     stored, source = stored_variables(recipe, footprint), recipe.source
     read = [name for name in stored if not source.variables[name].is_computed]
-    if not all(source.is_compiled(name) and _is_in_place(stored[name]) for name in read):
+    if not read or not all(source.is_compiled(n) and _is_in_place(stored[n]) for n in read):
         return num_threads
-    enough = -(-num_threads * footprint.max_chunk_nbytes // MOST_SMALL_NBYTES)
+    # The calls of all threads together have at least as many chunks as there are threads.
+    num_chunks = min(group.num_chunks_per_block for group in footprint.groups)
+    enough = max(
+        -(-num_threads // max(num_chunks, 1)),
+        -(-num_threads * footprint.max_chunk_nbytes // MOST_SMALL_NBYTES),
+    )
     return min(max(enough, _FEWEST_CALLERS), num_threads)
 
 
 def _is_in_place(stored: Stored) -> bool:
-    """Whether nearly all chunks of a variable become part of a block as they are."""
+    """Whether nearly all chunks of a variable lie in a block as they are decompressed."""
     read = math.prod(axis.total_read_size for axis in stored.axes)
     whole = math.prod(axis.size for axis in stored.axes)
-    return stored.order == tuple(range(len(stored.axes))) and read <= _MOST_CUT * whole
+    # Of a block, only the first dimension may have several chunks.
+    pairs = list(zip(stored.axes, stored.windowed, strict=True))[1:]
+    is_joined = all(dim is not None or axis.num_blocks == 1 for axis, dim in pairs)
+    is_ordered = stored.order == tuple(range(len(stored.axes)))
+    return is_joined and is_ordered and read <= _MOST_CUT * whole
 
 
 def stored_variables(recipe: Recipe, footprint: Footprint) -> dict[str, Stored]:

@@ -166,7 +166,6 @@ class Run:
                 is_own |= self._job.outbox.has(me)
             if not is_own:
                 self._join()
-            self._helpers.close()
         finally:
             self._closing.discard(me)
 
@@ -299,6 +298,7 @@ class Run:
             self._block_loads.close()
             self._run_lock.ring()
         self._deadlines.close()
+        self._helpers.close(0.0)
         if self._job.outbox is not None:
             self._job.outbox.close()
 
@@ -311,6 +311,7 @@ class Run:
                 self._block_loads.give_up(thread)
         has_ended = self._have_ended(now + MOST_SECONDS)
         self._deadlines.join(now + MOST_SECONDS)
+        self._helpers.close(now + MOST_SECONDS)
         if self._job.outbox is not None:
             self._job.outbox.join(now + MOST_SECONDS)
         with self._run_lock.lock:

@@ -150,7 +150,7 @@ class WorkClock:
         self._is_reading = True
 
     def _now(self) -> WorkTime:
-        # While a thread waits for its helpers, these are on a core in its place.
+        # While a thread waits for its helpers, these are on a core in its place, or read files.
         cpu_seconds = time.thread_time() + waited_seconds()
         return WorkTime(time.perf_counter(), cpu_seconds, self.core_seconds())
 

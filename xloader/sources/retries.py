@@ -64,7 +64,7 @@ class Attempts:
 
     __slots__ = (
         *("retry_policy", "store", "reads", "num_hung", "thread", "on_given_up"),
-        *("num_requests", "num_retries", "is_given_up", "_keys", "_num_there"),
+        *("num_requests", "num_retries", "is_given_up", "_keys", "_num_there", "_awaited"),
         *("_num_failed", "_is_exhausted", "_waited", "_is_over", "_before"),
     )
 
@@ -82,6 +82,7 @@ class Attempts:
         self.thread = threading.current_thread()
         self._keys: Sequence[str] = ("",)
         self._num_there: Callable[[], int] = int
+        self._awaited: Callable[[], int] = int
         self.on_given_up: Callable[[], None] | None = None
         self.num_requests = 0
         self.num_retries = 0
@@ -134,7 +135,8 @@ class Attempts:
             self.num_requests += 1
             num_counted, begin = self.num_requests, time.monotonic()
             try:
-                return self._wait_for((key,), call, int)
+                self._await((key,))
+                return self._wait(call, time.monotonic() + _GRACE)
             except Exception as error:
                 pause = self._pause_after(error, begin)
             finally:
@@ -193,6 +195,7 @@ class Attempts:
         key: str | Sequence[str],
         call: Callable[[], T],
         num_there: Callable[[], int] = int,
+        awaited: Callable[[], int] = int,
     ) -> T:
         """Wait once for a store, or for another thread that waits for it, without a retry.
 
@@ -205,6 +208,8 @@ class Attempts:
             Waits, and returns the result.
         num_there : callable
             Returns how many of the objects have arrived.
+        awaited : callable
+            Returns the number of the first that has not arrived.
 
         Returns
         -------
@@ -217,13 +222,16 @@ class Attempts:
             If this thread was given up.
         """
         self._num_failed, self._is_exhausted = 0, False
-        return self._wait_for((key,) if isinstance(key, str) else key, call, num_there)
-
-    def _wait_for(
-        self, keys: Sequence[str], call: Callable[[], T], num_there: Callable[[], int]
-    ) -> T:
-        self._keys, self._num_there = keys, num_there
+        self._await((key,) if isinstance(key, str) else key, num_there, awaited)
         return self._wait(call, time.monotonic() + _GRACE)
+
+    def _await(
+        self,
+        keys: Sequence[str],
+        num_there: Callable[[], int] = int,
+        awaited: Callable[[], int] = int,
+    ) -> None:
+        self._keys, self._num_there, self._awaited = keys, num_there, awaited
 
     def _wait(self, call: Callable[[], T], since: float | None) -> T:
         token: list[None] = [None]
@@ -272,13 +280,13 @@ class Attempts:
     def read(self) -> Read | None:
         """The chunk that is waited for; None for metadata."""
         reads = self.reads
-        return reads[min(self._num_there(), len(reads) - 1)] if reads else None
+        return reads[min(self._awaited(), len(reads) - 1)] if reads else None
 
     @property
     def key(self) -> str:
         """Key of the object that is waited for."""
         keys = self._keys
-        return keys[min(self._num_there(), len(keys) - 1)]
+        return keys[min(self._awaited(), len(keys) - 1)]
 
     @property
     def num_there(self) -> int | None:

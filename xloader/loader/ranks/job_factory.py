@@ -192,7 +192,9 @@ class JobFactory:
         in_flight = rank_plan.plan.budget.in_flight_nbytes
         # Threads may read some variables while others are fetched ahead: each way gets half.
         self._in_flight_nbytes = in_flight // self._share.num_processes // len(ways)
-        self._num_callers = count_callers(rank_plan.recipe, rank_plan.footprint, num_cores)
+        self._num_callers = num_cores
+        if self._convert is unconverted:
+            self._num_callers = count_callers(rank_plan.recipe, rank_plan.footprint, num_cores)
         self._num_threads = count_threads(
             rank_plan.footprint, self._in_flight_nbytes, self._num_callers
         )

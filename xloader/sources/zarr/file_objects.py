@@ -73,7 +73,9 @@ class Files(Asking):
                 found = attempts.wait_for(rest[0].key, read)
             else:
                 keys = [part.key for part in rest]
-                found = attempts.wait_for(keys, read, partial(_num_there, told))
+                found = attempts.wait_for(
+                    keys, read, partial(_num_there, told), partial(_awaited, told)
+                )
             attempts.num_requests -= len(rest) - len(found)
             if not found:
                 # One by one, to retry what may pass, and to tell what is wrong.
@@ -91,7 +93,7 @@ class Files(Asking):
         room = max(room, SCRATCH.size(_STORED))
         found, needed = read_parts(self._prefix, parts, SCRATCH.take(room, _STORED), told)
         if needed > room:
-            told[1] = _PENDING
+            told[1::2] = array("q", (_PENDING,)) * len(parts)
             found, _ = read_parts(self._prefix, parts[:1], SCRATCH.take(needed, _STORED), told)
         is_whole = all(data is not None for data in found)
         # If the whole store is gone, its chunks must not be read as fill values.
@@ -125,6 +127,12 @@ class Files(Asking):
 def _num_there(told: array[int]) -> int:
     """Number of parts that are read so far."""
     return len(told) // 2 - told[1::2].count(_PENDING)
+
+
+def _awaited(told: array[int]) -> int:
+    """Number of the first part that is not read yet; they may be read in any order."""
+    sizes = told[1::2]
+    return sizes.index(_PENDING) if _PENDING in sizes else len(sizes)
 
 
 def _open(path: str) -> int:

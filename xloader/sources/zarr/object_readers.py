@@ -62,8 +62,8 @@ def objects_of(store: Store) -> Objects:
         may read from elsewhere.
     """
     store = plain(store)
-    if isinstance(store, LocalStore | OrdinaryFiles) and is_in_files(store):
-        return Files(str(store.root))
+    if is_in_files(store):
+        return Files(str(cast("LocalStore", store).root))
     if type(store) is ZipStore:
         return Zipped(store)
     if is_synchronous(store):
