@@ -18,6 +18,7 @@ from xloader.compiled.helpers import Helpers, waited_seconds
 from xloader.compiled.library import load_library
 from xloader.errors import CorruptChunkError, MissingChunkWarning
 from xloader.sources.zarr.compiled_files import read_parts
+from xloader.sources.zarr.file_objects import _PENDING, _awaited, _num_there
 from xloader.sources.zarr.stored_objects import ObjectPart
 
 pytestmark = pytest.mark.skipif(
@@ -127,7 +128,31 @@ def test_helpers_end_with_the_epoch(tmp_path):
         assert count() <= before
 
 
+@pytest.mark.parametrize(
+    ("chunks", "window", "stride"),
+    [((6, 45, 60), {"time": 2}, {"time": 1}), ((7, 40, 50), {"lat": 20, "lon": 20}, {})],
+    ids=["many chunks in a block", "chunks that the edges cut"],
+)
+def test_batches_are_the_same_where_chunks_are_not_alone_in_their_block(
+    tmp_path, chunks, window, stride
+):
+    samples = xloader.open(make_store(tmp_path / "store.zarr", chunks=chunks))
+    samples = samples.window(window, stride=stride)
+    given = {"batch_size": 4, "memory": "24MiB", "output": "numpy", "shuffle": True}
+    with samples.loader(threads=1, **given) as alone, samples.loader(threads=7, **given) as many:
+        for one, other in zip(batches_of(alone), batches_of(many), strict=True):
+            for field, own in zip(one, other, strict=True):
+                np.testing.assert_array_equal(own, field)
+
+
 # --- reading files together
+
+
+def test_the_first_part_that_has_not_arrived_is_named():
+    told = array("q", (0, 5, 0, _PENDING, 64, 7, 0, _PENDING))
+    assert (_awaited(told), _num_there(told)) == (1, 2)
+    told[3] = told[7] = 0
+    assert (_awaited(told), _num_there(told)) == (4, 4)
 
 
 def on_a_helped_thread(work):
