@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from benchmarks import (
     picture,
     processes,
     reference,
+    scaling,
     table,
     turns,
 )
@@ -474,3 +476,30 @@ def test_a_mask_is_computed_once_and_planned_over(tmp_path, capsys):
     assert "of 931,399 samples: is_valid('sst', at_least=0.9)" in told
     assert "8 chunks read" in told
     assert "with 0 reads" in told
+
+
+# --- scaling
+
+
+def cores_told():
+    while True:
+        yield reference.count_cores()
+
+
+@pytest.mark.usefixtures("_no_preload")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores are limited on Linux only")
+def test_a_competitor_uses_no_more_cores_than_it_may():
+    every = reference.count_cores()
+    with (
+        turns.Competitor("one", turns.on_cores, 1, cores_told) as one,
+        turns.Competitor("all", turns.on_cores, None, cores_told) as all_of_them,
+    ):
+        assert (one.ready(), all_of_them.ready()) == (1, every)
+
+
+def test_rows_of_scaling_name_each_figure():
+    result = result_of(limit_seconds=1.0, sequential={"zarrs": Speed(10**9, 2.0)})
+    found = scaling._rows([result] * 2)
+    assert found["of the reference"] == ["0.50", "0.50"]
+    assert found["zarrs"] == ["0.50", "0.50"]
+    assert [len(cells) for cells in found.values()] == [2, 2, 2]
