@@ -169,7 +169,7 @@ EXPORT int64_t xloader_use_helpers(int64_t address) {
 EXPORT int64_t xloader_waited_ns(void) { return waited_ns; }
 
 /* Ends the threads, and waits for that, up to a time. May be repeated. Returns how many are still at
-   work; these end by themselves. One may be stuck in a read. */
+   work, as one that is stuck in a read. */
 EXPORT int64_t xloader_end_helpers(int64_t address, int64_t most_ns) {
     Helpers *helpers = (Helpers *)(intptr_t)address;
     struct timespec until;
@@ -183,18 +183,17 @@ EXPORT int64_t xloader_end_helpers(int64_t address, int64_t most_ns) {
     int64_t num_left = helpers->num_helpers;
     while (num_left && !pthread_cond_timedwait(&helpers->has_ended, &helpers->lock, &until))
         num_left = helpers->num_helpers;
-    pthread_t *threads = helpers->threads;
-    const int64_t num_threads = helpers->num_threads;
-    helpers->threads = NULL;
-    helpers->num_threads = 0;
-    pthread_mutex_unlock(&helpers->lock);
-    for (int64_t i = 0; i < num_threads; i++) {
-        /* One that is stuck cannot be joined. */
-        if (num_left)
-            pthread_detach(threads[i]);
-        else
-            pthread_join(threads[i], NULL);
+    pthread_t *threads = NULL;
+    int64_t num_threads = 0;
+    if (!num_left) {
+        threads = helpers->threads;
+        num_threads = helpers->num_threads;
+        helpers->threads = NULL;
+        helpers->num_threads = 0;
     }
+    pthread_mutex_unlock(&helpers->lock);
+    for (int64_t i = 0; i < num_threads; i++)
+        pthread_join(threads[i], NULL);
     free(threads);
     return num_left;
 }
@@ -205,6 +204,9 @@ EXPORT int64_t xloader_drop_helpers(int64_t address) {
     pthread_mutex_lock(&helpers->lock);
     helpers->is_over = 1;
     pthread_cond_broadcast(&helpers->is_wanted);
+    for (int64_t i = 0; i < helpers->num_threads; i++)
+        pthread_detach(helpers->threads[i]);
+    helpers->num_threads = 0;
     release(helpers);
     return 0;
 }

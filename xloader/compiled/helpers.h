@@ -3,7 +3,8 @@
 
 #include <stdint.h>
 
-/* Does parts of some work, and returns once all parts are begun. Several threads may do so at the same time. */
+/* Does parts of some work, and returns once all parts are begun. Several threads may do so at the
+   same time. */
 typedef void (*Work)(void *context);
 
 /* Bytes for which it is worth waking a thread. */

@@ -103,7 +103,8 @@ typedef struct {
     _Atomic int64_t next, used, num_read;
 } Reading;
 
-/* Reads some parts that lie in the same file. Where a part cannot be read, `num_read` becomes its number, if it is not smaller already. */
+/* Reads some parts that lie in the same file. Where a part cannot be read, `num_read` becomes its
+   number, if it is not smaller already. */
 static void read_run(Reading *own, int64_t begin, int64_t end) {
     File file = {0};
     const int64_t why = begin_file(own->paths + own->parts[3 * begin], &file);
