@@ -15,8 +15,8 @@ import numcodecs.zstd
 
 from xloader.sources.zarr.compiled_decoding import decoder
 
-Codec = Literal["sleep", "free", "real"]
-"""Sleeps, does nothing, or decompresses."""
+Codec = Literal["sleep", "free"]
+"""Sleeps, or does nothing."""
 
 NS_PER_BYTE = 2.0
 
@@ -31,32 +31,26 @@ class PretendCodecs:
     def __init__(self) -> None:
         self._decoder = decoder()
         self._library = None if self._decoder is None else _compile()
-        self._modules = (numcodecs.blosc, numcodecs.zstd)
-        self._originals = [module.decompress for module in self._modules]
-        if self._decoder is not None:
-            self._addresses = self._decoder.addresses[:]
 
     def use(self, codec: Codec) -> None:
         """Decompress from now on with a codec."""
         seconds = NS_PER_BYTE * 1e-9 if codec == "sleep" else 0.0
         if self._decoder is None or self._library is None:
-            self._replace_by_name(codec, seconds)
+            self._replace_by_name(seconds)
             return
-        self._decoder.addresses[:] = self._addresses
-        if codec != "real":
-            self._library.set_seconds_per_byte(ctypes.c_double(seconds))
-            for at, name in ((2, "pretend_zstd"), (3, "pretend_blosc")):
-                function = getattr(self._library, name)
-                self._decoder.addresses[at] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        self._library.set_seconds_per_byte(ctypes.c_double(seconds))
+        for at, name in ((2, "pretend_zstd"), (3, "pretend_blosc")):
+            function = getattr(self._library, name)
+            self._decoder.addresses[at] = ctypes.cast(function, ctypes.c_void_p).value or 0
 
-    def _replace_by_name(self, codec: Codec, seconds: float) -> None:
+    def _replace_by_name(self, seconds: float) -> None:
         def decompress(_: Any, out: Any = None) -> Any:
             if seconds:
                 time.sleep(seconds * out.nbytes)
             return out
 
-        for module, original in zip(self._modules, self._originals, strict=True):
-            module.decompress = original if codec == "real" else decompress
+        for module in (numcodecs.blosc, numcodecs.zstd):
+            module.decompress = decompress
 
 
 def _compile() -> ctypes.CDLL | None:

@@ -22,6 +22,7 @@ from benchmarks.layouts import LAYOUTS, Layout
 from benchmarks.measure import Effort
 from benchmarks.results import Result
 from benchmarks.stores import ensure_grown, ensure_stores
+from benchmarks.table import show_speed
 
 MANY_CORES: Final = 8
 TIMES_FOR_MANY: Final = 3
@@ -56,11 +57,10 @@ def _measure(layout: Layout, num_cores: int, folder: Path) -> Result:
 def _rows(results: list[Result]) -> dict[str, list[str]]:
     rows: dict[str, list[str]] = {"xloader, shuffled": [], "of the reference": []}
     for result in results:
-        rows["xloader, shuffled"].append(f"{result.decoded.gb_per_second:.2f}")
+        rows["xloader, shuffled"].append(show_speed(result.decoded))
         rows["of the reference"].append(f"{result.figures['reference']:.2f}")
         for name, speed in result.sequential.items():
-            told = speed if isinstance(speed, str) else f"{speed.gb_per_second:.2f}"
-            rows.setdefault(name, []).append(told)
+            rows.setdefault(name, []).append(show_speed(speed))
     return rows
 
 

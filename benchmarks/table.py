@@ -87,12 +87,13 @@ def show_sequential(results: Sequence[Result]) -> str:
     rows = []
     for result in results:
         if result.sequential:
-            speeds = [_show_speed(result.sequential[name]) for name in sequential.WAYS]
-            rows.append([result.layout.title, *speeds, _show_speed(result.decoded)])
+            speeds = [show_speed(result.sequential[name]) for name in sequential.WAYS]
+            rows.append([result.layout.title, *speeds, show_speed(result.decoded)])
     return make_table(heads, rows)
 
 
-def _show_speed(speed: Speed | str) -> str:
+def show_speed(speed: Speed | str) -> str:
+    """Return GB/s as text, or the reason why there are none."""
     return speed if isinstance(speed, str) else f"{speed.gb_per_second:.2f}"
 
 

@@ -23,10 +23,9 @@ enum { ABSENT = -1, UNUSUAL = -2 };
 /* Bytes of one file that are read by one thread, as each opens the file for itself. */
 #define RUN_NBYTES (1 << 20)
 
-/* The state of a file that is to be read. */
+/* A file that is to be read; without a descriptor, which is negative then, it is not open. */
 typedef struct {
-    int file;
-    int is_open;
+    int descriptor;
     int64_t size;
 } File;
 
@@ -64,13 +63,12 @@ static int64_t read_part(int file, int64_t start, int64_t size, char *buffer) {
 /* Opens a file; returns a size of 0, or else why it is not open. */
 static int64_t begin_file(const char *path, File *own) {
     struct stat info;
-    own->file = open_file(path);
-    own->is_open = own->file >= 0;
-    if (!own->is_open)
+    own->descriptor = open_file(path);
+    if (own->descriptor < 0)
         return is_absent(errno) ? ABSENT : UNUSUAL;
-    if (fstat(own->file, &info) || !S_ISREG(info.st_mode)) {
-        close(own->file);
-        own->is_open = 0;
+    if (fstat(own->descriptor, &info) || !S_ISREG(info.st_mode)) {
+        close(own->descriptor);
+        own->descriptor = -1;
         return UNUSUAL;
     }
     own->size = (int64_t)info.st_size;
@@ -111,7 +109,7 @@ static void read_run(Reading *own, int64_t begin, int64_t end) {
     int64_t at = begin;
     for (; at < end; at++) {
         int64_t *told = own->found + 2 * at;
-        if (!file.is_open) {
+        if (file.descriptor < 0) {
             told[0] = 0;
             told[1] = why;
             if (why == UNUSUAL)
@@ -126,12 +124,12 @@ static void read_run(Reading *own, int64_t begin, int64_t end) {
             told[1] = size;
             break;
         }
-        told[1] = read_part(file.file, start, size, own->buffer + told[0]);
+        told[1] = read_part(file.descriptor, start, size, own->buffer + told[0]);
         if (told[1] == UNUSUAL)
             break;
     }
-    if (file.is_open)
-        close(file.file);
+    if (file.descriptor >= 0)
+        close(file.descriptor);
     if (at < end) {
         int64_t least = own->num_read;
         while (at < least && !atomic_compare_exchange_weak(&own->num_read, &least, at))

@@ -135,8 +135,7 @@ class Attempts:
             self.num_requests += 1
             num_counted, begin = self.num_requests, time.monotonic()
             try:
-                self._await((key,))
-                return self._wait(call, time.monotonic() + _GRACE)
+                return self._wait_for((key,), call)
             except Exception as error:
                 pause = self._pause_after(error, begin)
             finally:
@@ -222,16 +221,17 @@ class Attempts:
             If this thread was given up.
         """
         self._num_failed, self._is_exhausted = 0, False
-        self._await((key,) if isinstance(key, str) else key, num_there, awaited)
-        return self._wait(call, time.monotonic() + _GRACE)
+        return self._wait_for((key,) if isinstance(key, str) else key, call, num_there, awaited)
 
-    def _await(
+    def _wait_for(
         self,
         keys: Sequence[str],
+        call: Callable[[], T],
         num_there: Callable[[], int] = int,
         awaited: Callable[[], int] = int,
-    ) -> None:
+    ) -> T:
         self._keys, self._num_there, self._awaited = keys, num_there, awaited
+        return self._wait(call, time.monotonic() + _GRACE)
 
     def _wait(self, call: Callable[[], T], since: float | None) -> T:
         token: list[None] = [None]
