@@ -21,7 +21,7 @@ from tests.ground import (
 from xloader.core.axis import Axis
 from xloader.core.footprint import Footprint
 from xloader.core.subset import Subset
-from xloader.order.cohorts import cut_cohorts, digit_order, leading_axis, spread_order, tile_edges
+from xloader.order.cohorts import cut_cohorts, leading_axis, tile_edges
 
 
 def slow_tile(footprint: Footprint, dim: int, num_blocks: int) -> list[int]:
@@ -171,29 +171,6 @@ def test_reach(window: int, reach: int) -> None:
 def test_the_number_of_cohorts_does_not_grow_with_the_samples() -> None:
     few, many = (cut_cohorts(line_footprint(100 * n, n, 3), (1,)) for n in (10, 10**6))
     assert len(few) == len(many) == 199
-
-
-@pytest.mark.parametrize("bound", [1, 2, 300, 1 << 16, (1 << 16) + 1, 1 << 20, 1 << 40])
-@pytest.mark.parametrize("size", [0, 1, 63, 5000])
-def test_orders_by_digits_are_stable_orders(size: int, bound: int) -> None:
-    keys = np.random.default_rng(size).integers(0, bound, size)
-    keys[size // 2 :: 3] = bound - 1
-    np.testing.assert_array_equal(digit_order(keys, bound), np.argsort(keys, kind="stable"))
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        np.zeros(5000),
-        np.random.default_rng(0).random(5000),
-        np.random.default_rng(1).integers(0, 50, 5000) / 7 + 1e6,
-        np.nextafter(1.0, 2.0) - 0.5 * (np.arange(5000) % 2) * np.finfo(float).eps,
-        np.geomspace(5e-324, 1e300, 5000)[::-1],
-        np.arange(20.0)[::-1],
-    ],
-)
-def test_orders_of_fractions_are_stable_orders(keys: np.ndarray) -> None:
-    np.testing.assert_array_equal(spread_order(keys), np.argsort(keys, kind="stable"))
 
 
 @pytest.mark.parametrize("tiling", [0, 1, 2])

@@ -9,7 +9,7 @@
    Writes the residences that are over to `over`, which has room for all, and returns how many. */
 EXPORT int64_t xloader_count_rows(
     const int64_t *rows, int64_t shift, const int64_t *chosen, int64_t first, int64_t num,
-    int64_t *left, const int64_t *entries, int64_t *rows_left, const int64_t *offsets,
+    int64_t *left, const int64_t *entries, int64_t *rows_left, const int32_t *offsets,
     const int32_t *members, int32_t *entries_left, int64_t *over) {
     int64_t num_over = 0;
     for (int64_t i = 0; i < num; i++) {
@@ -22,7 +22,7 @@ EXPORT int64_t xloader_count_rows(
         const int64_t entry = entries[row];
         if (--rows_left[entry])
             continue;
-        for (int64_t at = offsets[entry]; at < offsets[entry + 1]; at++)
+        for (int32_t at = offsets[entry]; at < offsets[entry + 1]; at++)
             if (!--entries_left[members[at]])
                 over[num_over++] = members[at];
     }

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
-from xloader.core.axis import Ints
+from xloader.core.axis import Ints, int_dtype
 from xloader.engine.group_needs import GroupNeeds
 from xloader.engine.overlaps import Chosen, Hits
 
@@ -30,10 +30,15 @@ class Uses:
         self._needs = needs
         self._rows_left = np.array(entry_counts, np.int64)
         self._entries_left = needs.num_entries()
-        self._function = find_function("xloader_count_rows", _ARGUMENTS, keeps_lock=True)
+        # Of the residences that entries need, 2 ** 31 or more take int64. NumPy counts those.
+        offsets = np.ascontiguousarray(needs.offsets, int_dtype(int(needs.offsets[-1])))
+        self._function = (
+            find_function("xloader_count_rows", _ARGUMENTS, keeps_lock=True)
+            if offsets.dtype == np.int32
+            else None
+        )
         self._most_per_entry = int(np.diff(needs.offsets).max(initial=0))
         self._over = np.zeros(0, np.int64)
-        offsets = np.ascontiguousarray(needs.offsets, np.int64)
         self._counted = (self._rows_left, offsets, needs.members, self._entries_left)
         self._addresses = [address_of(array) for array in self._counted]
 

@@ -33,14 +33,11 @@ from xloader.core.axis import Axis, Ints, int_dtype
 from xloader.core.boxed_windows import BoxedWindows
 from xloader.core.boxes import Boxes
 from xloader.core.footprint import Footprint
+from xloader.core.sorting import digit_order, is_first
 from xloader.core.subset import count_occurrences
 from xloader.core.windows import Windows
 from xloader.order.tiles import Tiles
 
-# NumPy sorts 16-bit integers by counting.
-_DIGIT_BITS = 16
-_FEW_KEYS = 1000
-"""Number of floats below which sorting them at once is faster."""
 _PIECE_SIZE = 1 << 16
 """Number of pieces that are made in one call: the arrays for them fit a core's cache."""
 
@@ -403,93 +400,3 @@ def _find_touches(
 
 def _along(values: Ints, dim: int, num_dims: int) -> Ints:
     return values.reshape([-1 if d == dim else 1 for d in range(num_dims)])
-
-
-def digit_order(keys: Ints, bound: int) -> NDArray[np.intp]:
-    """Stable sorting order of integers from 0 on.
-
-    Parameters
-    ----------
-    keys : numpy.ndarray of int, shape (n,)
-        Integers in ``[0, bound)``.
-    bound : int
-        Upper bound of the keys, excluded.
-
-    Returns
-    -------
-    numpy.ndarray of int, shape (n,)
-        The same as ``np.argsort(keys, kind="stable")``.
-
-    Examples
-    --------
-    >>> digit_order(np.array([70_000, 3, 70_000, 0]), 70_001).tolist()
-    [3, 1, 0, 2]
-    """
-    if bound <= 1 << _DIGIT_BITS:
-        return np.argsort(keys.astype(np.uint16), kind="stable")
-    # With its index as the lower part of each key, keys are sorted without being moved.
-    shift = len(keys).bit_length()
-    line = keys.astype(np.int64) << shift
-    line |= np.arange(len(keys))
-    line.sort()
-    line &= (1 << shift) - 1
-    return line
-
-
-def spread_order(keys: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Stable sorting order of finite floats, fast if they are spread about evenly.
-
-    Returns
-    -------
-    numpy.ndarray of int, shape (n,)
-        The same as ``np.argsort(keys, kind="stable")``.
-
-    Examples
-    --------
-    >>> spread_order(np.array([0.5, 0.25, 0.5, 0.0])).tolist()
-    [3, 1, 0, 2]
-    """
-    if len(keys) < _FEW_KEYS:
-        return np.argsort(keys, kind="stable")
-    first = keys.min()
-    span = keys.max() - first
-    if span == 0:
-        return np.arange(len(keys))
-    # Sorting by one rounded digit first gives nearly the final order, which then sorts fast.
-    digits = (keys - first) / span * ((1 << _DIGIT_BITS) - 1)
-    nearly = np.argsort(digits.astype(np.uint16), kind="stable")
-    return nearly[np.argsort(keys[nearly], kind="stable")]
-
-
-def is_first(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether each of some sorted values is the first of those equal to it.
-
-    Examples
-    --------
-    >>> is_first(np.array([4, 4, 7])).tolist()
-    [True, False, True]
-    """
-    found = np.empty(len(values), np.bool_)
-    found[:1] = True
-    np.not_equal(values[1:], values[:-1], out=found[1:])
-    return found
-
-
-def distinct_near(entries: Ints) -> tuple[Ints, Ints]:
-    """Distinct entries in ascending order, and the index of each entry among them.
-
-    If the entries are close together, the first array is the whole range between them.
-
-    Examples
-    --------
-    >>> distinct, which = distinct_near(np.array([7, 9, 7]))
-    >>> distinct.tolist(), distinct[which].tolist()
-    ([7, 8, 9], [7, 9, 7])
-    """
-    first = int(entries.min()) if len(entries) else 0
-    num_near = int(entries.max(initial=0)) + 1 - first
-    if num_near <= len(entries):
-        # Entries under way are close together, and a range of them needs no sort.
-        return np.arange(first, first + num_near), entries - first
-    distinct, which = np.unique(entries, return_inverse=True)
-    return distinct, which

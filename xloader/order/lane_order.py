@@ -32,8 +32,9 @@ from xloader.core.axis import Ints, int_dtype
 from xloader.core.boxes import Boxes
 from xloader.core.counter_rng import bijection, draw
 from xloader.core.footprint import expand_ranges
+from xloader.core.sorting import digit_order, distinct_near, spread_order
 from xloader.core.windows import Windows
-from xloader.order.cohorts import Cohorts, digit_order, distinct_near, spread_order
+from xloader.order.cohorts import Cohorts
 
 PHASE_STEPS = 1 << 20
 """Phases are multiples of 1 / PHASE_STEPS, which floating-point numbers hold exactly."""

@@ -8,7 +8,8 @@ import numpy as np
 
 from xloader.core.axis import Ints
 from xloader.core.counter_rng import Words, draw, draw_below, permutation
-from xloader.order.cohorts import Cohorts, is_first
+from xloader.core.sorting import is_first
+from xloader.order.cohorts import Cohorts
 
 # Each use of random numbers has its own constant, so that no two uses draw the same ones.
 RUN_OFFSETS, RUN_ORDER, RUN_TURNS = range(3)

@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, draw
+from xloader.core.sorting import digit_order
 from xloader.core.windows import Windows
 from xloader.errors import OptionError
-from xloader.order.cohorts import Cohorts, digit_order
+from xloader.order.cohorts import Cohorts
 from xloader.order.intervals import intervals
 from xloader.order.lane_order import PHASE_STEPS, LaneOrder, lane_part
 from xloader.order.lane_spans import SubLanes

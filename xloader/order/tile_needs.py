@@ -15,7 +15,8 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.core.boxes import Boxes
 from xloader.core.footprint import Footprint, Group
-from xloader.order.cohorts import Cohorts, is_first
+from xloader.core.sorting import is_first
+from xloader.order.cohorts import Cohorts
 
 _PIECE_SIZE = 1 << 16
 """Number of pieces whose needs are found in one call: the arrays for them fit a core's cache."""

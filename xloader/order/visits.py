@@ -23,7 +23,8 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, draw, permutation
 from xloader.core.footprint import expand_ranges
-from xloader.order.cohorts import Cohorts, digit_order, is_first
+from xloader.core.sorting import digit_order, is_first
+from xloader.order.cohorts import Cohorts
 from xloader.order.runs import RUN_ORDER, RUN_TURNS, gaps_between, lay_out
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from xloader.core.axis import Axis, Ints
 from xloader.core.counter_rng import derive_key, draw_below
 from xloader.core.footprint import Footprint
-from xloader.order.cohorts import cut_cohorts, distinct_near, leading_axis
+from xloader.core.sorting import distinct_near
+from xloader.order.cohorts import cut_cohorts, leading_axis
 from xloader.order.places import take_places
 from xloader.order.protocol import AnyOrder
 

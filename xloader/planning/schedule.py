@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints, int_dtype
 from xloader.core.footprint import Footprint, Group
-from xloader.order.cohorts import digit_order
+from xloader.core.sorting import digit_order
 from xloader.order.protocol import Entries
 from xloader.planning.stays import BlockUses, Stays, find_stays
 from xloader.planning.variable_figures import GroupReads

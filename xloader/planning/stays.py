@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints, int_dtype
 from xloader.core.footprint import Footprint, Group
+from xloader.core.sorting import sort_integers
 from xloader.order.protocol import Entries
 
 _PIECE_SIZE: Final = 1 << 15
@@ -135,7 +136,8 @@ def _sorted_places(
     A place is a block and a slot as one number, block first.
     """
     length_bits = int((last_slot - uses.first_slot).max(initial=0)).bit_length()
-    is_short = uses.group.num_blocks.bit_length() + slot_bits + length_bits <= _MOST_BITS
+    num_bits = uses.group.num_blocks.bit_length() + slot_bits + length_bits
+    is_short = num_bits <= _MOST_BITS
     # With its length as the lowest part, a pair is sorted without being moved.
     shift = length_bits if is_short else 0
     parts, lengths = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
@@ -150,7 +152,7 @@ def _sorted_places(
     pairs = np.concatenate(parts)
     del parts
     if is_short:
-        pairs.sort()
+        sort_integers(pairs, num_bits)
     else:
         line = np.argsort(pairs, kind="stable")
         pairs, all_lengths = pairs[line], np.concatenate(lengths)[line]

@@ -1,0 +1,48 @@
+"""Sorted integers and floats, with and without the compiled library."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xloader.core import sorting
+from xloader.core.sorting import digit_order, sort_integers, spread_order
+
+
+@pytest.fixture(params=["compiled", "numpy"], autouse=True)
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "numpy":
+        monkeypatch.setattr(sorting, "find_function", lambda *_: None)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1999, 2000, 70_001])
+@pytest.mark.parametrize("num_bits", [1, 11, 12, 22, 23, 40, 63])
+def test_integers_are_sorted_in_place(size: int, num_bits: int) -> None:
+    values = np.random.default_rng(size).integers(0, 1 << num_bits, size)
+    values[size // 2 :: 3] = (1 << num_bits) - 1
+    expected = np.sort(values)
+    sort_integers(values, num_bits)
+    np.testing.assert_array_equal(values, expected)
+
+
+@pytest.mark.parametrize("bound", [1, 2, 300, 1 << 16, (1 << 16) + 1, 1 << 20, 1 << 40])
+@pytest.mark.parametrize("size", [0, 1, 63, 5000])
+def test_orders_by_digits_are_stable_orders(size: int, bound: int) -> None:
+    keys = np.random.default_rng(size).integers(0, bound, size)
+    keys[size // 2 :: 3] = bound - 1
+    np.testing.assert_array_equal(digit_order(keys, bound), np.argsort(keys, kind="stable"))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        np.zeros(5000),
+        np.random.default_rng(0).random(5000),
+        np.random.default_rng(1).integers(0, 50, 5000) / 7 + 1e6,
+        np.nextafter(1.0, 2.0) - 0.5 * (np.arange(5000) % 2) * np.finfo(float).eps,
+        np.geomspace(5e-324, 1e300, 5000)[::-1],
+        np.arange(20.0)[::-1],
+    ],
+)
+def test_orders_of_fractions_are_stable_orders(keys: np.ndarray) -> None:
+    np.testing.assert_array_equal(spread_order(keys), np.argsort(keys, kind="stable"))
