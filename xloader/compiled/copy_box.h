@@ -281,6 +281,10 @@ static void copy_box(
     }
     const int is_short = inner->from == size_from && inner->to == size_to &&
                          inner->count * size_from <= SHORT_LINE;
+    if (num == 1 && is_short && conversion == SAME) {
+        copy_short(source, target, inner->count * size_from);
+        return;
+    }
     int64_t num_lines = 1;
     for (int64_t i = 0; i < num - 1; i++)
         num_lines *= loops[i].count;

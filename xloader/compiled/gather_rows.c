@@ -11,24 +11,20 @@
 
 #define CACHE_LINE 64
 
-/* How many hits ahead of the copy their memory is asked for, and the most cache lines of a hit. The
-   processor foresees larger parts by itself. Parts of 24 numbers that lie 400 bytes apart took 0.8 to
-   1.0 ms for 4096 rows, and 1.1 to 1.3 ms without. */
-#define NUM_AHEAD 2
+/* Hits of at most so many cache lines are asked for NUM_AHEAD hits before they are copied: series of
+   24 numbers that lie side by side took two thirds of the time. Larger ones would drive each other
+   out of the cache. Those of up to MOST_LINES are asked for SHORTLY_AHEAD, and the processor foresees
+   still larger ones by itself. */
+#define FEW_LINES 8
+#define NUM_AHEAD 8
 #define MOST_LINES 64
+#define SHORTLY_AHEAD 2
 
 #if defined(__GNUC__)
 #define ASK_FOR(place) __builtin_prefetch(place)
 #else
 #define ASK_FOR(place) ((void)(place))
 #endif
-
-typedef struct {
-    Loop loops[MOST_LOOPS];
-    int64_t num;
-    const char *from;
-    char *to;
-} Box;
 
 typedef struct {
     const int64_t *layout, *hits, *addresses, *chosen;
@@ -38,47 +34,119 @@ typedef struct {
     const char *table;
 } Task;
 
-/* Finds what a hit copies, and whereto. */
-static void find_box(const Task *task, int64_t number, Box *box) {
+/* A windowed dimension: the numbers of each hit along it, the bytes between neighbours, and what the
+   last hit took. */
+typedef struct {
+    const int64_t *los, *sizes, *begins, *extents;
+    int64_t from, to, size, extent;
+} Span;
+
+/* What a hit copies, wherever that lies. Successive hits mostly have the same shape. */
+typedef struct {
+    Span spans[MOST_LOOPS];
+    Loop loops[MOST_LOOPS];
+    int64_t num_spans, num, ahead;
+} Shape;
+
+typedef struct {
+    Loop loops[MOST_LOOPS];
+    int64_t num, ahead;
+    const char *from;
+    char *to;
+} Box;
+
+/* Lists the windowed dimensions, the innermost first. No hit has been seen yet. */
+static void begin_shape(const Task *task, Shape *shape) {
+    const int64_t num_dims = task->layout[3], num_outer = task->layout[4];
+    const int64_t num_axes = task->layout[5], column = task->row_size;
+    const int64_t *axes = task->layout + 7 + 2 * num_outer;
+    shape->num_spans = 0;
+    shape->num = -1;
+    for (int64_t axis = num_axes - 1; axis >= 0; axis--) {
+        const int64_t dim = axes[4 * axis];
+        if (dim < 0)
+            continue;
+        const int64_t *los = task->hits + (3 + dim) * column;
+        shape->spans[shape->num_spans++] = (Span){
+            .los = los,
+            .sizes = los + num_dims * column,
+            .begins = los + 2 * num_dims * column,
+            .extents = los + 3 * num_dims * column,
+            .to = axes[4 * axis + 3],
+        };
+    }
+}
+
+/* The bytes between the cache lines of the innermost loop that are asked for. */
+static int64_t hop_of(const Loop *inner) {
+    return inner->from < CACHE_LINE ? CACHE_LINE : inner->from;
+}
+
+/* The cache lines that some loops go through in the source. */
+static int64_t count_lines(const Loop *loops, int64_t num, int64_t size_from) {
+    if (!num)
+        return 0;
+    const Loop *inner = &loops[num - 1];
+    int64_t num_lines = 1 + ((inner->count - 1) * inner->from + size_from - 1) / hop_of(inner);
+    for (int64_t i = 0; i < num - 1; i++)
+        num_lines *= loops[i].count;
+    return num_lines;
+}
+
+/* Finds the loops of a shape, from the sizes and extents of its dimensions. */
+static void find_loops(const Task *task, Shape *shape) {
     const int64_t *layout = task->layout;
     const int64_t size_from = layout[1], size_to = layout[2];
-    const int64_t num_dims = layout[3], num_outer = layout[4], num_axes = layout[5];
-    const int64_t row_stride = layout[6], row_size = task->row_size;
+    const int64_t num_outer = layout[4], num_axes = layout[5];
     const int64_t *outer = layout + 7;
     const int64_t *axes = outer + 2 * num_outer;
-    const int64_t *los = task->hits + 3 * row_size, *sizes = los + num_dims * row_size;
-    const int64_t *begins = sizes + num_dims * row_size, *extents = begins + num_dims * row_size;
-    const int64_t hit = task->chosen ? task->chosen[number] : task->first + number;
-    const char *from = (const char *)(intptr_t)task->addresses[task->slots[hit]];
-    char *to = task->target + (task->hits[hit] - task->shift) * row_stride;
+    Loop *loops = shape->loops;
+    Span *span = shape->spans;
     int64_t stride = size_from;
     for (int64_t axis = num_axes - 1; axis >= 0; axis--) {
         const int64_t dim = axes[4 * axis], step = axes[4 * axis + 1];
-        const int64_t to_stride = axes[4 * axis + 3];
-        Loop *loop = &box->loops[num_outer + axis];
-        loop->to = to_stride;
-        loop->from = stride * step;
-        if (dim < 0) {
-            loop->count = axes[4 * axis + 2];
-            stride *= loop->count;
-            continue;
+        int64_t count = axes[4 * axis + 2], extent = count;
+        if (dim >= 0) {
+            span->from = stride;
+            count = span->size;
+            extent = span->extent;
+            span++;
         }
-        const int64_t at = dim * row_size + hit;
-        loop->count = sizes[at];
-        from += begins[at] * stride;
-        to += los[at] * to_stride;
-        stride *= extents[at];
+        loops[num_outer + axis] = (Loop){count, stride * step, axes[4 * axis + 3]};
+        stride *= extent;
     }
-    for (int64_t i = 0; i < num_outer; i++) {
-        box->loops[i].count = outer[2 * i];
-        /* The first of these goes over variables, which follow each other in the block. Along
-           the others one value fills several elements. */
-        box->loops[i].from = i ? 0 : stride;
-        box->loops[i].to = outer[2 * i + 1];
+    /* The first of these goes over variables, which follow each other in the block. Along the
+       others one value fills several elements. */
+    for (int64_t i = 0; i < num_outer; i++)
+        loops[i] = (Loop){outer[2 * i], i ? 0 : stride, outer[2 * i + 1]};
+    shape->num = simplify(loops, num_outer + num_axes, size_from, size_to);
+    const int64_t num_lines = count_lines(loops, shape->num, size_from);
+    shape->ahead = num_lines <= FEW_LINES ? NUM_AHEAD : num_lines <= MOST_LINES ? SHORTLY_AHEAD : 0;
+}
+
+/* Finds what a hit copies, and whereto. */
+static void find_box(const Task *task, int64_t number, Shape *shape, Box *box) {
+    const int64_t hit = task->chosen ? task->chosen[number] : task->first + number;
+    int64_t is_new = shape->num < 0;
+    for (int64_t i = 0; i < shape->num_spans; i++) {
+        Span *span = &shape->spans[i];
+        is_new |= span->sizes[hit] != span->size || span->extents[hit] != span->extent;
+        span->size = span->sizes[hit];
+        span->extent = span->extents[hit];
     }
-    box->num = simplify(box->loops, num_outer + num_axes, size_from, size_to);
-    box->from = from;
-    box->to = to;
+    if (is_new)
+        find_loops(task, shape);
+    box->from = (const char *)(intptr_t)task->addresses[task->slots[hit]];
+    box->to = task->target + (task->hits[hit] - task->shift) * task->layout[6];
+    for (int64_t i = 0; i < shape->num_spans; i++) {
+        const Span *span = &shape->spans[i];
+        box->from += span->begins[hit] * span->from;
+        box->to += span->los[hit] * span->to;
+    }
+    box->num = shape->num;
+    box->ahead = shape->ahead;
+    for (int64_t i = 0; i < shape->num; i++)
+        box->loops[i] = shape->loops[i];
 }
 
 /* Asks for the memory that a hit copies, so that it comes while other hits are copied. */
@@ -86,13 +154,7 @@ static void ask_for_box(const Box *box, int64_t size_from) {
     if (!box->num)
         return;
     const Loop *inner = &box->loops[box->num - 1];
-    const int64_t extent = (inner->count - 1) * inner->from + size_from;
-    const int64_t hop = inner->from < CACHE_LINE ? CACHE_LINE : inner->from;
-    int64_t num_lines = 1 + (extent - 1) / hop;
-    for (int64_t i = 0; i < box->num - 1; i++)
-        num_lines *= box->loops[i].count;
-    if (num_lines > MOST_LINES)
-        return;
+    const int64_t extent = (inner->count - 1) * inner->from + size_from, hop = hop_of(inner);
     int64_t at[MOST_LOOPS];
     for (int64_t i = 0; i < box->num - 1; i++)
         at[i] = 0;
@@ -108,16 +170,25 @@ static void ask_for_box(const Box *box, int64_t size_from) {
 static void gather(const Task *task, int64_t begin, int64_t end) {
     const int64_t *layout = task->layout;
     const int64_t conversion = layout[0], size_from = layout[1], size_to = layout[2];
+    Shape shape;
     Box boxes[NUM_AHEAD + 1];
-    for (int64_t ahead = begin; ahead < end + NUM_AHEAD; ahead++) {
-        if (ahead < end) {
-            Box *box = &boxes[ahead % (NUM_AHEAD + 1)];
-            find_box(task, ahead, box);
-            ask_for_box(box, size_from);
+    begin_shape(task, &shape);
+    for (int64_t number = begin - NUM_AHEAD; number < end; number++) {
+        const int64_t later = number + NUM_AHEAD, soon = number + SHORTLY_AHEAD;
+        if (later < end) {
+            Box *box = &boxes[later % (NUM_AHEAD + 1)];
+            find_box(task, later, &shape, box);
+            if (box->ahead == NUM_AHEAD)
+                ask_for_box(box, size_from);
         }
-        if (ahead < begin + NUM_AHEAD)
+        if (soon >= begin && soon < end) {
+            const Box *box = &boxes[soon % (NUM_AHEAD + 1)];
+            if (box->ahead == SHORTLY_AHEAD)
+                ask_for_box(box, size_from);
+        }
+        if (number < begin)
             continue;
-        const Box *box = &boxes[(ahead - NUM_AHEAD) % (NUM_AHEAD + 1)];
+        const Box *box = &boxes[number % (NUM_AHEAD + 1)];
         if (box->num)
             copy_box(
                 conversion, box->loops, box->num, box->from, box->to, size_from, size_to,
@@ -144,8 +215,10 @@ static void gather_some(void *context) {
 
 /* The number of hits whose copies are worth a helper, by the size of the first. */
 static int64_t count_per_part(const Task *task) {
+    Shape shape;
     Box box;
-    find_box(task, 0, &box);
+    begin_shape(task, &shape);
+    find_box(task, 0, &shape, &box);
     int64_t nbytes = task->layout[2];
     for (int64_t i = 0; i < box.num; i++)
         nbytes *= box.loops[i].count;

@@ -393,6 +393,8 @@ class Run:
             return "own", None
         if task := self._open_batches.next_finish():
             return "finish", task
+        if len(self._threads) > 1 and self._walks.is_urgent():
+            return "own", self._walks.begin()
         if self._open_batches.has_gather:
             is_shared = not self._block_loads.has_task()
             return "own", self._open_batches.next_gather(is_shared=is_shared)

@@ -68,6 +68,15 @@ class Walks:
         is_short = self._block_loads.is_idle or self._block_loads.can_fetch
         return is_short and self._open_batches.num_unopened_rows < _MOST_ROWS_AHEAD
 
+    def is_urgent(self) -> bool:
+        """Whether a worker should walk before it gathers, if there are others.
+
+        Only one walks at a time. The others would soon wait for it where neither blocks nor rows
+        are left.
+        """
+        is_short = self._block_loads.is_idle and not self._open_batches.num_unopened
+        return is_short and self.is_due()
+
     def begin(self) -> Task:
         """A task for the calling worker that walks."""
         self._is_under_way = True
