@@ -281,6 +281,7 @@ static void copy_box(
     }
     const int is_short = inner->from == size_from && inner->to == size_to &&
                          inner->count * size_from <= SHORT_LINE;
+    /* A single short line, as of a pixel's series, needs no places. */
     if (num == 1 && is_short && conversion == SAME) {
         copy_short(source, target, inner->count * size_from);
         return;

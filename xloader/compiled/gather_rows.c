@@ -11,10 +11,10 @@
 
 #define CACHE_LINE 64
 
-/* Hits of at most so many cache lines are asked for NUM_AHEAD hits before they are copied: series of
-   24 numbers that lie side by side took two thirds of the time. Larger ones would drive each other
-   out of the cache. Those of up to MOST_LINES are asked for SHORTLY_AHEAD, and the processor foresees
-   still larger ones by itself. */
+/* The memory of hits of at most FEW_LINES cache lines is asked for NUM_AHEAD hits before they are
+   copied: series of 24 numbers that lie side by side took two thirds of the time of two hits ahead.
+   Larger hits would drive each other out of the cache. Those of up to MOST_LINES are asked for
+   SHORTLY_AHEAD, and the processor foresees still larger ones by itself. */
 #define FEW_LINES 8
 #define NUM_AHEAD 8
 #define MOST_LINES 64
@@ -34,14 +34,15 @@ typedef struct {
     const char *table;
 } Task;
 
-/* A windowed dimension: the numbers of each hit along it, the bytes between neighbours, and what the
-   last hit took. */
+/* A windowed dimension: the columns of hits along it, the bytes between neighbours in block and batch,
+   and the size and extent of the last hit. */
 typedef struct {
     const int64_t *los, *sizes, *begins, *extents;
     int64_t from, to, size, extent;
 } Span;
 
-/* What a hit copies, wherever that lies. Successive hits mostly have the same shape. */
+/* What a hit copies, wherever that lies. Successive hits mostly have the same shape. Its memory is
+   asked for `ahead` hits before the copy, or never if that is 0. */
 typedef struct {
     Span spans[MOST_LOOPS];
     Loop loops[MOST_LOOPS];

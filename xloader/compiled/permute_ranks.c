@@ -5,6 +5,8 @@
 
 #define NUM_ROUNDS 12
 #define MOST_LANES 16
+
+/* All of `permute` is compiled once more for AVX-512. */
 #define INLINE static inline __attribute__((always_inline))
 
 static const uint64_t GOLDEN = 0x9E3779B97F4A7C15u;
@@ -30,20 +32,20 @@ INLINE uint64_t row_of(uint64_t value, uint64_t num_columns) {
     return value / num_columns;
 }
 
-/* Permutes `most` ranks side by side: each round waits for the one before it, so the processor has
-   time for several. */
+/* Permutes `num_lanes` ranks side by side: each round waits for the one before it, so the processor
+   has time for several. */
 INLINE int64_t permute(
-    const int64_t most, const uint64_t *round_keys, const uint64_t *bounds,
+    const int64_t num_lanes, const uint64_t *round_keys, const uint64_t *bounds,
     const uint64_t *num_rows, const uint64_t *num_columns, const int64_t *which, int64_t num,
     uint64_t *values) {
     uint64_t rows[MOST_LANES], columns[MOST_LANES];
     uint64_t rows_sizes[MOST_LANES], columns_sizes[MOST_LANES], keys[NUM_ROUNDS][MOST_LANES];
-    for (int64_t begin = 0; begin < num; begin += most) {
+    for (int64_t begin = 0; begin < num; begin += num_lanes) {
         const int64_t left = num - begin;
-        const int64_t num_lanes = left < most ? left : most;
-        for (int64_t lane = 0; lane < most; lane++) {
+        const int64_t num_used = left < num_lanes ? left : num_lanes;
+        for (int64_t lane = 0; lane < num_lanes; lane++) {
             /* Lanes without a rank repeat the last one. */
-            const int64_t at = begin + (lane < num_lanes ? lane : num_lanes - 1);
+            const int64_t at = begin + (lane < num_used ? lane : num_used - 1);
             const int64_t own = which[at];
             for (int64_t i = 0; i < NUM_ROUNDS; i++)
                 keys[i][lane] = round_keys[NUM_ROUNDS * own + i];
@@ -52,17 +54,18 @@ INLINE int64_t permute(
             rows[lane] = row_of(values[at], num_columns[own]);
             columns[lane] = values[at] - rows[lane] * num_columns[own];
         }
+        /* Until all ranks are within their bounds. Those that are go on, and are not looked at. */
         int64_t is_outside = 1;
         for (int64_t turn = 0; is_outside; turn++) {
             is_outside = 0;
             for (int64_t i = 0; i < NUM_ROUNDS; i += 2)
-                for (int64_t lane = 0; lane < most; lane++) {
+                for (int64_t lane = 0; lane < num_lanes; lane++) {
                     rows[lane] =
                         shifted(rows[lane], columns[lane], rows_sizes[lane], keys[i][lane]);
                     columns[lane] = shifted(
                         columns[lane], rows[lane], columns_sizes[lane], keys[i + 1][lane]);
                 }
-            for (int64_t lane = 0; lane < num_lanes; lane++) {
+            for (int64_t lane = 0; lane < num_used; lane++) {
                 const int64_t at = begin + lane, own = which[at];
                 if (turn && values[at] < bounds[own])
                     continue;

@@ -1,7 +1,7 @@
 """Sorting of many integers and floats, and what is found in sorted ones.
 
-Integers of a known bound are sorted by their digits, without comparing them: a million take 10 ms,
-where NumPy's sort takes 50 ms. `sort_integers` and `digit_order` call a compiled function for it.
+Integers of a known bound are sorted by their digits, without comparing them: millions take a
+fraction of the time of NumPy's sort. `sort_integers` calls a compiled function for it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from xloader.core.axis import Ints
 # NumPy sorts 16-bit integers by counting.
 _DIGIT_BITS = 16
 _FEW_INTEGERS = 2000
+"""Number of integers below which NumPy's sort is faster."""
 _FEW_KEYS = 1000
-"""Numbers of integers and of floats below which NumPy's sort is faster."""
+"""Number of floats below which sorting them at once is faster."""
 
-_ARGUMENTS: Final = (ADDRESS, ADDRESS, NUMBER, NUMBER)
+_ARGUMENTS: Final = (ADDRESS, ADDRESS, NUMBER, NUMBER, NUMBER)
 
 
-def sort_integers(values: Ints, num_bits: int) -> None:
+def sort_integers(values: Ints, num_bits: int, sorted_bits: int = 0) -> None:
     """Sort integers from 0 on, in place.
 
     Parameters
@@ -32,6 +33,8 @@ def sort_integers(values: Ints, num_bits: int) -> None:
         Integers in ``[0, 2 ** num_bits)``, without gaps in memory.
     num_bits : int
         Bits of the largest integer; at most 63.
+    sorted_bits : int
+        Number of the lowest bits by which the integers are sorted already. These take no time.
 
     Examples
     --------
@@ -44,8 +47,10 @@ def sort_integers(values: Ints, num_bits: int) -> None:
     if sort is None or len(values) < _FEW_INTEGERS:
         values.sort()
         return
+    assert values.dtype == np.int64
+    assert values.flags.c_contiguous
     scratch = np.empty_like(values)
-    sort(address_of(values), address_of(scratch), len(values), num_bits)
+    sort(address_of(values), address_of(scratch), len(values), sorted_bits, num_bits)
 
 
 def digit_order(keys: Ints, bound: int) -> NDArray[np.intp]:
@@ -56,7 +61,7 @@ def digit_order(keys: Ints, bound: int) -> NDArray[np.intp]:
     keys : numpy.ndarray of int, shape (n,)
         Integers in ``[0, bound)``.
     bound : int
-        Upper bound of the keys, excluded.
+        Upper bound of the keys, excluded. ``n`` and it together take at most 63 bits.
 
     Returns
     -------
@@ -74,7 +79,7 @@ def digit_order(keys: Ints, bound: int) -> NDArray[np.intp]:
     shift = len(keys).bit_length()
     line = keys.astype(np.int64) << shift
     line |= np.arange(len(keys))
-    sort_integers(line, shift + bound.bit_length())
+    sort_integers(line, shift + (bound - 1).bit_length(), sorted_bits=shift)
     line &= (1 << shift) - 1
     return line
 

@@ -1,4 +1,4 @@
-"""Pools of reusable memory for decoded chunks and for batches.
+"""Pools of reusable memory for decoded chunks, for batches, and for what is known of their rows.
 
 Memory is reused because touching fresh pages for the first time takes as long as decoding into
 them. Where batches go to a device, another `BatchMemory` than this file's pool holds them: memory
@@ -127,13 +127,35 @@ MakeMemory = Callable[[Sequence[ArrayKind], int], BatchMemory]
 """Makes the memory for a number of batches under way at a time, from the kinds of their arrays."""
 
 
+class LeasedPool:
+    """A pool of buffers that come back by themselves, when no array refers to them any more.
+
+    There is no limit on the buffers in use, and nothing waits for a buffer. It is thread-safe.
+
+    Parameters
+    ----------
+    num_free : int
+        How many free buffers of one size are kept. Others are released.
+    """
+
+    def __init__(self, num_free: int) -> None:
+        # No lock: a garbage collection may end a lease while this thread already holds the lock.
+        self._free: defaultdict[int, deque[Lease]] = defaultdict(lambda: deque(maxlen=num_free))
+
+    def take(self, nbytes: int) -> Buffer:
+        """An uninitialised buffer of `nbytes` bytes, a free one of that size if there is one."""
+        free = self._free[nbytes]
+        try:
+            buffer = free.pop().buffer
+        except IndexError:
+            buffer = allocate(nbytes)
+        return leased(buffer, free)
+
+
 class BatchPool:
-    """A pool of buffers for batches. A buffer comes back when no array refers to it any more.
+    """A pool of buffers for batches. The batches of a tray count as one.
 
-    The batches of a tray count as one.
-
-    There is no limit on the buffers in use. A user who keeps batches gets newly allocated ones, and
-    nothing waits for a buffer.
+    A user who keeps batches gets newly allocated ones.
 
     Parameters
     ----------
@@ -146,9 +168,8 @@ class BatchPool:
     def __init__(self, kinds: Sequence[ArrayKind], num_batches: int) -> None:
         self._batch_nbytes = sum(kind.nbytes for kind in kinds)
         alike = Counter(kind.nbytes for kind in kinds)
-        # No lock: a garbage collection may end a lease while this thread already holds the lock.
-        self._free: dict[int, deque[Lease]] = {
-            nbytes: deque(maxlen=num_arrays * num_batches) for nbytes, num_arrays in alike.items()
+        self._pools = {
+            nbytes: LeasedPool(num_arrays * num_batches) for nbytes, num_arrays in alike.items()
         }
 
     def has_room(self) -> bool:
@@ -165,12 +186,8 @@ class BatchPool:
         return num_batches * self._batch_nbytes
 
     def _take(self, kind: ArrayKind) -> NDArray[Any]:
-        free = self._free[kind.nbytes]
-        try:
-            buffer = free.pop().buffer
-        except IndexError:
-            buffer = allocate(kind.nbytes)
-        return leased(buffer, free).view(kind.dtype).reshape(kind.shape)
+        buffer = self._pools[kind.nbytes].take(kind.nbytes)
+        return buffer.view(kind.dtype).reshape(kind.shape)
 
 
 class Lease(weakref.ref[Any]):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.axis import Ints
+from xloader.core.axis import Ints, int_dtype
 from xloader.core.footprint import Group, expand_ranges
 from xloader.planning.epoch import Lane
 
@@ -66,7 +66,8 @@ class GroupNeeds:
     ----------
     blocks : numpy.ndarray of int64, shape (num_residences,)
         The block of each residence.
-    offsets, members : numpy.ndarray of int64, and of int32 unless blocks stay in memory
+    offsets : numpy.ndarray of int32, or of int64 if it has more than 2 ** 31 members
+    members : numpy.ndarray of int32, or of int64 if blocks stay in memory
         Entry ``e`` needs the residences ``members[offsets[e]:offsets[e + 1]]``.
     """
 
@@ -81,7 +82,7 @@ class GroupNeeds:
         self.offsets = own[0].offsets
         if len(own) > 1:
             offsets = joined([r.offsets[:-1] for r in own], ends)
-            self.offsets = np.append(offsets, ends[-1])
+            self.offsets = np.append(offsets, ends[-1]).astype(int_dtype(int(ends[-1])))
         if is_resident:
             self.members = joined([r.block[r.members] for r in own])
             self.blocks: Ints = np.arange(group.num_blocks)

@@ -11,6 +11,7 @@ Along one dimension, the window of a row against a block::
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,7 @@ from xloader.core.demand import Access
 from xloader.core.footprint import Group, expand_ranges
 from xloader.core.line import fold_blocks
 from xloader.core.row_numbers import number_rows
+from xloader.engine.buffers import LeasedPool
 
 _NUM_COLUMNS = 3
 """Rows of a table of hits before those of single dimensions."""
@@ -155,7 +157,9 @@ class Hits:
         return self.table[first : first + num_dims]
 
 
-def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
+def find_hits(
+    group: Group, access: Access, firsts: Ints, pool: LeasedPool | None = None
+) -> tuple[Hits, Ints]:
     """Find the parts of a group's blocks that rows take.
 
     Where windows wrap, a row may take two parts of one block: its end and its begin. These are two
@@ -169,6 +173,8 @@ def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
         Per windowed dimension, ``(first, step, count)`` in elements from the window's first one.
     firsts : numpy.ndarray of int64, shape (n, num_dims)
         Per row, the first element of its window.
+    pool : LeasedPool, optional
+        Gives memory for the table of hits; by default it is newly allocated.
 
     Returns
     -------
@@ -188,10 +194,19 @@ def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
     while size > room:
         # Columns a power of two apart would share few lines of the processor's cache.
         room = size + _SPARE
-        table = np.empty((_NUM_COLUMNS + 4 * len(access), room), np.int64)
+        table = _empty((_NUM_COLUMNS + 4 * len(access), room), pool)
         size = function(*given, address_of(table), room)
+        # Tables of more hits differ in size, so that none could be used again.
+        pool = None
     hits = Hits(table[:, :size])
     return hits, fold_blocks(hits.residences, group.lines)
+
+
+def _empty(shape: tuple[int, int], pool: LeasedPool | None) -> Ints:
+    """An uninitialised array of int64."""
+    if pool is None:
+        return np.empty(shape, np.int64)
+    return pool.take(math.prod(shape) * np.dtype(np.int64).itemsize).view(np.int64).reshape(shape)
 
 
 def _dims_of(group: Group, access: Access) -> Ints:

@@ -8,7 +8,8 @@
     finish    transform whole batches
     deliver   in order
 
-Each worker does whichever of these tasks is due, and the work nearest to delivery first.
+Each worker does whichever of these tasks is due, and the work nearest to delivery first. But one
+walks first where all else is begun already: the others would soon wait for it.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.core.demand import Access
 from xloader.core.footprint import Footprint
+from xloader.engine.buffers import LeasedPool
 from xloader.engine.group_needs import Begin, GroupNeeds, joined
 from xloader.engine.overlaps import Hits, find_hits
 from xloader.order.step_dealer import Dealer, Dealt
@@ -27,6 +28,9 @@ from xloader.planning.mixing import count_regions
 
 _TASKS_PER_LOOK = 16
 """Tasks that the steps which are found at once are divided among, if steps are small."""
+
+_NUM_FREE_TABLES = 4
+"""Tables of hits whose memory is kept for the next looks. Each takes about 1 MB."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,7 @@ class Walker:
         self.entry_counts = joined([lane.order.count for lane in lanes])
         self._is_begun = np.zeros(len(self.entry_counts), np.bool_)
         self._last_occurrence = 0
+        self._tables = LeasedPool(_NUM_FREE_TABLES)
 
     @property
     def num_at_once(self) -> int:
@@ -238,6 +243,6 @@ class Walker:
     def _hits(self, number: int, entries: Ints, firsts: Ints) -> Iterator[Hits]:
         needs = self.groups[number]
         for access in self._accesses[number]:
-            hits, blocks = find_hits(needs.group, access, firsts)
+            hits, blocks = find_hits(needs.group, access, firsts, self._tables)
             hits.residences[:] = needs.residences_of(entries, hits.rows, blocks)
             yield hits

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
-from xloader.core.axis import Ints, int_dtype
+from xloader.core.axis import Ints
 from xloader.engine.group_needs import GroupNeeds
 from xloader.engine.overlaps import Chosen, Hits
 
@@ -30,16 +30,15 @@ class Uses:
         self._needs = needs
         self._rows_left = np.array(entry_counts, np.int64)
         self._entries_left = needs.num_entries()
-        # Of the residences that entries need, 2 ** 31 or more take int64. NumPy counts those.
-        offsets = np.ascontiguousarray(needs.offsets, int_dtype(int(needs.offsets[-1])))
+        # The function takes int32, as nearly all offsets are. NumPy counts with longer ones.
         self._function = (
             find_function("xloader_count_rows", _ARGUMENTS, keeps_lock=True)
-            if offsets.dtype == np.int32
+            if needs.offsets.dtype == np.int32
             else None
         )
         self._most_per_entry = int(np.diff(needs.offsets).max(initial=0))
         self._over = np.zeros(0, np.int64)
-        self._counted = (self._rows_left, offsets, needs.members, self._entries_left)
+        self._counted = (self._rows_left, needs.offsets, needs.members, self._entries_left)
         self._addresses = [address_of(array) for array in self._counted]
 
     def count_down(self, entries: Ints, hits: Hits, chosen: Chosen, left: Ints | None) -> list[int]:

@@ -69,10 +69,10 @@ class Walks:
         return is_short and self._open_batches.num_unopened_rows < _MOST_ROWS_AHEAD
 
     def is_urgent(self) -> bool:
-        """Whether a worker should walk before it gathers, if there are others.
+        """Whether a worker should walk before it gathers or decodes, if there are others.
 
-        Only one walks at a time. The others would soon wait for it where neither blocks nor rows
-        are left.
+        All trays are open and no block waits for memory or for being fetched. Only one worker walks
+        at a time, and the others would soon wait for it.
         """
         is_short = self._block_loads.is_idle and not self._open_batches.num_unopened
         return is_short and self.is_due()
