@@ -57,21 +57,22 @@ static Part part_of(const Dim *dim, int64_t window, int64_t block) {
     return (Part){low, end - low, first + low * dim->step, extent};
 }
 
-/* Writes the hits of all rows, in order, to columns of `capacity` numbers. Returns how many there are,
-   which may be more than were written. */
+/* Writes the hits of all rows, in order, to columns of `capacity` numbers. `firsts` has a column of
+   `num_rows` numbers for each dimension. Returns how many hits there are, which may be more than were
+   written. */
 EXPORT int64_t xloader_find_hits(
     const Dim *dims, int64_t num_dims, const int64_t *firsts, int64_t num_rows, int64_t *table,
     int64_t capacity) {
     int64_t at[MOST_DIMS], low[MOST_DIMS], high[MOST_DIMS];
     Part parts[MOST_DIMS];
     int64_t num = 0;
-    for (int64_t row = 0; row < num_rows; row++, firsts += num_dims) {
+    for (int64_t row = 0; row < num_rows; row++) {
         for (int64_t d = 0; d < num_dims; d++) {
             const Dim *dim = &dims[d];
             if (!dim->is_there) {
                 low[d] = high[d] = 0;
             } else {
-                const int64_t first = firsts[d] + dim->offset;
+                const int64_t first = firsts[d * num_rows + row] + dim->offset;
                 const int64_t last = first + dim->step * (dim->count - 1);
                 low[d] = high[d] = block_of(dim, first);
                 if (last >= edges_of(dim)[low[d] + 1])
@@ -88,7 +89,7 @@ EXPORT int64_t xloader_find_hits(
                     continue;
                 }
                 if (d >= changed)
-                    parts[d] = part_of(dim, firsts[d], at[d]);
+                    parts[d] = part_of(dim, firsts[d * num_rows + row], at[d]);
                 block = block * dim->num_blocks + at[d];
                 is_hit &= parts[d].size > 0;
                 is_whole &= parts[d].size == dim->count && parts[d].extent == dim->count;

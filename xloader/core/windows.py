@@ -21,7 +21,7 @@ borders, windows are centred on every stride-th element, and so reach beyond bot
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Final, Literal
@@ -273,7 +273,7 @@ class Windows:
             Position of each window along each dimension.
         """
         columns = [self.starts_of(dim, own) for dim, own in enumerate(positions.T)]
-        return np.stack(columns, axis=-1)
+        return _joined(columns)
 
     def num_before(self, dim: int, offsets: Ints) -> Ints:
         """Number of windows along a dimension that start before each offset.
@@ -380,7 +380,7 @@ class Windows:
             above = ids // count
             columns.append(ids - above * count)
             ids = above
-        return np.stack(columns[::-1], axis=-1)
+        return _joined(columns[::-1])
 
     def ids_of(self, positions: Ints) -> Ints:
         """Ids of the windows at ``positions``, shape ``(n, num_dims)``; int64, shape ``(n,)``."""
@@ -388,6 +388,11 @@ class Windows:
         for dim, count in enumerate(self.num_positions):
             ids = ids * count + positions[:, dim]
         return ids
+
+
+def _joined(columns: Sequence[Ints]) -> Ints:
+    """An array of columns, each without gaps in memory: they are made and used one by one."""
+    return np.array(columns).T
 
 
 def _one_nan(pad: Pad | None) -> Pad | None:

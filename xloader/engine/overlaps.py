@@ -187,8 +187,8 @@ def find_hits(
     if function is None or len(access) > _MOST_DIMS:
         return _find_with_numpy(group, access, firsts)
     dims = _dims_of(group, access)
-    firsts = np.ascontiguousarray(firsts, np.int64)
-    given = (address_of(dims), len(access), address_of(firsts), len(firsts))
+    columns = np.ascontiguousarray(firsts.T, np.int64)
+    given = (address_of(dims), len(access), address_of(columns), len(firsts))
     # Mostly a row touches one or two blocks. If there is not enough room, hits are only counted.
     size, room = 2 * len(firsts), -1
     while size > room:
