@@ -26,8 +26,9 @@ from xloader.core.counter_rng import bijection
 from xloader.core.footprint import Group
 from xloader.core.line import Ends
 from xloader.engine import compiled_gather
+from xloader.engine.buffers import LeasedPool
 from xloader.engine.compiled_gather import CompiledCopy
-from xloader.engine.overlaps import find_hits
+from xloader.engine.overlaps import Hits, find_hits
 from xloader.engine.uses import Uses
 from xloader.testing import write_store
 
@@ -288,6 +289,24 @@ def test_hits_are_those_of_numpy(
     np.testing.assert_array_equal(blocks, expected_blocks)
     hits.residences[:] = expected.residences[:] = blocks
     np.testing.assert_array_equal(hits.table, expected.table)
+
+
+def test_memory_of_hits_is_used_again_once_none_is_left() -> None:
+    group = Group((), (Axis(12, 4, range(12)),), (), ("stop",))
+    pool, firsts = LeasedPool(1), np.arange(10)[:, None]
+
+    def part() -> Hits:
+        hits, _ = find_hits(group, ((0, 1, 3),), firsts, pool)
+        return hits.cut(np.array([0, 5, 10]))[1]
+
+    first, second = part(), part()
+    assert not np.shares_memory(first.table, second.table)
+    expected, address = first.table.copy(), first.table.ctypes.data
+    part()
+    np.testing.assert_array_equal(first.table, expected)
+    del second, first
+    # One of the two was kept, and the pool gives it out again.
+    assert part().table.ctypes.data == address
 
 
 def test_rows_are_counted_as_numpy_does() -> None:

@@ -25,7 +25,7 @@ _ARGUMENTS: Final = (ADDRESS, ADDRESS, NUMBER, NUMBER, NUMBER)
 
 
 def sort_integers(values: Ints, num_bits: int, sorted_bits: int = 0) -> None:
-    """Sort integers from 0 on, in place.
+    """Sort integers from 0 on, in place. It needs as much memory again.
 
     Parameters
     ----------

@@ -391,7 +391,7 @@ class Windows:
 
 
 def _joined(columns: Sequence[Ints]) -> Ints:
-    """An array of columns, each without gaps in memory: they are made and used one by one."""
+    """An array of shape ``(n, num_columns)``, each column of which is without gaps in memory."""
     return np.array(columns).T
 
 

@@ -66,8 +66,8 @@ class GroupNeeds:
     ----------
     blocks : numpy.ndarray of int64, shape (num_residences,)
         The block of each residence.
-    offsets : numpy.ndarray of int32, or of int64 if it has more than 2 ** 31 members
-    members : numpy.ndarray of int32, or of int64 if blocks stay in memory
+    offsets : numpy.ndarray of int32, or int64 for 2 ** 31 members or more, shape (num_entries + 1,)
+    members : numpy.ndarray of int32; if blocks stay in memory, int64 for 2 ** 31 blocks or more
         Entry ``e`` needs the residences ``members[offsets[e]:offsets[e + 1]]``.
     """
 

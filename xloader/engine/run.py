@@ -9,7 +9,7 @@
     deliver   in order
 
 Each worker does whichever of these tasks is due, and the work nearest to delivery first. But one
-walks first where all else is begun already: the others would soon wait for it.
+walks first where all batches are open and all blocks have memory: the others would soon wait.
 """
 
 from __future__ import annotations

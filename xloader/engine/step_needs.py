@@ -30,7 +30,8 @@ _TASKS_PER_LOOK = 16
 """Tasks that the steps which are found at once are divided among, if steps are small."""
 
 _NUM_FREE_TABLES = 4
-"""Tables of hits whose memory is kept for the next looks. Each takes about 1 MB."""
+"""Tables of hits whose memory is kept for the next looks, or one for each access if that is more.
+For 4096 rows with three windowed dimensions, each takes 1 MB."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Walker:
         self.entry_counts = joined([lane.order.count for lane in lanes])
         self._is_begun = np.zeros(len(self.entry_counts), np.bool_)
         self._last_occurrence = 0
-        self._tables = LeasedPool(_NUM_FREE_TABLES)
+        self._tables = LeasedPool(max(_NUM_FREE_TABLES, sum(map(len, accesses))))
 
     @property
     def num_at_once(self) -> int:
