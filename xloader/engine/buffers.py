@@ -128,7 +128,7 @@ MakeMemory = Callable[[Sequence[ArrayKind], int], BatchMemory]
 
 
 class LeasedPool:
-    """A pool of buffers that come back by themselves, when no array refers to them any more.
+    """A pool of arrays whose buffers come back by themselves, when nothing refers to them any more.
 
     There is no limit on the buffers in use, and nothing waits for a buffer. It is thread-safe.
 
@@ -142,14 +142,14 @@ class LeasedPool:
         # No lock: a garbage collection may end a lease while this thread already holds the lock.
         self._free: defaultdict[int, deque[Lease]] = defaultdict(lambda: deque(maxlen=num_free))
 
-    def take(self, nbytes: int) -> Buffer:
-        """An uninitialised buffer of `nbytes` bytes, a free one of that size if there is one."""
-        free = self._free[nbytes]
+    def take(self, kind: ArrayKind) -> NDArray[Any]:
+        """An uninitialised, C-contiguous array, in a free buffer of its size if there is one."""
+        free = self._free[kind.nbytes]
         try:
             buffer = free.pop().buffer
         except IndexError:
-            buffer = allocate(nbytes)
-        return leased(buffer, free)
+            buffer = allocate(kind.nbytes)
+        return leased(buffer, free).view(kind.dtype).reshape(kind.shape)
 
 
 class BatchPool:
@@ -179,15 +179,11 @@ class BatchPool:
     def take(self, kinds: Sequence[ArrayKind]) -> list[NDArray[Any]]:
         """Uninitialised, C-contiguous arrays of these kinds, each with a buffer of its own."""
         # A user may keep one field of each batch: its buffer must not hold the others too.
-        return [self._take(kind) for kind in kinds]
+        return [self._pools[kind.nbytes].take(kind) for kind in kinds]
 
     def nbytes_of(self, num_batches: int) -> int:
         """The memory of so many batches."""
         return num_batches * self._batch_nbytes
-
-    def _take(self, kind: ArrayKind) -> NDArray[Any]:
-        buffer = self._pools[kind.nbytes].take(kind.nbytes)
-        return buffer.view(kind.dtype).reshape(kind.shape)
 
 
 class Lease(weakref.ref[Any]):

@@ -11,7 +11,6 @@ Along one dimension, the window of a row against a block::
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +23,7 @@ from xloader.core.demand import Access
 from xloader.core.footprint import Group, expand_ranges
 from xloader.core.line import fold_blocks
 from xloader.core.row_numbers import number_rows
-from xloader.engine.buffers import LeasedPool
+from xloader.engine.buffers import ArrayKind, LeasedPool
 
 _NUM_COLUMNS = 3
 """Rows of a table of hits before those of single dimensions."""
@@ -194,19 +193,13 @@ def find_hits(
     while size > room:
         # Columns a power of two apart would share few lines of the processor's cache.
         room = size + _SPARE
-        table = _empty((_NUM_COLUMNS + 4 * len(access), room), pool)
+        kind = ArrayKind((_NUM_COLUMNS + 4 * len(access), room), np.dtype(np.int64))
+        table = np.empty(*kind) if pool is None else pool.take(kind)
         size = function(*given, address_of(table), room)
         # Tables of more hits differ in size, so that none could be used again.
         pool = None
     hits = Hits(table[:, :size])
     return hits, fold_blocks(hits.residences, group.lines)
-
-
-def _empty(shape: tuple[int, int], pool: LeasedPool | None) -> Ints:
-    """An uninitialised array of int64."""
-    if pool is None:
-        return np.empty(shape, np.int64)
-    return pool.take(math.prod(shape) * np.dtype(np.int64).itemsize).view(np.int64).reshape(shape)
 
 
 def _dims_of(group: Group, access: Access) -> Ints:
