@@ -263,7 +263,7 @@ LAYOUTS = (
         {"time": 24, "lat": 1, "lon": 1},
         batch_size=4096,
         memory_share=2.0,
-        targets=(Target("samples/s", 1e6), *BESIDE_ALL),
+        targets=(Target("samples/s", 5e6), *BESIDE_ALL),
         is_in_memory=True,
     ),
     Layout("packed", "time-chunked, int16 packed, window 1", PACKED, {"time": 1}, targets=_WHOLE),

@@ -28,7 +28,7 @@ from xloader.core.line import Ends
 from xloader.engine import compiled_gather
 from xloader.engine.buffers import LeasedPool
 from xloader.engine.compiled_gather import CompiledCopy
-from xloader.engine.overlaps import Hits, find_hits
+from xloader.engine.overlaps import HitFinder, Hits
 from xloader.engine.uses import Uses
 from xloader.testing import write_store
 
@@ -282,10 +282,12 @@ def test_hits_are_those_of_numpy(
     num_firsts = axis.size if end != "stop" and num_within > 0 else num_within
     along = np.arange(outside, num_firsts + outside)
     firsts = np.stack(np.meshgrid(along, np.arange(4)), -1).reshape(-1, 2)
-    hits, blocks = find_hits(group, access, firsts)
+    # Rows are looked at in pieces, some of which consist of one window now.
+    firsts = np.concatenate([firsts, np.repeat(firsts, 600, axis=0)])
+    hits, blocks = HitFinder(group, access).find(firsts)
     assert ((blocks >= 0) & (blocks < group.num_blocks)).all()
     with with_numpy():
-        expected, expected_blocks = find_hits(group, access, firsts)
+        expected, expected_blocks = HitFinder(group, access).find(firsts)
     np.testing.assert_array_equal(blocks, expected_blocks)
     hits.residences[:] = expected.residences[:] = blocks
     np.testing.assert_array_equal(hits.table, expected.table)
@@ -293,10 +295,11 @@ def test_hits_are_those_of_numpy(
 
 def test_memory_of_hits_is_used_again_once_none_is_left() -> None:
     group = Group((), (Axis(12, 4, range(12)),), (), ("stop",))
+    finder = HitFinder(group, ((0, 1, 3),))
     pool, firsts = LeasedPool(1), np.arange(10)[:, None]
 
     def part() -> Hits:
-        hits, _ = find_hits(group, ((0, 1, 3),), firsts, pool)
+        hits, _ = finder.find(firsts, pool)
         return hits.cut(np.array([0, 5, 10]))[1]
 
     first, second = part(), part()

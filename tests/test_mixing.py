@@ -23,13 +23,8 @@ from xloader.core.footprint import Footprint
 from xloader.order.cohorts import cut_cohorts, leading_axis
 from xloader.order.shuffle import Pace
 from xloader.planning.epoch import Epoch
-from xloader.planning.mixing import (
-    count_regions,
-    full_mixing,
-    measure_mixing,
-    region_dim,
-    regions_of,
-)
+from xloader.planning.mixing import full_mixing, measure_mixing
+from xloader.planning.regions import Regions, region_dim
 
 
 def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:
@@ -57,7 +52,7 @@ def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:
 def test_regions(footprint: Footprint) -> None:
     dim = region_dim(footprint)
     positions = footprint.windows.positions_of(np.arange(len(footprint.windows)))
-    found = regions_of(footprint, dim, tuple(positions.T)).tolist()
+    found = Regions(footprint, dim).of(tuple(positions.T)).tolist()
     expected = [slow_region(footprint, dim, i) for i in range(len(footprint.windows))]
     assert len(set(zip(found, expected, strict=True))) == len(set(found)) == len(set(expected))
 
@@ -66,7 +61,7 @@ def test_regions(footprint: Footprint) -> None:
 def test_regions_of_batches_are_counted(footprint: Footprint, sizes: list[int], seed: int) -> None:
     dim, edges = region_dim(footprint), np.cumsum([0, *sizes])
     ids = np.random.default_rng(seed).integers(0, len(footprint.windows), edges[-1])
-    found = count_regions(footprint, dim, footprint.windows.positions_of(ids), edges)
+    found = Regions(footprint, dim).count(footprint.windows.positions_of(ids), edges)
     regions = [slow_region(footprint, dim, i) for i in ids.tolist()]
     assert found.tolist() == [len(set(regions[lo:hi])) for lo, hi in pairwise(edges.tolist())]
 
@@ -74,7 +69,7 @@ def test_regions_of_batches_are_counted(footprint: Footprint, sizes: list[int], 
 def test_regions_of_windows_that_wrap_before_their_first_element() -> None:
     footprint = circle_footprint(64, 2, 12, span=(9, 1, 2))
     windows = footprint.windows
-    found = regions_of(footprint, 0, (np.arange(64),))
+    found = Regions(footprint, 0).of((np.arange(64),))
     assert found.tolist() == [(start + 9) % 64 // 8 for start in range(64)]
     assert full_mixing(footprint, 0, 64) == pytest.approx(8)
     assert footprint.first_elements(0, np.array([54, 55])).tolist() == [63, 0]

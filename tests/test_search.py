@@ -20,9 +20,10 @@ from xloader.order.shuffle import Pace
 from xloader.planning.budget import Budget
 from xloader.planning.epoch import Epoch
 from xloader.planning.goal import PlanGoal, best_of, preference
-from xloader.planning.mixing import full_mixing, measure_mixing, region_dim
+from xloader.planning.mixing import full_mixing, measure_mixing
 from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import Candidate
+from xloader.planning.regions import region_dim
 from xloader.planning.search import find_ascent, find_plan
 
 

@@ -1,10 +1,11 @@
 /* Looks up single elements of random permutations. `bijection` in xloader/core/counter_rng.py
    describes it, and does the same with NumPy. Python's lock is free meanwhile. */
 
+#include "divide.h"
 #include "export.h"
 
 #define NUM_ROUNDS 12
-#define MOST_LANES 16
+#define MOST_LANES 32
 
 /* All of `permute` is compiled once more for AVX-512. */
 #define INLINE static inline __attribute__((always_inline))
@@ -23,13 +24,6 @@ INLINE uint64_t mix(uint64_t x) {
 INLINE uint64_t shifted(uint64_t half, uint64_t other, uint64_t size, uint64_t key) {
     const uint64_t sum = half + (((mix(other * GOLDEN + key) >> 32) * size) >> 32);
     return sum < size ? sum : sum - size;
-}
-
-INLINE uint64_t row_of(uint64_t value, uint64_t num_columns) {
-    /* Processors divide small numbers several times as fast. */
-    if (!((value | num_columns) >> 32))
-        return (uint32_t)value / (uint32_t)num_columns;
-    return value / num_columns;
 }
 
 /* Permutes `num_lanes` ranks side by side: each round waits for the one before it, so the processor
@@ -51,7 +45,7 @@ INLINE int64_t permute(
                 keys[i][lane] = round_keys[NUM_ROUNDS * own + i];
             rows_sizes[lane] = num_rows[own];
             columns_sizes[lane] = num_columns[own];
-            rows[lane] = row_of(values[at], num_columns[own]);
+            rows[lane] = (uint64_t)quotient_of((int64_t)values[at], (int64_t)num_columns[own]);
             columns[lane] = values[at] - rows[lane] * num_columns[own];
         }
         /* Until all ranks are within their bounds. Those that are go on, and are not looked at. */
@@ -82,7 +76,7 @@ INLINE int64_t permute(
 __attribute__((target("avx512f,avx512dq"))) static int64_t permute_wide(
     const uint64_t *round_keys, const uint64_t *bounds, const uint64_t *num_rows,
     const uint64_t *num_columns, const int64_t *which, int64_t num, uint64_t *values) {
-    return permute(16, round_keys, bounds, num_rows, num_columns, which, num, values);
+    return permute(32, round_keys, bounds, num_rows, num_columns, which, num, values);
 }
 #endif
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
+from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
 from xloader.core.axis import Ints
+
+_ARGUMENTS: Final = (*(ADDRESS,) * 3, NUMBER, NUMBER, ADDRESS, ADDRESS, NUMBER, ADDRESS)
 
 
 @dataclass(frozen=True)
@@ -33,3 +38,59 @@ class Boxes:
     def take(self, rows: Ints | slice) -> Boxes:
         """The boxes at ``rows``."""
         return Boxes(tuple(lo[rows] for lo in self.lo), tuple(hi[rows] for hi in self.hi))
+
+    def ids_of(self, which: Ints, ranks: Ints, num_positions: Sequence[int]) -> Ints:
+        """Ids of samples by their ranks: the positions of a box are counted in C order.
+
+        Parameters
+        ----------
+        which, ranks : numpy.ndarray of int64, shape (n,)
+            The index of each sample's box, and its rank among the samples of the box.
+        num_positions : sequence of int
+            Number of positions along each dimension.
+
+        Returns
+        -------
+        numpy.ndarray of int64, shape (n,)
+            The ids, which count all positions in C order.
+
+        Examples
+        --------
+        >>> boxes = Boxes((np.array([0]), np.array([2])), (np.array([3]), np.array([4])))
+        >>> boxes.ids_of(np.array([0, 0, 0]), np.array([0, 1, 3]), num_positions=(8, 10)).tolist()
+        [2, 3, 13]
+        """
+        lowest, weights = np.zeros(len(self), np.int64), [1]
+        for dim in reversed(range(len(self.lo))):
+            lowest += self.lo[dim] * weights[-1]
+            weights.append(weights[-1] * num_positions[dim])
+        pairs = zip(self.lo[:0:-1], self.hi[:0:-1], strict=True)
+        sizes = np.array([hi - lo for lo, hi in pairs], np.int64)
+        find = find_function("xloader_find_ids", _ARGUMENTS)
+        if find is None:
+            return _ids_with_numpy(lowest, sizes, weights, which, ranks)
+        which = np.ascontiguousarray(which, np.int64)
+        ranks = np.ascontiguousarray(ranks, np.int64)
+        ids = np.empty(len(ranks), np.int64)
+        given = (lowest, sizes, np.array(weights[:-1], np.int64))
+        find(
+            *map(address_of, given),
+            len(sizes),
+            len(self),
+            address_of(which),
+            address_of(ranks),
+            len(ids),
+            address_of(ids),
+        )
+        return ids
+
+
+def _ids_with_numpy(
+    lowest: Ints, sizes: Ints, weights: list[int], which: Ints, ranks: Ints
+) -> Ints:
+    ids = lowest[which]
+    for own, weight in zip(sizes, weights, strict=False):
+        above = ranks // own[which]
+        ids += (ranks - above * own[which]) * weight
+        ranks = above
+    return ids + ranks * weights[len(sizes)]

@@ -375,12 +375,14 @@ class Windows:
                 "the sample id is out of range", given=worst, allowed=f"[0, {len(self)})"
             )
         # `numpy.unravel_index` takes twice as long.
-        columns: list[Ints] = []
-        for count in reversed(self.num_positions):
-            above = ids // count
-            columns.append(ids - above * count)
+        columns = np.empty((len(self.num_positions), len(ids)), np.int64)
+        for dim in range(len(columns) - 1, 0, -1):
+            above = ids // self.num_positions[dim]
+            np.multiply(above, self.num_positions[dim], columns[dim])
+            np.subtract(ids, columns[dim], columns[dim])
             ids = above
-        return _joined(columns[::-1])
+        columns[0] = ids
+        return columns.T
 
     def ids_of(self, positions: Ints) -> Ints:
         """Ids of the windows at ``positions``, shape ``(n, num_dims)``; int64, shape ``(n,)``."""

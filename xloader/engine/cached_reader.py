@@ -25,7 +25,7 @@ from xloader.engine.block_reader import Bundle
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.gather import Places
-from xloader.engine.overlaps import Hits, find_hits
+from xloader.engine.overlaps import HitFinder, Hits
 from xloader.engine.task_threads import TaskThreads, ThreadTask
 from xloader.errors import ChunkError, ClosedError, MemoryBudgetError
 from xloader.planning.cache_budget import cache_budget, least_nbytes
@@ -100,6 +100,10 @@ class CachedReader:
         self._footprint = parts.footprint
         self._reader = parts.reader
         self._gatherer = parts.gatherer
+        self._finders = [
+            [HitFinder(group, access) for access in own]
+            for group, own in zip(parts.footprint.groups, parts.gatherer.accesses, strict=False)
+        ]
         self._keys = BlockNumbers(parts.footprint)
         self._make_held = partial(
             _Held,
@@ -265,11 +269,8 @@ class CachedReader:
     def _find(self, firsts: Ints) -> _Found:
         """The hits of all rows, and the keys of their blocks."""
         found: _Found = []
-        accesses = zip(
-            self._footprint.groups, self._keys.bases, self._gatherer.accesses, strict=False
-        )
-        for group, base, own in accesses:
-            pairs = [find_hits(group, access, firsts) for access in own]
+        for base, own in zip(self._keys.bases, self._finders, strict=False):
+            pairs = [finder.find(firsts) for finder in own]
             found.append([(hits, blocks + base) for hits, blocks in pairs])
         return found
 

@@ -156,10 +156,8 @@ class Hits:
         return self.table[first : first + num_dims]
 
 
-def find_hits(
-    group: Group, access: Access, firsts: Ints, pool: LeasedPool | None = None
-) -> tuple[Hits, Ints]:
-    """Find the parts of a group's blocks that rows take.
+class HitFinder:
+    """Finds the parts of a group's blocks that rows take for one access.
 
     Where windows wrap, a row may take two parts of one block: its end and its begin. These are two
     hits.
@@ -170,36 +168,51 @@ def find_hits(
         The group.
     access : tuple of ((int, int, int) or None)
         Per windowed dimension, ``(first, step, count)`` in elements from the window's first one.
-    firsts : numpy.ndarray of int64, shape (n, num_dims)
-        Per row, the first element of its window.
-    pool : LeasedPool, optional
-        Gives memory for the table of hits; by default it is newly allocated.
-
-    Returns
-    -------
-    hits : Hits
-        The hits. The caller sets their ``residences``.
-    blocks : numpy.ndarray of int64
-        Per hit, the number of the block in the group. It may share memory with ``residences``.
     """
-    function = find_function("xloader_find_hits", _ARGUMENTS)
-    if function is None or len(access) > _MOST_DIMS:
-        return _find_with_numpy(group, access, firsts)
-    dims = _dims_of(group, access)
-    columns = np.ascontiguousarray(firsts.T, np.int64)
-    given = (address_of(dims), len(access), address_of(columns), len(firsts))
-    # Mostly a row touches one or two blocks. If there is not enough room, hits are only counted.
-    size, room = 2 * len(firsts), -1
-    while size > room:
-        # Columns a power of two apart would share few lines of the processor's cache.
-        room = size + _SPARE
-        kind = ArrayKind((_NUM_COLUMNS + 4 * len(access), room), np.dtype(np.int64))
-        table = np.empty(*kind) if pool is None else pool.take(kind)
-        size = function(*given, address_of(table), room)
-        # Tables of more hits differ in size, so that none could be used again.
-        pool = None
-    hits = Hits(table[:, :size])
-    return hits, fold_blocks(hits.residences, group.lines)
+
+    def __init__(self, group: Group, access: Access) -> None:
+        self._group = group
+        self._access = access
+        self._function = find_function("xloader_find_hits", _ARGUMENTS)
+        if self._function is not None and len(access) <= _MOST_DIMS:
+            self._dims = _dims_of(group, access)
+        else:
+            self._function = None
+
+    def find(self, firsts: Ints, pool: LeasedPool | None = None) -> tuple[Hits, Ints]:
+        """Find the hits of rows.
+
+        Parameters
+        ----------
+        firsts : numpy.ndarray of int64, shape (n, num_dims)
+            Per row, the first element of its window.
+        pool : LeasedPool, optional
+            Gives memory for the table of hits; by default it is newly allocated.
+
+        Returns
+        -------
+        hits : Hits
+            The hits. The caller sets their ``residences``.
+        blocks : numpy.ndarray of int64
+            Per hit, the number of the block in the group. It may share memory with ``residences``.
+        """
+        if self._function is None:
+            return _find_with_numpy(self._group, self._access, firsts)
+        num_dims, columns = len(self._access), np.ascontiguousarray(firsts.T, np.int64)
+        given = (address_of(self._dims), num_dims, address_of(columns), len(firsts))
+        # Mostly a row touches one or two blocks. If there is not enough room, hits are only
+        # counted.
+        size, room = 2 * len(firsts), -1
+        while size > room:
+            # Columns a power of two apart would share few lines of the processor's cache.
+            room = size + _SPARE
+            kind = ArrayKind((_NUM_COLUMNS + 4 * num_dims, room), np.dtype(np.int64))
+            table = np.empty(*kind) if pool is None else pool.take(kind)
+            size = self._function(*given, address_of(table), room)
+            # Tables of more hits differ in size, so that none could be used again.
+            pool = None
+        hits = Hits(table[:, :size])
+        return hits, fold_blocks(hits.residences, self._group.lines)
 
 
 def _dims_of(group: Group, access: Access) -> Ints:

@@ -21,10 +21,10 @@ from xloader.core.demand import Access
 from xloader.core.footprint import Footprint
 from xloader.engine.buffers import LeasedPool
 from xloader.engine.group_needs import Begin, GroupNeeds, joined
-from xloader.engine.overlaps import Hits, find_hits
+from xloader.engine.overlaps import HitFinder, Hits
 from xloader.order.step_dealer import Dealer, Dealt
 from xloader.planning.epoch import Lane
-from xloader.planning.mixing import count_regions
+from xloader.planning.regions import Regions
 
 _TASKS_PER_LOOK = 16
 """Tasks that the steps which are found at once are divided among, if steps are small."""
@@ -120,8 +120,8 @@ class Walker:
         Number of steps.
     is_resident : bool
         Whether blocks stay in memory and lanes share them. Then each block is one residence.
-    region_dim : int, optional
-        The windowed dimension along which regions are counted. By default, they are not counted.
+    regions : Regions, optional
+        Counts the regions of each batch. By default, they are not counted.
     tray_size : int, optional
         Most batches that are gathered together.
     """
@@ -135,19 +135,22 @@ class Walker:
         num_steps: int,
         *,
         is_resident: bool,
-        region_dim: int | None = None,
+        regions: Regions | None = None,
         tray_size: int = 1,
     ) -> None:
         self.num_steps = num_steps
         self.tray_size = tray_size
         self._num_full = share * len(lanes)
-        self._region_dim = region_dim
+        self._regions = regions
         self.groups = [
             GroupNeeds(group, lanes, number, is_resident=is_resident)
             for number, group in enumerate(footprint.groups)
         ]
         self._footprint = footprint
-        self._accesses = accesses
+        self._finders = [
+            [HitFinder(group, access) for access in own]
+            for group, own in zip(footprint.groups, accesses, strict=False)
+        ]
         self._dealer = Dealer([lane.order for lane in lanes], share)
         self.entry_counts = joined([lane.order.count for lane in lanes])
         self._is_begun = np.zeros(len(self.entry_counts), np.bool_)
@@ -206,13 +209,11 @@ class Walker:
             [hits.cut(edges) for hits in self._hits(number, entries, firsts)]
             for number in range(len(self.groups))
         ]
-        regions: list[int | None] = [None] * num_steps
-        if self._region_dim is not None:
-            regions = count_regions(
-                self._footprint, self._region_dim, positions, dealt.edges
-            ).tolist()
+        num_regions: list[int | None] = [None] * num_steps
+        if self._regions is not None:
+            num_regions = self._regions.count(positions, dealt.edges).tolist()
         batches = [
-            self._batch(first + step, slice(lo, hi), dealt, regions[step])
+            self._batch(first + step, slice(lo, hi), dealt, num_regions[step])
             for step, (lo, hi) in enumerate(itertools.pairwise(dealt.edges.tolist()))
         ]
         for index, (lo, hi) in enumerate(itertools.pairwise(edges.tolist())):
@@ -243,7 +244,7 @@ class Walker:
 
     def _hits(self, number: int, entries: Ints, firsts: Ints) -> Iterator[Hits]:
         needs = self.groups[number]
-        for access in self._accesses[number]:
-            hits, blocks = find_hits(needs.group, access, firsts, self._tables)
+        for finder in self._finders[number]:
+            hits, blocks = finder.find(firsts, self._tables)
             hits.residences[:] = needs.residences_of(entries, hits.rows, blocks)
             yield hits

@@ -155,23 +155,7 @@ class LaneOrder:
             ranks = bijection(keys, sizes, ranks, which)
         if members is not None:
             return members.find(cohorts, which, ranks)
-        lowest, weight = np.zeros(len(distinct), np.int64), 1
-        inside: Ints | int = 0
-        for dim in reversed(range(len(boxes.lo))):
-            lowest += boxes.lo[dim] * weight
-            sizes = boxes.hi[dim] - boxes.lo[dim]
-            if not dim:
-                inside = inside + ranks * weight
-            elif (most := sizes.max(initial=1)) > 1:
-                # By one number for all, NumPy divides several times as fast.
-                size = most if (sizes == most).all() else sizes[which]
-                above = ranks // size
-                inside = inside + (ranks - above * size) * weight
-                ranks = above
-            weight *= self.windows.num_positions[dim]
-        ids = lowest[which]
-        ids += inside
-        return ids, None
+        return boxes.ids_of(which, ranks, self.windows.num_positions), None
 
     def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
         """Yield the ids of the samples from place ``begin`` on, and their entries, in pieces.

@@ -21,8 +21,9 @@ from xloader.order.listed import ListedOrder
 from xloader.planning.cache_budget import cache_budget
 from xloader.planning.explain import Explanation
 from xloader.planning.lru_simulation import simulate
-from xloader.planning.mixing import count_regions, full_mixing, region_dim
+from xloader.planning.mixing import full_mixing
 from xloader.planning.plan import Plan
+from xloader.planning.regions import Regions, region_dim
 from xloader.planning.schedule import Schedule
 from xloader.planning.variable_figures import count_reads, scaled_reads, sum_variables
 from xloader.recipe.layout import FieldLayout
@@ -177,4 +178,4 @@ def _mixing(footprint: Footprint, dim: int, ids: Ints, batch_size: int) -> float
     num_batches = max(len(ids) // batch_size, 1)
     edges = np.minimum(np.arange(num_batches + 1) * batch_size, len(ids))
     positions = footprint.positions_of(ids[: edges[-1]])
-    return float(count_regions(footprint, dim, positions, edges).mean())
+    return float(Regions(footprint, dim).count(positions, edges).mean())

@@ -1,10 +1,4 @@
-"""The mixing of batches: how many distinct regions a global batch draws from.
-
-A sample's region is the chunk index of its first needed element, along every windowed dimension,
-in the grid of the variable with the most bytes. Along the windowed dimension with the most chunks,
-four neighbouring chunks are one region. Regions are the same for every plan, so the mixing of plans
-can be compared with each other and with that of a full shuffle.
-"""
+"""The mixing of batches: how many distinct regions a global batch draws from."""
 
 from __future__ import annotations
 
@@ -14,103 +8,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xloader.core.axis import Axis, Ints
+from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, draw_below
 from xloader.core.footprint import Footprint
 from xloader.core.sorting import distinct_near
 from xloader.order.cohorts import cut_cohorts, leading_axis
 from xloader.order.places import take_places
 from xloader.order.protocol import AnyOrder
-
-REGION_CHUNKS = 4
-"""Chunks of a region along `region_dim`."""
+from xloader.planning.regions import REGION_CHUNKS, Regions, num_distinct
 
 _EXACT_SAMPLES = 1 << 17
 _NUM_SPOTS = 8
-
-
-def region_dim(footprint: Footprint) -> int:
-    """The number of the windowed dimension with the most chunks, along which four make a region."""
-    counts = [
-        axis.num_blocks if (axis := leading_axis(footprint, dim)) is not None else 0
-        for dim in range(len(footprint.windows.dims))
-    ]
-    return counts.index(max(counts))
-
-
-def regions_of(footprint: Footprint, dim: int, positions: tuple[Ints, ...]) -> Ints:
-    """The region of each sample.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    dim : int
-        The dimension that `region_dim` gives.
-    positions : tuple of numpy.ndarray of int64, shape (n,)
-        Positions of the samples, one array for each windowed dimension.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
-        A number for each sample, equal for samples of the same region.
-    """
-    region = np.zeros(len(positions[0]), np.int64)
-    for d, own in enumerate(positions):
-        axis = leading_axis(footprint, d)
-        if axis is not None and axis.num_blocks > 1:
-            along = _region_along(footprint, d, axis, own, is_merged=d == dim)
-            region = region * (axis.num_blocks + 1) + along
-    return region
-
-
-def _region_along(
-    footprint: Footprint, dim: int, axis: Axis, positions: Ints, *, is_merged: bool
-) -> Ints:
-    """The region of windows along one dimension; ``is_merged`` where neighbours are one region."""
-    chunk = axis.block_of(footprint.first_elements(dim, positions))
-    return (chunk + axis.stored_chunk(0)) // REGION_CHUNKS if is_merged else chunk
-
-
-def count_regions(footprint: Footprint, dim: int, positions: Ints, edges: Ints) -> Ints:
-    """Count the distinct regions of each batch.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    dim : int
-        The dimension that `region_dim` gives.
-    positions : numpy.ndarray of int64, shape (n, num_dims)
-        Positions of the samples, batch by batch.
-    edges : numpy.ndarray of int64, shape (num_batches + 1,)
-        The row at which each batch begins, and the end of the last batch.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (num_batches,)
-        Number of distinct regions in each batch.
-    """
-    sizes, regions = np.diff(edges), regions_of(footprint, dim, tuple(positions.T))
-    most = sizes.max(initial=0)
-    if len(regions) == len(sizes) * most:
-        return _num_distinct(regions.reshape(len(sizes), most))
-    rows = np.full((len(sizes), most), -1, np.int64)
-    rows[np.arange(most) < sizes[:, None]] = regions
-    return _num_distinct(rows)
-
-
-def _num_distinct(rows: Ints) -> Ints:
-    """Number of distinct regions in each row. Entries of -1 do not count. May sort the rows."""
-    if len(rows) == 1 and rows.max(initial=0) < 2 * rows.size:
-        # To mark the regions of many samples takes less time than to sort them. -1 marks the end.
-        is_there = np.zeros(2 * rows.size + 1, np.bool_)
-        is_there[rows[0]] = True
-        return np.count_nonzero(is_there[:-1], keepdims=True)
-    rows.sort(axis=1)
-    num_changes = np.count_nonzero(rows[:, 1:] != rows[:, :-1], axis=1)
-    counts: Ints = num_changes + np.count_nonzero(rows[:, :1] >= 0, axis=1)
-    return counts
 
 
 def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
@@ -130,7 +38,7 @@ def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
         # Cohorts of tiles of one chunk are cut at the edges of chunks, so each is in one region.
         cohorts = cut_cohorts(footprint, (1,) * len(footprint.windows.dims))
         used = cohorts.used
-        regions = regions_of(footprint, dim, cohorts.boxes(used).lo)
+        regions = Regions(footprint, dim).of(cohorts.boxes(used).lo)
         _, region = np.unique(regions, return_inverse=True)
         counts = np.bincount(region, cohorts.counts_of(used)).astype(np.int64)
         sizes, repeats = np.unique(counts, return_counts=True)
@@ -149,7 +57,7 @@ def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
         if windows.ends[d] == "pad" or (windows.ends[d] == "wrap" and first):
             # Windows that begin before the first element, or that wrap before the first one that
             # they need, belong to the first regions.
-            every = _region_along(footprint, d, axis, np.arange(count), is_merged=d == dim)
+            every = Regions(footprint, dim).along(d, axis, np.arange(count))
             sizes, repeats = np.unique(np.unique(every, return_counts=True)[1], return_counts=True)
             kinds.append(list(zip(sizes.tolist(), repeats.tolist(), strict=True)))
             continue
@@ -261,7 +169,7 @@ def batch_regions(
         [_lane_rows(footprint, dim, lane, spots, per_spot, share) for lane in lanes], axis=1
     )
     batches = (spots[:, None] + np.arange(per_spot)).reshape(-1)
-    return batches, _num_distinct(rows)
+    return batches, num_distinct(rows)
 
 
 def _lane_rows(
@@ -286,16 +194,17 @@ def _lane_rows(
 
 def _regions(footprint: Footprint, dim: int, lane: AnyOrder, entries: Ints, ranks: Ints) -> Ints:
     """The regions of samples, given their entries and ranks."""
+    regions = Regions(footprint, dim)
     distinct, which = distinct_near(entries)
     boxes = lane.boxes_of(distinct)
-    of_entry = regions_of(footprint, dim, boxes.lo)
-    last = regions_of(footprint, dim, tuple(hi - 1 for hi in boxes.hi))
+    of_entry = regions.of(boxes.lo)
+    last = regions.of(tuple(hi - 1 for hi in boxes.hi))
     # The box of a visit holds only its first sample, so it does not show where the others lie.
     if (of_entry == last).all() and (boxes.num_samples >= lane.count[distinct]).all():
         # Each cohort lies within one region, so its samples need not be drawn.
         return of_entry[which]
     positions = footprint.positions_of(lane.ids(entries, ranks))
-    return regions_of(footprint, dim, tuple(positions.T))
+    return regions.of(tuple(positions.T))
 
 
 def _chance_of_one(size: int, total: int, num_draws: int) -> float:

@@ -21,8 +21,9 @@ from xloader.core.windows import Windows
 from xloader.order.cohorts import Cohorts, Pieces, cut_cohorts
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch, Lane
-from xloader.planning.mixing import measure_mixing, region_dim
+from xloader.planning.mixing import measure_mixing
 from xloader.planning.plan import Plan
+from xloader.planning.regions import region_dim
 
 _FEW_TILES = 1024
 """Tiles of the model, over all lanes. It gives runs and streams room, and is quick to schedule."""

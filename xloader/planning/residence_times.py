@@ -15,7 +15,8 @@ from xloader.core.count_text import show_count
 from xloader.core.footprint import Group
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch
-from xloader.planning.mixing import batch_regions, region_dim
+from xloader.planning.mixing import batch_regions
+from xloader.planning.regions import region_dim
 from xloader.planning.remainder import Remainder, RemainingOrder
 
 _MOST_SAMPLES: Final = 1 << 17

@@ -15,9 +15,10 @@ from xloader.order.cohorts import Cohorts, leading_axis
 from xloader.planning.budget import Budget
 from xloader.planning.candidates import NEARLY_FULL, CandidateSearch, Tiling
 from xloader.planning.goal import WORTH_READING, PlanGoal, best_of
-from xloader.planning.mixing import full_mixing, region_dim
+from xloader.planning.mixing import full_mixing
 from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import Candidate, model_lanes
+from xloader.planning.regions import region_dim
 
 LEAST_VISITS: Final = 2
 """Reads a chunk from which an epoch may come by a tile several times."""

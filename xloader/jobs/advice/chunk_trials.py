@@ -29,7 +29,8 @@ from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.chunk_shapes import ChunkedPart, Shape, shard_shape
 from xloader.planning.explain import mixing_on
 from xloader.planning.make_plan import batch_nbytes, delivered_nbytes
-from xloader.planning.mixing import full_mixing, region_dim
+from xloader.planning.mixing import full_mixing
+from xloader.planning.regions import region_dim
 from xloader.planning.remainder import Remainder
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout, make_layouts

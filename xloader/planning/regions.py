@@ -1,0 +1,127 @@
+"""The regions of samples, which tell how well batches are mixed.
+
+A sample's region is the chunk index of its first needed element, along every windowed dimension,
+in the grid of the variable with the most bytes. Along the windowed dimension with the most chunks,
+four neighbouring chunks are one region. Regions are the same for every plan, so the mixing of plans
+can be compared with each other and with that of a full shuffle.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from xloader.core.axis import Axis, Ints
+from xloader.core.footprint import Footprint
+from xloader.order.cohorts import leading_axis
+
+REGION_CHUNKS: Final = 4
+"""Chunks of a region along `region_dim`."""
+
+_MOST_IN_TABLE: Final = 1 << 14
+"""Positions along a dimension up to which their regions are found once and kept."""
+
+
+def region_dim(footprint: Footprint) -> int:
+    """The number of the windowed dimension with the most chunks, along which four make a region."""
+    counts = [
+        axis.num_blocks if (axis := leading_axis(footprint, dim)) is not None else 0
+        for dim in range(len(footprint.windows.dims))
+    ]
+    return counts.index(max(counts))
+
+
+class Regions:
+    """The regions of samples.
+
+    Parameters
+    ----------
+    footprint : Footprint
+        The chunks that samples need.
+    dim : int
+        The dimension that `region_dim` gives.
+    """
+
+    def __init__(self, footprint: Footprint, dim: int) -> None:
+        self._footprint = footprint
+        self._dim = dim
+
+    def of(self, positions: tuple[Ints, ...]) -> Ints:
+        """The region of each sample.
+
+        Parameters
+        ----------
+        positions : tuple of numpy.ndarray of int64, shape (n,)
+            Positions of the samples, one array for each windowed dimension.
+
+        Returns
+        -------
+        numpy.ndarray of int64, shape (n,)
+            A number for each sample, equal for samples of the same region.
+        """
+        regions = np.zeros(len(positions[0]), np.int64)
+        for d, axis, weight, table in self._dims:
+            if table is None:
+                regions += self.along(d, axis, positions[d]) * weight
+            else:
+                regions += table.take(positions[d])
+        return regions
+
+    def along(self, dim: int, axis: Axis, positions: Ints) -> Ints:
+        """The regions of windows along one dimension, given its leading axis."""
+        chunk = axis.block_of(self._footprint.first_elements(dim, positions))
+        return (chunk + axis.stored_chunk(0)) // REGION_CHUNKS if dim == self._dim else chunk
+
+    def count(self, positions: Ints, edges: Ints) -> Ints:
+        """Count the distinct regions of each batch.
+
+        Parameters
+        ----------
+        positions : numpy.ndarray of int64, shape (n, num_dims)
+            Positions of the samples, batch by batch.
+        edges : numpy.ndarray of int64, shape (num_batches + 1,)
+            The row at which each batch begins, and the end of the last batch.
+
+        Returns
+        -------
+        numpy.ndarray of int64, shape (num_batches,)
+            Number of distinct regions in each batch.
+        """
+        sizes, regions = np.diff(edges), self.of(tuple(positions.T))
+        most = sizes.max(initial=0)
+        if len(regions) == len(sizes) * most:
+            return num_distinct(regions.reshape(len(sizes), most))
+        rows = np.full((len(sizes), most), -1, np.int64)
+        rows[np.arange(most) < sizes[:, None]] = regions
+        return num_distinct(rows)
+
+    @cached_property
+    def _dims(self) -> list[tuple[int, Axis, int, Ints | None]]:
+        """Each dimension with several regions: its axis, weight, and the regions of positions."""
+        found: list[tuple[int, Axis, int, Ints | None]] = []
+        weight = 1
+        for d, count in reversed(list(enumerate(self._footprint.windows.num_positions))):
+            axis = leading_axis(self._footprint, d)
+            if axis is None or axis.num_blocks == 1:
+                continue
+            table = None
+            if count <= _MOST_IN_TABLE:
+                table = self.along(d, axis, np.arange(count)) * weight
+            found.append((d, axis, weight, table))
+            weight *= axis.num_blocks + 1
+        return found
+
+
+def num_distinct(rows: Ints) -> Ints:
+    """Number of distinct regions in each row. Entries of -1 do not count. May sort the rows."""
+    if len(rows) == 1 and rows.max(initial=0) < 2 * rows.size:
+        # To mark the regions of many samples takes less time than to sort them. -1 marks the end.
+        is_there = np.zeros(2 * rows.size + 1, np.bool_)
+        is_there[rows[0]] = True
+        return np.count_nonzero(is_there[:-1], keepdims=True)
+    rows.sort(axis=1)
+    num_changes = np.count_nonzero(rows[:, 1:] != rows[:, :-1], axis=1)
+    counts: Ints = num_changes + np.count_nonzero(rows[:, :1] >= 0, axis=1)
+    return counts
