@@ -46,9 +46,10 @@ def test_ids_count_the_positions_of_a_box_in_c_order(
     assert boxes.ids_of(which, ranks, counts).tolist() == expected
 
 
-def test_ids_beyond_32_bits() -> None:
-    boxes = Boxes((np.array([1 << 40]), np.array([2])), (np.array([1 << 41]), np.array([5])))
-    ranks = np.array([0, 4, 3 << 39])
-    found = boxes.ids_of(np.zeros(3, np.int64), ranks, (1 << 41, 10))
-    expected = [((1 << 40) + rank // 3) * 10 + 2 + rank % 3 for rank in ranks.tolist()]
+@pytest.mark.parametrize("size", [3, 1 << 33])
+def test_ids_beyond_32_bits(size: int) -> None:
+    boxes = Boxes((np.array([1 << 25]), np.array([2])), (np.array([1 << 26]), np.array([2 + size])))
+    ranks = np.array([0, 4, size - 1, size, (size << 24) + 1])
+    found = boxes.ids_of(np.zeros(5, np.int64), ranks, (1 << 26, 1 << 34))
+    expected = [(((1 << 25) + rank // size) << 34) + 2 + rank % size for rank in ranks.tolist()]
     assert found.tolist() == expected

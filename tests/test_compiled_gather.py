@@ -26,7 +26,7 @@ from xloader.core.counter_rng import bijection
 from xloader.core.footprint import Group
 from xloader.core.line import Ends
 from xloader.engine import compiled_gather
-from xloader.engine.buffers import LeasedPool
+from xloader.engine.buffers import ArrayKind, LeasedPool
 from xloader.engine.compiled_gather import CompiledCopy
 from xloader.engine.overlaps import HitFinder, Hits
 from xloader.engine.uses import Uses
@@ -249,6 +249,15 @@ def test_builds_without_a_compiler_go_on(tmp_path: Path) -> None:
     assert "no such folder" in _replace(tmp_path / "no such folder" / "d.so", tmp_path / "a.so")
 
 
+class _UsedMemory(LeasedPool):
+    """Memory that holds other numbers, as after an earlier use."""
+
+    def take(self, kind: ArrayKind) -> np.ndarray:
+        array = super().take(kind)
+        array.fill(-7)
+        return array
+
+
 def test_ranks_are_permuted_as_numpy_does() -> None:
     rng = np.random.default_rng(11)
     sizes = np.concatenate([np.arange(1, 60), [10**6 + 3, 2**33 + 1, 2**61 + 5]])
@@ -264,19 +273,19 @@ def test_ranks_are_permuted_as_numpy_does() -> None:
     chunks=st.sampled_from([3, 4, (2, 5, 1, 4), (4, 4, 4)]),
     kept=st.sampled_from([range(12), range(1, 12), range(0, 12, 2), range(2, 12, 5), (0, 1, 4, 7)]),
     span=st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(1, 4)),
-    lacks=st.booleans(),
+    second=st.sampled_from([None, (0, 1, 1), (1, 1, 1), (0, 1, 2), (0, 1, 3)]),
     end=st.sampled_from(["stop", "wrap", "pad"]),
 )
 def test_hits_are_those_of_numpy(
     chunks: int | tuple[int, ...],
     kept: range | tuple[int, ...],
     span: tuple[int, int, int],
-    lacks: bool,
+    second: tuple[int, int, int] | None,
     end: Ends,
 ) -> None:
     axis, other = Axis(12, chunks, kept), Axis(6, 2, range(6))
-    group = Group((), (axis, None if lacks else other), (), (end, "stop"))
-    access = (span, None if lacks else (0, 1, 3))
+    group = Group((), (axis, None if second is None else other), (), (end, "stop"))
+    access = (span, second)
     num_within = axis.size - span[0] - span[1] * (span[2] - 1)
     outside = -2 if end == "pad" else 0
     num_firsts = axis.size if end != "stop" and num_within > 0 else num_within
@@ -284,7 +293,7 @@ def test_hits_are_those_of_numpy(
     firsts = np.stack(np.meshgrid(along, np.arange(4)), -1).reshape(-1, 2)
     # Rows are looked at in pieces, some of which consist of one window now.
     firsts = np.concatenate([firsts, np.repeat(firsts, 600, axis=0)])
-    hits, blocks = HitFinder(group, access).find(firsts)
+    hits, blocks = HitFinder(group, access).find(firsts, _UsedMemory(1))
     assert ((blocks >= 0) & (blocks < group.num_blocks)).all()
     with with_numpy():
         expected, expected_blocks = HitFinder(group, access).find(firsts)

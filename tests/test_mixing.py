@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -22,6 +23,7 @@ from tests.ground import (
 from xloader.core.footprint import Footprint
 from xloader.order.cohorts import cut_cohorts, leading_axis
 from xloader.order.shuffle import Pace
+from xloader.planning import regions as regions_module
 from xloader.planning.epoch import Epoch
 from xloader.planning.mixing import full_mixing, measure_mixing
 from xloader.planning.regions import Regions, region_dim
@@ -48,6 +50,16 @@ def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:
     return tuple(region)
 
 
+@pytest.fixture(params=["looked up", "worked out"], scope="module")
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whether the regions of positions are kept in tables."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "worked out":
+            patch.setattr(regions_module, "_MOST_IN_TABLE", 0)
+        yield
+
+
+@pytest.mark.usefixtures("way")
 @given(footprints())
 def test_regions(footprint: Footprint) -> None:
     dim = region_dim(footprint)
@@ -57,6 +69,7 @@ def test_regions(footprint: Footprint) -> None:
     assert len(set(zip(found, expected, strict=True))) == len(set(found)) == len(set(expected))
 
 
+@pytest.mark.usefixtures("way")
 @given(footprints(), st.lists(st.integers(0, 40), max_size=3), st.integers(0, 2**32))
 def test_regions_of_batches_are_counted(footprint: Footprint, sizes: list[int], seed: int) -> None:
     dim, edges = region_dim(footprint), np.cumsum([0, *sizes])
@@ -66,6 +79,7 @@ def test_regions_of_batches_are_counted(footprint: Footprint, sizes: list[int], 
     assert found.tolist() == [len(set(regions[lo:hi])) for lo, hi in pairwise(edges.tolist())]
 
 
+@pytest.mark.usefixtures("way")
 def test_regions_of_windows_that_wrap_before_their_first_element() -> None:
     footprint = circle_footprint(64, 2, 12, span=(9, 1, 2))
     windows = footprint.windows

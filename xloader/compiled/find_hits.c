@@ -73,17 +73,20 @@ static void find_blocks(const Dim *dim, const int64_t *windows, int64_t num, int
     if (dim->num_blocks == 1) {
         memset(blocks, 0, (size_t)num * sizeof(int64_t));
     } else if (dim->chunk) {
-        const Dim own = *dim;
+        /* Only windows that stay within the dimension come here, so nothing is below 0. It is copied
+           because `blocks` might lie over it, for all that the compiler knows. */
+        const Dim copy = *dim;
         for (int64_t i = 0; i < num; i++)
-            blocks[i] = quotient_of((windows[i] + own.offset) * own.scale + own.shift, own.chunk);
+            blocks[i] =
+                quotient_of((windows[i] + copy.offset) * copy.scale + copy.shift, copy.chunk);
     } else {
         for (int64_t i = 0; i < num; i++)
             blocks[i] = block_of(dim, windows[i] + dim->offset);
     }
 }
 
-/* Finds what rows take along one dimension, if each lies within one block, with its begin and end.
-   Otherwise returns 0. `found` has room for the rows. */
+/* Finds what rows take along one dimension, if the first and the last element of each are in one
+   block. Otherwise returns 0, and what was written does not count. `found` has room for the rows. */
 static int64_t find_within_dim(
     const Dim *dim, int64_t d, int64_t num_dims, const int64_t *windows, int64_t num,
     const Found *found) {
@@ -92,16 +95,16 @@ static int64_t find_within_dim(
     int64_t *begins = column_of(found, 3 + 2 * num_dims + d);
     int64_t *extents = column_of(found, 3 + 3 * num_dims + d);
     const int64_t *edges = edges_of(dim), reach = dim->step * (dim->count - 1);
-    int64_t own[NUM_TOGETHER], is_beyond = 0;
-    find_blocks(dim, windows, num, own);
+    int64_t numbers[NUM_TOGETHER], is_beyond = 0;
+    find_blocks(dim, windows, num, numbers);
     for (int64_t i = 0; i < num; i++) {
-        const int64_t edge = edges[own[i]], extent = edges[own[i] + 1] - edge;
+        const int64_t edge = edges[numbers[i]], extent = edges[numbers[i] + 1] - edge;
         const int64_t begin = windows[i] + dim->offset - edge;
         lows[i] = 0;
         sizes[i] = dim->count;
         begins[i] = begin;
         extents[i] = extent;
-        blocks[i] = blocks[i] * dim->num_blocks + own[i];
+        blocks[i] = blocks[i] * dim->num_blocks + numbers[i];
         wholes[i] &= extent == dim->count;
         is_beyond |= (begin < 0) | (begin + reach >= extent);
     }
@@ -115,10 +118,11 @@ static int64_t find_within(
     int64_t num, Found *found) {
     if (found->num + num > found->capacity)
         return 0;
+    int64_t *rows = column_of(found, 0), *blocks = column_of(found, 1), *wholes = column_of(found, 2);
     for (int64_t i = 0; i < num; i++) {
-        column_of(found, 0)[i] = row + i;
-        column_of(found, 1)[i] = 0;
-        column_of(found, 2)[i] = 1;
+        rows[i] = row + i;
+        blocks[i] = 0;
+        wholes[i] = 1;
     }
     for (int64_t d = 0; d < num_dims; d++)
         if (!dims[d].is_there)

@@ -45,7 +45,8 @@ class Boxes:
         Parameters
         ----------
         which, ranks : numpy.ndarray of int64, shape (n,)
-            The index of each sample's box, and its rank among the samples of the box.
+            The index of each sample's box, which is not empty, and its rank among the samples of
+            the box.
         num_positions : sequence of int
             Number of positions along each dimension.
 
@@ -88,9 +89,11 @@ class Boxes:
 def _ids_with_numpy(
     lowest: Ints, sizes: Ints, weights: list[int], which: Ints, ranks: Ints
 ) -> Ints:
+    """The ids; each row of ``sizes`` belongs to a dimension, the last one first."""
     ids = lowest[which]
     for own, weight in zip(sizes, weights, strict=False):
-        above = ranks // own[which]
-        ids += (ranks - above * own[which]) * weight
+        size = own[which]
+        above = ranks // size
+        ids += (ranks - above * size) * weight
         ranks = above
     return ids + ranks * weights[len(sizes)]

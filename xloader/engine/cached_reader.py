@@ -25,7 +25,7 @@ from xloader.engine.block_reader import Bundle
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.gather import Places
-from xloader.engine.overlaps import HitFinder, Hits
+from xloader.engine.overlaps import Hits, finders_of
 from xloader.engine.task_threads import TaskThreads, ThreadTask
 from xloader.errors import ChunkError, ClosedError, MemoryBudgetError
 from xloader.planning.cache_budget import cache_budget, least_nbytes
@@ -100,10 +100,7 @@ class CachedReader:
         self._footprint = parts.footprint
         self._reader = parts.reader
         self._gatherer = parts.gatherer
-        self._finders = [
-            [HitFinder(group, access) for access in own]
-            for group, own in zip(parts.footprint.groups, parts.gatherer.accesses, strict=False)
-        ]
+        self._finders = finders_of(parts.footprint.groups, parts.gatherer.accesses)
         self._keys = BlockNumbers(parts.footprint)
         self._make_held = partial(
             _Held,

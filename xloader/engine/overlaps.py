@@ -11,6 +11,7 @@ Along one dimension, the window of a row against a block::
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -173,11 +174,11 @@ class HitFinder:
     def __init__(self, group: Group, access: Access) -> None:
         self._group = group
         self._access = access
-        self._function = find_function("xloader_find_hits", _ARGUMENTS)
-        if self._function is not None and len(access) <= _MOST_DIMS:
-            self._dims = _dims_of(group, access)
-        else:
-            self._function = None
+        is_short = len(access) <= _MOST_DIMS
+        self._function = find_function("xloader_find_hits", _ARGUMENTS) if is_short else None
+        # The compiled function gets the addresses of these, so they must stay the same arrays.
+        self._edges = [None if line is None else line.edges for line in group.lines]
+        self._dims = self._describe_dims()
 
     def find(self, firsts: Ints, pool: LeasedPool | None = None) -> tuple[Hits, Ints]:
         """Find the hits of rows.
@@ -214,17 +215,26 @@ class HitFinder:
         hits = Hits(table[:, :size])
         return hits, fold_blocks(hits.residences, self._group.lines)
 
+    def _describe_dims(self) -> Ints:
+        """The windowed dimensions, as ``find_hits.c`` takes them."""
+        rows: list[tuple[int, ...]] = []
+        for line, span, edges in zip(self._group.lines, self._access, self._edges, strict=True):
+            if line is None or span is None or edges is None:
+                rows.append((0,) * 9)
+            else:
+                division = line.division or (0, 0, 0)
+                rows.append((1, *span, line.num_blocks, *division, address_of(edges)))
+        return np.array(rows, np.int64).reshape(len(rows), 9)
 
-def _dims_of(group: Group, access: Access) -> Ints:
-    """The windowed dimensions, as ``find_hits.c`` takes them."""
-    rows: list[tuple[int, ...]] = []
-    for line, span in zip(group.lines, access, strict=True):
-        if line is None or span is None:
-            rows.append((0,) * 9)
-        else:
-            division = line.division or (0, 0, 0)
-            rows.append((1, *span, line.num_blocks, *division, address_of(line.edges)))
-    return np.array(rows, np.int64).reshape(len(access), 9)
+
+def finders_of(
+    groups: Sequence[Group], accesses: Sequence[tuple[Access, ...]]
+) -> list[list[HitFinder]]:
+    """Per group, a finder for each of its accesses."""
+    return [
+        [HitFinder(group, access) for access in own]
+        for group, own in zip(groups, accesses, strict=True)
+    ]
 
 
 def _find_with_numpy(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:

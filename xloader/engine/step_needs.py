@@ -21,7 +21,7 @@ from xloader.core.demand import Access
 from xloader.core.footprint import Footprint
 from xloader.engine.buffers import LeasedPool
 from xloader.engine.group_needs import Begin, GroupNeeds, joined
-from xloader.engine.overlaps import HitFinder, Hits
+from xloader.engine.overlaps import Hits, finders_of
 from xloader.order.step_dealer import Dealer, Dealt
 from xloader.planning.epoch import Lane
 from xloader.planning.regions import Regions
@@ -147,10 +147,7 @@ class Walker:
             for number, group in enumerate(footprint.groups)
         ]
         self._footprint = footprint
-        self._finders = [
-            [HitFinder(group, access) for access in own]
-            for group, own in zip(footprint.groups, accesses, strict=False)
-        ]
+        self._finders = finders_of(footprint.groups, accesses)
         self._dealer = Dealer([lane.order for lane in lanes], share)
         self.entry_counts = joined([lane.order.count for lane in lanes])
         self._is_begun = np.zeros(len(self.entry_counts), np.bool_)

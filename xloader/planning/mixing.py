@@ -165,16 +165,15 @@ def batch_regions(
         drawn = draw_below(derive_key(0), np.arange(num_spots), bound // stretch)
         # One place in each part of the epoch, as its end mixes differently from its middle.
         spots = (np.arange(num_spots) * (bound // stretch) + drawn) // num_spots * stretch
+    regions = Regions(footprint, dim)
     rows = np.concatenate(
-        [_lane_rows(footprint, dim, lane, spots, per_spot, share) for lane in lanes], axis=1
+        [_lane_rows(regions, lane, spots, per_spot, share) for lane in lanes], axis=1
     )
     batches = (spots[:, None] + np.arange(per_spot)).reshape(-1)
     return batches, num_distinct(rows)
 
 
-def _lane_rows(
-    footprint: Footprint, dim: int, lane: AnyOrder, spots: Ints, num_batches: int, share: int
-) -> Ints:
+def _lane_rows(regions: Regions, lane: AnyOrder, spots: Ints, num_batches: int, share: int) -> Ints:
     """Regions of one lane's part of ``num_batches`` batches from each spot on.
 
     Returns
@@ -188,13 +187,12 @@ def _lane_rows(
     rows = np.full((len(spots), size), -1, np.int64)
     ends = np.array([len(part) for part, _ in found])
     # All spots at once: drawing positions costs as much for a few samples as for many.
-    rows[np.arange(size) < ends[:, None]] = _regions(footprint, dim, lane, entries, ranks)
+    rows[np.arange(size) < ends[:, None]] = _regions_of(regions, lane, entries, ranks)
     return rows.reshape(-1, share)
 
 
-def _regions(footprint: Footprint, dim: int, lane: AnyOrder, entries: Ints, ranks: Ints) -> Ints:
+def _regions_of(regions: Regions, lane: AnyOrder, entries: Ints, ranks: Ints) -> Ints:
     """The regions of samples, given their entries and ranks."""
-    regions = Regions(footprint, dim)
     distinct, which = distinct_near(entries)
     boxes = lane.boxes_of(distinct)
     of_entry = regions.of(boxes.lo)
@@ -203,7 +201,7 @@ def _regions(footprint: Footprint, dim: int, lane: AnyOrder, entries: Ints, rank
     if (of_entry == last).all() and (boxes.num_samples >= lane.count[distinct]).all():
         # Each cohort lies within one region, so its samples need not be drawn.
         return of_entry[which]
-    positions = footprint.positions_of(lane.ids(entries, ranks))
+    positions = regions.footprint.positions_of(lane.ids(entries, ranks))
     return regions.of(tuple(positions.T))
 
 

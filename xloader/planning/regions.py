@@ -21,7 +21,7 @@ REGION_CHUNKS: Final = 4
 """Chunks of a region along `region_dim`."""
 
 _MOST_IN_TABLE: Final = 1 << 14
-"""Positions along a dimension up to which their regions are found once and kept."""
+"""If a dimension has at most this many positions, the region of each is found once and kept."""
 
 
 def region_dim(footprint: Footprint) -> int:
@@ -45,7 +45,7 @@ class Regions:
     """
 
     def __init__(self, footprint: Footprint, dim: int) -> None:
-        self._footprint = footprint
+        self.footprint = footprint
         self._dim = dim
 
     def of(self, positions: tuple[Ints, ...]) -> Ints:
@@ -71,7 +71,7 @@ class Regions:
 
     def along(self, dim: int, axis: Axis, positions: Ints) -> Ints:
         """The regions of windows along one dimension, given its leading axis."""
-        chunk = axis.block_of(self._footprint.first_elements(dim, positions))
+        chunk = axis.block_of(self.footprint.first_elements(dim, positions))
         return (chunk + axis.stored_chunk(0)) // REGION_CHUNKS if dim == self._dim else chunk
 
     def count(self, positions: Ints, edges: Ints) -> Ints:
@@ -99,11 +99,14 @@ class Regions:
 
     @cached_property
     def _dims(self) -> list[tuple[int, Axis, int, Ints | None]]:
-        """Each dimension with several regions: its axis, weight, and the regions of positions."""
+        """Each dimension with several chunks: its number, axis, weight, and the region of each position.
+
+        These regions are multiplied by the weight; None if there are too many positions.
+        """
         found: list[tuple[int, Axis, int, Ints | None]] = []
         weight = 1
-        for d, count in reversed(list(enumerate(self._footprint.windows.num_positions))):
-            axis = leading_axis(self._footprint, d)
+        for d, count in reversed(list(enumerate(self.footprint.windows.num_positions))):
+            axis = leading_axis(self.footprint, d)
             if axis is None or axis.num_blocks == 1:
                 continue
             table = None
