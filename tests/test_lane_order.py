@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -13,12 +14,24 @@ from hypothesis import strategies as st
 
 import xloader.order.lane_order
 from tests.ground import all_ids, box_footprint, footprints, line_footprint, shuffle_of
+from xloader.compiled.library import load_library
 from xloader.core.counter_rng import derive_key, draw_below
 from xloader.core.footprint import Footprint
 from xloader.order.ascending import Ascent
 from xloader.order.lane_order import PHASE_STEPS, LaneOrder, lane_part
 from xloader.order.lane_spans import SubLanes
 from xloader.order.shuffle import Pace
+
+
+@pytest.fixture(params=["compiled", "numpy"], scope="module", autouse=True)
+def library(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Segments are sorted by the compiled library, or by NumPy."""
+    with pytest.MonkeyPatch.context() as mended:
+        if request.param == "compiled" and load_library()[0] is None:
+            pytest.skip(load_library()[1])
+        if request.param == "numpy":
+            mended.setattr(xloader.order.lane_order, "find_function", lambda *_: None)
+        yield
 
 
 @st.composite
@@ -84,6 +97,18 @@ def test_an_order_is_its_samples_sorted_by_key(lanes: list[LaneOrder], segment_s
             assert places == expected
             told = [entry for _, entries in lane.segments() for entry in entries.tolist()]
             assert told == [entry for entry, _ in expected]
+
+
+def test_keys_that_crowd_together_are_sorted_too() -> None:
+    """One entry goes on for a million slots, and all others share the first slot."""
+    footprint = line_footprint(6400, 16, 1)
+    lane = shuffle_of(footprint, Pace((1,), 0, 1, 1, 1, 1), 0, 0).lane(0, 1)
+    length = np.ones(len(lane.count), np.int32)
+    length[-1] = 1 << 20
+    lane = replace(lane, start=np.zeros_like(length), length=length)
+    (places,) = lane.places()
+    line = [(entry, rank) for _, _, entry, rank in slow_line(lane)]
+    assert list(zip(*(part.tolist() for part in places), strict=True)) == line
 
 
 @given(lane_orders(), st.integers(1, 40), st.data())

@@ -369,7 +369,8 @@ class Windows:
             If an id lies outside ``[0, len(self))``.
         """
         ids = np.asarray(ids, np.int64)
-        if len(ids) and (ids.min() < 0 or ids.max() >= len(self)):
+        # As unsigned numbers, those below 0 are huge.
+        if len(ids) and ids.view(np.uint64).max() >= len(self):
             worst = int(ids.min()) if ids.min() < 0 else int(ids.max())
             raise SampleIndexError(
                 "the sample id is out of range", given=worst, allowed=f"[0, {len(self)})"

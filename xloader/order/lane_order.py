@@ -24,10 +24,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
 from xloader.core.axis import Ints, int_dtype
 from xloader.core.boxes import Boxes
 from xloader.core.counter_rng import bijection, draw
@@ -44,6 +46,8 @@ _SEGMENT_SIZE = 1 << 14
 
 _NUM_EDGES = 256
 """Number of segments whose ends are computed in one call."""
+
+_ARGUMENTS: Final = (ADDRESS, ADDRESS, NUMBER, NUMBER, *(ADDRESS,) * 5)
 
 
 @dataclass(frozen=True)
@@ -230,15 +234,36 @@ class LaneOrder:
                 yield from self._at_one_key(active, given, reached, num_passed)
                 num_passed = 0
             else:
-                # The sort by key is stable, so that equal keys stay sorted by cohort and rank.
                 by_cohort = digit_order(self.cohort[active], len(self.cohorts))
-                rows, ranks = expand_ranges(given[by_cohort], reached[by_cohort])
-                entries = active[by_cohort][rows]
-                line = spread_order(self.keys(entries, ranks))[num_passed:]
-                yield entries[line], ranks[line]
+                columns = active[by_cohort], given[by_cohort], reached[by_cohort]
+                entries, ranks = self._by_key(*columns)
+                yield entries[num_passed:], ranks[num_passed:]
                 num_passed = 0
             is_left = reached < self.count[active]
             active, given = active[is_left], reached[is_left]
+
+    def _by_key(self, entries: Ints, given: Ints, reached: Ints) -> tuple[Ints, Ints]:
+        """Entries and ranks of the samples between two ranks of each entry, sorted by key.
+
+        Those with equal keys stay in the order of the entries, and then of ranks.
+        """
+        order = find_function("xloader_order_samples", _ARGUMENTS)
+        if order is not None:
+            ranges = np.stack([entries, given, reached], axis=1, dtype=np.int64)
+            paces = np.empty((len(entries), 4))
+            for column, own in enumerate((self.start, self.length, self.phase, self.count)):
+                paces[:, column] = own[entries]
+            paces[:, 2] /= PHASE_STEPS
+            num = int(np.maximum(reached - given, 0).sum())
+            keys, edges = np.empty(num), np.empty(num + 1, np.int64)
+            samples, found = np.empty((num, 3)), np.empty((2, num), np.int64)
+            addresses = map(address_of, (keys, edges, samples, *found))
+            if order(address_of(ranges), address_of(paces), len(entries), num, *addresses):
+                return found[0], found[1]
+        rows, ranks = expand_ranges(given, reached)
+        entries = entries[rows]
+        line = spread_order(self.keys(entries, ranks))
+        return entries[line], ranks[line]
 
     def _at_one_key(
         self, active: Ints, given: Ints, reached: Ints, num_passed: int

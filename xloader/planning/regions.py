@@ -99,7 +99,7 @@ class Regions:
 
     @cached_property
     def _dims(self) -> list[tuple[int, Axis, int, Ints | None]]:
-        """Each dimension with several chunks: its number, axis, weight, and the region of each position.
+        """The dimensions with several chunks: number, axis, weight, and each position's region.
 
         These regions are multiplied by the weight; None if there are too many positions.
         """
