@@ -76,9 +76,9 @@ def _measure(layout: Layout, path: Path, effort: Effort) -> Result:
     # Data that are in memory already are neither read nor decoded.
     limit = None if layout.is_in_memory else reference.play
     readers = [] if layout.is_in_memory else list(sequential.WAYS)
-    return contest.hold(
-        layout, str(path), effort, limit=limit, readers=readers, makers=list(shuffled.WAYS)
-    )
+    # The others unpack what they shuffle.
+    makers = [] if layout.is_as_stored else list(shuffled.WAYS)
+    return contest.hold(layout, str(path), effort, limit=limit, readers=readers, makers=makers)
 
 
 def _measure_growth(folder: Path, effort: Effort, *, is_quick: bool) -> list[Growth]:

@@ -143,7 +143,8 @@ def sleep_alone(num_threads: int, chunk_nbytes: int) -> float:
 
 
 def _measure(layout: Layout, place: str, request: Request) -> Figures:
-    samples = xloader.open(place).window(layout.window, stride=layout.stride)
+    samples = xloader.open(place, **layout.open_options)
+    samples = samples.window(layout.window, stride=layout.stride)
     options: dict[str, Any] = {"batch_size": layout.batch_size, "memory": layout.memory_nbytes}
     loader = samples.loader(
         **options, output="numpy", threads=request.num_threads, on_nan="ignore", shuffle=True

@@ -71,7 +71,8 @@ def play(layout: Layout, place: str) -> Generator[Any, Any, None]:
     """Yield the `Plan`; then run one epoch in each turn and yield its `Epoch`."""
     seconds = []
     for _ in range(3):
-        samples = xloader.open(store_at(place)).window(layout.window, stride=layout.stride)
+        samples = xloader.open(store_at(place), **layout.open_options)
+        samples = samples.window(layout.window, stride=layout.stride)
         begin = time.perf_counter()
         loader = samples.loader(
             batch_size=layout.batch_size, memory=layout.memory_nbytes, output="numpy"
