@@ -20,9 +20,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import platform_tags
 
 FOLDER, LIBRARY = Path("xloader", "compiled"), "_compiled.so"
-FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
 # Products and sums are rounded one by one, as NumPy does, so that orders are the same everywhere.
-FLAGS += ("-ffp-contract=off",)
+ROUNDING = "-ffp-contract=off"
+FLAGS = ("-std=c11", "-O3", ROUNDING, "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
 
 
 class CompiledLibrary(BuildHookInterface):

@@ -8,10 +8,11 @@ Python's lock, so 16 threads decode side by side on any machine. What the loader
 needs the lock or a core, and shows as the distance from as many threads that only sleep.
 
 Beside it, with a codec that costs nothing and two threads: CPU seconds for each GB, and the share
-of time in which Python's lock is held. A thread knocks once a millisecond. Where it comes late, it
-waited for a core, for as long as the system says, or else for the lock. Knocks that it missed
-meanwhile count as well. Lateness below 0.3 ms is left out, because waking up takes up to that. So
-many short holds in a row count as one, and a few short ones as none.
+of time in which Python's lock is held. For the latter, in epochs of their own, a thread knocks once
+a millisecond. Where it comes late, it waited for a core, for as long as the system says, or else
+for the lock. Knocks that it missed meanwhile count as well. Lateness below 0.3 ms is left out,
+because waking up takes up to that. So many short holds in a row count as one, and a few short ones
+as none.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import xloader
 from benchmarks.layouts import LAYOUTS, Layout
 from benchmarks.measure import Usage
+from benchmarks.ours import samples_of
 from benchmarks.pretend import NS_PER_BYTE, Codec, PretendCodecs
 from benchmarks.stores import ensure_stores
 from benchmarks.turns import Competitor
@@ -50,10 +51,13 @@ class Request:
         The codec.
     num_threads : int
         Threads of the loader.
+    is_knocked : bool
+        Whether Python's lock is knocked at, which takes CPU time itself.
     """
 
     codec: Codec
     num_threads: int
+    is_knocked: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,8 +147,7 @@ def sleep_alone(num_threads: int, chunk_nbytes: int) -> float:
 
 
 def _measure(layout: Layout, place: str, request: Request) -> Figures:
-    samples = xloader.open(place, **layout.open_options)
-    samples = samples.window(layout.window, stride=layout.stride)
+    samples = samples_of(layout, place)
     options: dict[str, Any] = {"batch_size": layout.batch_size, "memory": layout.memory_nbytes}
     loader = samples.loader(
         **options, output="numpy", threads=request.num_threads, on_nan="ignore", shuffle=True
@@ -153,7 +156,7 @@ def _measure(layout: Layout, place: str, request: Request) -> Figures:
     with loader:
         for _ in range(1 + NUM_TURNS):
             begin = Usage.now()
-            if request.codec == "free":
+            if request.is_knocked:
                 with Knocks() as knocks:
                     num = sum(1 for _ in loader)
                 share = knocks.share
@@ -191,7 +194,8 @@ def _row(layout: Layout, place: str, numbers: list[int]) -> list[str]:
             alone = sleep_alone(number, layout.store.chunk_nbytes)
             cells.append(f"{speed:.2f} GB/s ({speed / alone:.2f})")
         free = process.require(process.turn(Request("free", 2)))
-        cells += [f"{free.cpu_per_gb:.2f}", f"{free.held_share:.0%}"]
+        knocked = process.require(process.turn(Request("free", 2, is_knocked=True)))
+        cells += [f"{free.cpu_per_gb:.2f}", f"{knocked.held_share:.0%}"]
     return cells
 
 

@@ -122,7 +122,7 @@ def _cpu_seconds() -> float:
 def _samples(layout: Layout, path: Path) -> Any:
     sizes = dict(zip(("time", "lat", "lon"), layout.window_sizes, strict=True))
     strides = dict(zip(("time", "lat", "lon"), layout.strides, strict=True))
-    return xloader.open(path).window(sizes, stride=strides)
+    return xloader.open(path, **layout.open_options).window(sizes, stride=strides)
 
 
 def _nbytes(batches: Iterator[Any]) -> Iterator[int]:

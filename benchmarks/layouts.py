@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 DIMS = ("time", "lat", "lon")
 LATS, LONS = 180, 360
 VARIABLES = ("t2m", "u10", "v10", "z500")
@@ -149,6 +151,11 @@ class Layout:
         return {"mask_and_scale": False} if self.is_as_stored else {}
 
     @property
+    def dtype(self) -> str:
+        """The dtype of batches."""
+        return "int16" if self.is_as_stored else "float32"
+
+    @property
     def memory_nbytes(self) -> int:
         """The loader's memory in bytes."""
         return int(self.memory_share * self.store.nbytes)
@@ -183,7 +190,7 @@ class Layout:
     @property
     def sample_nbytes(self) -> int:
         """Bytes of one sample in a batch."""
-        itemsize = self.store.itemsize if self.is_as_stored else 4
+        itemsize = np.dtype(self.dtype).itemsize
         return len(self.store.variables) * math.prod(self.window_sizes) * itemsize
 
     @property
@@ -203,7 +210,8 @@ class Layout:
 
 
 BESIDE_ALL = (Target("xbatcher", 25.0),)
-"""Not for layouts whose chunks are single samples: any shuffle reads each chunk once there."""
+"""Not for layouts whose chunks are single samples: any shuffle reads each chunk once there. Nor for
+integers as stored, which xbatcher is not asked for."""
 
 
 def _targets(reference: float, sequential: float) -> tuple[Target, ...]:

@@ -67,12 +67,17 @@ class Epoch:
     peak_nbytes: int
 
 
+def samples_of(layout: Layout, place: str) -> xloader.Samples:
+    """The samples of a layout, whose store is at a place."""
+    opened = xloader.open(store_at(place), **layout.open_options)
+    return opened.window(layout.window, stride=layout.stride)
+
+
 def play(layout: Layout, place: str) -> Generator[Any, Any, None]:
     """Yield the `Plan`; then run one epoch in each turn and yield its `Epoch`."""
     seconds = []
     for _ in range(3):
-        samples = xloader.open(store_at(place), **layout.open_options)
-        samples = samples.window(layout.window, stride=layout.stride)
+        samples = samples_of(layout, place)
         begin = time.perf_counter()
         loader = samples.loader(
             batch_size=layout.batch_size, memory=layout.memory_nbytes, output="numpy"

@@ -27,6 +27,7 @@ import xarray as xr
 
 import xloader
 from benchmarks.layouts import LAYOUTS
+from benchmarks.ours import samples_of
 from benchmarks.reference import count_cores
 from benchmarks.stores import ensure_stores
 
@@ -164,7 +165,7 @@ def layout_samples(name: str, folder: Path) -> tuple[xloader.Samples, dict[str, 
     """The samples of a layout, whose store is made if it is not there, and options of loaders."""
     (layout,) = [one for one in LAYOUTS if one.name == name]
     path = ensure_stores(folder, [layout.store])[layout.store]
-    return xloader.open(path).window(layout.window, stride=layout.stride), {
+    return samples_of(layout, str(path)), {
         "batch_size": layout.batch_size,
         "output": "numpy",
         "memory": layout.memory_nbytes,

@@ -199,7 +199,7 @@ def find_pieces(layout: Layout, ring: NDArray[np.uint8]) -> NDArray[Any]:
 
 
 def copy_pieces(
-    pieces: NDArray[Any], batches: Sequence[NDArray[np.float32]], nbytes: int, num_cores: int
+    pieces: NDArray[Any], batches: Sequence[NDArray[Any]], nbytes: int, num_cores: int
 ) -> None:
     """Copy ``nbytes`` bytes of neighbouring pieces into batches, from the start of the ring on."""
     per_copy = len(batches[0])
@@ -217,15 +217,14 @@ def copy_pieces(
     _on_all_cores(work, num_cores)
 
 
-def make_batches(
-    layout: Layout, pieces: NDArray[Any], num_batches: int
-) -> list[NDArray[np.float32]]:
+def make_batches(layout: Layout, pieces: NDArray[Any], num_batches: int) -> list[NDArray[Any]]:
     """Return buffers of about the size of a batch, each filled by whole places along time."""
-    place_nbytes = 4 * math.prod(pieces.shape[1:])
+    dtype = np.dtype(layout.dtype)
+    place_nbytes = dtype.itemsize * math.prod(pieces.shape[1:])
     batch_nbytes = layout.batch_size * layout.sample_nbytes
     per_copy = min(max(batch_nbytes // place_nbytes, 1), len(pieces))
     # Writing ones touches every page before the clock starts.
-    return [np.ones((per_copy, *pieces.shape[1:]), np.float32) for _ in range(num_batches)]
+    return [np.ones((per_copy, *pieces.shape[1:]), dtype) for _ in range(num_batches)]
 
 
 def _on_all_cores(work: Callable[[int], T], num_cores: int) -> list[T]:

@@ -156,24 +156,29 @@ def test_pieces_are_what_samples_take_of_chunks(window, expected):
     assert len(np.unique(pieces)) == pieces.size
 
 
-def test_the_reference_copies_every_byte():
-    layout = layout_of(TILES, window={"time": 1, "lat": 30, "lon": 30})
-    ring = np.arange(20 * 90 * 90, dtype=np.float32).view(np.uint8)
+@pytest.mark.parametrize("is_as_stored", [False, True])
+def test_the_reference_copies_every_byte(is_as_stored):
+    spec = PACKED if is_as_stored else TILES
+    window = {"time": 1, "lat": 30, "lon": 30}
+    layout = layout_of(spec, window=window, is_as_stored=is_as_stored)
+    ring = np.arange(20 * 90 * 90).astype(layout.dtype).view(np.uint8)
     pieces = reference.find_pieces(layout, ring)
     batches = reference.make_batches(layout, pieces, num_batches=20)
     assert batches[0].shape == (1, 3, 3, 1, 30, 30)
     reference.copy_pieces(pieces, batches, nbytes=ring.nbytes, num_cores=2)
-    np.testing.assert_array_equal(
-        np.sort(np.concatenate(batches), axis=None), np.sort(ring.view("f4"))
-    )
+    copied = np.concatenate(batches)
+    assert copied.dtype == pieces.dtype == layout.dtype
+    np.testing.assert_array_equal(np.sort(copied, axis=None), np.sort(ring.view(layout.dtype)))
 
 
 # --- xloader and others
 
 
-def test_an_epoch_of_ours_is_whole(paths):
-    layout = layout_of(TILES, memory_share=1.0)
-    play = ours.play(layout, str(paths[TILES]))
+@pytest.mark.parametrize("is_as_stored", [False, True])
+def test_an_epoch_of_ours_is_whole(paths, is_as_stored):
+    spec = PACKED if is_as_stored else TILES
+    layout = layout_of(spec, memory_share=1.0, is_as_stored=is_as_stored)
+    play = ours.play(layout, str(paths[spec]))
     plan, epoch = next(play), next(play)
     play.close()
     assert (plan.num_reads, epoch.num_reads) == (32, 32)

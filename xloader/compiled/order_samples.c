@@ -19,8 +19,8 @@ typedef struct {
     int64_t entry, rank;
 } Sample;
 
-/* Samples are nearly sorted when neighbours are compared. If that takes more moves for each, keys
-   are not spread evenly. */
+/* After the buckets, samples are nearly sorted. If the rest takes more moves for each sample than this,
+   keys are not spread evenly. */
 #define MOST_MOVES 16
 
 /* The same operations as NumPy's, one by one, so that the bits are the same. */
@@ -51,10 +51,10 @@ static int64_t sort_nearly(Sample *samples, int64_t num) {
     return 1;
 }
 
-/* Writes entries and ranks of `num` samples, sorted by key, and those with equal keys in the order
-   given. `keys` has room for as many numbers, `edges` for one more. First samples are put into as
-   many buckets as there are samples, each for equally many keys. Returns 0 if their keys are not
-   spread evenly enough for that. */
+/* Writes entries and ranks of samples, sorted by key, and those with equal keys in the order given.
+   `num` is the number of ranks of all entries together; there is room for as many of everything, and
+   for one more edge. Samples are first put into as many buckets as there are samples, each for an
+   equally long interval of keys. Returns 0 if their keys are not spread evenly enough for that. */
 EXPORT int64_t xloader_order_samples(
     const Ranks *ranks, const Pace *paces, int64_t num_entries, int64_t num, double *keys,
     int64_t *edges, Sample *samples, int64_t *found_entries, int64_t *found_ranks) {

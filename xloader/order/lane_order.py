@@ -172,22 +172,23 @@ class LaneOrder:
         for entries, ranks in self.places(begin):
             yield self.ids(entries, ranks), entries
 
-    def places(self, begin: int = 0, size: int = _SEGMENT_SIZE) -> Iterator[tuple[Ints, Ints]]:
+    def places(self, begin: int = 0, size: int | None = None) -> Iterator[tuple[Ints, Ints]]:
         """Yield the entry and the rank of each sample, in pieces. No ids are computed.
 
         Parameters
         ----------
         begin : int
             Place of the first sample.
-        size : int
-            Approximate number of samples of a piece. It is raised to twice the number of entries
-            that hand out samples at the same time.
+        size : int, optional
+            Approximate number of samples of a piece, by default 16384. It is raised to twice the
+            number of entries that hand out samples at the same time.
 
         Yields
         ------
         entries, ranks : numpy.ndarray of int64, shape (n,)
             Entry and rank of each sample.
         """
+        size = size or _SEGMENT_SIZE
         if not begin and self.num_samples <= 2 * size:
             # In one piece, which needs no edges.
             yield from self._walk(0.0, iter([math.inf]))
@@ -204,7 +205,7 @@ class LaneOrder:
         found = np.zeros_like(self.count)
         found[:done] = self.count[:done]
         found[active] = self.num_before(active, first)
-        for entries, _ in self._walk(first, self._edges(first, place)):
+        for entries, _ in self._walk(first, self._edges(first, place, _SEGMENT_SIZE)):
             np.add.at(found, entries[:num_left], 1)
             num_left = max(num_left - len(entries), 0)
             if not num_left:
@@ -247,23 +248,32 @@ class LaneOrder:
 
         Those with equal keys stay in the order of the entries, and then of ranks.
         """
-        order = find_function("xloader_order_samples", _ARGUMENTS)
-        if order is not None:
-            ranges = np.stack([entries, given, reached], axis=1, dtype=np.int64)
-            paces = np.empty((len(entries), 4))
-            for column, own in enumerate((self.start, self.length, self.phase, self.count)):
-                paces[:, column] = own[entries]
-            paces[:, 2] /= PHASE_STEPS
-            num = int(np.maximum(reached - given, 0).sum())
-            keys, edges = np.empty(num), np.empty(num + 1, np.int64)
-            samples, found = np.empty((num, 3)), np.empty((2, num), np.int64)
-            addresses = map(address_of, (keys, edges, samples, *found))
-            if order(address_of(ranges), address_of(paces), len(entries), num, *addresses):
-                return found[0], found[1]
+        found = self._by_spread_key(entries, given, reached)
+        if found is not None:
+            return found
         rows, ranks = expand_ranges(given, reached)
         entries = entries[rows]
         line = spread_order(self.keys(entries, ranks))
         return entries[line], ranks[line]
+
+    def _by_spread_key(self, entries: Ints, given: Ints, reached: Ints) -> tuple[Ints, Ints] | None:
+        """The same by the compiled library; None without it, or if keys are not spread evenly."""
+        order = find_function("xloader_order_samples", _ARGUMENTS)
+        if order is None:
+            return None
+        ranges = np.empty((len(entries), 3), np.int64)
+        for column, ranks in enumerate((entries, given, reached)):
+            ranges[:, column] = ranks
+        paces = np.empty((len(entries), 4))
+        for column, own in enumerate((self.start, self.length, self.phase, self.count)):
+            paces[:, column] = own[entries]
+        paces[:, 2] /= PHASE_STEPS
+        num = int(np.maximum(reached - given, 0).sum())
+        keys, edges = np.empty(num), np.empty(num + 1, np.int64)
+        samples, found = np.empty((num, 3)), np.empty((2, num), np.int64)
+        addresses = map(address_of, (keys, edges, samples, *found))
+        is_sorted = order(address_of(ranges), address_of(paces), len(entries), num, *addresses)
+        return (found[0], found[1]) if is_sorted else None
 
     def _at_one_key(
         self, active: Ints, given: Ints, reached: Ints, num_passed: int
@@ -341,7 +351,7 @@ class LaneOrder:
                 return first, -excess
         return 0.0, begin
 
-    def _edges(self, first: float, begin: int, size: int = _SEGMENT_SIZE) -> Iterator[float]:
+    def _edges(self, first: float, begin: int, size: int) -> Iterator[float]:
         """Yield keys above ``first`` that cut the samples from place ``begin`` on into segments."""
         # With fewer samples in a segment, its cost would not depend on their number.
         before, step = self._samples_before_slot, max(size, 2 * self.most_under_way)
