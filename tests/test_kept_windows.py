@@ -80,7 +80,7 @@ def test_shuffled_orders(
         cohorts = cut_cohorts(own, tiling)
         assert isinstance(cohorts.members, Members)
         counts, wanted = cohorts.num_samples.tolist(), orders(own, cohorts)
-        mixing = full_mixing(own, 0, 4)
+        mixing = full_mixing(own, 4)
     for kind in ("bits", "runs", "list"):
         with boxes_are(True):
             own = kept_as(footprint, flags, kind)
@@ -88,7 +88,7 @@ def test_shuffled_orders(
             assert not isinstance(cohorts.members, Members)
             assert cohorts.num_samples.tolist() == counts
             assert orders(own, cohorts) == wanted
-            assert full_mixing(own, 0, 4) == pytest.approx(mixing)
+            assert full_mixing(own, 4) == pytest.approx(mixing)
 
 
 @given(chosen(), st.integers(1, 3))

@@ -112,4 +112,4 @@ def test_mixing_looks_at_each_sample_of_a_visit(share: int) -> None:
     assert order.count.tolist() == [4, 2, 2, 1, 1]
     batches = (ids // 16).reshape(-1, share).tolist()
     expected = np.mean([len(set(batch)) for batch in batches])
-    assert measure_mixing(footprint, 0, [order], share) == pytest.approx(expected)
+    assert measure_mixing(footprint, [order], share) == pytest.approx(expected)

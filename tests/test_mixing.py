@@ -64,7 +64,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_regions(footprint: Footprint) -> None:
     dim = region_dim(footprint)
     positions = footprint.windows.positions_of(np.arange(len(footprint.windows)))
-    found = Regions(footprint, dim).of(tuple(positions.T)).tolist()
+    found = Regions(footprint).of(tuple(positions.T)).tolist()
     expected = [slow_region(footprint, dim, i) for i in range(len(footprint.windows))]
     assert len(set(zip(found, expected, strict=True))) == len(set(found)) == len(set(expected))
 
@@ -74,7 +74,7 @@ def test_regions(footprint: Footprint) -> None:
 def test_regions_of_batches_are_counted(footprint: Footprint, sizes: list[int], seed: int) -> None:
     dim, edges = region_dim(footprint), np.cumsum([0, *sizes])
     ids = np.random.default_rng(seed).integers(0, len(footprint.windows), edges[-1])
-    found = Regions(footprint, dim).count(footprint.windows.positions_of(ids), edges)
+    found = Regions(footprint).count(footprint.windows.positions_of(ids), edges)
     regions = [slow_region(footprint, dim, i) for i in ids.tolist()]
     assert found.tolist() == [len(set(regions[lo:hi])) for lo, hi in pairwise(edges.tolist())]
 
@@ -83,9 +83,9 @@ def test_regions_of_batches_are_counted(footprint: Footprint, sizes: list[int], 
 def test_regions_of_windows_that_wrap_before_their_first_element() -> None:
     footprint = circle_footprint(64, 2, 12, span=(9, 1, 2))
     windows = footprint.windows
-    found = Regions(footprint, 0).of((np.arange(64),))
+    found = Regions(footprint).of((np.arange(64),))
     assert found.tolist() == [(start + 9) % 64 // 8 for start in range(64)]
-    assert full_mixing(footprint, 0, 64) == pytest.approx(8)
+    assert full_mixing(footprint, 64) == pytest.approx(8)
     assert footprint.first_elements(0, np.array([54, 55])).tolist() == [63, 0]
     # The cohorts are cut there too, so that each lies in regions that follow each other.
     cohorts = cut_cohorts(footprint, (0,))
@@ -104,7 +104,7 @@ def test_a_full_shuffle_is_every_batch_as_likely(footprint: Footprint, batch_siz
     drawn = min(batch_size, total)
     sizes = [regions.count(region) for region in set(regions)]
     expected = sum(1 - math.comb(total - size, drawn) / math.comb(total, drawn) for size in sizes)
-    assert full_mixing(footprint, dim, batch_size) == pytest.approx(expected, abs=1e-9)
+    assert full_mixing(footprint, batch_size) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
@@ -120,7 +120,7 @@ def test_mixing_is_counted_over_the_full_batches(footprint: Footprint, lanes: in
     for step in range(num_batches):
         rows = [i for lane in ids for i in lane[step * share : (step + 1) * share]]
         counts.append(len({slow_region(footprint, 0, i) for i in rows}))
-    found = measure_mixing(footprint, 0, orders, share)
+    found = measure_mixing(footprint, orders, share)
     assert found == pytest.approx(np.mean(counts))
 
 
@@ -128,8 +128,8 @@ def test_a_long_epoch_is_looked_at_in_places() -> None:
     footprint = line_footprint(32_000, 16, 3)
     plan = plan_of(Pace((1,), 0, 48, 18, 18), batch=16)
     orders = [Epoch(footprint, plan, 0, 0).lanes(range(1))[0].order]
-    whole = measure_mixing(footprint, 0, orders, 16)
-    part = measure_mixing(footprint, 0, orders, 16, most_samples=4096)
+    whole = measure_mixing(footprint, orders, 16)
+    part = measure_mixing(footprint, orders, 16, most_samples=4096)
     assert part != whole
     assert part == pytest.approx(whole, rel=0.08)
 
@@ -138,5 +138,5 @@ def test_mixing_of_a_full_shuffle_is_what_it_is_said_to_be() -> None:
     footprint = line_footprint(16_000, 16, 1)
     plan = plan_of(Pace((1,), spread=1000), batch=16)
     orders = [Epoch(footprint, plan, 0, 0).lanes(range(1))[0].order]
-    expected = full_mixing(footprint, 0, 16)
-    assert measure_mixing(footprint, 0, orders, 16) == pytest.approx(expected, rel=0.02)
+    expected = full_mixing(footprint, 16)
+    assert measure_mixing(footprint, orders, 16) == pytest.approx(expected, rel=0.02)

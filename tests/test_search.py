@@ -23,7 +23,6 @@ from xloader.planning.goal import PlanGoal, best_of, preference
 from xloader.planning.mixing import full_mixing, measure_mixing
 from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import Candidate
-from xloader.planning.regions import region_dim
 from xloader.planning.search import find_ascent, find_plan
 
 
@@ -43,7 +42,7 @@ def amplification(footprint: Footprint, plan: Plan, seed: int = 0, epoch: int = 
 def mixing(footprint: Footprint, plan: Plan, seed: int = 0, epoch: int = 0) -> float:
     lanes = Epoch(footprint, plan, seed, epoch).lanes(range(plan.pace.lanes))
     orders = [lane.order for lane in lanes]
-    return measure_mixing(footprint, region_dim(footprint), orders, plan.lane_share)
+    return measure_mixing(footprint, orders, plan.lane_share)
 
 
 def hourly_maps() -> Footprint:
@@ -84,7 +83,7 @@ def test_patches_grow_their_tile_to_the_planes_that_they_straddle(
     plan = find_plan(footprint, budget, PlanGoal(16, 1))
     assert plan.pace.tiling == (1, 0, 0)
     assert amplification(footprint, plan) == 1.0
-    assert mixing(footprint, plan) > 0.9 * full_mixing(footprint, region_dim(footprint), 16)
+    assert mixing(footprint, plan) > 0.9 * full_mixing(footprint, 16)
 
 
 @pytest.mark.parametrize("room", [1, 2, 5, 40])
@@ -107,7 +106,7 @@ def test_a_chunk_a_sample_is_a_full_shuffle_without_a_pool() -> None:
     footprint = line_footprint(3200, 16, 16, stride=16)
     plan = find_plan(footprint, room_for(40 * 16), PlanGoal(16, 1))
     assert (plan.pace.spread, plan.lane_pool_nbytes) == (0, 16)
-    assert mixing(footprint, plan) == pytest.approx(full_mixing(footprint, 0, 16), rel=0.06)
+    assert mixing(footprint, plan) == pytest.approx(full_mixing(footprint, 16), rel=0.06)
 
 
 @pytest.mark.parametrize("lanes", [2, 4])
@@ -129,7 +128,7 @@ def test_more_memory_mixes_better() -> None:
     ]
     assert mixed == sorted(mixed)
     assert mixed[0] < 2
-    assert mixed[-1] > 0.95 * full_mixing(footprint, 0, 16)
+    assert mixed[-1] > 0.95 * full_mixing(footprint, 16)
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
@@ -242,7 +241,7 @@ def test_the_rules_of_choice(candidate_search: list[tuple[float, float]], best: 
 
 def test_an_amplification_beyond_reach_gives_the_fewest_reads_that_mix_by_half() -> None:
     footprint = line_footprint(32_000, 16, 641, spans=((0, 1, 3), (640, 1, 1)))
-    half = full_mixing(footprint, 0, 16) / 2
+    half = full_mixing(footprint, 16) / 2
     room = room_for(38 * 16)
     plan = find_plan(footprint, room, PlanGoal(16, 1))
     assert amplification(footprint, plan) > 1.5

@@ -70,19 +70,10 @@ static int64_t *column_of(const Found *found, int64_t column) {
 
 /* Finds the block of each window's first element. */
 static void find_blocks(const Dim *dim, const int64_t *windows, int64_t num, int64_t *blocks) {
-    if (dim->num_blocks == 1) {
-        memset(blocks, 0, (size_t)num * sizeof(int64_t));
-    } else if (dim->chunk) {
-        /* Only windows that stay within the dimension come here, so nothing is below 0. It is copied
-           because `blocks` might lie over it, for all that the compiler knows. */
-        const Dim copy = *dim;
-        for (int64_t i = 0; i < num; i++)
-            blocks[i] =
-                quotient_of((windows[i] + copy.offset) * copy.scale + copy.shift, copy.chunk);
-    } else {
-        for (int64_t i = 0; i < num; i++)
-            blocks[i] = block_of(dim, windows[i] + dim->offset);
-    }
+    /* A copy, because `blocks` might lie over it, for all that the compiler knows. */
+    const Dim copy = *dim;
+    for (int64_t i = 0; i < num; i++)
+        blocks[i] = copy.num_blocks == 1 ? 0 : block_of(&copy, windows[i] + copy.offset);
 }
 
 /* Finds what rows take along one dimension, if the first and the last element of each are in one

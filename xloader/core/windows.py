@@ -21,7 +21,7 @@ borders, windows are centred on every stride-th element, and so reach beyond bot
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Final, Literal
@@ -272,8 +272,8 @@ class Windows:
         positions : numpy.ndarray of int64, shape (n, num_dims)
             Position of each window along each dimension.
         """
-        columns = [self.starts_of(dim, own) for dim, own in enumerate(positions.T)]
-        return _joined(columns)
+        # Each column is without gaps in memory.
+        return np.array([self.starts_of(dim, own) for dim, own in enumerate(positions.T)]).T
 
     def num_before(self, dim: int, offsets: Ints) -> Ints:
         """Number of windows along a dimension that start before each offset.
@@ -391,11 +391,6 @@ class Windows:
         for dim, count in enumerate(self.num_positions):
             ids = ids * count + positions[:, dim]
         return ids
-
-
-def _joined(columns: Sequence[Ints]) -> Ints:
-    """An array of shape ``(n, num_columns)``, each column of which is without gaps in memory."""
-    return np.array(columns).T
 
 
 def _one_nan(pad: Pad | None) -> Pad | None:

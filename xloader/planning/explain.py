@@ -22,7 +22,6 @@ from xloader.planning.figure_cards import stay_parts
 from xloader.planning.figure_tables import TitledTable, variables_table
 from xloader.planning.mixing import full_mixing, measure_mixing
 from xloader.planning.plan import Plan
-from xloader.planning.regions import region_dim
 from xloader.planning.remainder import Remainder
 from xloader.planning.residence_times import ResidenceTimes, TimesMaker
 from xloader.planning.variable_figures import GroupReads, count_reads, num_needed
@@ -321,7 +320,7 @@ def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
     plan, footprint = epoch.plan, epoch.footprint
     return {
         "mixing": mixing_on(epoch, footprint),
-        "full_mixing": full_mixing(footprint, region_dim(footprint), plan.global_batch),
+        "full_mixing": full_mixing(footprint, plan.global_batch),
         "num_dropped_windows": footprint.windows.num_dropped,
         "dropped_windows": footprint.windows.dropped,
         "is_exact": True,
@@ -347,7 +346,7 @@ def mixing_on(epoch: Epoch, footprint: Footprint) -> float:
     """
     # A batch takes samples from the sub-lanes of one worker, and all workers mix alike.
     orders = [lane.order for lane in epoch.lanes(epoch.sublanes.of_one_batch)]
-    return measure_mixing(footprint, region_dim(footprint), orders, epoch.plan.lane_share)
+    return measure_mixing(footprint, orders, epoch.plan.lane_share)
 
 
 def tile_sizes(footprint: Footprint, plan: Plan) -> dict[str, int]:

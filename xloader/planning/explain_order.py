@@ -23,7 +23,7 @@ from xloader.planning.explain import Explanation
 from xloader.planning.lru_simulation import simulate
 from xloader.planning.mixing import full_mixing
 from xloader.planning.plan import Plan
-from xloader.planning.regions import Regions, region_dim
+from xloader.planning.regions import Regions
 from xloader.planning.schedule import Schedule
 from xloader.planning.variable_figures import count_reads, scaled_reads, sum_variables
 from xloader.recipe.layout import FieldLayout
@@ -157,12 +157,11 @@ def _order_figures(footprint: Footprint, ids: Ints, batch_size: int) -> dict[str
     if not len(ids):
         raise EmptySamplesError("the order is empty", remedy="pass at least one id")
     looked_at = ids[:_MOST_SAMPLES]
-    dim = region_dim(footprint)
     return {
         "num_samples": len(ids),
         "num_steps": -(-len(ids) // batch_size),
-        "mixing": _mixing(footprint, dim, looked_at, batch_size),
-        "full_mixing": full_mixing(footprint, dim, batch_size),
+        "mixing": _mixing(footprint, looked_at, batch_size),
+        "full_mixing": full_mixing(footprint, batch_size),
         "is_exact": len(looked_at) == len(ids),
         "run": 1,
         "streams": 1,
@@ -172,10 +171,10 @@ def _order_figures(footprint: Footprint, ids: Ints, batch_size: int) -> dict[str
     }
 
 
-def _mixing(footprint: Footprint, dim: int, ids: Ints, batch_size: int) -> float:
+def _mixing(footprint: Footprint, ids: Ints, batch_size: int) -> float:
     """Mean number of distinct regions in the full batches of an order."""
     # If no batch is full, the only batch counts.
     num_batches = max(len(ids) // batch_size, 1)
     edges = np.minimum(np.arange(num_batches + 1) * batch_size, len(ids))
     positions = footprint.positions_of(ids[: edges[-1]])
-    return float(Regions(footprint, dim).count(positions, edges).mean())
+    return float(Regions(footprint).count(positions, edges).mean())

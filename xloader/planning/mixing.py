@@ -15,21 +15,19 @@ from xloader.core.sorting import distinct_near
 from xloader.order.cohorts import cut_cohorts, leading_axis
 from xloader.order.places import take_places
 from xloader.order.protocol import AnyOrder
-from xloader.planning.regions import REGION_CHUNKS, Regions, num_distinct
+from xloader.planning.regions import REGION_CHUNKS, Regions, num_distinct, region_dim
 
 _EXACT_SAMPLES = 1 << 17
 _NUM_SPOTS = 8
 
 
-def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
+def full_mixing(footprint: Footprint, batch_size: int) -> float:
     """Expected number of distinct regions in a batch of a full shuffle.
 
     Parameters
     ----------
     footprint : Footprint
         The chunks that samples need.
-    dim : int
-        The dimension that `region_dim` gives.
     batch_size : int
         Samples of the batch.
     """
@@ -38,7 +36,7 @@ def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
         # Cohorts of tiles of one chunk are cut at the edges of chunks, so each is in one region.
         cohorts = cut_cohorts(footprint, (1,) * len(footprint.windows.dims))
         used = cohorts.used
-        regions = Regions(footprint, dim).of(cohorts.boxes(used).lo)
+        regions = Regions(footprint).of(cohorts.boxes(used).lo)
         _, region = np.unique(regions, return_inverse=True)
         counts = np.bincount(region, cohorts.counts_of(used)).astype(np.int64)
         sizes, repeats = np.unique(counts, return_counts=True)
@@ -46,7 +44,7 @@ def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
             sizes.tolist(), repeats.tolist(), footprint.num_samples, batch_size
         )
     kinds: list[list[tuple[int, int]]] = []
-    windows = footprint.windows
+    windows, merged = footprint.windows, region_dim(footprint)
     for d, (first, count) in enumerate(
         zip(footprint.first_offsets, windows.num_positions, strict=True)
     ):
@@ -57,12 +55,12 @@ def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
         if windows.ends[d] == "pad" or (windows.ends[d] == "wrap" and first):
             # Windows that begin before the first element, or that wrap before the first one that
             # they need, belong to the first regions.
-            every = Regions(footprint, dim).along(d, axis, np.arange(count))
+            every = Regions(footprint).along(d, np.arange(count))
             sizes, repeats = np.unique(np.unique(every, return_counts=True)[1], return_counts=True)
             kinds.append(list(zip(sizes.tolist(), repeats.tolist(), strict=True)))
             continue
         edges = axis.edges[:-1]
-        if d == dim:
+        if d == merged:
             chunks = np.arange(axis.num_blocks) + axis.stored_chunk(0)
             edges = edges[np.diff(chunks // REGION_CHUNKS, prepend=-1) > 0]
         begins = windows.num_before(d, edges - first)
@@ -102,7 +100,6 @@ def _expected_regions(
 
 def measure_mixing(
     footprint: Footprint,
-    dim: int,
     lanes: Sequence[AnyOrder],
     share: int,
     most_samples: int = _EXACT_SAMPLES,
@@ -112,15 +109,14 @@ def measure_mixing(
 
     Parameters
     ----------
-    footprint, dim, lanes, share, most_samples, num_spots
+    footprint, lanes, share, most_samples, num_spots
         As for `batch_regions`.
     """
-    return float(batch_regions(footprint, dim, lanes, share, most_samples, num_spots)[1].mean())
+    return float(batch_regions(footprint, lanes, share, most_samples, num_spots)[1].mean())
 
 
 def batch_regions(
     footprint: Footprint,
-    dim: int,
     lanes: Sequence[AnyOrder],
     share: int,
     most_samples: int = _EXACT_SAMPLES,
@@ -132,8 +128,6 @@ def batch_regions(
     ----------
     footprint : Footprint
         The chunks that samples need.
-    dim : int
-        The dimension that `region_dim` gives.
     lanes : sequence of AnyOrder
         The orders of all lanes that a batch takes samples from.
     share : int
@@ -165,7 +159,7 @@ def batch_regions(
         drawn = draw_below(derive_key(0), np.arange(num_spots), bound // stretch)
         # One place in each part of the epoch, as its end mixes differently from its middle.
         spots = (np.arange(num_spots) * (bound // stretch) + drawn) // num_spots * stretch
-    regions = Regions(footprint, dim)
+    regions = Regions(footprint)
     rows = np.concatenate(
         [_lane_rows(regions, lane, spots, per_spot, share) for lane in lanes], axis=1
     )

@@ -23,7 +23,6 @@ from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch, Lane
 from xloader.planning.mixing import measure_mixing
 from xloader.planning.plan import Plan
-from xloader.planning.regions import region_dim
 
 _FEW_TILES = 1024
 """Tiles of the model, over all lanes. It gives runs and streams room, and is quick to schedule."""
@@ -104,7 +103,6 @@ class ReducedModel:
         self._lanes = model_lanes(lanes)
         num_tiles = max(_FEW_TILES // self._lanes, 4 * spread)
         self._footprint = _truncate(footprint, cohorts.pieces, run_dim, num_tiles * self._lanes)
-        self._region_dim = region_dim(self._footprint)
         cut = cohorts if self._footprint is footprint else cut_cohorts(self._footprint, tiling)
         self._tiling = tiling
         # With weights, each epoch has a cut of its own.
@@ -234,7 +232,6 @@ class ReducedModel:
     def _mixing(self, plan: Plan, orders: list[AnyOrder]) -> float:
         return measure_mixing(
             self._footprint,
-            self._region_dim,
             orders,
             plan.lane_share,
             most_samples=_NUM_SAMPLES,

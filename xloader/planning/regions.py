@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from xloader.core.axis import Axis, Ints
+from xloader.core.axis import Ints
 from xloader.core.footprint import Footprint
 from xloader.order.cohorts import leading_axis
 
@@ -40,13 +40,11 @@ class Regions:
     ----------
     footprint : Footprint
         The chunks that samples need.
-    dim : int
-        The dimension that `region_dim` gives.
     """
 
-    def __init__(self, footprint: Footprint, dim: int) -> None:
+    def __init__(self, footprint: Footprint) -> None:
         self.footprint = footprint
-        self._dim = dim
+        self._merged = region_dim(footprint)
 
     def of(self, positions: tuple[Ints, ...]) -> Ints:
         """The region of each sample.
@@ -62,17 +60,19 @@ class Regions:
             A number for each sample, equal for samples of the same region.
         """
         regions = np.zeros(len(positions[0]), np.int64)
-        for d, axis, weight, table in self._dims:
+        for dim, weight, table in self._dims:
             if table is None:
-                regions += self.along(d, axis, positions[d]) * weight
+                regions += self.along(dim, positions[dim]) * weight
             else:
-                regions += table.take(positions[d])
+                regions += table.take(positions[dim])
         return regions
 
-    def along(self, dim: int, axis: Axis, positions: Ints) -> Ints:
-        """The regions of windows along one dimension, given its leading axis."""
+    def along(self, dim: int, positions: Ints) -> Ints:
+        """The regions of windows along one dimension, which some variable has."""
+        axis = leading_axis(self.footprint, dim)
+        assert axis is not None
         chunk = axis.block_of(self.footprint.first_elements(dim, positions))
-        return (chunk + axis.stored_chunk(0)) // REGION_CHUNKS if dim == self._dim else chunk
+        return (chunk + axis.stored_chunk(0)) // REGION_CHUNKS if dim == self._merged else chunk
 
     def count(self, positions: Ints, edges: Ints) -> Ints:
         """Count the distinct regions of each batch.
@@ -98,21 +98,21 @@ class Regions:
         return num_distinct(rows)
 
     @cached_property
-    def _dims(self) -> list[tuple[int, Axis, int, Ints | None]]:
-        """The dimensions with several chunks: number, axis, weight, and each position's region.
+    def _dims(self) -> list[tuple[int, int, Ints | None]]:
+        """The dimensions with several chunks: number, weight, and each position's region.
 
         These regions are multiplied by the weight; None if there are too many positions.
         """
-        found: list[tuple[int, Axis, int, Ints | None]] = []
+        found: list[tuple[int, int, Ints | None]] = []
         weight = 1
-        for d, count in reversed(list(enumerate(self.footprint.windows.num_positions))):
-            axis = leading_axis(self.footprint, d)
+        for dim, count in reversed(list(enumerate(self.footprint.windows.num_positions))):
+            axis = leading_axis(self.footprint, dim)
             if axis is None or axis.num_blocks == 1:
                 continue
             table = None
             if count <= _MOST_IN_TABLE:
-                table = self.along(d, axis, np.arange(count)) * weight
-            found.append((d, axis, weight, table))
+                table = self.along(dim, np.arange(count)) * weight
+            found.append((dim, weight, table))
             weight *= axis.num_blocks + 1
         return found
 

@@ -16,7 +16,6 @@ from xloader.core.footprint import Group
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch
 from xloader.planning.mixing import batch_regions
-from xloader.planning.regions import region_dim
 from xloader.planning.remainder import Remainder, RemainingOrder
 
 _MOST_SAMPLES: Final = 1 << 17
@@ -217,9 +216,7 @@ def _regions(epoch: Epoch | Remainder) -> tuple[Ints, Ints]:
     share = whole.plan.lane_share
     active = len(orders) * max(whole.plan.pace.spread, 1)
     num_spots = int(np.clip(_MOST_ACTIVE // active, _FEWEST_SPOTS, _NUM_SPOTS))
-    numbers, counts = batch_regions(
-        footprint, region_dim(footprint), orders, share, _MOST_SAMPLES, num_spots
-    )
+    numbers, counts = batch_regions(footprint, orders, share, _MOST_SAMPLES, num_spots)
     steps = numbers * sublanes.workers
     first = epoch.first_step if isinstance(epoch, Remainder) else 0
     is_left = (steps >= first) & (steps < first + epoch.num_steps)

@@ -18,7 +18,6 @@ from xloader.planning.goal import WORTH_READING, PlanGoal, best_of
 from xloader.planning.mixing import full_mixing
 from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import Candidate, model_lanes
-from xloader.planning.regions import region_dim
 
 LEAST_VISITS: Final = 2
 """Reads a chunk from which an epoch may come by a tile several times."""
@@ -67,7 +66,7 @@ class TilingSearch:
     @cached_property
     def full(self) -> float:
         """The mixing of a full shuffle."""
-        return full_mixing(self.footprint, region_dim(self.footprint), self._batch_size)
+        return full_mixing(self.footprint, self._batch_size)
 
     @property
     def _batch_size(self) -> int:

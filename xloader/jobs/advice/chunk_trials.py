@@ -30,7 +30,6 @@ from xloader.planning.chunk_shapes import ChunkedPart, Shape, shard_shape
 from xloader.planning.explain import mixing_on
 from xloader.planning.make_plan import batch_nbytes, delivered_nbytes
 from xloader.planning.mixing import full_mixing
-from xloader.planning.regions import region_dim
 from xloader.planning.remainder import Remainder
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout, make_layouts
@@ -108,7 +107,7 @@ class ChunkTrials:
 
     @cached_property
     def _full_mixing(self) -> float:
-        return full_mixing(self._regions, region_dim(self._regions), self.options.global_batch)
+        return full_mixing(self._regions, self.options.global_batch)
 
     def current(self) -> ChunkProposal:
         """Today's chunks. If the memory is too small for them, the proposal says so."""

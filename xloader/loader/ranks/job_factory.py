@@ -35,7 +35,7 @@ from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.order.step_dealer import LOOK_SIZE
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Explanation, shared_blocks
-from xloader.planning.regions import Regions, region_dim
+from xloader.planning.regions import Regions
 from xloader.planning.remainder import Remainder
 from xloader.transforms.apply_steps import finish
 from xloader.transforms.normalized_packing import normalized_packings
@@ -298,9 +298,7 @@ class JobFactory:
             epoch.sublanes.num_steps_of(numbers[0]),
             is_resident=plan.is_resident,
             # With several ranks, no process sees a whole global batch.
-            regions=(
-                None if options.world.world_size > 1 else Regions(footprint, region_dim(footprint))
-            ),
+            regions=None if options.world.world_size > 1 else Regions(footprint),
             tray_size=tray_size,
         )
         block_table = self._block_table or BlockTable(
