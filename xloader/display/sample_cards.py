@@ -10,7 +10,7 @@ from xloader.html.cards import CardPart, CardSection, Drawing, Facts
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import dropped_windows
-from xloader.recipe.window_notes import overlap_note, pad_note, points_notes, wrap_note
+from xloader.recipe.window_notes import points_notes, window_notes
 from xloader.transforms.outputs import make_outputs
 
 Rows = list[tuple[str, str]]
@@ -99,8 +99,7 @@ def _window_rows(recipe: Recipe) -> Rows:
         rows.append((f"window {dim}", f"{size}, stride {stride}{spaced}: {count} positions"))
     if dropped := dropped_windows(recipe):
         rows.append(("dropped", dropped))
-    notes = overlap_note(recipe), wrap_note(recipe), pad_note(recipe)
-    rows += [("note", note) for note in notes if note]
+    rows += [("note", note) for note in window_notes(recipe)]
     if recipe.subset is not None:
         rows.append(("samples", recipe.subset.describe()))
         rows += [("kept", note) for note in recipe.subset.notes]

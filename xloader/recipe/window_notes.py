@@ -9,38 +9,16 @@ from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import dropped_windows, open_circles
 
 
-def overlap_note(recipe: Recipe) -> str:
-    """Say how many samples overlapping windows would give, if no stride was chosen.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-
-    Returns
-    -------
-    str
-        The note; empty without windows, or where the stride was chosen.
-    """
-    if recipe.windows is None:
-        return ""
+def window_notes(recipe: Recipe) -> tuple[str, ...]:
+    """What may surprise about the windows of samples, each a sentence; see also `gap_note`."""
     # With a subset, the number of windows is not the number of samples.
-    return recipe.windows.overlap_note("samples" if recipe.subset is None else "windows")
+    what = "samples" if recipe.subset is None else "windows"
+    notes = recipe.require_windows().overlap_note(what), _wrap_note(recipe), _pad_note(recipe)
+    return tuple(note for note in notes if note)
 
 
 def gap_note(recipe: Recipe) -> str:
-    """Say which windows are left out because they cross a gap.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-
-    Returns
-    -------
-    str
-        The note; empty if no window crosses a gap.
-    """
+    """Say which windows are left out because they cross a gap; empty if none does."""
     has_gaps = "gap" in recipe.require_windows().dropped
     return f"windows left out: {dropped_windows(recipe)}" if has_gaps else ""
 
@@ -51,19 +29,8 @@ def points_notes(recipe: Recipe) -> tuple[str, ...]:
     return () if points is None or not points.left_out else (f"left out: {points.left_out}",)
 
 
-def wrap_note(recipe: Recipe) -> str:
-    """Say how many windows wrap, and along which dimensions the labels do not close a circle.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-
-    Returns
-    -------
-    str
-        The note; empty if no window wraps.
-    """
+def _wrap_note(recipe: Recipe) -> str:
+    """Say how many windows wrap, and along which dimensions the labels do not close a circle."""
     windows = recipe.require_windows()
     count = windows.num_beyond("wrap")
     if not count:
@@ -75,19 +42,8 @@ def wrap_note(recipe: Recipe) -> str:
     return note
 
 
-def pad_note(recipe: Recipe) -> str:
-    """Say how many windows reach beyond padded borders.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-
-    Returns
-    -------
-    str
-        The note; empty if none does.
-    """
+def _pad_note(recipe: Recipe) -> str:
+    """Say how many windows reach beyond padded borders."""
     windows = recipe.require_windows()
     count = windows.num_beyond("pad")
     if not count:

@@ -16,7 +16,7 @@ from xloader.planning.explain import Explanation
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import irregular_steps
-from xloader.recipe.window_notes import gap_note, overlap_note, pad_note, points_notes, wrap_note
+from xloader.recipe.window_notes import gap_note, points_notes, window_notes
 from xloader.transforms.outputs import Output
 from xloader.transforms.packed_fields import PackedField, stored_layouts
 from xloader.transforms.steps import Map
@@ -52,8 +52,8 @@ def with_notes(
         The prediction with its notes.
     """
     checks = recipe.subset.notes if recipe.subset is not None else ()
-    own = overlap_note(recipe), gap_note(recipe), wrap_note(recipe), pad_note(recipe)
-    every = (*more, *recipe.source.notes, *checks, *own, *points_notes(recipe))
+    own = gap_note(recipe), *window_notes(recipe), *points_notes(recipe)
+    every = (*more, *recipe.source.notes, *checks, *own)
     notes = tuple(note for note in every if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
