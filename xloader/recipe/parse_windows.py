@@ -45,7 +45,8 @@ def make_windows(
     sizes : int or mapping of str to int
         Elements of a window along each dimension; an int applies to every dimension.
     stride : int or mapping of str to int, optional
-        Distance in elements from one window's start to the next; by default, the window's size.
+        Distance in elements from one window's start to the next; by default, the window's size. An
+        int holds for the dimensions whose window is longer than one element, if there are any.
     dilation : int or mapping of str to int
         Distance in elements between neighbouring elements of a window; 1 for a dimension that a
         mapping does not name.
@@ -88,6 +89,9 @@ def make_windows(
             remedy="pass the size of a dimension, for example .window(time=6)",
         )
     window_sizes = _per_dim(recipe, "window", dims, sizes, (None,) * len(dims))
+    if stride is not None and not isinstance(stride, Mapping) and max(window_sizes) > 1:
+        longer = [dim for dim, size in zip(dims, window_sizes, strict=True) if size > 1]
+        stride = dict.fromkeys(longer, stride)
     circles = _circles(recipe, dims, wrap, gaps)
     dilations = _per_dim(recipe, "dilation", dims, dilation, (1,) * len(dims))
     return Windows(

@@ -5,6 +5,10 @@ Descriptions of samples show them, and so do explanations of what an epoch reads
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import dropped_windows, open_circles
 
@@ -14,7 +18,20 @@ def window_notes(recipe: Recipe) -> tuple[str, ...]:
     # With a subset, the number of windows is not the number of samples.
     what = "samples" if recipe.subset is None else "windows"
     notes = recipe.require_windows().overlap_note(what), _wrap_note(recipe), _pad_note(recipe)
-    return tuple(note for note in notes if note)
+    return tuple(note for note in (*notes, *_unused_notes(recipe)) if note)
+
+
+def _unused_notes(recipe: Recipe) -> Iterator[str]:
+    """Say along which dimensions strides leave elements between windows that none of them takes."""
+    windows = recipe.require_windows()
+    every = zip(windows.dims, windows.window_sizes, windows.dilations, windows.strides, strict=True)
+    for (dim, size, dilation, stride), count in zip(every, windows.num_positions, strict=True):
+        num_unused = stride - len(np.unique(np.arange(size) * dilation % stride))
+        if num_unused and count > 1:
+            yield (
+                f"no window takes {num_unused:,} of every {stride:,} elements of {dim}, because "
+                f"its stride is {stride:,}"
+            )
 
 
 def gap_note(recipe: Recipe) -> str:

@@ -406,7 +406,10 @@ class Samples(RecordedMethods):
             seasons or years. Ids count windows in C order, with the dimensions in the order in
             which they are named here.
         stride : int, duration, or mapping of str to these, optional
-            Elements between the starts of neighbouring windows; the window's size by default.
+            Elements between the starts of neighbouring windows; the window's size by default. A
+            single number holds for the dimensions whose window is longer than one element; if
+            there are none, for all. A note says where elements lie between windows, so that no
+            sample has them.
         dilation : int, duration, or mapping of str to these, default 1
             Elements from one element of a window to the next.
         gaps : {"drop", "raise", "allow"} or mapping of str to these
@@ -508,10 +511,11 @@ class Samples(RecordedMethods):
         **offsets : int, duration, slice or sequence of these
             Positions within the window along windowed dimensions, ``0 .. window_size - 1``; by
             default all of them. An int drops the dimension. Negative positions count from the
-            window's end, and slices clip, as in Python. A duration is a lead after the start of
+            window's end. Several positions may come in any order, each once. A duration is a lead after the start of
             the window, and may lie beyond its end: ``time="+10D"``, or ``time="+40"`` for 40
-            steps. Then samples reach up to the lead, so there are fewer of them. As in slices of
-            positions, the end of ``slice("0h", "12h")`` is not included.
+            steps, or ``time=["+1D", "+2D", "+4D"]`` for several. Then samples reach up to the lead,
+            so there are fewer of them. As in slices of positions, the end of
+            ``slice("0h", "12h")`` is not included.
 
         Returns
         -------
