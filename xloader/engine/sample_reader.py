@@ -81,17 +81,17 @@ class _Span:
     ----------
     firsts : numpy.ndarray of int64, shape (n,), or None
         The first element of each sample's window; None for a dimension without windows.
-    access : (int, int, int)
-        What is taken of each window: ``(first, step, count)`` in elements from its first one.
+    elements : range
+        The elements that are taken of each window, counted from its first one.
     """
 
     firsts: Ints | None
-    access: tuple[int, int, int]
+    elements: range
 
     def offsets(self, row: int) -> Ints:
         """The offsets that one sample takes, ascending."""
         first = 0 if self.firsts is None else int(self.firsts[row])
-        return window_offsets(first, self.access)
+        return window_offsets(first, self.elements)
 
 
 @dataclass(frozen=True)
@@ -179,9 +179,10 @@ def _spans(recipe: Recipe, part: FieldPart, firsts: Ints) -> list[_Span]:
         number = windowed.index(dim) if dim in windowed else None
         access = None if number is None else part.accesses[number]
         if number is None or access is None:
-            spans.append(_Span(None, (0, 1, axis.size)))
+            spans.append(_Span(None, range(axis.size)))
         else:
-            spans.append(_Span(firsts[:, number], access))
+            begin, step, count = access
+            spans.append(_Span(firsts[:, number], range(begin, begin + step * count, step)))
     return spans
 
 

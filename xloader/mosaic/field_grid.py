@@ -27,7 +27,7 @@ from xloader.errors import OptionError
 from xloader.loader.ranks.fingerprint import describe_samples
 from xloader.mosaic.target_chunks import chunks_of
 from xloader.mosaic.target_grid import COVERAGE, Blend, GridVariable, PlacedAxis, TargetGrid
-from xloader.recipe.layout import FieldLayout, FieldPart, make_layouts
+from xloader.recipe.layout import Elements, FieldLayout, FieldPart, make_layouts, window_offsets
 from xloader.recipe.names import CHANNEL
 from xloader.recipe.recipe import Recipe, find
 from xloader.recipe.selection import stored
@@ -60,8 +60,8 @@ class Placing:
         Its number among the windowed dimensions.
     kind : {"blended", "single", "lead"}
         Whether windows are blended, give one element each, or have a row of leads each.
-    access : (int, int, int)
-        ``(first, step, count)`` in elements, counted from the window's first element.
+    elements : range or tuple of int
+        The elements that the field takes, counted from the window's first one.
     lead_dim : str
         Name of the dimension of leads; empty without one.
     """
@@ -69,7 +69,7 @@ class Placing:
     dim: str
     number: int
     kind: Literal["blended", "single", "lead"]
-    access: tuple[int, int, int]
+    elements: Elements
     lead_dim: str = ""
 
 
@@ -112,7 +112,9 @@ class FieldGrid:
         self._recipe = recipe
         self.layout = _layout_named(recipe, field)
         self.placings = _placings(recipe, self.layout, leads)
-        variables = tuple(self._variable(part, chunks, keep_units) for part in self.layout.parts)
+        variables = tuple(
+            self._variable(part, chunks, keep_units) for part in self.layout.variables
+        )
         known = {dim for variable in variables for dim in variable.dims}
         for dim in chunks or {}:
             find(dim, sorted(known), "dimension")
@@ -148,10 +150,10 @@ class FieldGrid:
                     starts[:, column] = positions[:, number] - self._positions[number].start
                 case "single":
                     cells = self._offsets_of(placing)
-                    own = self._folded(number, firsts[:, number] + placing.access[0])
+                    own = self._folded(number, firsts[:, number] + placing.elements[0])
                     starts[:, column] = np.searchsorted(cells, own)
                 case "blended":
-                    own = self._folded(number, firsts[:, number] + placing.access[0])
+                    own = self._folded(number, firsts[:, number] + placing.elements[0])
                     starts[:, column] = own - self._cells_of(placing).start
         return starts
 
@@ -168,7 +170,7 @@ class FieldGrid:
         list of numpy.ndarray
             One view for each variable, of shape ``(n, *row_shape)``.
         """
-        pairs = zip(self.layout.parts, self.target.variables, strict=True)
+        pairs = zip(self.layout.variables, self.target.variables, strict=True)
         return [
             part.view(predictions).reshape(len(predictions), *self.target.row_shape(variable))
             for part, variable in pairs
@@ -189,8 +191,7 @@ class FieldGrid:
         """The stored elements of all leads of all windows; int64, ``(num_positions, count)``."""
         kept = self._recipe.kept_of(placing.dim)
         assert not isinstance(kept, int)
-        begin, step, count = placing.access
-        offsets = begin + step * np.arange(count) + self._starts_along(placing.number)[:, None]
+        offsets = window_offsets(self._starts_along(placing.number), placing.elements)
         return stored(kept, self._folded(placing.number, offsets))
 
     def _offsets_of(self, placing: Placing) -> Ints:
@@ -198,7 +199,7 @@ class FieldGrid:
         if placing.dim not in self._offsets:
             starts = self._starts_along(placing.number)
             if placing.kind == "single":
-                starts = np.unique(self._folded(placing.number, starts + placing.access[0]))
+                starts = np.unique(self._folded(placing.number, starts + placing.elements[0]))
             self._offsets[placing.dim] = starts
         return self._offsets[placing.dim]
 
@@ -245,12 +246,11 @@ class FieldGrid:
         if windows.wraps[number]:
             return range(size)
         starts = windows.starts_of(number, np.array([used.start, used.stop - 1]))
-        begin, step, count = placing.access
-        first, last = (starts + begin).tolist()
+        first, last = starts.tolist()
         is_last = used.stop == windows.num_positions[number]
         return range(
-            max(first, 0) if used.start else 0,
-            size if is_last else min(last + (count - 1) * step + 1, size),
+            max(first + placing.elements[0], 0) if used.start else 0,
+            size if is_last else min(last + placing.elements[-1] + 1, size),
         )
 
     def _folded(self, number: int, offsets: Ints) -> Ints:
@@ -262,9 +262,9 @@ class FieldGrid:
         windows = self._recipe.require_windows()
         if placing.kind != "blended":
             return PlacedAxis(placing.dim, len(self._offsets_of(placing)), 1)
-        _, step, count = placing.access
-        wraps = windows.wraps[placing.number]
-        return PlacedAxis(placing.dim, len(self._cells_of(placing)), count, step, wraps)
+        taken, wraps = placing.elements, windows.wraps[placing.number]
+        assert isinstance(taken, range)
+        return PlacedAxis(placing.dim, len(self._cells_of(placing)), len(taken), taken.step, wraps)
 
     def _variable(
         self, part: FieldPart, chunks: Mapping[str, int] | None, keep_units: bool
@@ -284,7 +284,7 @@ class FieldGrid:
             shape.append(self._recipe.dim_sizes[dim] if is_whole else self._axis(placed[dim]).size)
             if placing is not None and placing.lead_dim:
                 dims.append(placing.lead_dim)
-                shape.append(placing.access[2])
+                shape.append(len(placing.elements))
         sizes = dict(zip(variable.dims, variable.chunks, strict=True))
         is_changed = any(step.changes_units((variable.name,)) for step in self._recipe.steps)
         left_out = _CODING | ({"units"} if is_changed and not keep_units else set())
@@ -293,7 +293,12 @@ class FieldGrid:
         return GridVariable(variable.name, tuple(dims), tuple(shape), cut, attrs)
 
     def _fingerprint(self, recipe: Recipe, blend: Blend) -> dict[str, str]:
-        placed = [(own.dim, own.kind, own.access) for own in self.placings]
+        # Equally spaced elements are written as in earlier mosaics, which are gone on with.
+        placed = [
+            (own.dim, own.kind, (e.start, e.step, len(e)) if isinstance(e, range) else e)
+            for own in self.placings
+            for e in [own.elements]
+        ]
         digest = hashlib.sha256(repr((self.layout.name, placed)).encode()).hexdigest()[:12]
         return {**describe_samples(recipe), "field": digest, "blend": blend}
 
@@ -329,7 +334,7 @@ def _layout_named(recipe: Recipe, field: str | None) -> FieldLayout:
         field = names[0] if len(names) == 1 else "targets"
     find(field, names, "field")
     layout = layouts[names.index(field)]
-    if not any(layout.accesses):
+    if not any(layout.elements):
         raise OptionError(
             f"the field {field!r} has no windowed dimension, so its samples have no place on a "
             "grid",
@@ -372,20 +377,27 @@ def _placings(
     for dim in leads or ():
         find(
             dim,
-            [d for d, own in zip(windows.dims, layout.accesses, strict=True) if own],
+            [d for d, own in zip(windows.dims, layout.elements, strict=True) if own],
             "dimension of windows",
         )
     found = []
-    for number, (dim, access) in enumerate(zip(windows.dims, layout.accesses, strict=True)):
-        if access is None:
+    for number, (dim, elements) in enumerate(zip(windows.dims, layout.elements, strict=True)):
+        if elements is None:
             _require_one_position(recipe, layout, number)
             continue
-        is_lead = _is_lead(recipe, number, access) if leads is None else dim in leads
+        is_lead = _is_lead(recipe, number, elements) if leads is None else dim in leads
         kind: Literal["blended", "single", "lead"] = "lead" if is_lead else "blended"
-        is_whole = _is_whole(recipe, number, access)
-        if not is_lead and access[2] == 1 and (dim in layout.dropped or not is_whole):
+        if kind == "blended" and isinstance(elements, tuple):
+            raise OptionError(
+                f"elements of {dim!r} that are not equally spaced cannot be blended",
+                given=f"elements {list(elements)} of the windows, with leads={leads!r}",
+                allowed="leads, which are kept apart along a dimension of their own",
+                remedy=f"pass leads=({dim!r},)",
+            )
+        is_whole = _is_whole(recipe, number, elements)
+        if not is_lead and len(elements) == 1 and (dim in layout.dropped or not is_whole):
             kind = "single"
-        found.append(Placing(dim, number, kind, access))
+        found.append(Placing(dim, number, kind, elements))
     lead_dims = [own.dim for own in found if own.kind == "lead"]
     names = {dim: LEAD if len(lead_dims) == 1 else f"{dim}_{LEAD}" for dim in lead_dims}
     taken = {*layout.dims, *recipe.dim_sizes, *recipe.variables}
@@ -404,21 +416,21 @@ def _placings(
     return tuple(replace(own, lead_dim=names.get(own.dim, "")) for own in found)
 
 
-def _is_whole(recipe: Recipe, number: int, access: tuple[int, int, int]) -> bool:
+def _is_whole(recipe: Recipe, number: int, elements: Elements) -> bool:
     """Whether a field takes all of the window along a dimension."""
     windows = recipe.require_windows()
-    begin, step, count = access
-    size, dilation = windows.window_sizes[number], windows.dilations[number]
-    return begin == 0 and count == size and (step == dilation or count == 1)
+    return elements == range(0, windows.spans[number], windows.dilations[number])
 
 
-def _is_lead(recipe: Recipe, number: int, access: tuple[int, int, int]) -> bool:
+def _is_lead(recipe: Recipe, number: int, elements: Elements) -> bool:
     """Whether predictions of different elements of a window are kept apart by default.
 
     They are where the field takes several elements but not the whole window. Along labels that are
     decimal numbers, such as latitudes, these are the middle of a patch, and not leads.
     """
-    if access[2] == 1 or _is_whole(recipe, number, access):
+    if isinstance(elements, tuple):
+        return True
+    if len(elements) == 1 or _is_whole(recipe, number, elements):
         return False
     dim = recipe.require_windows().dims[number]
     labels = recipe.source.coordinates(is_indexed=False)

@@ -54,8 +54,7 @@ def make_labels(recipe: Recipe, grid: FieldGrid) -> xr.Dataset:
 
 def _lead_coords(source: xr.Dataset, grid: FieldGrid, placing: Placing) -> dict[str, xr.Variable]:
     """The leads, and the labels that predictions are for."""
-    begin, step, count = placing.access
-    elements = begin + step * np.arange(count)
+    elements = np.asarray(placing.elements)
     in_words = {"long_name": f"elements of {placing.dim} after the first one of the window"}
     dim, lead_dim = placing.dim, placing.lead_dim
     if dim not in source.indexes:

@@ -8,16 +8,19 @@ A field of two variables, windows along ``time``, two levels of ``z``::
                                             1  z_500        part 1: channels [1, 3), seen as
                                             2  z_850                (time, level, lat, lon)
 
-A part is one variable of a field. Its *view* of a batch has the variable's axes in stored order.
-Copying a decoded chunk into the view by plain indexing therefore also transposes, stacks and
-broadcasts it. This file only computes shapes: it reads no chunks.
+A part is one variable of a field; where a field takes unequal steps of a window, a variable has a
+part for each stretch of equal ones. The *view* of a part in a batch has the variable's axes in
+stored order. Copying a decoded chunk into the view by plain indexing therefore also transposes,
+stacks, broadcasts and reorders it. This file only computes shapes: it reads no chunks.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -30,10 +33,13 @@ from xloader.errors import EmptySamplesError, OptionError, StackError, Unsupport
 from xloader.recipe.names import CHANNEL
 from xloader.recipe.recipe import Field, Recipe
 
+Elements = range | tuple[int, ...]
+"""The elements that a field takes along a dimension, counted from the window's first one."""
+
 
 @dataclass(frozen=True)
 class FieldPart:
-    """One variable of a field, and its place in the field's array.
+    """Equally spaced elements of one variable of a field, and their place in the field's array.
 
     Parameters
     ----------
@@ -50,6 +56,8 @@ class FieldPart:
     axes : tuple of (int or None)
         For each axis of the view after the first, the matching axis of the array with its
         channels unfolded into the flattened dimensions; ``None`` for a new axis of size 1.
+    box : tuple of slice
+        The place in the array, along its axes after the first.
     """
 
     variable: str
@@ -57,6 +65,7 @@ class FieldPart:
     channels: tuple[int, int] | None
     flat_sizes: tuple[int, ...]
     axes: tuple[int | None, ...]
+    box: tuple[slice, ...]
 
     def view(self, array: NDArray[Any]) -> NDArray[Any]:
         """A view of a stacked field array with this variable's stored dimensions.
@@ -72,10 +81,9 @@ class FieldPart:
             A writable view. Its axes are ``n``, then the field's dimensions that the variable
             lacks, then the variable's dimensions in stored order. Dropped dimensions have size 1.
         """
-        unfolded = array
+        unfolded = array[(slice(None), *self.box)]
         if self.channels is not None:
-            own = array[:, slice(*self.channels)]
-            unfolded = own.reshape(len(array), *self.flat_sizes, *array.shape[2:])
+            unfolded = unfolded.reshape(len(array), *self.flat_sizes, *unfolded.shape[2:])
         kept = [0, *(axis for axis in self.axes if axis is not None)]
         index = [slice(None), *(None if axis is None else slice(None) for axis in self.axes)]
         return unfolded.transpose(kept)[tuple(index)]
@@ -99,13 +107,14 @@ class FieldLayout:
         Names of the channels; ``None`` for a field without a ``channel`` dimension.
     windowed : tuple of str
         The windowed dimensions, in the order of the windows.
-    accesses : tuple of ((int, int, int) or None)
-        The access of the whole field along each of ``windowed``, as in :class:`FieldPart`;
-        ``None`` where no variable of the field has the dimension.
+    elements : tuple of (range or tuple of int or None)
+        The elements that the field takes along each of ``windowed``, counted from the window's
+        first one; ``None`` where no variable of the field has the dimension.
     dropped : tuple of str
         The windowed dimensions that an int offset drops.
     parts : tuple of FieldPart
-        One for each variable; none for a label field, whose values come from a table.
+        One for each variable, or several where elements are not equally spaced; none for a label
+        field, whose values come from a table.
     """
 
     name: str
@@ -114,7 +123,7 @@ class FieldLayout:
     dtype: np.dtype
     channels: tuple[str, ...] | None
     windowed: tuple[str, ...]
-    accesses: Access
+    elements: tuple[Elements | None, ...]
     dropped: tuple[str, ...]
     parts: tuple[FieldPart, ...]
 
@@ -123,9 +132,18 @@ class FieldLayout:
         """Bytes of one sample."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def access_of(self, dim: str) -> tuple[int, int, int] | None:
-        """The access along a dimension; ``None`` if it is not windowed or the field lacks it."""
-        return dict(zip(self.windowed, self.accesses, strict=True)).get(dim)
+    @cached_property
+    def variables(self) -> tuple[FieldPart, ...]:
+        """One part for each variable, whose view has all its elements; it has no accesses."""
+        whole = tuple(slice(0, size) for size in self.shape)
+        return tuple(
+            replace(part, accesses=(), box=(*part.box[:1], *whole[1:]) if part.channels else whole)
+            for part in {part.variable: part for part in self.parts}.values()
+        )
+
+    def elements_of(self, dim: str) -> Elements | None:
+        """The elements along a dimension; ``None`` if it is not windowed or the field lacks it."""
+        return dict(zip(self.windowed, self.elements, strict=True)).get(dim)
 
 
 def make_layouts(recipe: Recipe) -> tuple[FieldLayout, ...]:
@@ -153,7 +171,7 @@ def make_layouts(recipe: Recipe) -> tuple[FieldLayout, ...]:
         If a field has no elements, or no field has a variable with a windowed dimension.
     """
     layouts = tuple(layout_of(recipe, field) for field in recipe.gathered_fields)
-    if not any(any(layout.accesses) for layout in layouts):
+    if not any(any(layout.elements) for layout in layouts):
         raise EmptySamplesError(
             "no field has a variable along a windowed dimension",
             given=f"fields {[layout.name for layout in layouts]}",
@@ -175,8 +193,8 @@ def _label_layout(recipe: Recipe, column: LabelColumn, taken: Collection[str]) -
             f'table.rename(columns={{{column.name!r}: "{column.name}_at_point"}})',
         )
     windowed = recipe.require_windows().dims
-    no_access = (None,) * len(windowed)
-    return FieldLayout(column.name, (), (), column.values.dtype, None, windowed, no_access, (), ())
+    none = (None,) * len(windowed)
+    return FieldLayout(column.name, (), (), column.values.dtype, None, windowed, none, (), ())
 
 
 def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
@@ -208,21 +226,22 @@ def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
             remedy="leave out the second one, or use it in a second field",
         )
     _refuse_repeats(recipe, field)
-    accesses = _window_accesses(recipe, field)
+    elements = _window_elements(recipe, field)
     windowed = recipe.require_windows().dims
     offsets = dict(field.offsets)
     dropped = tuple(dim for dim in windowed if isinstance(offsets.get(dim), int))
     kept = {name: _kept_dims(recipe, field, name) for name in field.variables}
     kept = {name: tuple(d for d in dims if d not in dropped) for name, dims in kept.items()}
     dims = _common_dims(recipe, field, kept)
-    counts = dict(zip(windowed, (access[2] for access in accesses), strict=True))
-    shape = tuple(counts.get(dim, recipe.dim_sizes[dim]) for dim in dims)
-    parts, channels = _make_parts(recipe, field, dims, dropped, accesses)
+    counts = dict(zip(windowed, map(len, elements), strict=True))
+    sizes = {dim: counts.get(dim, recipe.dim_sizes[dim]) for dim in dims}
+    parts, channels = _make_parts(recipe, field, sizes, elements)
+    shape = tuple(sizes.values())
     owned = {dim for name in field.variables for dim in recipe.dims_of(name)}
     if field.has_channels:
         dims, shape = (CHANNEL, *dims), (len(channels), *shape)
     dtype = _dtype_of(recipe, field)
-    _check_pads(recipe, field, dims, accesses, dtype)
+    _check_pads(recipe, field, dims, elements, dtype)
     if 0 in shape:
         raise EmptySamplesError(
             f"the field {field.name!r} has no elements",
@@ -237,7 +256,7 @@ def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
         dtype=dtype,
         channels=channels if field.has_channels else None,
         windowed=windowed,
-        accesses=tuple(a if d in owned else None for d, a in zip(windowed, accesses, strict=True)),
+        elements=tuple(e if d in owned else None for d, e in zip(windowed, elements, strict=True)),
         dropped=tuple(dim for dim in dropped if dim in owned),
         parts=parts,
     )
@@ -255,25 +274,29 @@ def _refuse_repeats(recipe: Recipe, field: Field) -> None:
             )
 
 
-def _window_accesses(recipe: Recipe, field: Field) -> tuple[tuple[int, int, int], ...]:
+def _window_elements(recipe: Recipe, field: Field) -> tuple[Elements, ...]:
     windows = recipe.require_windows()
     offsets = dict(field.offsets)
-    accesses = []
+    found: list[Elements] = []
     for dim, size, dilation, reach in zip(
         windows.dims, windows.window_sizes, windows.dilations, windows.extents, strict=True
     ):
         taken = offsets.pop(dim, range(size))
         positions = range(taken, taken + 1) if isinstance(taken, int) else taken
-        is_inside = positions and positions[0] >= 0 and positions[-1] * dilation < reach
-        if not is_inside or positions.step < 1:
+        if not positions or min(positions) < 0 or max(positions) * dilation >= reach:
             raise OptionError(
                 f"an offset of the field {field.name!r} lies outside the window along {dim!r}",
                 given=taken,
                 allowed=f"[0, {size})",
                 remedy=f"take a longer window along {dim!r}, or a smaller offset",
             )
-        step = positions.step if len(positions) > 1 else 1
-        accesses.append((positions[0] * dilation, step * dilation, len(positions)))
+        if isinstance(positions, tuple):
+            found.append(tuple(own * dilation for own in positions))
+        else:
+            # A single element has a step of one.
+            step = (positions.step if len(positions) > 1 else 1) * dilation
+            first, last = positions[0] * dilation, positions[-1] * dilation
+            found.append(range(first, last + 1, step))
     if offsets:
         raise OptionError(
             f"the field {field.name!r} has offsets along a dimension without windows",
@@ -281,14 +304,14 @@ def _window_accesses(recipe: Recipe, field: Field) -> tuple[tuple[int, int, int]
             allowed=list(windows.dims),
             remedy="add the dimension to .window(...), or select along it with .isel(...)",
         )
-    return tuple(accesses)
+    return tuple(found)
 
 
 def _check_pads(
     recipe: Recipe,
     field: Field,
     dims: tuple[str, ...],
-    accesses: tuple[tuple[int, int, int], ...],
+    elements: tuple[Elements, ...],
     dtype: np.dtype,
 ) -> None:
     """Check that a field can be filled where windows lie outside padded borders."""
@@ -296,7 +319,7 @@ def _check_pads(
     for number, (dim, pad) in enumerate(zip(windows.dims, windows.pads, strict=True)):
         if pad is None:
             continue
-        if accesses[number] != (0, 1, windows.window_sizes[number]):
+        if elements[number] != range(windows.window_sizes[number]):
             raise OptionError(
                 f"the field {field.name!r} takes a part of the window along the padded {dim!r}",
                 given=f"{dim}={dict(field.offsets)[dim]}",
@@ -353,11 +376,7 @@ def _common_dims(recipe: Recipe, field: Field, kept: dict[str, tuple[str, ...]])
 
 
 def _make_parts(
-    recipe: Recipe,
-    field: Field,
-    dims: tuple[str, ...],
-    dropped: tuple[str, ...],
-    accesses: tuple[tuple[int, int, int], ...],
+    recipe: Recipe, field: Field, sizes: dict[str, int], elements: tuple[Elements, ...]
 ) -> tuple[tuple[FieldPart, ...], tuple[str, ...]]:
     parts: list[FieldPart] = []
     channels: list[str] = []
@@ -366,23 +385,45 @@ def _make_parts(
         flat = recipe.channel_dims(name) if field.has_channels else ()
         own = recipe.variable(name).dims
         # Axes of the array with its channel axis unfolded: n, the flattened dims, the field's dims.
-        place = {dim: axis for axis, dim in enumerate((*flat, *dims), start=1)}
-        missing = [place[dim] for dim in dims if dim not in own]
+        place = {dim: axis for axis, dim in enumerate((*flat, *sizes), start=1)}
+        missing = [place[dim] for dim in sizes if dim not in own]
         begin = len(channels)
         channels += _channel_names(recipe, name, flat)
-        parts.append(
-            FieldPart(
-                variable=name,
-                accesses=tuple(
-                    access if dim in own else None
-                    for dim, access in zip(windowed, accesses, strict=True)
-                ),
-                channels=(begin, len(channels)) if field.has_channels else None,
-                flat_sizes=tuple(recipe.dim_sizes[dim] for dim in flat),
-                axes=(*missing, *(place.get(dim) for dim in own)),
+        span = (begin, len(channels)) if field.has_channels else None
+        runs = [
+            _runs(taken) if dim in own else [(None, slice(0, len(taken)))]
+            for dim, taken in zip(windowed, elements, strict=True)
+        ]
+        for along in product(*runs):
+            places = dict(zip(windowed, (own_place for _, own_place in along), strict=True))
+            box = [places.get(dim, slice(0, size)) for dim, size in sizes.items()]
+            parts.append(
+                FieldPart(
+                    variable=name,
+                    accesses=tuple(access for access, _ in along),
+                    channels=span,
+                    flat_sizes=tuple(recipe.dim_sizes[dim] for dim in flat),
+                    axes=(*missing, *(place.get(dim) for dim in own)),
+                    box=tuple(box) if span is None else (slice(*span), *box),
+                )
             )
-        )
     return tuple(parts), tuple(channels)
+
+
+def _runs(elements: Elements) -> list[tuple[tuple[int, int, int] | None, slice]]:
+    """Cut elements to equally spaced, ascending ones, each with its place among all of them."""
+    if isinstance(elements, range):
+        return [((elements.start, elements.step, len(elements)), slice(0, len(elements)))]
+    found: list[tuple[tuple[int, int, int] | None, slice]] = []
+    begin = 0
+    while begin < len(elements):
+        end = begin + 1
+        step = elements[end] - elements[begin] if end < len(elements) else 1
+        while step > 0 and end < len(elements) and elements[end] - elements[end - 1] == step:
+            end += 1
+        found.append(((elements[begin], max(step, 1), end - begin), slice(begin, end)))
+        begin = end
+    return found
 
 
 def _channel_names(recipe: Recipe, name: str, flat: tuple[str, ...]) -> list[str]:
@@ -424,21 +465,24 @@ def _dtype_of(recipe: Recipe, field: Field) -> np.dtype:
     return dtype
 
 
-def window_offsets(first: Ints | int, access: tuple[int, int, int]) -> Ints:
-    """Offsets of the elements that an access takes of windows.
+def window_offsets(first: Ints | int, elements: Elements) -> Ints:
+    """Offsets of the elements that a field takes of windows.
 
     Parameters
     ----------
     first : int or numpy.ndarray of int64
         The first element of each window.
-    access : (int, int, int)
-        ``(first, step, count)`` in elements, as in :class:`FieldPart`.
+    elements : range or tuple of int
+        The elements, counted from the first one of a window.
 
     Returns
     -------
     numpy.ndarray of int64, shape (*first.shape, count)
         The offsets.
     """
-    begin, step, count = access
-    taken = begin + step * np.arange(count, dtype=np.int64)
+    if isinstance(elements, range):
+        # Much faster than from the range itself.
+        taken = np.arange(elements.start, elements.stop, elements.step, dtype=np.int64)
+    else:
+        taken = np.array(elements, np.int64)
     return np.asarray(first, np.int64)[..., None] + taken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -83,7 +84,7 @@ def _reaching(recipe: Recipe, field: Field) -> Windows:
     extents = []
     for dim, dilation, reach in zip(windows.dims, windows.dilations, windows.extents, strict=True):
         taken = offsets.get(dim, 0)
-        last = taken if isinstance(taken, int) else taken[-1]
+        last = taken if isinstance(taken, int) else max(taken)
         extents.append(max(reach, last * dilation + 1))
     if tuple(extents) == windows.extents:
         return windows
@@ -134,8 +135,8 @@ def _offsets(
     misfit = OptionError(
         f"an offset of the field {name!r} does not fit the window along {dim!r}",
         given=repr(value),
-        allowed=f"an int, a slice or an equally spaced, increasing sequence of ints in "
-        f"[{-size}, {size}); or leads, which may lie beyond the window",
+        allowed=f"an int, a slice or a sequence of different ints in [{-size}, {size}); or leads, "
+        "which may lie beyond the window",
         remedy=f"use a longer window along {dim!r}, smaller offsets, several fields, or a lead "
         f'such as {dim}="+{size}" (steps after the start of the window) or "+10D"',
     )
@@ -143,9 +144,18 @@ def _offsets(
     if isinstance(leads, int):
         return leads
     if leads is not None:
-        return _equally_spaced(leads, misfit)
+        return _spaced(list(leads), misfit)
     if isinstance(value, slice):
-        return _equally_spaced(range(size)[value], misfit)
+        # Python clips slices, so that a field would have fewer elements than asked for.
+        ends = [end for end in (value.start, value.stop) if end is not None]
+        try:
+            is_inside = all(-size <= operator.index(end) <= size for end in ends)
+            taken = list(range(size)[value])
+        except (TypeError, ValueError):
+            raise misfit from None
+        if not is_inside:
+            raise misfit
+        return _spaced(taken, misfit)
     positions = np.asarray(value)
     if positions.dtype.kind not in "iu" or positions.ndim > 1:
         raise misfit
@@ -154,7 +164,7 @@ def _offsets(
     positions = positions % size
     if positions.ndim == 0:
         return int(positions)
-    return _equally_spaced(positions.tolist(), misfit)
+    return _spaced(positions.tolist(), misfit)
 
 
 def _leads(recipe: Recipe, dim: str, size: int, dilation: int, value: Any) -> Any:
@@ -200,11 +210,10 @@ def _position(recipe: Recipe, dim: str, dilation: int, given: Any) -> int:
     return lead // dilation
 
 
-def _equally_spaced(positions: range | list[int], misfit: OptionError) -> range:
-    if not positions:
+def _spaced(positions: list[int], misfit: OptionError) -> range | tuple[int, ...]:
+    """Positions as a range where they are equally spaced and ascend."""
+    if not positions or len(set(positions)) < len(positions):
         raise misfit
     step = positions[1] - positions[0] if len(positions) > 1 else 1
     spaced = range(positions[0], positions[-1] + 1, step) if step > 0 else range(0)
-    if list(spaced) != list(positions):
-        raise misfit
-    return spaced
+    return spaced if list(spaced) == positions else tuple(positions)

@@ -27,8 +27,8 @@ from xloader.sources.base import Source, Variable
 Kept = range | tuple[int, ...] | int
 """The stored elements kept of a dimension: increasing ones, or a single one, which drops it."""
 
-Offsets = range | int
-"""Positions within a window: a range with a positive step, or a single one, which drops it."""
+Offsets = range | tuple[int, ...] | int
+"""Positions within a window: equally spaced ones, others, or a single one, which drops it."""
 
 
 class Transform(Protocol):
@@ -70,7 +70,7 @@ class Field:
         The field's name.
     variables : tuple of str
         The variables of the field, in the order of its channels.
-    offsets : tuple of (str, range or int)
+    offsets : tuple of (str, range, tuple of int or int)
         Positions within the window, for each windowed dimension that is not taken whole. They
         count the window's elements: they lie in ``[0, window_size)``, whatever the dilation.
     has_channels : bool

@@ -511,11 +511,11 @@ class Samples(RecordedMethods):
         **offsets : int, duration, slice or sequence of these
             Positions within the window along windowed dimensions, ``0 .. window_size - 1``; by
             default all of them. An int drops the dimension. Negative positions count from the
-            window's end. Several positions may come in any order, each once. A duration is a lead after the start of
-            the window, and may lie beyond its end: ``time="+10D"``, or ``time="+40"`` for 40
-            steps, or ``time=["+1D", "+2D", "+4D"]`` for several. Then samples reach up to the lead,
-            so there are fewer of them. As in slices of positions, the end of
-            ``slice("0h", "12h")`` is not included.
+            window's end. Several positions may come in any order, each once. A duration is a lead
+            after the start of the window, and may lie beyond its end: ``time="+10D"``,
+            ``time="+40"`` for 40 steps, or several, ``time=["+1D", "+2D", "+4D"]``. Then samples
+            reach up to the last lead, so there are fewer of them. As in slices of positions, the
+            end of ``slice("0h", "12h")`` is not included.
 
         Returns
         -------

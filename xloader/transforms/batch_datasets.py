@@ -305,7 +305,7 @@ def _is_same(left: object, right: object) -> bool:
 def _meaning(layout: FieldLayout, dim: str) -> object:
     if dim == CHANNEL and layout.channels is not None:
         return layout.channels
-    return layout.shape[layout.dims.index(dim)], layout.access_of(dim)
+    return layout.shape[layout.dims.index(dim)], layout.elements_of(dim)
 
 
 def _labels(
@@ -362,7 +362,7 @@ def _labels_of_dropped(
             if dim not in coords.indexes:
                 continue
             elements, _ = elements_along(recipe, layout, dim, ids)
-            rivals = {other.access_of(dim) for other in layouts} - {None}
+            rivals = {other.elements_of(dim) for other in layouts} - {None}
             is_free = len(rivals) == 1 and dim not in taken
             label = coords[dim].variable.to_base_variable()[xr.Variable(SAMPLE, elements[:, 0])]
             labels[dim if is_free else f"{layout.name}_{dim}"] = label

@@ -219,7 +219,7 @@ class Normalize:
         tables = {name: (dims, mean, std) for name, dims, mean, std in self.tables}
         return [
             PartNumbers(layout, part, *tables[part.variable], dtype)
-            for part in layout.parts
+            for part in layout.variables
             if part.variable in tables
         ]
 

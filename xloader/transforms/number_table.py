@@ -145,7 +145,7 @@ class Table:
     def keys(self, layout: FieldLayout) -> list[Key]:
         """The dimensions along which samples of a field have rows of their own, with clocks."""
         clocks = dict(self.clocks)
-        return [(dim, clocks.get(dim)) for dim in self.dims if layout.access_of(dim) is not None]
+        return [(dim, clocks.get(dim)) for dim in self.dims if layout.elements_of(dim) is not None]
 
     def at(
         self, dims: tuple[str, ...], keys: list[Key], rows: Rows, dtype: np.dtype
@@ -235,8 +235,8 @@ class Table:
         """Number of values that are looked up for one sample of a field."""
         sizes = dict(zip(self.dims, self.shape, strict=True))
         for dim in self.dims:
-            access = layout.access_of(dim)
-            sizes[dim] = sizes[dim] if access is None else access[2]
+            taken = layout.elements_of(dim)
+            sizes[dim] = sizes[dim] if taken is None else len(taken)
         return math.prod(sizes.values())
 
 
@@ -265,9 +265,9 @@ def rows_of(recipe: Recipe, layout: FieldLayout, tables: tuple[Table, ...], ids:
     windows, positions = recipe.require_windows(), recipe.positions_of(ids)
     found: Rows = {}
     for dim, clock in keys:
-        axis, access = windows.dims.index(dim), layout.access_of(dim)
-        assert access is not None
-        places = places_along(recipe, axis, access, positions[:, axis])
+        axis, taken = windows.dims.index(dim), layout.elements_of(dim)
+        assert taken is not None
+        places = places_along(recipe, axis, taken, positions[:, axis])
         lines = places if clock is None else clock_rows_at(recipe, dim, clock, places)
         found[dim, clock] = TableRows(lines)
     return found

@@ -251,7 +251,7 @@ def _packed_field(recipe: Recipe, layout: FieldLayout) -> PackedField | None:
     if stored_dtype.kind not in "iuf" or stored_dtype.itemsize >= layout.dtype.itemsize:
         return None
     numbers = []
-    for part in layout.parts:
+    for part in layout.variables:
         own = _numbers(recipe, part)
         if own is None:
             return None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.recipe.layout import FieldLayout, window_offsets
+from xloader.recipe.layout import Elements, FieldLayout, window_offsets
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.selection import stored
 
@@ -40,14 +40,15 @@ def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> 
     kept = recipe.kept_of(dim)
     if isinstance(kept, int):
         return np.array([kept], np.int64), False
-    access = layout.access_of(dim)
-    if access is None:
+    elements = layout.elements_of(dim)
+    if elements is None:
         return np.asarray(kept, np.int64), False
     axis = recipe.require_windows().dims.index(dim)
-    return stored(kept, places_along(recipe, axis, access, recipe.positions_of(ids)[:, axis])), True
+    places = places_along(recipe, axis, elements, recipe.positions_of(ids)[:, axis])
+    return stored(kept, places), True
 
 
-def places_along(recipe: Recipe, axis: int, access: tuple[int, int, int], positions: Ints) -> Ints:
+def places_along(recipe: Recipe, axis: int, elements: Elements, positions: Ints) -> Ints:
     """Places within the selection of the elements that windows take along a dimension.
 
     Parameters
@@ -56,8 +57,8 @@ def places_along(recipe: Recipe, axis: int, access: tuple[int, int, int], positi
         The recipe of the samples.
     axis : int
         Number of the windowed dimension.
-    access : (int, int, int)
-        The part that is taken: ``(first, step, count)``, in elements.
+    elements : range or tuple of int
+        The elements that are taken, counted from a window's first one.
     positions : numpy.ndarray of int64, shape (n,)
         Positions of windows along the dimension.
 
@@ -67,7 +68,7 @@ def places_along(recipe: Recipe, axis: int, access: tuple[int, int, int], positi
         The places, from 0 to the selected size.
     """
     windows = recipe.require_windows()
-    offsets = window_offsets(windows.starts_of(axis, positions), access)
+    offsets = window_offsets(windows.starts_of(axis, positions), elements)
     size, pad = windows.dim_sizes[axis], windows.pads[axis]
     if pad == "reflect":
         offsets = np.abs(offsets)
@@ -82,10 +83,10 @@ def filled_along(
     recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints
 ) -> NDArray[np.bool_] | None:
     """Whether a number stands for each element of samples along a dimension; None for none."""
-    windows, access = recipe.require_windows(), layout.access_of(dim)
+    windows, elements = recipe.require_windows(), layout.elements_of(dim)
     axis = windows.dims.index(dim) if dim in windows.dims else None
-    if axis is None or access is None or not isinstance(windows.pads[axis], float):
+    if axis is None or elements is None or not isinstance(windows.pads[axis], float):
         return None
     firsts = windows.starts_of(axis, recipe.positions_of(ids)[:, axis])
-    offsets = window_offsets(firsts, access)
+    offsets = window_offsets(firsts, elements)
     return np.asarray((offsets < 0) | (offsets >= windows.dim_sizes[axis]))

@@ -11,7 +11,7 @@ import xarray as xr
 from xloader.core.axis import Ints
 from xloader.core.clock_labels import CLOCKS
 from xloader.errors import OptionError, XloaderError
-from xloader.recipe.layout import make_layouts
+from xloader.recipe.layout import Elements, make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.shared_elements import used_positions
 from xloader.transforms.number_table import Table, clock_rows_at
@@ -180,8 +180,8 @@ def _needed_rows(recipe: Recipe, name: str, table: Table) -> list[Ints]:
         places = np.unique(
             np.concatenate(
                 [
-                    places_along(recipe, axis, access, used[axis]).reshape(-1)
-                    for access in _accesses(recipe, name, dim)
+                    places_along(recipe, axis, elements, used[axis]).reshape(-1)
+                    for elements in _elements(recipe, name, dim)
                 ]
             )
         )
@@ -191,8 +191,8 @@ def _needed_rows(recipe: Recipe, name: str, table: Table) -> list[Ints]:
     return found
 
 
-def _accesses(recipe: Recipe, name: str, dim: str) -> list[tuple[int, int, int]]:
-    """The parts of windows that fields take of a variable; whole windows if none takes it yet."""
+def _elements(recipe: Recipe, name: str, dim: str) -> set[Elements]:
+    """The elements of windows that fields take of a variable; whole windows without fields."""
     windows = recipe.require_windows()
     axis = windows.dims.index(dim)
     try:
@@ -201,12 +201,12 @@ def _accesses(recipe: Recipe, name: str, dim: str) -> list[tuple[int, int, int]]
         # Fields that do not fit together are refused where they are used.
         layouts = ()
     found = {
-        access
+        elements
         for layout in layouts
         if any(part.variable == name for part in layout.parts)
-        and (access := layout.access_of(dim)) is not None
+        and (elements := layout.elements_of(dim)) is not None
     }
-    return sorted(found) or [(0, windows.dilations[axis], windows.window_sizes[axis])]
+    return found or {range(0, windows.spans[axis], windows.dilations[axis])}
 
 
 def _where(table: Table, places: list[Ints]) -> str:

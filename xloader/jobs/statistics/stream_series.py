@@ -122,7 +122,7 @@ def _by_variable(recipe: Recipe) -> dict[str, list[StreamSeries]]:
     found: dict[str, list[StreamSeries]] = {}
     for layout in layouts:
         found[layout.name] = [] if layout.parts else [StreamSeries(layout.name)]
-        for part in layout.parts:
+        for part in layout.variables:
             variable = recipe.variable(part.variable)
             dims = recipe.channel_dims(variable.name) if layout.channels is not None else ()
             kept = [np.asarray(recipe.kept_of(dim), np.int64) for dim in dims]

@@ -28,7 +28,7 @@ from xloader.jobs.valid.sweep_line import SweepLine
 from xloader.jobs.valid.sweep_units import SweepUnit
 from xloader.jobs.valid.window_sums import RollingCounts, Span, sum_windows
 from xloader.jobs.wanted_elements import WantedElements
-from xloader.recipe.layout import FieldLayout, FieldPart
+from xloader.recipe.layout import FieldPart
 
 _PIECE_SIZE = 1 << 16
 """Number of windows or samples that are handled in one call."""
@@ -142,7 +142,7 @@ class WindowCounter:
         self._dtype = int_dtype(max(totals))
         for number, layout in enumerate(check.layouts):
             for part in layout.parts:
-                self._add_part(number, layout, part)
+                self._add_part(number, part)
         self._wanted_sums: dict[tuple[int, ...], Ints] = {}
         self._lock = threading.Lock()
         self.packer = BitPacker((self._own[1] - self._own[0]) * self._num_below)
@@ -153,12 +153,10 @@ class WindowCounter:
         """Number of windows at each position along the sweep."""
         return math.prod(self.places.shape[1:])
 
-    def _add_part(self, number: int, layout: FieldLayout, part: FieldPart) -> None:
+    def _add_part(self, number: int, part: FieldPart) -> None:
         recipe, name = self._recipe, part.variable
         dims = recipe.dims_of(name)
-        size = math.prod(layout.shape)
-        if part.channels is not None:
-            size = size // layout.shape[0] * (part.channels[1] - part.channels[0])
+        size = math.prod(own.stop - own.start for own in part.box)
         is_read = may_hold_nan(recipe, name)
         is_masked = self._wanted is not None and set(self._wanted.dims) <= set(dims)
         if not is_read and not is_masked:
