@@ -70,12 +70,24 @@ def test_the_last_chunk_is_cut_short_by_the_array() -> None:
     assert Axis(10, 4, range(10)).read_sizes.tolist() == [4, 4, 2]
 
 
+def test_blocks_follow_the_order_of_the_selection() -> None:
+    axis = Axis(10, 4, (9, 8, 1, 3, 0, 6))
+    assert axis.edges.tolist() == [0, 2, 5, 6]
+    parts = [axis.stored_part(block) for block in range(axis.num_blocks)]
+    assert [(chunk, list(cut), size) for chunk, cut, size in parts] == [
+        (2, [1, 0], 2),
+        (0, [1, 3, 0], 3),
+        (1, [2], 1),
+    ]
+    assert axis.read_sizes.tolist() == [2, 4, 4]
+
+
 @pytest.mark.parametrize(
     ("stored_size", "chunks", "selection", "message"),
     [
         pytest.param(9, 4, range(8, 2, -1), "in [0, 9)", id="a step back"),
         pytest.param(9, 4, (3, 3), "in [0, 9)", id="an element twice"),
-        pytest.param(9, 4, (4, 2), "in [0, 9)", id="out of order"),
+        pytest.param(9, 4, (4, 2, 5), "come back to a chunk", id="back to a chunk"),
         pytest.param(9, 4, range(5, 10), "in [0, 9)", id="beyond the end"),
         pytest.param(9, 4, (-1, 2), "in [0, 9)", id="before the start"),
         pytest.param(9, 0, range(9), "add up to 9", id="chunks of nothing"),

@@ -40,7 +40,7 @@ def test_windows_that_do_not_overlap_say_so() -> None:
         {"time": 6, "stride": 6},
         {"time": 6, "stride": {"time": 6}},
         {"time": 1},
-        {"time": 6, "dilation": 2},
+        {"time": 6, "dilation": 2, "stride": 1},
         {"time": 726},
     ],
     ids=["a stride", "a stride by name", "windows of one", "a dilation", "one window"],
@@ -54,11 +54,38 @@ def test_where_there_is_no_surprise_nothing_is_said(asked: dict[str, Any]) -> No
 def test_patches_and_subsets_are_counted_as_they_are() -> None:
     patches = opened().window(time=1, lat=3, stride={"time": 2})
     denser = opened().window(time=1, lat=3, stride={"time": 2, "lat": 1})
-    (note,) = patches.explain().notes
+    note, _ = patches.explain().notes
     expected = f'{len(patches):,} samples; `stride={{"lat": 1}}` gives {len(denser):,}'
     assert note == f"windows do not overlap: {expected}"
     (note,) = opened().window(time=6).select(range(9)).explain().notes
     assert note == NOTE.replace("samples", "windows")
+
+
+def test_a_single_stride_is_for_the_longer_windows() -> None:
+    samples = opened().window(time=1, lat=3, stride=2)
+    assert samples.recipe == opened().window(time=1, lat=3, stride={"lat": 2}).recipe
+    assert len(samples) == 726 * 4
+    assert samples.explain().notes == ()
+    # Where no window is longer, it can only be meant for all.
+    assert len(opened().window(time=1, lat=1, stride=2)) == 363 * 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "unused"),
+    [
+        ({"time": 1, "stride": 4}, "3 of every 4 elements of time, because its stride is 4"),
+        ({"lat": 2, "stride": {"lat": 3}}, "1 of every 3 elements of lat, because its stride is 3"),
+        ({"time": 6, "dilation": 2}, "3 of every 6 elements of time, because its stride is 6"),
+        ({"lat": 2, "stride": 3, "pad": {"lat": 0.0}}, "1 of every 3 elements of lat"),
+    ],
+    ids=["single steps", "patches", "a dilation", "padded"],
+)
+def test_elements_that_no_window_takes_are_noted(asked: dict[str, Any], unused: str) -> None:
+    samples = opened().window(**asked)
+    assert f"no window takes {unused}" in repr(samples)
+    assert any(f"no window takes {unused}" in note for note in samples.explain().notes)
+    (dim,) = samples.recipe.require_windows().dims
+    assert (samples.coverage().counts[dim] == 0).any()
 
 
 def test_a_stride_that_was_asked_for_changes_no_sample() -> None:

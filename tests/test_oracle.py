@@ -309,6 +309,28 @@ def lead(d: xr.Dataset, i: int) -> xr.Dataset:
     )
 
 
+def unequal_leads(d: xr.Dataset, i: int) -> xr.Dataset:
+    """All levels as input, and the temperature of one, two and four days later."""
+    inputs = named(*levels(d.z[i]), rename="inputs_channel")
+    later = d.isel(time=[i + 1, i + 2, i + 4])
+    oro = later.oro.expand_dims(time=later.time).assign_coords(season=later.season)
+    targets = named(("t2m", later.t2m), ("oro", oro), rename="targets_channel")
+    return xr.Dataset(
+        {
+            "inputs": after(inputs, time="inputs_time", season="inputs_season"),
+            "targets": after(targets, season="targets_season"),
+        }
+    )
+
+
+def some_steps(d: xr.Dataset, time: int, lat: int, lon: int) -> xr.Dataset:
+    """Four of six steps of a patch, and two of its three latitudes, in orders of their own."""
+    own = d.isel(time=[time + 5, time, time + 1, time + 3], lat=[lat + 2, lat])
+    own = own.isel(lon=slice(lon, lon + 4)).fillna(-1.0)
+    co2 = own.co2.broadcast_like(own.t2m).assign_coords(area=own.area)
+    return xr.Dataset({"inputs": named(("t2m", own.t2m), ("co2", co2))})
+
+
 def lead_of_levels(d: xr.Dataset, i: int) -> xr.Dataset:
     inputs = named(*levels(d.z[i : i + 2]), ("t2m", d.t2m[i : i + 2]), rename="inputs_channel")
     targets = named(("t2m", d.t2m[i + 3]), rename="targets_channel")
@@ -879,6 +901,49 @@ ROWS: dict[str, Row] = {
             .at_points({name: STATIONS[name].to_numpy() for name in STATIONS}, **NEAREST)
         ),
         stations(*CENTRED, "snow", "is_wet", "sky"),
+    ),
+    "zarr v3: unequal leads": Row(
+        zarr_v3,
+        lambda s: (
+            s.window(time=1, stride=1)
+            .inputs("z", time=0)
+            .targets("t2m", "oro", time=["+1D", "+2D", "+4D"])
+        ),
+        unequal_leads,
+    ),
+    "packed: some steps of patches, the last one first": Row(
+        packed,
+        lambda s: (
+            s.window(time=6, lat=3, lon=4, stride={"time": 7})
+            .inputs("t2m", "co2", time=[5, 0, 1, 3], lat=[2, 0])
+            .fillna(-1.0)
+        ),
+        lambda d, i: some_steps(d, time=i // 4 * 7, lat=i // 2 % 2 * 3, lon=i % 2 * 4),
+    ),
+    "sharded: levels in another order, latitudes from the other end": Row(
+        sharded,
+        lambda s: s.isel(level=[2, 0, 1], lat=slice(None, None, -1)).window(time=3, stride=2),
+        lambda d, i: steps(3, 2)(d.isel(level=[2, 0, 1], lat=slice(None, None, -1)), i),
+    ),
+    "netCDF: times from the last one on, levels by label": Row(
+        netcdf,
+        lambda s: s.isel(time=slice(None, None, -1)).sel(level=[1000, 500]).window(time=3),
+        lambda d, i: steps(3, 3)(d.isel(time=slice(None, None, -1)).sel(level=[1000, 500]), i),
+    ),
+    "zarr v2: chunks in another order, and elements in theirs": Row(
+        zarr_v2,
+        lambda s: s.isel(lon=[7, 6, 1, 0, 2, 5, 3]).window(time=2),
+        lambda d, i: steps(2, 2)(d.isel(lon=[7, 6, 1, 0, 2, 5, 3]), i),
+    ),
+    "dask: latitudes in another order": Row(
+        dask_backed,
+        lambda s: s.isel(lat=[3, 0, 5, 4]).window(time=2),
+        lambda d, i: steps(2, 2)(d.isel(lat=[3, 0, 5, 4]), i),
+    ),
+    "concat of zarr, netCDF and dask: latitudes from the other end": Row(
+        concat_mixed,
+        lambda s: s.isel(lat=slice(None, None, -1)).window(time=5, stride=1),
+        lambda d, i: d[["t2m"]].isel(lat=slice(None, None, -1), time=slice(i, i + 5)),
     ),
     "concat of years: around stations": Row(
         concat_of_years,

@@ -413,15 +413,20 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
         OptionError,
         "does not fit the window",
     ),
-    "backward offsets": (
-        lambda s: s.window(time=4).inputs("t2m", time=slice(None, None, -1)),
+    "an offset twice": (
+        lambda s: s.window(time=4).inputs("t2m", time=[0, 1, -4]),
         OptionError,
-        "does not fit the window",
+        "does not fit the window.*sequence of different ints.*several fields",
     ),
-    "unequal offsets": (
-        lambda s: s.window(time=4).inputs("t2m", time=[0, 1, 3]),
+    "a slice that ends beyond the window": (
+        lambda s: s.window(time=4).inputs("t2m", time=slice(2, 9)),
         OptionError,
-        "equally spaced.*several fields",
+        r"does not fit the window along 'time'. Given: slice\(2, 9, None\).*a lead",
+    ),
+    "a slice that begins before the window": (
+        lambda s: s.window(lat=2).targets("t2m", lat=slice(-3, None)),
+        OptionError,
+        "does not fit the window along 'lat'",
     ),
     "labels as offsets": (
         lambda s: s.window(time=4).inputs("t2m", time="2000"),

@@ -55,6 +55,9 @@ VIEWS: dict[str, Expression] = {
     "steps beyond a chunk": lambda ds: ds.isel(time=slice(0, None, 5)),
     "labels": lambda ds: ds.sel(time=slice(20, 80), lat=[-90.0, 30.0]),
     "increasing index": lambda ds: ds.isel(time=[1, 5, 6], lat=[0, 2]),
+    "reversed": lambda ds: ds.isel(time=slice(None, None, -1), lat=slice(5, None, -2)),
+    "sorted by labels": lambda ds: ds.isel(lat=[6, 1, 0, 2, 3]).sortby("lat", ascending=False),
+    "index out of order": lambda ds: ds.isel(time=[5, 1], lon=[4, 2, 3]),
     "mask": lambda ds: ds.isel(time=ds["time"].values % 20 == 0),
     "int": lambda ds: ds.isel(time=3),
     "int and index": lambda ds: ds.isel(time=-2, lat=[1, 4]),
@@ -94,8 +97,7 @@ OTHERS: dict[str, Expression] = {
     "filled": lambda ds: ds[["p"]].fillna(0.0),
     "rolled": lambda ds: ds[["t"]].roll(time=2),
     "concatenated": lambda ds: xr.concat([ds[["t"]], ds[["t"]]], "time"),
-    "reversed": lambda ds: ds[["t", "p"]].isel(time=slice(None, None, -1)),
-    "index out of order": lambda ds: ds[["t", "p"]].isel(time=[5, 1]),
+    "index that comes back to a chunk": lambda ds: ds[["t", "p"]].isel(time=[9, 1, 8]),
     "index with repeats": lambda ds: ds[["t", "p"]].isel(time=[1, 1, 2]),
     "points": lambda ds: ds[["t"]].isel(
         time=xr.DataArray([1, 4], dims="at"), lat=xr.DataArray([2, 5], dims="at")

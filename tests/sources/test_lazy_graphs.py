@@ -180,7 +180,7 @@ ANY_STEP: dict[str, tuple[Callable[[da.Array], da.Array], str]] = {
         lambda x: da.random.random(x.shape, chunks=3),
         "from no stored array that xloader finds (random_sample)",
     ),
-    "out of order": (lambda x: x[[1, 0, 4]], "an index that does not increase"),
+    "back to a chunk": (lambda x: x[[1, 4, 0]], "an index that comes back to a chunk"),
 }
 """What users write, and what is said of it."""
 

@@ -31,7 +31,11 @@ Ints = NDArray[np.signedinteger[Any]]
 """Array of offsets, blocks, ids or counts: int64, or int32 where all values are small."""
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 Selection = range | tuple[int, ...] | ElementList
-"""Selected elements of a dimension: a range with positive step, or strictly increasing indices."""
+"""Selected elements of a dimension: a range with positive step, or different indices.
+
+Indices may come in another order than stored, if those of each chunk follow each other: blocks are
+then numbered in that order, and a block has its elements in that order.
+"""
 
 
 def int_dtype(most: int) -> np.dtype[np.signedinteger[Any]]:
@@ -51,13 +55,14 @@ class Axis:
         The size of every chunk in elements, where the array's end may cut the last one short;
         or the size of each chunk, where they differ.
     selection : range, tuple of int or ElementList
-        Indices of the selected stored elements, increasing.
+        Indices of the selected stored elements, see `Selection`.
 
     Raises
     ------
     OptionError
-        If the selection does not increase or leaves the dimension, if a chunk size is below 1,
-        or if the sizes of a tuple do not add up to ``stored_size``.
+        If the selection has an element twice, comes back to a chunk that it has left, or leaves
+        the dimension, if a chunk size is below 1, or if the sizes of a tuple do not add up to
+        ``stored_size``.
 
     Examples
     --------
@@ -75,17 +80,6 @@ class Axis:
     selection: Selection
 
     def __post_init__(self) -> None:
-        kept = self.selection
-        if isinstance(kept, range):
-            is_increasing = kept.step >= 1
-        else:
-            is_increasing = bool((np.diff(np.asarray(kept, np.int64)) > 0).all())
-        if kept and (not is_increasing or kept[0] < 0 or kept[-1] >= self.stored_size):
-            raise OptionError(
-                "the selected positions do not increase or lie outside the dimension",
-                given=kept,
-                allowed=f"increasing positions in [0, {self.stored_size})",
-            )
         sizes = self.chunks if isinstance(self.chunks, tuple) else (self.chunks,)
         if min(sizes, default=1) < 1 or (
             isinstance(self.chunks, tuple) and sum(sizes) != self.stored_size
@@ -95,6 +89,29 @@ class Axis:
                 given=self.chunks,
                 allowed=f"sizes >= 1 that add up to {self.stored_size}",
             )
+        if not self._is_readable:
+            raise OptionError(
+                "the selected positions lie outside the dimension, or come back to a chunk that "
+                "they have left",
+                given=self.selection,
+                allowed=f"positions in [0, {self.stored_size}), each once, those of a chunk "
+                "following each other",
+            )
+
+    @property
+    def _is_readable(self) -> bool:
+        """Whether each chunk gives one block."""
+        kept = self.selection
+        if isinstance(kept, range):
+            return not kept or (kept.step >= 1 and 0 <= kept[0] and kept[-1] < self.stored_size)
+        elements = np.asarray(kept, np.int64)
+        if (np.diff(elements) > 0).all():
+            return not kept or (kept[0] >= 0 and kept[-1] < self.stored_size)
+        if elements.min() < 0 or elements.max() >= self.stored_size:
+            return False
+        chunks = self._chunk_of_stored(elements)
+        num_runs = 1 + np.count_nonzero(np.diff(chunks))
+        return len(np.unique(elements)) == len(kept) and len(np.unique(chunks)) == num_runs
 
     @property
     def size(self) -> int:
@@ -244,7 +261,8 @@ class Axis:
         Returns
         -------
         slice or numpy.ndarray of int64
-            A slice where the selection is a range, otherwise the index of each element.
+            A slice where the selection is a range, otherwise the index of each element, in the
+            order of the selection.
         """
         begin, end = self.span_of(block)
         origin = int(self._chunk_bounds(np.array([self.stored_chunk(block)]))[0])

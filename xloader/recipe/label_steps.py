@@ -162,7 +162,7 @@ def _label_variable(recipe: Recipe, dim: str, kept: Kept) -> Any:
 def _read(recipe: Recipe, dim: str, labels: Any, kept: Kept) -> NDArray[Any] | None:
     assert not isinstance(kept, int)
     try:
-        stored = labels[kept[0] : kept[-1] + 1].values
+        stored = labels[min(kept) : max(kept) + 1].values
     except Exception as error:
         if labels.dtype.kind not in "mM":
             # Training needs no number labels, so those that cannot be read are no error here.
@@ -172,7 +172,7 @@ def _read(recipe: Recipe, dim: str, labels: Any, kept: Kept) -> NDArray[Any] | N
             given=f"{recipe.source.name}: {error}",
             remedy='repair the coordinate, or pass gaps="allow" to .window(...)',
         ) from error
-    places = slice(None, None, kept.step) if isinstance(kept, range) else np.array(kept) - kept[0]
+    places = slice(None, None, kept.step) if isinstance(kept, range) else np.array(kept) - min(kept)
     return np.asarray(stored[places])
 
 

@@ -25,7 +25,7 @@ from xloader.recipe.recipe_tokens import new_token, remember
 from xloader.sources.base import Source, Variable
 
 Kept = range | tuple[int, ...] | int
-"""The stored elements kept of a dimension: increasing ones, or a single one, which drops it."""
+"""The stored elements kept of a dimension, or a single one, which drops it."""
 
 Offsets = range | tuple[int, ...] | int
 """Positions within a window: equally spaced ones, others, or a single one, which drops it."""

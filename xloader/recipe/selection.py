@@ -13,14 +13,12 @@ import numpy as np
 import xarray as xr
 from pandas.errors import InvalidIndexError  # type: ignore[import-untyped]
 
-from xloader.core.axis import Ints, Selection
+from xloader.core.axis import Axis, Ints, Selection
 from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
 from xloader.recipe.recipe import Kept, Recipe, find
 
 Several = range | tuple[int, ...]
-"""Stored elements that are kept of a dimension, increasing."""
-
-_INCREASING = "positions in stored order, each once"
+"""Stored elements that are kept of a dimension."""
 
 
 def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept], ...]:
@@ -49,6 +47,7 @@ def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept],
         kept = recipe.kept_of(dim)
         assert not isinstance(kept, int)
         chosen[dim] = take(dim, kept, indexer)
+        _require_one_visit(recipe, dim, chosen[dim], indexer)
     return tuple(chosen.items())
 
 
@@ -132,7 +131,7 @@ def take(dim: str, kept: Several, indexer: Any) -> Kept:
     Raises
     ------
     OptionError
-        If positions lie outside the dimension, do not increase, or are not whole numbers.
+        If positions lie outside the dimension, occur twice, or are not whole numbers.
     EmptySamplesError
         If nothing is selected.
     """
@@ -161,16 +160,16 @@ def take(dim: str, kept: Several, indexer: Any) -> Kept:
     if positions.ndim == 0:
         return int(kept[int(positions)])
     _require_some(dim, len(positions), indexer)
-    if (np.diff(positions) <= 0).any():
-        raise _not_increasing(dim, indexer)
+    if len(np.unique(positions)) < len(positions):
+        raise _not_in_order(dim, indexer)
     return as_selection(stored(kept, positions))
 
 
 def as_selection(elements: Ints) -> Several:
-    """A range if the elements are equally spaced, else a tuple."""
+    """A range if the elements are equally spaced and increase, else a tuple."""
     steps = np.diff(elements)
     step = int(steps[0]) if len(steps) else 1
-    if len(elements) and (steps == step).all():
+    if len(elements) and step > 0 and (steps == step).all():
         return range(int(elements[0]), int(elements[-1]) + 1, step)
     return tuple(elements.tolist())
 
@@ -186,9 +185,7 @@ def _take_slice(dim: str, kept: Several, indexer: slice) -> Several:
             remedy=f"use .sel({dim}=...) for labels",
         ) from error
     _require_some(dim, len(taken), indexer)
-    if indexer.step is not None and indexer.step < 0 and len(taken) > 1:
-        raise _not_increasing(dim, indexer)
-    if isinstance(taken, range):
+    if isinstance(taken, range) and (taken.step > 0 or len(taken) == 1):
         return range(taken[0], taken[-1] + 1, abs(taken.step))
     return as_selection(np.asarray(taken, np.int64))
 
@@ -253,10 +250,7 @@ def _positions(
     assert not isinstance(kept, int)
     # The coordinate is already in memory as an index, so looking up its labels is cheap.
     where = slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else list(kept)
-    found = _look_up(dim, coords.indexes[dim][where], label, method, tolerance)
-    if found.ndim and (np.diff(found) <= 0).any():
-        raise _not_increasing(dim, label)
-    return found
+    return _look_up(dim, coords.indexes[dim][where], label, method, tolerance)
 
 
 def _look_up(
@@ -327,6 +321,18 @@ def _not_sorted(dim: str, label: object) -> OptionError:
     )
 
 
+def _require_one_visit(recipe: Recipe, dim: str, kept: Kept, indexer: object) -> None:
+    """Refuse an order of elements in which some variable comes back to a chunk that it has left."""
+    for name in recipe.variables:
+        own = recipe.source.variables[name]
+        if dim in own.dims and not isinstance(kept, int):
+            axis = own.dims.index(dim)
+            try:
+                Axis(own.shape[axis], own.chunks[axis], kept)
+            except OptionError as error:
+                raise _not_in_order(dim, indexer) from error
+
+
 def _require_some(dim: str, count: int, indexer: object) -> None:
     if not count:
         raise EmptySamplesError(
@@ -337,11 +343,12 @@ def _require_some(dim: str, count: int, indexer: object) -> None:
         )
 
 
-def _not_increasing(dim: str, indexer: object) -> OptionError:
+def _not_in_order(dim: str, indexer: object) -> OptionError:
     return OptionError(
-        f"the selected positions along {dim!r} do not increase",
+        f"the selected positions along {dim!r} have one twice, or come back to a chunk that they "
+        "have left",
         given=repr(indexer),
-        allowed=_INCREASING,
+        allowed="each position once, those of a chunk following each other",
         remedy="select in stored order, and reorder the sample in .map(fn); or reorder the xarray "
-        f"Dataset first, for example ds.isel({dim}=slice(None, None, -1)).xloader",
+        f"Dataset first, for example ds.isel({dim}=[...]).xloader",
     )

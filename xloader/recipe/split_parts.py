@@ -240,7 +240,7 @@ def _members(recipe: Recipe, dim: str, parts: list[Part]) -> NDArray[np.bool_]:
     for number, labels in enumerate(parts):
         taken = dict(sel(recipe, {dim: labels}, method=None, tolerance=None))[dim]
         stored = np.atleast_1d(np.asarray(taken, np.int64))
-        is_member[number, np.searchsorted(np.asarray(kept, np.int64), stored)] = True
+        is_member[number] = np.isin(np.asarray(kept, np.int64), stored)
     return is_member
 
 

@@ -92,7 +92,8 @@ class Read(NamedTuple):
     chunk : tuple of int
         Index of the chunk along each dimension of the variable.
     cut : tuple of slice or integer array
-        The part of the chunk to read: the elements along each dimension, in increasing order.
+        The part of the chunk to read: the elements along each dimension, each once. They mostly
+        increase; a selection may ask for another order.
     """
 
     variable: str

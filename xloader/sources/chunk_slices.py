@@ -1,4 +1,4 @@
-"""Cuts of chunks: per dimension a slice, or increasing offsets of elements.
+"""Cuts of chunks: per dimension a slice, or offsets of elements.
 
 Cuts are orthogonal, as in xarray's ``isel``: each dimension is cut independently of the others.
 NumPy would pair up several index arrays instead. A cut with more than one index array is
@@ -40,6 +40,17 @@ def take(array: NDArray[Any], cut: Cut) -> NDArray[Any]:
     for axis, part in enumerate(cut):
         array = array[(slice(None),) * axis + (part,)]
     return array
+
+
+def is_ordered(cut: Cut) -> bool:
+    """Whether a cut keeps the stored order, so that one as large as its chunk is the chunk.
+
+    Parameters
+    ----------
+    cut : tuple of slice or integer array
+        One cut for each dimension.
+    """
+    return all(isinstance(part, slice) or bool((np.diff(part) > 0).all()) for part in cut)
 
 
 def shift(cut: Cut, origin: tuple[int, ...], shape: tuple[int, ...]) -> Cut:

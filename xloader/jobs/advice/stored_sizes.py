@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from xloader.core.axis import Axis
 from xloader.jobs.advice.target_recipe import taken_variables
 from xloader.recipe.recipe import Recipe
+from xloader.recipe.selection import as_selection
 from xloader.sources.base import Variable
 from xloader.sources.stored_objects import StoredObjects, stored_objects_of
 
@@ -81,8 +84,9 @@ def _num_objects(recipe: Recipe, variable: Variable, objects: StoredObjects) -> 
         return math.prod(axis.num_blocks for axis in axes)
     # The last shard may reach beyond the array.
     wholes = (own if isinstance(own, int) else max(own) for own in objects.shards)
+    # In stored order, as an order of chunks may come back to a shard that it has left.
     return math.prod(
-        Axis(axis.stored_size, own, axis.selection).num_blocks
+        Axis(axis.stored_size, own, as_selection(np.sort(axis.selection))).num_blocks
         for axis, own in zip(axes, wholes, strict=True)
     )
 

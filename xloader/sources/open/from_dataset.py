@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 
 from xloader.core.packing import Packing
-from xloader.errors import UnsupportedDataError, XloaderWarning
+from xloader.errors import OptionError, UnsupportedDataError, XloaderWarning
 from xloader.sources import catalog
 from xloader.sources.base import Source
 from xloader.sources.combined.mixed_source import MixedSource
@@ -30,7 +30,7 @@ from xloader.sources.stores.group_openers import Given
 from xloader.sources.stores.recognise import place_of
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.views.dask_views import view_of_graph
-from xloader.sources.views.selected_source import Selected, SelectedSource
+from xloader.sources.views.selected_source import Selected, SelectedBlocks, SelectedSource
 from xloader.sources.views.xarray_views import LazyView, UnrecognisedError, held_by, view_of
 from xloader.sources.zarr.missing_chunks import OnMissing
 from xloader.sources.zarr.read_routes import make_route, make_variable
@@ -217,8 +217,11 @@ def _find(array: xr.DataArray) -> _ZarrView:
     try:
         offered = make_variable(decoded, view.array, None)
         kind = make_route(decoded, view.array).kind
+        SelectedBlocks(selected, offered)
     except UnsupportedDataError as error:
         raise UnrecognisedError(error.what) from error
+    except OptionError as error:
+        raise UnrecognisedError("an index that comes back to a chunk") from error
     if kind != "decoded":
         _check_values(view, offered.packing)
     return _ZarrView(view, selected, decoded)

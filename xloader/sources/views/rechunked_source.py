@@ -31,7 +31,7 @@ from xloader.sources.chunk_sizes import num_chunks
 from xloader.sources.store_watch import Watch
 
 Elements = range | tuple[int, ...] | ElementList
-"""Elements that are kept of a dimension, increasing."""
+"""Elements that are kept of a dimension."""
 
 
 class RechunkedSource(Described):

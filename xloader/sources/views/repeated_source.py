@@ -64,7 +64,7 @@ class _RepeatedBlocks:
         # The elements are sorted, so this is faster than np.unique, which would sort them again.
         firsts = np.flatnonzero(np.diff(wanted, prepend=-1))
         kept, counts = wanted[firsts], np.diff(firsts, append=len(wanted))
-        if len(kept) and kept[-1] - kept[0] + 1 == len(kept):
+        if len(kept) and (np.diff(kept) == 1).all():
             return slice(int(kept[0]), int(kept[-1]) + 1), counts
         return kept, counts
 

@@ -62,7 +62,7 @@ class Selected:
         return tuple(dim for dim in range(len(self.kept)) if dim not in self.order)
 
 
-class _SelectedBlocks:
+class SelectedBlocks:
     """Conversion between the blocks that are offered and the chunks that are stored.
 
     Parameters
@@ -160,7 +160,7 @@ class _SelectedBlocks:
 class _Turned:
     """Fetched chunks of the base source, decoded into arrays with the offered dimensions."""
 
-    def __init__(self, fetched: Fetched, views: Sequence[_SelectedBlocks]) -> None:
+    def __init__(self, fetched: Fetched, views: Sequence[SelectedBlocks]) -> None:
         self._fetched = fetched
         self._views = views
 
@@ -212,7 +212,7 @@ class SelectedSource(Described):
         bases = Counter(part.base for part in selected.values())
         self._repeated = {base for base, count in bases.items() if count > 1}
         self._views = {
-            name: _SelectedBlocks(part, base.variables[part.base])
+            name: SelectedBlocks(part, base.variables[part.base])
             for name, part in selected.items()
         }
         self._variables = {

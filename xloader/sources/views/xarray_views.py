@@ -180,9 +180,9 @@ class LazyView(IndexedArray):
         Raises
         ------
         UnrecognisedError
-            If the selection does not increase along some dimension.
+            If the selection has an element twice along some dimension.
         """
-        return Selected(base, tuple(_increasing(part) for part in self.kept), self.order)
+        return Selected(base, tuple(_once(part) for part in self.kept), self.order)
 
 
 def view_of(data: Any) -> LazyView:
@@ -318,14 +318,14 @@ def _wrapped(function: Callable[..., Any], dtype: Any, data: Any) -> Any:
     return _known("function")(data, function, dtype)
 
 
-def _increasing(part: Any) -> Any:
-    """A selection in the form that `Selected` takes. It must increase."""
+def _once(part: Any) -> Any:
+    """A selection in the form that `Selected` takes, with no element twice."""
     if isinstance(part, int):
         return part
     if isinstance(part, range):
         if len(part) > 1 and part.step < 0:
-            raise UnrecognisedError("in reverse order")
+            return tuple(part)
         return range(part[0], part[-1] + 1, max(1, part.step)) if part else range(0)
-    if not np.all(part[1:] > part[:-1]):
-        raise UnrecognisedError("an index that does not increase")
+    if len(np.unique(part)) < len(part):
+        raise UnrecognisedError("an index with an element twice")
     return tuple(part.tolist())

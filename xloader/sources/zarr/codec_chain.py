@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.sources.base import Cut
-from xloader.sources.chunk_slices import take
+from xloader.sources.chunk_slices import is_ordered, take
 from xloader.sources.zarr.compressors import COMPRESSORS, Bytes
 from xloader.sources.zarr.decode import Compressed, Scratch, Step, checksums_nbytes, decode
 
@@ -189,10 +189,10 @@ class Chain:
         """
         target = None
         view = self._view
-        # Offsets in a cut increase, so a cut as large as the chunk is the whole chunk.
         if (
             view is not None
             and out.shape == view.shape
+            and is_ordered(cut)
             and out.dtype == view.dtype
             and out.flags.c_contiguous
         ):

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from xloader.compiled.library import ADDRESS, NUMBER, Function, address_of, find_function
 from xloader.sources.base import Cut
+from xloader.sources.chunk_slices import is_ordered
 from xloader.sources.zarr.codec_chain import Chain
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH
@@ -107,8 +108,8 @@ class Decoder:
         if codec == _UNKNOWN or out.dtype != dtype:
             return _NOT_HERE
         loops: tuple[int, ...] = _IN_PLACE
-        if out.shape == shape:
-            # The whole chunk, as offsets in a cut increase.
+        if out.shape == shape and is_ordered(cut):
+            # The whole chunk.
             if not out.flags.c_contiguous:
                 loops = _whole(shape, out.strides, dtype.itemsize)
         elif all(isinstance(part, slice) for part in cut):
