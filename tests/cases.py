@@ -178,7 +178,7 @@ class Case:
 
 
 def _last(taken: int | list[int]) -> int:
-    return taken if isinstance(taken, int) else taken[-1]
+    return taken if isinstance(taken, int) else max(taken)
 
 
 @st.composite
@@ -194,7 +194,7 @@ def cases(
     store = CountingStore(write_store(dataset, chunks))
     dims = dataset["v0"].dims
     selection = {
-        dim: slice(draw(st.integers(0, (size - 1) // 2)), None, draw(st.sampled_from([1, 1, 2, 5])))
+        dim: draw(_slices(size))
         for dim, size in dataset.sizes.items()
         if draw(st.integers(0, 4)) == 0
     }
@@ -220,6 +220,13 @@ def cases(
     memory = draw(_memory(case))
     visits = draw(st.sampled_from([1, 1, 2, 3]))
     return replace(case, options={**options, "memory": memory}, visits=visits)
+
+
+def _slices(size: int) -> st.SearchStrategy[slice]:
+    """Slices of a dimension, some of them from its end to its begin."""
+    begins, steps = st.integers(0, (size - 1) // 2), st.sampled_from([1, 1, 2, 5, -1, -2])
+    ahead = st.builds(lambda begin, step: slice(begin, None, step), begins, steps)
+    return ahead.map(lambda own: own if own.step > 0 else slice(None, own.start or None, own.step))
 
 
 @st.composite
@@ -302,13 +309,15 @@ def _fields(
             if dim in spans.pad:
                 continue
             if dim in owned and draw(st.integers(0, 4)) == 0:
-                leads = draw(st.sampled_from([[size], [size - 1, size], [0, size + 1]]))
-                if _is_within(samples, dim, leads[-1] * spans.dilations[dim] + 1):
+                unequal = [size + 1, 0, size]
+                leads = draw(st.sampled_from([[size], [size - 1, size], [0, size + 1], unequal]))
+                if _is_within(samples, dim, max(leads) * spans.dilations[dim] + 1):
                     offsets[dim] = leads if len(leads) > 1 else leads[0]
             elif dim in owned and draw(st.booleans()):
                 chosen = draw(st.integers(0, size - 1))
                 offsets[dim] = draw(
                     st.sampled_from([chosen, list(range(chosen, size)), list(range(0, size, 2))])
+                    | st.permutations(range(size)).map(lambda own, end=chosen: own[: end + 1])
                 )
         try:
             samples = samples.field(f"f{number}", *names, **_given(offsets, spans))

@@ -47,6 +47,14 @@ KINDS: dict[str, Callable[[Samples], Samples]] = {
         .inputs("a", time=slice(0, 2))
         .targets("a", time=4, lat=slice(1, 2))
     ),
+    "unequal leads": lambda s: (
+        s.window(time=2, lat=3, lon=2, stride=1)
+        .inputs("a", time=0, lat=[2, 0])
+        .targets("a", time=["+1", "+2", "+4"])
+    ),
+    "in another order than stored": lambda s: some(
+        s.isel(lat=[5, 0, 3], time=slice(None, None, -1)).window(time=2, lat=2, lon=2)
+    ),
     "across the date line": lambda s: s.window(lat=2, lon=5, stride=1, wrap="lon"),
     "padded": lambda s: s.window(lat=3, lon=4, stride=2, pad={"lat": 0.0, "lon": 0.0}),
     "a mask": lambda s: some(s.window(time=3, lat=2, lon=3, stride=1)),

@@ -91,6 +91,23 @@ def test_dates_as_channels_are_short() -> None:
     assert channels == ("t_2000-01-01", "t_2000-01-01T06:00:00")
 
 
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (np.array([1, 6, 24], "m8[h]").astype("m8[ns]"), ("t_1h", "t_6h", "t_24h")),
+        (np.array([0, 1, 2], "m8[D]").astype("m8[us]"), ("t_0D", "t_1D", "t_2D")),
+        (np.array([90, 120], "m8[s]"), ("t_90s", "t_120s")),
+        (np.array([1, 2], "m8[ns]"), ("t_1 nanoseconds", "t_2 nanoseconds")),
+        (np.array([1, "NaT"], "m8[s]"), ("t_1 seconds", "t_NaT")),
+    ],
+    ids=["hours", "days", "seconds", "nanoseconds", "one is missing"],
+)
+def test_leads_as_channels_are_short(steps: Any, expected: tuple[str, ...]) -> None:
+    dims, values = ("time", "step", "y", "x"), np.zeros((4, len(steps), 3, 3))
+    ds = xr.Dataset({"t": (dims, values)}, coords={"step": steps})
+    assert ds.xloader.window(time=1).inputs("t").channels("inputs") == expected
+
+
 def test_dtype_is_what_numpy_promotes_to() -> None:
     assert _layout("t2m").dtype == np.float32
     assert _layout("t2m", "oro").dtype == np.float64

@@ -86,6 +86,14 @@ WINDOWS: dict[str, Callable[[Samples], Samples]] = {
         .targets("r", "t", time=3)
         .field("late", "t", time="+45")
     ),
+    "unequal leads": lambda s: (
+        s.window(time=1, lat=2, lon=2)
+        .inputs("t", "r", "oro", time=0)
+        .targets("r", "t", time=["+45", "+1", "+2"], lat=[1, 0])
+    ),
+    "in another order": lambda s: s.isel(
+        lat=slice(None, None, -1), level=[1, 0], time=slice(400, 100, -2)
+    ).window(time=3, lat=3, lon=2),
     "dilated": lambda s: s.window(time=3, stride=1, dilation=20),
     "some": lambda s: (
         s.isel(lat=[0, 2, 3, 5], level=[1], time=slice(3, None, 3))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import xloader
 from tests.mosaic.oracle import OUTSIDE, blended, numbered
 from xloader import Mosaic, Samples
+from xloader.errors import OptionError
 from xloader.mosaic.target_grid import PlacedAxis
 from xloader.recipe.layout import window_offsets
 from xloader.testing import write_store
@@ -56,7 +57,7 @@ def test_pieces_are_the_elements_of_a_window_that_lie_in_a_box(
         assume(axis.reach <= size)
         start %= size
     begin, end = min(box[0], size - 1), min(box[0] + box[1], size)
-    cells = window_offsets(start, (0, step, count))
+    cells = window_offsets(start, range(0, step * count, step))
     cells = cells % size if wraps else cells
     expected = {(j, c - begin) for j, c in enumerate(cells.tolist()) if begin <= c < end}
     found = [
@@ -252,6 +253,21 @@ def test_which_parts_of_windows_are_leads() -> None:
         out.write(np.arange(len(samples)), samples[:].targets)
     assert out.dataset["time_lead"].values.tolist() == [2, 3]
     assert out.dataset["valid_lat"].values.tolist() == [[60, 50], [50, 40]]
+
+
+def test_unequal_leads_are_kept_apart() -> None:
+    ds = numbered(20, 4).assign_coords(lat=[60.0, 50.0, 40.0, 30.0])
+    samples = ds.xloader.window(time=1, lat=2, stride=1).targets("cell", time=["+1D", "+6h", "+2D"])
+    with samples.mosaic() as out:
+        out.write(np.arange(len(samples)), samples[:].targets)
+    found = out.dataset["cell"]
+    assert found.dims == ("time", "lead", "lat")
+    assert (found.lead.values == np.array([24, 6, 48], "m8[h]")).all()
+    expected = ds["cell"].values[np.arange(12)[:, None] + np.array([4, 1, 8])]
+    assert (found.values == expected).all()
+    assert (found.valid_time.values[0] == ds.time.values[[4, 1, 8]]).all()
+    with pytest.raises(OptionError, match=r"cannot be blended.*\[4, 1, 8\].*leads=\('time',\)"):
+        samples.mosaic(leads=())
 
 
 def test_leads_of_months_are_counted_in_steps() -> None:

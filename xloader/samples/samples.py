@@ -262,8 +262,9 @@ class Samples(RecordedMethods):
         UnknownNameError
             If a dimension or a label does not exist.
         OptionError
-            If xarray refuses the labels, the elements do not increase, ``method`` is given for a
-            dimension without labels, or there are windows already.
+            If xarray refuses the labels, an element occurs twice, elements come back to a chunk
+            that they have left, ``method`` is given for a dimension without labels, or there are
+            windows already.
         EmptySamplesError
             If nothing is left.
         """
@@ -275,6 +276,9 @@ class Samples(RecordedMethods):
 
     def isel(self, indexers: Mapping[str, Any] | None = None, **positions: Any) -> Self:
         """Keep the elements at certain positions, lazily, as :meth:`xarray.Dataset.isel` does.
+
+        They may be in any order in which the elements of each chunk follow each other, so that no
+        chunk is read twice: latitudes from the other end, levels as a trained model expects them.
 
         Parameters
         ----------
@@ -293,8 +297,8 @@ class Samples(RecordedMethods):
         UnknownNameError
             If a dimension does not exist.
         OptionError
-            If a position is out of range, the elements do not increase, or there are windows
-            already.
+            If a position is out of range or occurs twice, positions come back to a chunk that they
+            have left, or there are windows already.
         EmptySamplesError
             If nothing is left.
         """

@@ -212,8 +212,7 @@ class SelectedSource(Described):
         bases = Counter(part.base for part in selected.values())
         self._repeated = {base for base, count in bases.items() if count > 1}
         self._views = {
-            name: SelectedBlocks(part, base.variables[part.base])
-            for name, part in selected.items()
+            name: SelectedBlocks(part, base.variables[part.base]) for name, part in selected.items()
         }
         self._variables = {
             name: replace(
