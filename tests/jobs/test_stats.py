@@ -221,6 +221,9 @@ def test_differences_of_numpy(case: Case, data: st.DataObject) -> None:
             assert "lead" not in stats[name].dims
             continue
         values, along = array.to_numpy().astype("f8"), array.get_axis_num("time")
+        if "time" in array.indexes and array.indexes["time"].is_monotonic_decreasing:
+            # The later element of a pair is the one with the later label.
+            values, is_needed = np.flip(values, along), np.flip(is_needed, along)
         kept_axes = () if dim is ... else tuple(a for a in range(array.ndim) if a != along)
         for row, lead in enumerate(leads):
             pairs = [np.arange(array.sizes["time"] - lead) + begin for begin in (0, lead)]

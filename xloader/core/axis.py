@@ -103,7 +103,7 @@ class Axis:
         """Whether each chunk gives one block."""
         kept = self.selection
         if isinstance(kept, range):
-            return not kept or (kept.step >= 1 and 0 <= kept[0] and kept[-1] < self.stored_size)
+            return not kept or (kept.step >= 1 and kept[0] >= 0 and kept[-1] < self.stored_size)
         elements = np.asarray(kept, np.int64)
         if (np.diff(elements) > 0).all():
             return not kept or (kept[0] >= 0 and kept[-1] < self.stored_size)
