@@ -48,7 +48,8 @@ IRREGULAR: dict[str, tuple[Any, str]] = {
     ),
     "times that turn round": (
         DAYS[[0, 1, 2, 3, 0, 1, 2]],
-        "1 of 6 are not 1 day (first after 2001-01-04)",
+        "1 of 6 are not 1 day (first after 2001-01-04), 1 go back: the labels are not in order of "
+        "time",
     ),
     "a month left out": (
         np.delete(monthly(1), 7),
@@ -111,6 +112,102 @@ def test_regular_steps_are_not(case: str) -> None:
     told = samples_along(REGULAR[case], 2).explain()
     assert told.irregular_steps == {}
     assert "irregular" not in str(told)
+
+
+def as_float32(labels: Any) -> Any:
+    """Times as they come back from float32 days: some minutes off."""
+    days = (labels - np.datetime64("1900-01-01", "ns")) / np.timedelta64(1, "D")
+    units = {"units": "days since 1900-01-01"}
+    coords = {"time": ("time", days.astype("f4"), units)}
+    return xr.decode_cf(xr.Dataset(coords=coords))["time"].values
+
+
+HOURS = np.datetime64("2000-06-01", "ns") + np.arange(400) * np.timedelta64(1, "h")
+WITH_A_HOLE = np.r_[0:200, 248:400]
+
+
+@pytest.mark.parametrize(
+    ("labels", "step", "uneven"),
+    [
+        (as_float32(HOURS[WITH_A_HOLE]), "about 1 hour", ""),
+        (HOURS[WITH_A_HOLE] + np.arange(352) % 6 * np.timedelta64(1, "m"), "about 1 hour", ""),
+        (
+            as_float32(HOURS[0] + (HOURS - HOURS[0])[WITH_A_HOLE] // 2),
+            "about 30 minutes",
+            "116 of 351 differ from about 30 minutes by over a tenth",
+        ),
+    ],
+    ids=["hours as float32", "minutes off", "half hours as float32"],
+)
+def test_a_hole_in_times_that_jitter_is_a_gap(labels: Any, step: str, uneven: str) -> None:
+    ds = xr.Dataset({"t": ("time", np.zeros(len(labels)))}, {"time": labels})
+    samples = ds.xloader.window(time=3, stride=1)
+    assert len(samples) == 352 - 2 - 2
+    assert f"1 of 351 are not {step} (first after" in repr(samples)
+    told = samples.explain(memory="1MiB")
+    assert told.dropped_windows == {"gap": 2}
+    assert told.irregular_steps == ({"time": uneven} if uneven else {})
+    assert ("steps are irregular" in repr(samples)) == bool(uneven)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        as_float32(HOURS),
+        DAYS + np.random.default_rng(0).integers(-60, 60, 365) * np.timedelta64(1, "m"),
+        DAYS + (np.arange(365) > 90) * np.timedelta64(1, "h"),
+    ],
+    ids=["float32", "an hour off", "daylight saving"],
+)
+def test_jitter_is_no_gap(labels: Any) -> None:
+    assert samples_along(labels).explain().irregular_steps == {}
+    ds = xr.Dataset({"t": ("time", np.zeros(len(labels)))}, {"time": labels})
+    samples = ds.xloader.window(time=3, stride=1)
+    assert len(samples) == len(labels) - 2
+    assert "note" not in repr(samples)
+
+
+def test_durations_count_jittering_steps() -> None:
+    ds = xr.Dataset({"t": ("time", np.zeros(400))}, {"time": as_float32(HOURS)})
+    assert ds.xloader.window(time="1D", stride="6h").recipe.require_windows().window_sizes == (24,)
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (DAYS[::-1], "runs backwards: its labels descend"),
+        (monthly(1)[::-1], "runs backwards: its labels descend"),
+        (noleap(*range(100))[::-1], "runs backwards: its labels descend"),
+        (as_float32(HOURS)[::-1], "runs backwards: its labels descend"),
+        (np.random.default_rng(1).permutation(DAYS), "go back: the labels are not in order"),
+        (np.full(9, np.datetime64("NaT", "ns")), "8 of 8 lie beside missing labels"),
+        (np.where(np.arange(9) > 3, np.datetime64("NaT"), DAYS[:9]), "beside missing labels"),
+    ],
+    ids=["days", "months", "cftime", "float32", "shuffled", "all missing", "most missing"],
+)
+@pytest.mark.parametrize("gaps", ["drop", "allow"])
+def test_times_that_do_not_rise_are_told(labels: Any, told: str, gaps: Any) -> None:
+    ds = xr.Dataset({"t": (("time", "x"), np.zeros((len(labels), 2)))}, {"time": labels})
+    samples = ds.xloader.window(time=2, stride=1, gaps=gaps)
+    assert len(samples) == len(labels) - 1
+    for text in (repr(samples), samples._repr_html_(), str(samples.explain(memory="1MiB"))):
+        assert told in text
+    # Windows of one element have no order, and other labels may fall.
+    assert told not in repr(ds.xloader.window(time=1))
+    assert told not in repr(ds.xloader.window(x=2))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [np.append(DAYS[:60], DAYS[0]), np.insert(DAYS, 30, DAYS[29]), np.r_[DAYS[:9], DAYS[4:99]]],
+    ids=["the first one again at the end", "one twice", "some twice"],
+)
+def test_windows_over_times_that_jump_back_are_left_out(labels: Any) -> None:
+    ds = xr.Dataset({"t": ("time", np.zeros(len(labels)))}, {"time": labels})
+    samples = ds.xloader.window(time=3, stride=1)
+    rises = np.diff(labels) == np.timedelta64(1, "D")
+    assert len(samples) == (rises[1:] & rises[:-1]).sum()
+    assert "dropped" in repr(samples)
 
 
 def test_nothing_is_said_without_labels_or_of_windows_of_one() -> None:

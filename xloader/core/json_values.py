@@ -112,3 +112,20 @@ def _free_name(found: Mapping[str, float], name: str) -> str:
         number += 1
         free = f"{name}_{number}"
     return free
+
+
+def attribute_value(value: object) -> Any:
+    """Convert an attribute of an array to the types of JSON; NaN stays as it is, as Zarr keeps it.
+
+    Parameters
+    ----------
+    value : object
+        Mappings, lists, numbers of Python or NumPy, and arrays. All others become text.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [attribute_value(own) for own in value]
+    if isinstance(value, Mapping):
+        return {str(key): attribute_value(own) for key, own in value.items()}
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

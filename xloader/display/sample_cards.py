@@ -9,7 +9,7 @@ from xloader.errors import XloaderError
 from xloader.html.cards import CardPart, CardSection, Drawing, Facts
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
-from xloader.recipe.regularity import dropped_windows
+from xloader.recipe.regularity import dropped_windows, irregular_note, irregular_steps
 from xloader.recipe.window_notes import points_notes, window_notes
 from xloader.transforms.outputs import make_outputs
 
@@ -99,7 +99,9 @@ def _window_rows(recipe: Recipe) -> Rows:
         rows.append((f"window {dim}", f"{size}, stride {stride}{spaced}: {count} positions"))
     if dropped := dropped_windows(recipe):
         rows.append(("dropped", dropped))
-    rows += [("note", note) for note in window_notes(recipe)]
+    uneven = irregular_steps(recipe, only_times=True).items()
+    notes = (*(irregular_note(dim, steps) for dim, steps in uneven), *window_notes(recipe))
+    rows += [("note", note) for note in notes]
     if recipe.subset is not None:
         rows.append(("samples", recipe.subset.describe()))
         rows += [("kept", note) for note in recipe.subset.notes]

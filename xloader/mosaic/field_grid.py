@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.json_values import attribute_value
 from xloader.errors import OptionError
 from xloader.loader.ranks.fingerprint import describe_samples
 from xloader.mosaic.target_chunks import chunks_of
@@ -110,6 +111,7 @@ class FieldGrid:
     ) -> None:
         _check_kinds(leads, chunks)
         self._recipe = recipe
+        self._offsets: dict[str, Ints] = {}
         self.layout = _layout_named(recipe, field)
         self.placings = _placings(recipe, self.layout, leads)
         variables = tuple(
@@ -145,15 +147,13 @@ class FieldGrid:
         starts = np.empty((len(ids), len(self.placings)), np.int64)
         for column, placing in enumerate(self.placings):
             number = placing.number
+            own = self._folded(number, firsts[:, number] + placing.elements[0])
             match placing.kind:
                 case "lead":
                     starts[:, column] = positions[:, number] - self._positions[number].start
                 case "single":
-                    cells = self._offsets_of(placing)
-                    own = self._folded(number, firsts[:, number] + placing.elements[0])
-                    starts[:, column] = np.searchsorted(cells, own)
+                    starts[:, column] = np.searchsorted(self._offsets_of(placing), own)
                 case "blended":
-                    own = self._folded(number, firsts[:, number] + placing.elements[0])
                     starts[:, column] = own - self._cells_of(placing).start
         return starts
 
@@ -203,10 +203,6 @@ class FieldGrid:
             self._offsets[placing.dim] = starts
         return self._offsets[placing.dim]
 
-    @cached_property
-    def _offsets(self) -> dict[str, Ints]:
-        return {}
-
     def _starts_along(self, number: int) -> Ints:
         positions = np.asarray(self._positions[number], np.int64)
         return self._recipe.require_windows().starts_of(number, positions)
@@ -245,8 +241,7 @@ class FieldGrid:
         used, size = self._positions[number], windows.dim_sizes[number]
         if windows.wraps[number]:
             return range(size)
-        starts = windows.starts_of(number, np.array([used.start, used.stop - 1]))
-        first, last = starts.tolist()
+        first, last = windows.starts_of(number, np.array([used.start, used.stop - 1])).tolist()
         is_last = used.stop == windows.num_positions[number]
         return range(
             max(first + placing.elements[0], 0) if used.start else 0,
@@ -288,16 +283,21 @@ class FieldGrid:
         sizes = dict(zip(variable.dims, variable.chunks, strict=True))
         is_changed = any(step.changes_units((variable.name,)) for step in self._recipe.steps)
         left_out = _CODING | ({"units"} if is_changed and not keep_units else set())
-        attrs = {key: plain(own) for key, own in variable.attrs.items() if key not in left_out}
+        attrs = {
+            key: attribute_value(own) for key, own in variable.attrs.items() if key not in left_out
+        }
         cut = chunks_of(dims, shape, sizes, chunks or {})
         return GridVariable(variable.name, tuple(dims), tuple(shape), cut, attrs)
 
     def _fingerprint(self, recipe: Recipe, blend: Blend) -> dict[str, str]:
-        # Equally spaced elements are written as in earlier mosaics, which are gone on with.
+        # Ranges are written as in earlier mosaics, which are gone on with.
         placed = [
-            (own.dim, own.kind, (e.start, e.step, len(e)) if isinstance(e, range) else e)
+            (
+                own.dim,
+                own.kind,
+                (e.start, e.step, len(e)) if isinstance(e := own.elements, range) else e,
+            )
             for own in self.placings
-            for e in [own.elements]
         ]
         digest = hashlib.sha256(repr((self.layout.name, placed)).encode()).hexdigest()[:12]
         return {**describe_samples(recipe), "field": digest, "blend": blend}
@@ -391,11 +391,10 @@ def _placings(
             raise OptionError(
                 f"elements of {dim!r} that are not equally spaced cannot be blended",
                 given=f"elements {list(elements)} of the windows, with leads={leads!r}",
-                allowed="leads, which are kept apart along a dimension of their own",
-                remedy=f"pass leads=({dim!r},)",
+                remedy=f"pass leads=({dim!r},), which keeps them apart",
             )
-        is_whole = _is_whole(recipe, number, elements)
-        if not is_lead and len(elements) == 1 and (dim in layout.dropped or not is_whole):
+        is_part = dim in layout.dropped or not _is_whole(recipe, number, elements)
+        if not is_lead and len(elements) == 1 and is_part:
             kind = "single"
         found.append(Placing(dim, number, kind, elements))
     lead_dims = [own.dim for own in found if own.kind == "lead"]
@@ -449,14 +448,3 @@ def _require_one_position(recipe: Recipe, layout: FieldLayout, number: int) -> N
             allowed="a field with all dimensions of .window(...)",
             remedy=f"window samples for this mosaic without {dim!r}, or name another field",
         )
-
-
-def plain(value: object) -> Any:
-    """An attribute as JSON has it: NumPy's numbers and arrays become Python's."""
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [plain(own) for own in value]
-    if isinstance(value, Mapping):
-        return {str(key): plain(own) for key, own in value.items()}
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -25,6 +25,7 @@ from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.planning.residence_times import ResidenceTimes, TimesMaker
 from xloader.planning.variable_figures import GroupReads, count_reads, num_needed
+from xloader.recipe.regularity import irregular_note
 
 if TYPE_CHECKING:
     from xloader.plots.canvas import Picture
@@ -127,7 +128,7 @@ class Explanation(Figures):
             more = len(self.shared_chunks) - len(named)
             read.append(("", "; ".join(named) + (f" and {more:,} more" if more else "")))
         for dim, steps in self.irregular_steps.items():
-            read.append(("note", f"{dim}: steps are irregular: {steps}; windows run across them"))
+            read.append(("note", irregular_note(dim, steps)))
         read += [("note", note) for note in self.notes]
         if not self.is_exact:
             read.append(("note", "these numbers come from the first part of the order only"))

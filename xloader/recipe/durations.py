@@ -114,7 +114,7 @@ def num_steps(recipe: Recipe, word: str, dim: str, duration: Duration) -> int:
     if not unit:
         return int(count)
     steps = find_steps(recipe, dim, only_times=True)
-    if steps is None or not steps.is_time or not steps.is_regular or steps.span < 0:
+    if steps is None or not steps.is_time or not steps.is_regular or steps.is_falling:
         raise OptionError(
             f"the {word} along {dim!r} is a duration, but its labels have no common step",
             given=f"{_show(duration)}, {_show_steps(steps)}",

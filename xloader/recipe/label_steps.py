@@ -2,8 +2,10 @@
 
 Labels are numbers, times or time spans, of NumPy or of cftime; pandas is not involved. The common
 step is the median, which is a step that occurs. A step is a *gap* if it differs from it by more
-than 1 %, as no step of rounded times or of Gaussian latitudes does. Calendar months and years
-have different lengths, so steps of a month or more are also counted in months::
+than 1 %, as no step of rounded numbers or of Gaussian latitudes does, or by more than a tenth along
+times, which jitter where they were kept as float32. Times that jitter more have gaps where a step
+is longer than one and a half common ones, or does not go on. Calendar months and years have
+different lengths, so steps of a month or more are also counted in months::
 
     label   2001-01-01  2001-02-01  2001-03-01  2001-06-01  2001-07-01
     days              31          28          92          30            no common step
@@ -26,7 +28,13 @@ from xloader.errors import SourceAccessError, UnsupportedDataError
 from xloader.recipe.recipe import Kept, Recipe
 
 _TOLERANCE: Final = 0.01
-"""The relative difference from the median step up to which a step is regular."""
+"""The relative difference from the median step up to which a step is equal to it."""
+
+_JITTER: Final = 0.1
+"""The relative difference up to which a step between times is regular."""
+
+_LONGEST: Final = 1.5
+"""The longest step between jittering times that is no gap, in common steps."""
 
 _LEAST_MONTH: Final = 27.5 * 86_400e6
 """The shortest step that may be a calendar month, in microseconds."""
@@ -73,6 +81,10 @@ class LabelSteps:
         The common step in words, such as ``"6 hours"``.
     first_gap : str
         The label right before the first gap; empty without gaps.
+    num_uneven : int
+        Number of steps that are no gaps, but differ from the common one by more than a tenth.
+    num_back : int
+        Number of steps between times against the direction of the common one.
     """
 
     is_time: bool
@@ -82,11 +94,18 @@ class LabelSteps:
     num_steps: int
     text: str
     first_gap: str
+    num_uneven: int = 0
+    num_back: int = 0
+
+    @property
+    def is_falling(self) -> bool:
+        """Whether later labels are smaller, or earlier times."""
+        return self.months < 0 or self.span < 0
 
     @property
     def is_regular(self) -> bool:
         """Whether the labels follow each other at the common step, but for a few gaps."""
-        is_step = self.months > 0 if np.isnan(self.span) else self.span != 0
+        is_step = self.months != 0 if np.isnan(self.span) else self.span != 0
         num_regular = self.num_steps - len(self.gaps)
         return is_step and num_regular >= _LEAST_SHARE * self.num_steps
 
@@ -94,10 +113,18 @@ class LabelSteps:
         """Describe the gaps in words; an empty text without any."""
         if not len(self.gaps):
             return ""
+        what = f"are not {self.text}" if self.text else "lie beside missing labels"
+        back = f", {self.num_back:,} go back: the labels are not in order of time"
         return (
-            f"{len(self.gaps):,} of {self.num_steps:,} are not {self.text} "
-            f"(first after {self.first_gap})"
+            f"{len(self.gaps):,} of {self.num_steps:,} {what} (first after {self.first_gap})"
+            f"{back if self.num_back else ''}"
         )
+
+    def describe_uneven(self) -> str:
+        """Describe the uneven steps in words; an empty text without any."""
+        if not self.num_uneven:
+            return ""
+        return f"{self.num_uneven:,} of {self.num_steps:,} differ from {self.text} by over a tenth"
 
 
 def find_steps(recipe: Recipe, dim: str, *, only_times: bool = False) -> LabelSteps | None:
@@ -188,17 +215,50 @@ def _steps_of(labels: NDArray[Any] | None, dim: str) -> LabelSteps | None:
     months = 0
     if is_time and labels.dtype.kind != "m" and abs(span) >= _LEAST_MONTH:
         common, is_odd_month = _odd_ones(np.diff(_months(labels)).astype(np.float64))
-        if common > 0 and is_odd_month.sum() <= is_gap.sum():
+        if common and is_odd_month.sum() <= is_gap.sum():
             # Months of equal length, as in a calendar of 360 days, are a common span as well.
             span = span if is_odd_month.sum() == is_gap.sum() else np.nan
             is_gap = is_odd_month
             months = int(common)
             is_years = months % 12 == 0
             text = show_count(months // 12, "year") if is_years else show_count(months, "month")
-    # If most labels are missing, there is no common step, and so no gap either.
-    gaps = np.flatnonzero(is_gap if months or not np.isnan(span) else is_gap[:0])
+    num_uneven = num_back = 0
+    if is_time:
+        num_back = int(np.count_nonzero(steps * np.sign(span) < 0))
+        if not months and np.isfinite(span):
+            is_equal = ~is_gap
+            is_gap, num_uneven = _time_gaps(steps, span)
+            if (is_equal & ~is_gap).sum() < _LEAST_SHARE * (~is_gap).sum():
+                span, text = _mean_span(steps[~is_gap])
+        elif not months:
+            text = ""
+    # Number labels of which most are missing have no common step, and so no gap either.
+    gaps = np.flatnonzero(is_gap if is_time or not np.isnan(span) else is_gap[:0])
     first = _show_label(labels[gaps[0]]) if len(gaps) else ""
-    return LabelSteps(is_time, span, months, gaps + 1, len(steps), text, first)
+    return LabelSteps(
+        is_time, span, months, gaps + 1, len(steps), text, first, num_uneven, num_back
+    )
+
+
+def _time_gaps(steps: NDArray[np.float64], span: float) -> tuple[NDArray[np.bool_], int]:
+    """Which steps between times are gaps, and how many of the others are uneven."""
+    is_uneven = ~(np.abs(steps - span) <= _JITTER * abs(span))
+    # Negated, so that NaN counts as a gap.
+    is_gap = ~((steps / span > 0) & (steps / span <= _LONGEST)) if span else is_uneven
+    most_odd = (1 - _LEAST_SHARE) * len(steps)
+    if is_uneven.sum() <= most_odd or is_gap.sum() > most_odd:
+        return is_uneven, 0
+    return is_gap, int((is_uneven & ~is_gap).sum())
+
+
+def _mean_span(steps: NDArray[np.float64]) -> tuple[float, str]:
+    """The mean of jittering steps, or the round span near it; in microseconds, and in words."""
+    mean = float(steps.mean())
+    for _, size in _UNITS:
+        count = round(mean / size)
+        if count and abs(count * size - mean) <= _TOLERANCE * abs(mean):
+            return count * size, f"about {_show_span(count * size)}"
+    return mean, f"about {_show_span(mean)}"
 
 
 def _number_steps(labels: NDArray[Any]) -> NDArray[np.float64] | None:

@@ -30,7 +30,7 @@ from xloader.core.axis import Ints
 from xloader.core.demand import Access
 from xloader.core.point_table import LabelColumn
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
-from xloader.recipe.names import CHANNEL
+from xloader.recipe.names import CHANNEL, channel_names
 from xloader.recipe.recipe import Field, Recipe
 
 Elements = range | tuple[int, ...]
@@ -388,7 +388,7 @@ def _make_parts(
         place = {dim: axis for axis, dim in enumerate((*flat, *sizes), start=1)}
         missing = [place[dim] for dim in sizes if dim not in own]
         begin = len(channels)
-        channels += _channel_names(recipe, name, flat)
+        channels += channel_names(recipe, name, flat)
         span = (begin, len(channels)) if field.has_channels else None
         runs = [
             _runs(taken) if dim in own else [(None, slice(0, len(taken)))]
@@ -424,33 +424,6 @@ def _runs(elements: Elements) -> list[tuple[tuple[int, int, int] | None, slice]]
         found.append(((elements[begin], max(step, 1), end - begin), slice(begin, end)))
         begin = end
     return found
-
-
-def _channel_names(recipe: Recipe, name: str, flat: tuple[str, ...]) -> list[str]:
-    names = [name]
-    for dim in flat:
-        labels = _short_labels(recipe, dim)
-        names = [f"{head}_{label}" for head in names for label in labels]
-    return names
-
-
-def _short_labels(recipe: Recipe, dim: str) -> list[str]:
-    coords = recipe.source.coordinates()
-    if dim not in coords.indexes:
-        return [str(index) for index in range(recipe.dim_sizes[dim])]
-    kept = recipe.kept_of(dim)
-    assert not isinstance(kept, int)
-    labels = coords[dim].to_numpy()[np.asarray(kept, np.int64)]
-    if labels.dtype.kind == "M":
-        return [text.removesuffix("T00:00:00") for text in np.datetime_as_string(labels, "s")]
-    if labels.dtype.kind == "m":
-        # The longest unit of which all are multiples: 6h and 24h, not 6h and 1D.
-        for unit in ("D", "h", "m", "s", "ms", "us"):
-            one = np.timedelta64(1, unit)
-            if not np.isnat(labels).any() and (labels % one == np.timedelta64(0)).all():
-                return [f"{label // one}{unit}" for label in labels]
-    # "%.15g" writes 500.0 as 500, and 0.1 as 0.1.
-    return [f"{label:.15g}" if labels.dtype.kind == "f" else str(label) for label in labels]
 
 
 def _dtype_of(recipe: Recipe, field: Field) -> np.dtype:

@@ -18,7 +18,7 @@ _TOLERANCE: Final = 0.01
 """The part of a full turn by which labels may miss it."""
 
 
-def irregular_steps(recipe: Recipe) -> dict[str, str]:
+def irregular_steps(recipe: Recipe, *, only_times: bool = False) -> dict[str, str]:
     """Describe the irregular steps of each windowed dimension whose windows run across them.
 
     A dimension is left out if its samples reach over one element only, if windows that cross gaps
@@ -28,6 +28,8 @@ def irregular_steps(recipe: Recipe) -> dict[str, str]:
     ----------
     recipe : Recipe
         The samples, with windows.
+    only_times : bool
+        Whether only times matter. Then other labels are not read.
 
     Returns
     -------
@@ -45,9 +47,26 @@ def irregular_steps(recipe: Recipe) -> dict[str, str]:
     windows = recipe.require_windows()
     found = {}
     for dim, reach, segments in zip(windows.dims, windows.extents, windows.segments, strict=True):
-        if reach > 1 and segments is None and (steps := find_steps(recipe, dim)) is not None:
-            found[dim] = steps.describe()
+        steps = find_steps(recipe, dim, only_times=only_times) if reach > 1 else None
+        if steps is not None:
+            own = steps.describe() if segments is None else "", steps.describe_uneven()
+            found[dim] = ", ".join(filter(None, own))
     return {dim: text for dim, text in found.items() if text}
+
+
+def irregular_note(dim: str, steps: str) -> str:
+    """Say in a sentence what `irregular_steps` says of a dimension."""
+    return f"{dim}: steps are irregular: {steps}; windows run across them"
+
+
+def falling_times(recipe: Recipe) -> list[str]:
+    """The dimensions whose times fall, and along which samples reach over several elements."""
+    windows = recipe.require_windows()
+    return [
+        dim
+        for dim, reach in zip(windows.dims, windows.extents, strict=True)
+        if reach > 1 and (steps := find_steps(recipe, dim, only_times=True)) and steps.is_falling
+    ]
 
 
 def open_circles(recipe: Recipe) -> dict[str, str]:

@@ -10,15 +10,19 @@ from collections.abc import Iterator
 import numpy as np
 
 from xloader.recipe.recipe import Recipe
-from xloader.recipe.regularity import dropped_windows, open_circles
+from xloader.recipe.regularity import dropped_windows, falling_times, open_circles
 
 
 def window_notes(recipe: Recipe) -> tuple[str, ...]:
-    """What may surprise about the windows of samples, each a sentence; see also `gap_note`."""
+    """Say what may surprise about the windows of samples, each a sentence; see also `gap_note`."""
     # With a subset, the number of windows is not the number of samples.
     what = "samples" if recipe.subset is None else "windows"
     notes = recipe.require_windows().overlap_note(what), _wrap_note(recipe), _pad_note(recipe)
-    return tuple(note for note in (*notes, *_unused_notes(recipe)) if note)
+    falling = (
+        f"{dim} runs backwards: its labels descend, so later elements of a window are earlier times"
+        for dim in falling_times(recipe)
+    )
+    return tuple(note for note in (*notes, *_unused_notes(recipe), *falling) if note)
 
 
 def _unused_notes(recipe: Recipe) -> Iterator[str]:

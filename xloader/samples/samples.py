@@ -418,9 +418,10 @@ class Samples(RecordedMethods):
             Elements from one element of a window to the next.
         gaps : {"drop", "raise", "allow"} or mapping of str to these
             What to do about windows that cross a gap along a dimension of times. A gap is a step
-            that differs from the common one: a fixed duration, or some calendar months.
-            ``"drop"`` leaves these windows out, if at least 90 % of the steps are equal.
-            Otherwise it leaves out none, and ``explain()`` names the irregular steps. ``"raise"``
+            that differs by over a tenth from the common one, a fixed duration or some calendar
+            months; by over a half, or against its direction, where times jitter more.
+            ``"drop"`` leaves these windows out, if at least 90 % of the steps are no gaps.
+            Otherwise it leaves out none, and the irregular steps are noted. ``"raise"``
             is an error if there are gaps. ``"allow"`` lets windows run across them. All elements
             count from the window's first to its last one, or to the longest lead of a field. A
             mapping may also name dimensions whose labels are numbers.
