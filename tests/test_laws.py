@@ -68,7 +68,7 @@ def test_each_sample_comes_once(case: Case, epoch: int) -> None:
         assert len(own) == expected.num_samples == loader.report().num_samples
         delivered += own
         _check_padding(case, batches)
-    # All ranks have as many rows in each step, so each repeats one row at most, its own.
+    # All ranks have equally many rows in each step, so each repeats one row at most, its own.
     assert len(steps) == 1
     assert len(repeated) == world.num_padding < case.world_size
     assert len(set(repeated)) == len(repeated) or case.chosen.weights is not None
