@@ -26,6 +26,7 @@ from xloader.engine import buffers as pool
 from xloader.engine.buffers import allocate
 from xloader.loader.batches.batch import Batch
 from xloader.loader.reports.report import Report
+from xloader.planning.cost_figures import Figures
 from xloader.planning.explain import Explanation
 from xloader.testing import CountingStore, write_store
 
@@ -49,6 +50,7 @@ def test_each_sample_comes_once(case: Case, epoch: int) -> None:
     """Laws 1 and 6: each sample comes once over all ranks, in the promised number of steps."""
     global_batch = case.options["batch_size"] * case.world_size
     delivered: list[int] = []
+    repeated: list[int] = []
     steps = set()
     for rank in range(case.world_size):
         with case.loader(rank) as loader:
@@ -57,12 +59,19 @@ def test_each_sample_comes_once(case: Case, epoch: int) -> None:
             batches = list(loader)
             loader.set_epoch(epoch)
             assert len(batches) == len(loader) == expected.num_steps == loader.report().num_steps
-        steps.add(len(batches))
+            world = loader.explain("world")
+        steps.add(tuple(len(batch.ids) for batch in batches))
         own = real_ids(batches)
+        added = [int(i) for batch in batches for i in batch.ids[batch.is_padding]]
+        assert len(added) == expected.num_padding == loader.report().num_padding
+        repeated += added
         assert len(own) == expected.num_samples == loader.report().num_samples
         delivered += own
         _check_padding(case, batches)
+    # All ranks have equally many rows in each step, so each repeats one row at most, its own.
     assert len(steps) == 1
+    assert len(repeated) == world.num_padding < case.world_size
+    assert len(set(repeated)) == len(repeated) or case.chosen.weights is not None
     num_samples = case.chosen.num_samples or len(case.samples)
     left_out = num_samples % global_batch if case.options["drop_last"] else 0
     assert len(delivered) == num_samples - left_out
@@ -92,8 +101,7 @@ def _check_padding(case: Case, batches: list[Batch]) -> None:
     for number, batch in enumerate(batches):
         is_last = number + 1 == len(batches)
         assert not batch.is_padding.any() or (is_last and case.world_size > 1)
-        if case.world_size > 1 or not is_last:
-            assert len(batch.ids) == batch_size
+        assert len(batch.ids) == batch_size or (is_last and not case.options["drop_last"])
         assert {len(array) for array in batch} == {len(batch.ids)}
         for row, is_padding in enumerate(batch.is_padding):
             if is_padding:
@@ -118,6 +126,25 @@ def test_a_batch_of_nothing_but_padding() -> None:
             assert second.ids.tolist() == first.ids.tolist()
             assert second.a.tolist() == first.a.tolist() == [dataset.a[first.ids].values.tolist()]
     assert sorted(padded) == [False, True]
+
+
+@pytest.mark.parametrize(("size", "padded"), [(98, [1, 0, 1, 0]), (100, [0, 0, 0, 0])])
+def test_padding_is_told(size: int, padded: list[int]) -> None:
+    """Law 6: ranks of 24 and 25 samples have 25 rows each. Tables say so, if there is padding."""
+    samples = xloader.open(xr.Dataset({"a": ("time", np.arange(float(size)))})).window(time=1)
+
+    def told(figures: Figures) -> list[str]:
+        return [text for heading, text in figures._rows() if heading == "padding"]
+
+    for rank, num in enumerate(padded):
+        options = {"batch_size": 8, "output": "numpy", "rank": rank, "world_size": 4}
+        with samples.loader(**options, lanes=8) as loader:
+            row = ["1 row in the last batch"] * num
+            assert told(loader.explain()) == row
+            assert told(loader.explain("world")) == ["2 rows in the last batch"] * any(padded)
+            *_, last = loader
+            assert last.is_padding.tolist() == [bool(num)]
+            assert told(loader.report()) == row
 
 
 @MANY

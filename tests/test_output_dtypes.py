@@ -73,7 +73,7 @@ def test_arrays_too(samples: Samples, name: str) -> None:
 
 
 def test_short_and_padded_batches(samples: Samples) -> None:
-    options = {"output_dtype": "bfloat16", "rank": 1, "world_size": 2, "batch_size": 6}
+    options = {"output_dtype": "bfloat16", "rank": 0, "world_size": 2, "batch_size": 6}
     found = batches(samples, **options)
     plain = batches(samples, **{**options, "output_dtype": None})
     assert found[-1].is_padding.any()

@@ -79,6 +79,7 @@ LABELS = {
 
 FIGURES = {
     "num_samples": int,
+    "num_padding": int,
     "num_steps": int,
     "num_reads": int,
     "read_nbytes": int,

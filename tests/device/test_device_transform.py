@@ -186,11 +186,12 @@ def test_out_of_another_size_is_refused_before_anything_is_read(hardware: Any) -
         assert store.num_reads == before
     with samples.loader(batch_size=9, device="cpu", out=make_out(9), drop_last=True) as loader:
         assert len(list(loader)) == 4
-    # The batches of several ranks are padded.
-    with samples.loader(
-        batch_size=9, device="cpu", out=make_out(9), rank=1, world_size=3
-    ) as loader:
-        assert len(list(loader)) == 2
+    # The last batch of several ranks is filled up to what another rank has, not to its full size.
+    ranks = {"batch_size": 9, "device": "cpu", "out": make_out(9), "rank": 1, "world_size": 3}
+    with pytest.raises(OptionError, match=r"5 rows in the last batch.*drop_last=True"):
+        iter(samples.loader(**ranks))
+    with samples.loader(**ranks, drop_last=True) as loader:
+        assert len(list(loader)) == 1
 
 
 def test_float64_is_refused_on_apple_gpus() -> None:

@@ -90,13 +90,13 @@ def test_the_bits_do_not_depend_on_order_ranks_and_runs(
     check_store(path, expected)
 
 
-def test_two_ranks_deliver_each_sample_once_and_padding_is_left_out(tmp_path: Path) -> None:
+def test_ranks_deliver_each_sample_once_and_padding_is_left_out(tmp_path: Path) -> None:
     samples, path = patches(), tmp_path / "forecast.zarr"
-    outs = [samples.mosaic(path, rank=rank, world_size=2) for rank in range(2)]
+    outs = [samples.mosaic(path, rank=rank, world_size=8) for rank in range(8)]
     num_padding = 0
     for rank, out in enumerate(outs):
         loader = samples.loader(
-            batch_size=7, output="numpy", on_nan="ignore", rank=rank, world_size=2
+            batch_size=7, output="numpy", on_nan="ignore", rank=rank, world_size=8
         )
         with out:
             for batch in loader:

@@ -320,14 +320,14 @@ def test_several_ranks_take_equal_steps(folder: Path) -> None:
     ]
     batches = [list(loader) for loader in loaders]
     assert {len(own) for own in batches} == {len(loader) for loader in loaders} == {10}
-    assert {len(batch.ids) for own in batches for batch in own} == {16}
+    assert [[len(batch.ids) for batch in own] for own in batches] == [[*[16] * 9, 13]] * 3
     real = [batch.ids[~batch.is_padding] for own in batches for batch in own]
     assert sorted(np.concatenate(real).tolist()) == list(range(470))
     # The sampler yields the ids of the batches, padding included.
     for loader, own in zip(loaders, batches, strict=True):
         loader.sampler.set_epoch(0)
         assert list(loader.sampler) == ids_of(own)
-        assert len(loader.sampler) == 160
+        assert len(loader.sampler) == 157
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -14,6 +14,7 @@ from zarr.storage import LocalStore
 import xloader
 from xloader import Samples
 from xloader.errors import StateError
+from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, write_store
 from xloader.torch import ChunkSampler, IterableDataset, MapDataset, collate
 
@@ -265,6 +266,27 @@ def test_samples_one_by_one_go_on_within_a_step(folder: Path) -> None:
     other = made()
     other.load_state_dict(state)
     assert [batch.tolist() for (batch,) in other] == whole[7:]
+
+
+def test_a_state_among_rows_that_an_earlier_version_filled_up_is_the_end(folder: Path) -> None:
+    """Ranks of 42 and 41 samples had two batches of 32 rows. Now the last one has 10."""
+    samples = samples_of(folder).select(range(83))
+
+    def made() -> IterableDataset:
+        return IterableDataset(samples, batch_size=None, memory=MEMORY, rank=0, world_size=2)
+
+    rows = iter(made())
+    for _ in range(40):
+        next(rows)
+    state = rows.state_dict()
+    assert (state["step"], state["row"]) == (1, 8)
+    assert len(list(rows)) == len(made()) - 40 == 2
+    for row, num_left in ((9, 1), (10, 0), (31, 0)):
+        again = iter(made())
+        again.load_state_dict(sign({**state, "row": row}))
+        assert len(list(again)) == num_left
+    with pytest.raises(StateError, match="its row lies outside its batch"):
+        iter(made()).load_state_dict(sign({**state, "row": 32}))
 
 
 def test_batches_as_lists_go_on(folder: Path) -> None:

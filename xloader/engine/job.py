@@ -99,8 +99,8 @@ class Job:
         The parts that read and copy, with the number of workers and the bytes in flight.
     finish : BatchFinish
         What is done to gathered batches, on the workers.
-    is_padded : bool
-        Whether short batches are filled up with their last row.
+    last_size : int
+        Rows to which the last batch is filled up with its last row; 0 if it is not.
     num_trays_ahead : int
         Number of trays that are being filled, or wait for delivery, while the consumer is busy.
     pool : BlockPool
@@ -121,7 +121,7 @@ class Job:
     walker: Walker
     parts: EngineParts
     finish: BatchFinish
-    is_padded: bool
+    last_size: int
     num_trays_ahead: int
     pool: BlockPool
     block_table: BlockTable

@@ -69,7 +69,7 @@ class OpenBatches:
             if job.is_resident
             else [Uses(needs, job.walker.entry_counts) for needs in job.walker.groups]
         )
-        self._is_plain = not (job.is_padded or job.outbox is not None or job.parts.borders)
+        self._is_plain = not (job.last_size or job.outbox is not None or job.parts.borders)
         self._to_finish: deque[OpenBatch] = deque()
         self._last_rows: Arrays | None = None
         self._last_id = -1
@@ -210,7 +210,7 @@ class OpenBatches:
             return
         # Once a batch is on its way to a device, its memory must have no other user.
         tray.places = ()
-        is_waiting = self._job.is_padded and self._last_rows is None
+        is_waiting = self._job.last_size > 0 and self._last_rows is None
         for open_batch in tray.batches:
             if open_batch.is_finishing or (is_waiting and not len(open_batch.step.ids)):
                 continue
@@ -233,9 +233,8 @@ class OpenBatches:
         while self._num_opened < min(most, len(self._queue)) and fields.has_room():
             tray = self._queue[self._num_opened]
             self._num_opened += 1
-            num_rows = len(tray.rows.entries)
-            if self._job.is_padded:
-                num_rows = len(tray.batches) * fields.batch_size
+            num_last = len(tray.batches[-1].step.ids)
+            num_rows = len(tray.rows.entries) + max(self._job.last_size - num_last, 0)
             arrays = fields.take(num_rows)
             self._weigh()
             tray.open(arrays, self._job.parts.gatherer.places(arrays))
@@ -389,18 +388,16 @@ class OpenBatches:
 
     def _padded_ids(self, open_batch: OpenBatch) -> Ints:
         """Ids of all rows of a batch, with those that fill it up."""
-        step = open_batch.step
-        if not self._job.is_padded:
-            return step.ids
-        size = self._job.parts.fields.batch_size
-        ids = np.full(size, step.ids[-1] if len(step.ids) else self._last_id)
-        ids[: len(step.ids)] = step.ids
-        return ids
+        ids = open_batch.step.ids
+        num_more = self._job.last_size - len(ids)
+        if num_more <= 0:
+            return ids
+        return np.append(ids, np.repeat(ids[-1] if len(ids) else self._last_id, num_more))
 
     def _pad(self, open_batch: OpenBatch) -> None:
         """Fill a short batch up with its last row, or with that of the batch before it."""
         assert open_batch.arrays is not None
-        if not self._job.is_padded:
+        if not self._job.last_size:
             return
         num_rows = len(open_batch.step.ids)
         for name, array in open_batch.arrays.items():

@@ -564,10 +564,10 @@ class Loader:
             number = self._cursor.begin()
             self._stop()
             expected = self._expected(self._cursor.start)
-            if self._device_path is not None:
-                rank_plan = self._resolver.rank_plan
-                self._device_path.check(rank_plan.batch_size, rank_plan.last_size)
-            self._resolver.rank_plan.warn(expected, self.label)
+            rank_plan = self._resolver.rank_plan
+            if self._device_path is not None and rank_plan.num_steps:
+                self._device_path.check(rank_plan.batch_size, rank_plan.rows.last_size)
+            rank_plan.warn(expected, self.label)
             self._resolver.begin(expected, self._cursor.start)
             return EpochIterator(self._cursor, number, self._begin, self._deliver)
 

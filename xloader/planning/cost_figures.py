@@ -105,6 +105,9 @@ class Figures(FigureTable):
     ----------
     num_samples : int
         Samples delivered, without padding.
+    num_padding : int
+        Rows that fill up the last batch, so that all ranks have equally many. Each repeats another
+        row, and ``batch.is_padding`` marks it. Fewer than ranks, over all ranks together.
     num_steps : int
         Batches of each rank.
     num_reads : int
@@ -139,6 +142,7 @@ class Figures(FigureTable):
     """
 
     num_samples: int
+    num_padding: int
     num_steps: int
     num_reads: int
     read_nbytes: int
@@ -171,9 +175,11 @@ class Figures(FigureTable):
             dropped += f" ({num_across:,} across gaps)"
         kept = "" if self.num_reads else ": all needed chunks are already in memory"
         chunks = show_count(self.num_reads, "chunk")
+        padding = f"{show_count(self.num_padding, 'row')} in the last batch"
         mixing = f"{self.mixing:.1f} regions a batch; a full shuffle has {self.full_mixing:.1f}"
         return [
             ("samples", f"{self.num_samples:,} in {show_count(self.num_steps, 'batch')}{dropped}"),
+            *[("padding", padding)] * bool(self.num_padding),
             ("reads", f"{chunks}, {show_nbytes(self.read_nbytes)} decoded{kept}"),
             ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
             ("mixing", mixing),

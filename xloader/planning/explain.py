@@ -147,6 +147,7 @@ def explain_epoch(
     batch_nbytes: int | None = None,
     num_sharing: int = 1,
     num_more: int = 0,
+    num_padding: int = 0,
 ) -> Explanation:
     """Predict the reads and the memory of some processes in one epoch.
 
@@ -168,6 +169,8 @@ def explain_epoch(
         Number of processes that make each batch together, and share the memory for it.
     num_more : int, optional
         Batches that each process holds beside those of the plan.
+    num_padding : int, optional
+        Rows that fill up the last batch of the epoch.
     """
     if batch_nbytes is None:
         batch_nbytes = epoch.plan.budget.batch_nbytes
@@ -189,6 +192,7 @@ def explain_epoch(
     num_in_all = sum(num_needed(groups, own.groups) for own in counted)
     return Explanation(
         num_samples=sum(_num_delivered(epoch, numbers) for numbers in processes),
+        num_padding=num_padding if epoch.num_steps else 0,
         num_steps=epoch.num_steps,
         peak_nbytes=sum(
             _peak_nbytes(epoch, numbers, own, batch_nbytes, num_sharing, num_more)

@@ -159,6 +159,7 @@ def _order_figures(footprint: Footprint, ids: Ints, batch_size: int) -> dict[str
     looked_at = ids[:_MOST_SAMPLES]
     return {
         "num_samples": len(ids),
+        "num_padding": 0,
         "num_steps": -(-len(ids) // batch_size),
         "mixing": _mixing(footprint, looked_at, batch_size),
         "full_mixing": full_mixing(footprint, batch_size),

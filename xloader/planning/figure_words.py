@@ -16,6 +16,7 @@ _FULL_SHUFFLE: Final = (
 )
 
 FIGURE_WORDS: Final[Mapping[str, str]] = {
+    "padding": "rows that repeat others, so that all ranks have equally many; see batch.is_padding",
     "reads": "chunks that are fetched and decoded, each variable's own",
     "amplification": _REPEATED,
     "reads a chunk": _REPEATED,

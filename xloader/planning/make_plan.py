@@ -153,6 +153,6 @@ def most_rows(footprint: Footprint, options: LoaderOptions) -> int:
     A single rank has fewer rows than ``batch_size`` if there are fewer samples.
     """
     if options.world.world_size > 1:
-        # A batch of several ranks is padded to its full size.
+        # States hold plans that were made for full batches of several ranks.
         return options.batch_size
     return min(options.batch_size, footprint.num_samples)

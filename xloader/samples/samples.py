@@ -1796,8 +1796,8 @@ class Samples(RecordedMethods):
             ``torch.manual_seed`` takes it.
         drop_last : bool, default False
             Whether samples that do not fill a global batch are left out. If not, the last batch is
-            shorter on a single rank, and padded on several ranks: ``batch.is_padding`` flags the
-            padded rows.
+            shorter. Ranks that have one sample less than others repeat a row in it, which
+            ``batch.is_padding`` flags.
         memory : int or str, default "2GiB"
             Bytes that this rank may use for batches, reads under way and decoded chunks.
         output : {"torch", "numpy", "jax", "cupy"}

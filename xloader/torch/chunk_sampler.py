@@ -47,8 +47,7 @@ class ChunkSampler(DistributedSampler[int]):
         As for :meth:`Samples.loader`.
     drop_last : bool, default False
         Whether samples that do not fill a global batch are left out. If not, the last batch is
-        shorter on a single rank, and on several ranks it is filled up by repeating its last
-        sample.
+        shorter. Ranks that have one sample less than others repeat their last sample in it.
     rank, world_size : int, optional
         As for :meth:`Samples.loader`.
     prefetch_factor : int, default 2
@@ -136,15 +135,12 @@ class ChunkSampler(DistributedSampler[int]):
     @property
     def num_samples(self) -> int:  # type: ignore[override]
         """Number of ids in an epoch on this rank, including those that fill up the last batch."""
-        return self.total_size // self.num_replicas
+        return self._passes.resolver.settle().rows.num_each
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
         """Number of ids in an epoch on all ranks, including those that fill up the last batch."""
-        rank_plan = self._passes.resolver.settle()
-        if self.drop_last or rank_plan.options.world.world_size > 1:
-            return rank_plan.num_steps * rank_plan.options.global_batch
-        return rank_plan.num_samples
+        return self.num_samples * self.num_replicas
 
     @property
     def epoch(self) -> int:

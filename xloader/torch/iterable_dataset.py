@@ -195,11 +195,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def __len__(self) -> int:
         """Number of batches in an epoch on this rank, or of samples if ``batch_size`` is None."""
         rank_plan = self._rank_plan(1)
-        if self.batch_size is not None:
-            return rank_plan.num_steps
-        if rank_plan.options.world.world_size > 1 or rank_plan.options.drop_last:
-            return rank_plan.num_steps * _UNBATCHED_SIZE
-        return rank_plan.footprint.num_samples
+        return rank_plan.rows.num_each if self.batch_size is None else rank_plan.num_steps
 
     def explain(
         self, scope: Literal["rank", "world"] = "rank", *, num_workers: int = 0

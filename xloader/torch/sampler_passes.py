@@ -250,15 +250,14 @@ class IdPass(Iterator[int]):
 
 
 def _batches(rank_plan: RankPlan, part: Epoch | Remainder, worker: int) -> Iterator[list[int]]:
-    """The ids of one worker's batches. On several ranks, short batches are filled up."""
-    options, numbers = rank_plan.options, rank_plan.sublanes(worker)
+    """The ids of one worker's batches. On several ranks, the last one may be filled up."""
+    numbers, last_size = rank_plan.sublanes(worker), rank_plan.rows.last_size
     orders = [lane.order for lane in part.lanes(numbers)]
     num_steps = part.sublanes.num_steps_of(numbers[0])
     last: list[int] = []
     for index, own in enumerate(deal_ids(orders, rank_plan.plan.lane_share, num_steps)):
         ids = own.tolist()
-        if options.world.world_size > 1:
-            ids += (ids[-1:] or last) * (options.batch_size - len(ids))
+        ids += (ids[-1:] or last) * (last_size - len(ids))
         last = ids[-1:]
         if index >= part.sublanes.num_again_of(numbers[0]):
             yield ids

@@ -97,8 +97,8 @@ class BatchFinisher:
         The transforms and checks.
     num_steps : int
         Number of steps of the run.
-    is_padded : bool
-        Whether short batches are filled up.
+    last_size : int
+        Rows to which the last batch is filled up; 0 if it is not.
     collate_fn : callable, optional
         Makes the delivered value of a list of samples.
     hand_over : callable
@@ -113,7 +113,7 @@ class BatchFinisher:
         finish: BatchFinish,
         num_steps: int,
         *,
-        is_padded: bool,
+        last_size: int,
         collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None,
         hand_over: Callable[[Any], Any],
         origin_of: Callable[[Ints | None], BatchOrigin],
@@ -121,7 +121,7 @@ class BatchFinisher:
         self._fields = fields
         self._finish = finish
         self._num_steps = num_steps
-        self._is_padded = is_padded
+        self._last_size = last_size
         self._collate_fn = collate_fn
         self._hand_over = hand_over
         self._origin_of = origin_of
@@ -158,8 +158,8 @@ class BatchFinisher:
         if batch.is_padding.any():
             error = None if first_error is None else first_error.restored()
             batch = batch.replaced(good_rows_for(batch.is_padding, error))
-        if self._is_padded and not is_whole:
-            batch = batch.filled_up(size, self._last_row)
+        if len(rows) < self._last_size:
+            batch = batch.filled_up(self._last_size, self._last_row)
         if step == self._num_steps - 2:
             self._last_row = batch.last_row()
         ids, is_padding, times = batch.ids, batch.is_padding, batch.occurrences

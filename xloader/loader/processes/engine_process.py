@@ -314,14 +314,14 @@ class EngineProcess:
             self._fields,
             job.finish,
             ours.num_steps,
-            is_padded=job.is_padded,
+            last_size=job.last_size,
             collate_fn=setup.options.collate_fn,
             hand_over=setup.hand_over,
             origin_of=partial(BatchOrigin.of, setup.recipe, setup.options.seed, begin.epoch),
         )
         self._rows.begin(ours.granted)
         # Transforms need whole batches, and so does filling them up.
-        return Run(replace(job, finish=BatchFinish(), is_padded=False, is_part=True))
+        return Run(replace(job, finish=BatchFinish(), last_size=0, is_part=True))
 
     def _publish(self, ours: _Pass, delivery: Delivery) -> None:
         """Note the rows that were gathered, and tell the process that finishes the batch."""

@@ -310,7 +310,7 @@ class JobFactory:
             walker=walker,
             parts=parts,
             finish=self._finish(epoch.epoch),
-            is_padded=options.world.world_size > 1,
+            last_size=own.rows.last_size if own.rows.num_padding() else 0,
             num_trays_ahead=num_ahead,
             pool=self._pool,
             block_table=block_table,

@@ -21,6 +21,7 @@ from xloader.errors import (
     MemoryBudgetError,
     OptionError,
 )
+from xloader.loader.ranks.rank_rows import RankRows
 from xloader.loader.reports import explain_notes
 from xloader.loader.reports.explain_notes import mixes_poorly, reads_often
 from xloader.loader.reports.memory_advice import EnoughMemory, MemoryAdvice
@@ -151,11 +152,10 @@ class RankPlan:
         return max(self.options.processes, 1) * self.process_threads
 
     @property
-    def last_size(self) -> int:
-        """Rows of the last batch of an epoch of this rank, padding included."""
-        if self.options.world.world_size > 1 or self.options.drop_last:
-            return self.batch_size
-        return self.num_samples % self.options.batch_size or self.batch_size
+    def rows(self) -> RankRows:
+        """How many rows ranks have in an epoch."""
+        options = self.options
+        return RankRows(self.num_samples, self.num_steps, options.batch_size, options.world)
 
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """The remainder of an epoch from a step on.
@@ -259,7 +259,8 @@ class RankPlan:
         known = () if scope == "world" else cached
         readers = [part for own in self.processes(scope) for part in self._divided(own)]
         num_sharing = max(self.options.processes, 1)
-        return explain_epoch(epoch, readers, paths, known, self.batch_nbytes, num_sharing, num_more)
+        counts = num_sharing, num_more, self.rows.num_padding(scope)
+        return explain_epoch(epoch, readers, paths, known, self.batch_nbytes, *counts)
 
     @cached_property
     def extra_nbytes(self) -> int:

@@ -151,8 +151,11 @@ def read_state(state: object, rank_plan: RankPlan) -> Saved:
         raise unusable_state(
             f"its step is beyond the {rank_plan.num_steps} steps of an epoch", position.step
         )
-    if position.row >= max(_num_rows(rank_plan, position.step), 1):
+    most, num_rows = _num_rows(rank_plan, position.step)
+    if position.row >= most:
         raise unusable_state("its row lies outside its batch", position.row)
+    if position.row >= num_rows:
+        position = Position(position.epoch, rank_plan.num_steps)
     return Saved(position, plan, checked["seed"])
 
 
@@ -287,14 +290,12 @@ def _check_memory(plan: Plan, rank_plan: RankPlan) -> None:
         raise _too_large(needed * plan.workers, options.memory_nbytes)
 
 
-def _num_rows(rank_plan: RankPlan, step: int) -> int:
-    """Number of rows of a batch of a rank; 0 after the last batch."""
-    options, num_samples = rank_plan.options, rank_plan.num_samples
-    if step >= rank_plan.num_steps:
-        return 0
-    if options.world.world_size > 1:
-        return options.batch_size
-    return min(options.batch_size, num_samples - step * options.batch_size)
+def _num_rows(rank_plan: RankPlan, step: int) -> tuple[int, int]:
+    """Number of rows of a batch of a rank: the most that a state may count, and those it has."""
+    size, is_over = rank_plan.options.batch_size, step >= rank_plan.num_steps
+    num_rows = min(size, max(rank_plan.rows.num_each - step * size, 1))
+    # Earlier versions filled the last batch of several ranks up to its full size.
+    return num_rows if is_over or rank_plan.options.world.world_size == 1 else size, num_rows
 
 
 def _too_large(needed: int, given: int) -> MemoryBudgetError:

@@ -51,6 +51,8 @@ class EpochProgress:
         When the last batch so far was delivered, by the same clocks; 0 before.
     num_samples : int
         Number of samples delivered, without padding and skipped ones.
+    num_padding : int
+        Number of rows that filled up a batch.
     num_steps : int
         Number of batches delivered.
     delivered_nbytes : int
@@ -81,6 +83,7 @@ class EpochProgress:
     end: float = 0.0
     cpu_end: float = 0.0
     num_samples: int = 0
+    num_padding: int = 0
     num_steps: int = 0
     delivered_nbytes: int = 0
     num_full: int = 0
@@ -104,6 +107,7 @@ class EpochProgress:
         """
         self.num_steps += 1
         self.num_samples += len(delivery.step.ids) - delivery.num_skipped
+        self.num_padding += len(delivery.ids) - len(delivery.step.ids)
         self.num_skipped += delivery.num_skipped
         for found in delivery.nans:
             self.num_nan[found.field] = self.num_nan.get(found.field, 0) + found.num
@@ -128,6 +132,7 @@ class EpochProgress:
         )
         return Report(
             num_samples=self.num_samples,
+            num_padding=self.num_padding,
             num_steps=self.num_steps,
             peak_nbytes=tally.peak_nbytes,
             mixing=self.num_regions / self.num_full if self.num_full else expected.mixing,
