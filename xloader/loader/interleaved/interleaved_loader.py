@@ -115,7 +115,7 @@ class InterleavedLoader:
         self._make_loader = make_loader
         self._hand_over = hand_over
         self._join = join
-        self._cursor = Cursor()
+        self._cursor = Cursor(options.shuffle)
         self._run: ComposedRun | None = None
         self._progress: ComposedProgress | None = None
         self._is_closed = False
