@@ -7,7 +7,13 @@ from typing import Any, Final
 
 from xloader.errors import StateError
 from xloader.loader.ranks.cursor import Position
-from xloader.loader.ranks.state import VERSION, another_option, sign, unusable_state
+from xloader.loader.ranks.state import (
+    VERSION,
+    another_option,
+    check_unchanged,
+    sign,
+    unusable_state,
+)
 from xloader.planning.interleaving import Interleaving
 
 _KEYS: Final = ("version", "epoch", "step", "interleave", "sets", "check")
@@ -87,12 +93,7 @@ def read_parts(
     for name in ("epoch", "step"):
         if type(state[name]) is not int or state[name] < 0:
             raise unusable_state(f"its {name} is not a whole number >= 0", repr(state[name]))
-    try:
-        is_whole = sign(state)["check"] == state["check"]
-    except (TypeError, ValueError):
-        is_whole = False
-    if not is_whole:
-        raise unusable_state("it was changed after it was saved", f"check {state['check']!r}")
+    check_unchanged(state)
     _check_same(dict(state["interleave"]), _describe(interleaving, names))
     if state["step"] > interleaving.num_steps:
         raise unusable_state(
