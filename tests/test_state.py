@@ -228,7 +228,7 @@ def test_windows_along_other_dimensions_are_named() -> None:
     samples = [opened().window(**dims) for dims in ({"time": 2}, {"x": 4}, {"time": 2, "x": 4})]
     for one, other in permutations(samples, 2):
         with pytest.raises(StateError, match="their windows differ"):
-            loader_of(one).load_state_dict(saved(loader_of(other)))
+            loader_of(one, memory="1MiB").load_state_dict(saved(loader_of(other, memory="1MiB")))
     # The state of an epoch that takes a part of the samples names this, which other states lack.
     part = xloader.interleave({"a": (samples[0], 1)}, num_samples=100).loader(output="numpy")
     with pytest.raises(StateError, match="their samples of an epoch differ"):
