@@ -15,7 +15,6 @@ import xloader
 from xloader.engine.tally import Gauge, Tally
 from xloader.loader.reports.advice import advise
 from xloader.loader.reports.bottleneck import EpochEffort
-from xloader.loader.reports.report import Report
 from xloader.planning.budget import Budget
 from xloader.testing import LatencyStore, write_store
 

@@ -470,9 +470,7 @@ def test_a_repeated_epoch_is_told(folder: Path) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_sampler_tells_the_same_batches(folder: Path, num_workers: int) -> None:
-    loader = data_loader(
-        samples_of(folder), batch_size=16, num_workers=num_workers, memory=MEMORY
-    )
+    loader = data_loader(samples_of(folder), batch_size=16, num_workers=num_workers, memory=MEMORY)
     # One batch is a look at the data, whatever the workers have asked for besides.
     for num in (1, 1, 30, 2):
         assert len(list(islice(loader, num))) == num

@@ -27,7 +27,6 @@ from xloader.errors import (
     OptionError,
     RepeatedEpochWarning,
     StateError,
-    WorkersWarning,
 )
 from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, write_store

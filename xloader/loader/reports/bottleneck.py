@@ -33,8 +33,8 @@ SHORT_SECONDS = 1.0
 """In a shorter epoch, the start and whatever else the machine does weigh too much."""
 
 _IDLE_SHARE = 0.6
-"""Share of the threads. If fewer work while the consumer waits, their work is not what it waits for,
-and more cores would not help."""
+"""Share of the threads. If fewer work while the consumer waits, it waits for something else than
+their work, and more cores would not help."""
 
 _PRIOR_SHARE = 0.1
 """Share of the epoch's time. So much waiting at full pace is added to the waiting measured."""
