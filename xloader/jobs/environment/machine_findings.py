@@ -11,8 +11,7 @@ from typing import Final
 from xloader.core.findings import Finding
 from xloader.core.nbytes import parse_nbytes, show_nbytes
 from xloader.core.options import LoaderOptions, usable_cores
-from xloader.engine.cgroup_limits import CgroupLimits
-from xloader.engine.machine_memory import memory_of
+from xloader.engine.machine_limits import CgroupLimits, memory_of
 
 _LEAST_SHM_NBYTES: Final = 1 << 30
 """Below this size, batches of a few DataLoader workers may not fit into shared memory."""

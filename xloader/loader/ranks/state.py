@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from xloader.core.options import divisors_of
@@ -160,21 +160,10 @@ def read_state(state: object, rank_plan: RankPlan) -> Saved:
 
 
 def _check_shape(state: object) -> dict[str, Any]:
-    """Check the version, keys, checksum and types of values of a state, but for its plan."""
+    """Check the form of a state and the types of its values, but for its plan."""
     if not isinstance(state, Mapping) or "version" not in state:
         raise _no_state(state)
-    if state["version"] != VERSION:
-        raise StateError(
-            "the state was saved by another version of xloader",
-            given=f"version {state['version']!r}",
-            allowed=VERSION,
-            remedy="load it with the version of xloader that saved it, and finish the epoch there",
-        )
-    if sorted(map(str, state)) != sorted(_KEYS):
-        raise unusable_state("it does not have the keys of a state", sorted(map(str, state)))
-    for name in ("epoch", "step", "row"):
-        if type(state[name]) is not int or state[name] < 0:
-            raise unusable_state(f"its {name} is not a whole number >= 0", repr(state[name]))
+    check_form(state, _KEYS, ("epoch", "step", "row"))
     is_well_formed = (
         type(state["seed"]) is int
         and type(state["drop_last"]) is bool
@@ -183,15 +172,41 @@ def _check_shape(state: object) -> dict[str, Any]:
     )
     if not is_well_formed:
         raise unusable_state("its values are not of the right types", repr(dict(state))[:500])
-    check_unchanged(state)
     return dict(state)
 
 
-def check_unchanged(state: Mapping[str, Any]) -> None:
-    """Refuse a state that is not as `sign` returned it."""
+def check_form(state: Mapping[Any, Any], keys: Sequence[str], counts: Sequence[str]) -> None:
+    """Check the version, the keys, the numbers and the checksum of a state of any loader.
+
+    Parameters
+    ----------
+    state : mapping
+        The state, which has a version.
+    keys : sequence of str
+        The keys that it must have.
+    counts : sequence of str
+        Those of its values that are whole numbers from 0 on.
+
+    Raises
+    ------
+    StateError
+        If it is of another version, or not as `sign` returned it.
+    """
+    if state["version"] != VERSION:
+        raise StateError(
+            "the state was saved by another version of xloader",
+            given=f"version {state['version']!r}",
+            allowed=VERSION,
+            remedy="load it with the version of xloader that saved it, and finish the epoch there",
+        )
+    if sorted(map(str, state)) != sorted(keys):
+        raise unusable_state("it does not have the keys of a state", sorted(map(str, state)))
+    for name in counts:
+        if type(state[name]) is not int or state[name] < 0:
+            raise unusable_state(f"its {name} is not a whole number >= 0", repr(state[name]))
     try:
         is_whole = sign(state)["check"] == state["check"]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         is_whole = False
     if not is_whole:
         raise unusable_state("it was changed after it was saved", f"check {state['check']!r}")

@@ -11,7 +11,7 @@ from xloader.core.nbytes import show_nbytes
 from xloader.core.options import LoaderOptions, divisors_of, usable_cores
 from xloader.core.output_dtypes import OutputDtype, converted_dtype
 from xloader.engine.compiled_gather import gather_in_words
-from xloader.engine.machine_memory import usable_nbytes
+from xloader.engine.machine_limits import usable_nbytes
 from xloader.loader.reports.advice import helpful_processes
 from xloader.planning.explain import Explanation
 from xloader.recipe.layout import FieldLayout
