@@ -145,6 +145,8 @@ class EpochIterator:
         except BaseException:
             self._is_over = True
             self.close()
+            # Whoever begins anew after an error knows it.
+            self._cursor.repeats.clear()
             raise
         num_steps = self._epoch_run.num_steps
         if delivery is None:
