@@ -8,6 +8,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import islice
 from math import ceil, floor
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from xloader.errors import (
     MixingWarning,
     OptionError,
     RanksError,
+    RepeatedEpochWarning,
     StackError,
     StateError,
 )
@@ -402,6 +404,11 @@ def test_a_break_starts_the_epoch_again_and_epochs_move_on() -> None:
         loader.set_epoch(0)
         assert [contents(batch) for batch in batches] == whole
         assert "InterleavedLoader of era5, cmip, obs" in repr(loader)
+        loader.set_epoch(2)
+        assert len(list(islice(loader, 2))) == 2
+        with pytest.warns(RepeatedEpochWarning, match="epoch 2") as caught:
+            assert len(list(loader)) == len(whole)
+        assert [own.filename for own in caught] == [__file__]
     with pytest.raises(ClosedError):
         iter(loader)
 

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +17,7 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.errors import ClosedError, OptionError
+from xloader.errors import ClosedError, OptionError, RepeatedEpochWarning
 from xloader.loader.epoch_iterator import EpochIterator
 from xloader.testing import write_store
 
@@ -54,6 +56,47 @@ def test_epochs_move_on_by_themselves() -> None:
         assert ids_of(other) == second
         other.sampler.set_epoch(0)
         assert ids_of(other) == first
+
+
+def repeats_told(loader: Any, *nums: int) -> list[bool]:
+    """Take so many batches from each iteration, and tell which ones warned of a repeated epoch."""
+    told = []
+    for num in nums:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always", RepeatedEpochWarning)
+            assert len(list(islice(loader, num))) == num
+        told += [any(issubclass(one.category, RepeatedEpochWarning) for one in seen)]
+    return told
+
+
+@pytest.mark.parametrize("options", [{}, {"lanes": 2}, {"rank": 1, "world_size": 2}])
+def test_the_same_batches_again_are_told_once(options: dict[str, Any]) -> None:
+    with make_loader(batch_size=2, **options) as loader:
+        assert repeats_told(loader, 2, 2, 2) == [False, True, False]
+    # One batch may be a look at the data. Three of them, which are all the same, are no look.
+    with make_loader(batch_size=2, **options) as loader:
+        assert repeats_told(loader, 1, 1, 1, 1, 1) == [False, False, False, True, False]
+    with make_loader(batch_size=2, **options) as loader:
+        whole = len(loader)
+        assert repeats_told(loader, 1, 1, whole, whole, 1, 1, whole) == [False] * 7
+        assert repeats_told(loader, 2, 1) == [False, True]
+
+
+def test_what_is_no_repetition() -> None:
+    with make_loader(shuffle=False) as loader:
+        assert repeats_told(loader, 3, 3, 3) == [False] * 3
+    with make_loader(batch_size=2) as loader:
+        for epoch in (0, 0, 1, 2, 0):
+            loader.set_epoch(epoch)
+            assert repeats_told(loader, 3) == [False]
+        for _ in range(2):
+            loader.load_state_dict(loader.state_dict())
+            assert repeats_told(loader, 2) == [False]
+        # An iterator that is never used, as trainers make them, hides nothing.
+        iter(loader)
+        with pytest.warns(RepeatedEpochWarning, match="epoch 0 .*set_epoch") as caught:
+            next(iter(loader))
+        assert caught[0].filename == __file__
 
 
 def test_the_last_batch_ends_the_epoch() -> None:
@@ -248,7 +291,8 @@ def test_an_error_in_the_training_loop(kind: type[BaseException]) -> None:
         fail_at_the_third_step(loader, kind)
     assert running() == []
     assert loader.epoch == 0
-    assert sorted(ids_of(loader)) == list(range(STEPS))
+    with pytest.warns(RepeatedEpochWarning, match="load_state_dict"):
+        assert sorted(ids_of(loader)) == list(range(STEPS))
     loader.close()
 
 

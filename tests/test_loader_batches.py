@@ -255,6 +255,7 @@ def test_what_a_report_says(store: CountingStore) -> None:
         # Otherwise the iterator might still read after the counts are reset.
         iterator.close()  # type: ignore[attr-defined]
         store.reset()
+        loader.set_epoch(0)
         for _ in loader:
             pass
         report = loader.report()

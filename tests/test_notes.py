@@ -51,6 +51,28 @@ def test_where_there_is_no_surprise_nothing_is_said(asked: dict[str, Any]) -> No
     assert "overlap" not in repr(samples)
 
 
+def test_more_memory_than_there_is_is_said_in_every_explanation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    samples = opened().window(time=1)
+    both = xloader.interleave({"a": (samples, 1.0), "b": (samples, 1.0)})
+    note = "memory='3GiB' is more than this process may use: the machine, or its control group, has"
+
+    def told(memory: str) -> list[tuple[str, ...]]:
+        explained = [own.explain(memory=memory) for own in (samples, both)]
+        ordered = samples.explain(order=[0], cache="lru", memory=memory)
+        with samples.loader(output="numpy", memory=memory, rank=0, world_size=2) as loader:
+            return [own.notes for own in (*explained, ordered)] + [loader.explain("world").notes]
+
+    monkeypatch.setattr(explain_notes, "usable_nbytes", lambda: 3 << 30)
+    assert not any("memory" in text for notes in told("3GiB") for text in notes)
+    monkeypatch.setattr(explain_notes, "usable_nbytes", lambda: (3 << 30) - 1)
+    for notes in told("3GiB"):
+        assert f"{note} 3.0 GiB" in notes
+    monkeypatch.setattr(explain_notes, "usable_nbytes", lambda: None)
+    assert not any("memory" in text for notes in told("900TB") for text in notes)
+
+
 def test_patches_and_subsets_are_counted_as_they_are() -> None:
     patches = opened().window(time=1, lat=3, stride={"time": 2})
     denser = opened().window(time=1, lat=3, stride={"time": 2, "lat": 1})

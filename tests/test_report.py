@@ -15,7 +15,6 @@ import xloader
 from xloader.engine.tally import Gauge, Tally
 from xloader.loader.reports.advice import advise
 from xloader.loader.reports.bottleneck import EpochEffort
-from xloader.loader.reports.report import Report
 from xloader.planning.budget import Budget
 from xloader.testing import LatencyStore, write_store
 
@@ -148,7 +147,25 @@ def test_threads_that_idle_beside_fetches_wait_for_them() -> None:
     assert effort(fetching(MIB)).bottleneck == "fetch"
     assert effort(fetching(MIB, num_threads_busy=1.8)).bottleneck == "decode"
     # Without fetches ahead, idle threads do not point to the store.
-    assert effort(busy(decode=2.0)).bottleneck == "decode"
+    assert effort(busy(decode=2.0)).bottleneck == "unclear"
+    assert effort(busy(fetch=2.0)).bottleneck == "fetch"
+
+
+def test_what_is_too_short_or_too_idle_to_tell_is_no_advice() -> None:
+    for tally in (busy(gather=0.9), fetching(MIB), Tally(workers=gauge(0.0, 0.1))):
+        short = effort(tally, seconds=0.95)
+        assert short.bottleneck == "unclear"
+        assert advise(short).startswith("Too short to tell: 0.95 s.")
+    assert effort(busy(gather=12.0)).bottleneck == "gather"
+    idle = effort(busy(gather=11.9))
+    assert idle.bottleneck == "unclear"
+    assert advise(idle).startswith("Hard to tell: 1.2 of 2 threads were at work")
+    samples = xloader.open(dataset()).window(time=1)
+    short = report_of(samples, least=1e9)
+    assert "unclear. Too short to tell" in str(short)
+    assert "unclear. Too short to tell" in short._repr_html_()
+    several = report_of(xloader.interleave({"a": (samples, 1.0), "b": (samples, 1.0)}), least=1e9)
+    assert "unclear. Too short to tell" in str(several)
 
 
 def test_fetches_bounded_by_the_bytes_in_flight() -> None:
@@ -246,13 +263,17 @@ def dataset(num_steps: int = 48) -> xr.Dataset:
     return xr.Dataset({"a": (("time", "x"), values)})
 
 
-def report_of(samples: xloader.Samples, sleep: float = 0.0, **options: Any) -> Report:
+def report_of(samples: Any, sleep: float = 0.0, least: float = 0.0, **options: Any) -> Any:
+    """Make an epoch, and its report as if one of ``least`` seconds were long enough for advice."""
     given = {"batch_size": 4, "output": "numpy", "threads": 2, **options}
     with samples.loader(**given) as loader:
         for _ in loader:
             if sleep:
                 time.sleep(sleep)
-        return loader.report()
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("advice", "bottleneck"):
+                patch.setattr(f"xloader.loader.reports.{name}.SHORT_SECONDS", least)
+            return loader.report()
 
 
 def test_a_distant_store_holds_an_epoch_up() -> None:

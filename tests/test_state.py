@@ -9,7 +9,7 @@ import json
 import math
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +222,17 @@ def test_other_samples_are_named_by_what_differs() -> None:
     for name, other in others.items():
         with pytest.raises(StateError, match=f"other samples: their .*{name}"):
             loader_of(other).load_state_dict(state)
+
+
+def test_windows_along_other_dimensions_are_named() -> None:
+    samples = [opened().window(**dims) for dims in ({"time": 2}, {"x": 4}, {"time": 2, "x": 4})]
+    for one, other in permutations(samples, 2):
+        with pytest.raises(StateError, match="their windows differ"):
+            loader_of(one, memory="1MiB").load_state_dict(saved(loader_of(other, memory="1MiB")))
+    # The state of an epoch that takes a part of the samples names this, which other states lack.
+    part = xloader.interleave({"a": (samples[0], 1)}, num_samples=100).loader(output="numpy")
+    with pytest.raises(StateError, match="their samples of an epoch differ"):
+        loader_of(samples[0]).load_state_dict(part.state_dict()["sets"]["a"])
 
 
 def year(first: str) -> xr.Dataset:

@@ -124,11 +124,13 @@ def test_frequencies_match_the_weights_and_chunks_are_read_once(
 
 
 def test_epochs_draw_anew(samples: xloader.Samples) -> None:
-    half = samples.weighted(np.ones(len(samples)), num_samples=182)
+    half = samples.weighted(num_samples=182)
     with half.loader(batch_size=182, output="numpy") as loader:
         epochs = [frozenset(batch.ids.tolist()) for _ in range(3) for batch in loader]
     assert len(set(epochs)) == 3
     assert all(len(epoch) == 182 for epoch in epochs)
+    equal = samples.weighted(np.ones(len(samples)), num_samples=182)
+    assert half.recipe.fingerprint == equal.recipe.fingerprint
 
 
 def test_without_a_shuffle_ids_ascend_through_any_order(samples: xloader.Samples) -> None:

@@ -42,6 +42,7 @@ allowed, and what to do::
     |-- AmplificationWarning                chunks will be read more often than allowed
     |-- EmptyEpochWarning                   with drop_last, an epoch has no full batch
     |-- WorkersWarning                      a DataLoader is used differently than planned
+    |-- RepeatedEpochWarning                a shuffled epoch begins anew, in the same order
     |-- NanWarning                          a batch holds NaN
     |-- UnplannedWarning                    a DataLoader reads samples without a plan
     |-- MissingChunkWarning                 absent chunks were read as the fill value
@@ -429,7 +430,11 @@ class AmplificationWarning(XloaderWarning):
 
 
 class WorkersWarning(XloaderWarning):
-    """A ``DataLoader`` takes batches differently than planned, or repeats an epoch's order."""
+    """A ``DataLoader`` takes batches differently than planned."""
+
+
+class RepeatedEpochWarning(XloaderWarning):
+    """A shuffled epoch begins anew with the batches that it began with before."""
 
 
 class NanWarning(XloaderWarning):

@@ -19,8 +19,9 @@ from xloader.compiled.library import load_library
 from xloader.core.findings import Finding
 from xloader.core.options import usable_cores
 from xloader.device import torch_findings
+from xloader.engine import machine_limits
+from xloader.engine.machine_limits import CgroupLimits, read_cgroup_limits
 from xloader.jobs.environment import diagnosis, library_findings, machine_findings
-from xloader.jobs.environment.cgroup_limits import CgroupLimits, read_cgroup_limits
 from xloader.jobs.environment.tested_releases import (
     NEWEST_TESTED,
     TestedLibrary,
@@ -120,6 +121,16 @@ def test_fewer_cores_than_threads_are_noted():
     found = machine_findings.find_cores(CgroupLimits(usable_cores() / 4, None))
     assert found.level == "note"
     assert f"threads={max(1, round(usable_cores() / 4))}" in found.remedy
+
+
+def test_the_memory_that_may_be_used_is_that_of_the_smaller_one(monkeypatch):
+    monkeypatch.setattr(machine_limits, "memory_of", lambda: (16 << 30, None))
+    monkeypatch.setattr(machine_limits, "read_cgroup_limits", lambda: CgroupLimits(None, 2 << 30))
+    assert machine_limits.usable_nbytes() == 2 << 30
+    monkeypatch.setattr(machine_limits, "read_cgroup_limits", lambda: NO_LIMITS)
+    assert machine_limits.usable_nbytes() == 16 << 30
+    monkeypatch.setattr(machine_limits, "memory_of", lambda: (None, None))
+    assert machine_limits.usable_nbytes() is None
 
 
 def test_memory_of_a_small_group_is_noted(tmp_path):

@@ -309,6 +309,7 @@ def test_a_refusal_that_is_an_error(use_device: UseDevice) -> None:
     assert hardware.pinned == []
 
 
+@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
 def test_slots_whose_copies_failed_are_replaced(use_device: UseDevice) -> None:
     """Nobody knows whether the device still reads them. The next epoch gets other memory."""
 

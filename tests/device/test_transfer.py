@@ -131,6 +131,7 @@ def test_a_slot_that_is_used_again_too_early_is_noticed(use_device: UseDevice) -
     assert not checksums_hold(use_device(HastyHardware(NUM, 2)), 2)
 
 
+@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
 def test_nothing_is_left_of_an_abandoned_iterator(use_device: UseDevice) -> None:
     use_device(BusHardware(2))
     loader = make_loader()

@@ -21,7 +21,7 @@ TIMES, WIDTH = 480, 8
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:epoch 0 is repeated"),
+    pytest.mark.filterwarnings("ignore:epoch 0 begins anew"),
 ]
 
 

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from xloader.errors import (
     ForkError,
     MemoryBudgetError,
     OptionError,
+    RepeatedEpochWarning,
     WorkersWarning,
 )
 from xloader.testing import CountingStore, SourceRecorder, write_store
@@ -458,10 +460,33 @@ def test_iterating_sample_by_sample(folder: Path, dataset: xr.Dataset) -> None:
 def test_a_repeated_epoch_is_told(folder: Path) -> None:
     own = IterableDataset(samples_of(folder), batch_size=16, memory=MEMORY)
     first = ids_of(own)
-    with pytest.warns(WorkersWarning, match="set_epoch"):
+    with pytest.warns(RepeatedEpochWarning, match="set_epoch"):
         assert ids_of(own) == first
     own.set_epoch(1)
     assert ids_of(own) != first
+    own.set_epoch(1)
+    assert len(ids_of(islice(own, 1))) == len(ids_of(islice(own, 1))) == 16
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_sampler_tells_the_same_batches(folder: Path, num_workers: int) -> None:
+    loader = data_loader(samples_of(folder), batch_size=16, num_workers=num_workers, memory=MEMORY)
+    # One batch is a look at the data, whatever the workers have asked for besides.
+    for num in (1, 1, 30, 2):
+        assert len(list(islice(loader, num))) == num
+    with pytest.warns(RepeatedEpochWarning, match="epoch 1 .*set_epoch.*resume") as caught:
+        next(iter(loader))
+    assert caught[0].filename == __file__
+
+
+def test_workers_share_what_a_stream_has_given(folder: Path) -> None:
+    dataset = IterableDataset(samples_of(folder), batch_size=16, memory=MEMORY)
+    loader: DataLoader[Any] = DataLoader(dataset, batch_size=None, num_workers=2)
+    assert len(ids_of(islice(loader, 1))) == 16
+    assert len(ids_of(loader)) == 480
+    # It is said in a worker of the second iteration, where a warning is an error here too.
+    with pytest.raises(RepeatedEpochWarning, match="epoch 0"):
+        next(iter(loader))
 
 
 def test_batches_within_bytes(folder: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_later_contradiction_is_an_error(
 
 @pytest.mark.parametrize(("make", "ids_of", "length"), DOORS)
 @pytest.mark.parametrize(("seed", "is_alike"), [(0, True), (1, False)])
-@pytest.mark.filterwarnings("ignore:epoch 0 is repeated")
+@pytest.mark.filterwarnings("ignore:epoch 0 begins anew")
 def test_ranks_that_planned_differently_are_told(
     make: Callable[..., Any],
     ids_of: Callable[[Any], Iterator[int]],

@@ -125,7 +125,7 @@ def check(dataset: xr.Dataset, batch: Any) -> None:
     np.testing.assert_array_equal(batch.targets[:, 0].reshape(-1, 6, 10), parts.u)
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.WorkersWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_batches_of_a_loop_are_lent(
@@ -144,7 +144,7 @@ def test_batches_of_a_loop_are_lent(
         assert mostly(lent)
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.WorkersWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
 @pytest.mark.parametrize("door", DOORS)
 def test_batches_that_are_kept_stay_as_they_are(
     samples: Samples, dataset: xr.Dataset, door: str
@@ -229,6 +229,7 @@ def narrow(batch: Batch) -> Any:
     return half.copy_(inputs.clone()), batch.ids
 
 
+@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
 @pytest.mark.parametrize("door", DOORS)
 def test_loops_that_end_early_lose_no_slot(
     samples: Samples, dataset: xr.Dataset, door: str
@@ -307,6 +308,7 @@ def test_slots_are_one_more_than_the_batches_of_the_plan(samples: Samples) -> No
     assert all(end - begin <= nbytes + 256 + 4096 for begin, end in slots)
 
 
+@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
 def test_a_forked_child_gives_no_slot_back(samples: Samples, dataset: xr.Dataset) -> None:
     loader = mapped_loader(samples)
     kept = [batch for batch, _ in zip(loader, range(3), strict=False)]

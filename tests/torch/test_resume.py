@@ -25,8 +25,8 @@ from xloader.errors import (
     MemoryBudgetError,
     MixingWarning,
     OptionError,
+    RepeatedEpochWarning,
     StateError,
-    WorkersWarning,
 )
 from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, write_store
@@ -187,6 +187,7 @@ def in_turn(own: list[Any], mp: pytest.MonkeyPatch) -> Iterator[Any]:
         own = left
 
 
+@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
 @given(case=cases(), workers=st.integers(1, 4), epoch=st.integers(0, 2), data=st.data())
 def test_streams_go_on_from_any_step(
     case: Case, workers: int, epoch: int, data: st.DataObject
@@ -449,12 +450,12 @@ def test_a_remainder_is_no_repetition(folder: Path) -> None:
     assert len(list(dataset)) == 30
     dataset.resume(0, 20)
     assert len(list(dataset)) == 10
-    with pytest.warns(WorkersWarning, match="set_epoch"):
+    with pytest.warns(RepeatedEpochWarning, match="set_epoch"):
         assert len(list(dataset)) == 30
 
 
 @pytest.mark.filterwarnings("ignore:This process")
-@pytest.mark.filterwarnings("ignore:epoch 0 is repeated")
+@pytest.mark.filterwarnings("ignore:epoch 0 begins anew")
 def test_other_processes_than_those_that_went_on_begin_anew(folder: Path) -> None:
     dataset = IterableDataset(samples_of(folder), batch_size=16, memory="400KiB")
     whole = len(dataset)
@@ -478,7 +479,7 @@ def _wait(worker: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process")
-@pytest.mark.filterwarnings("ignore:epoch 0 is repeated")
+@pytest.mark.filterwarnings("ignore:epoch 0 begins anew")
 def test_a_look_at_one_batch_leaves_no_worker_behind(folder: Path) -> None:
     dataset = IterableDataset(samples_of(folder), batch_size=16, memory="400KiB")
     loader: DataLoader[Any] = DataLoader(

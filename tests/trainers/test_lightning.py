@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from tests.trainers.cases import (
     run_ranks,
     together,
 )
+from xloader.errors import RepeatedEpochWarning
 from xloader.loader.loader import Loader
 from xloader.testing import CountingStore
 
@@ -47,12 +49,13 @@ def fit(
     save: Path | None = None,
     load: Path | None = None,
     is_validated: bool = False,
+    is_shuffled: bool = False,
     **options: Any,
 ) -> Net:
     from tests.trainers.lightning_cases import Net, make_trainer
 
     net, trainer = Net(), make_trainer(save, **options)
-    others = make_loader(loader.recipe.source, shuffle=False) if is_validated else None
+    others = make_loader(loader.recipe.source, shuffle=is_shuffled) if is_validated else None
     trainer.fit(net, loader, others, ckpt_path=load, weights_only=True)
     return net
 
@@ -117,6 +120,15 @@ def test_so_it_does_with_options_of_the_trainer(
         net = fit(make_loader(store), load=path, is_validated=True, **options)
         step = int(path.stem) * options.get("accumulate_grad_batches", 1)
         assert net.rows == expected[step:], step
+
+
+def test_a_part_of_a_shuffled_validation_is_no_repetition(store: Path) -> None:
+    options = {"limit_val_batches": 3, "val_check_interval": 2, "num_sanity_val_steps": 2}
+    with warnings.catch_warnings():
+        # They would point at Lightning, whose warnings are not looked at elsewhere.
+        warnings.simplefilter("error", RepeatedEpochWarning)
+        net = fit(make_loader(store), is_validated=True, is_shuffled=True, max_epochs=2, **options)
+    assert len(net.validated) == 2 * 3 * 3
 
 
 def test_validation_sees_each_sample_each_time(store: Path) -> None:

@@ -122,10 +122,12 @@ class EpochIterator:
     def _take(self) -> Any:
         if not self._has_begun:
             self._has_begun = True
-            # As in DataLoader. Lightning makes the iterator before it calls set_epoch.
-            if self._cursor.epoch != self._position.epoch and not self.run.is_closed:
-                self.close()
-                self._take_up(self._begin())
+            if not self.run.is_closed:
+                # As in DataLoader. Lightning makes the iterator before it calls set_epoch.
+                if self._cursor.epoch != self._position.epoch:
+                    self.close()
+                    self._take_up(self._begin())
+                self._cursor.repeats.begin(self._position)
         run, progress = self._epoch_run.run, self._epoch_run.progress
         progress.start()
         try:
@@ -143,6 +145,8 @@ class EpochIterator:
         except BaseException:
             self._is_over = True
             self.close()
+            # Whoever begins anew after an error knows it.
+            self._cursor.repeats.clear()
             raise
         num_steps = self._epoch_run.num_steps
         if delivery is None:
@@ -156,6 +160,7 @@ class EpochIterator:
         batch = self._deliver(delivery, self._position.epoch)
         self._position = Position(self._position.epoch, self._position.step + 1)
         self._cursor.count(self._position, num_steps)
+        self._cursor.repeats.count()
         # The epoch is complete now, even if the loop never asks for another batch.
         self._is_over = progress.num_steps == num_steps - self._epoch_run.start.step
         return batch

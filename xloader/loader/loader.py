@@ -124,7 +124,7 @@ class Loader:
         self._sample_names = sample_names
         self.label = ""
         self._resolver = RankResolver(recipe, options)
-        self._cursor = Cursor()
+        self._cursor = Cursor(options.shuffle)
         # The iterator itself is not kept: one that nobody holds is collected, and ends its run.
         self._run: BatchRun | None = None
         self._progress: EpochProgress | None = None

@@ -10,8 +10,10 @@ from xloader.recipe.points import columns_by_name
 from xloader.recipe.recipe import Recipe, find
 
 
-def choose_weights(recipe: Recipe, weights: ArrayLike | None, balance: str | None) -> ArrayLike:
-    """The weights that are given, or those that balance the classes of a column.
+def choose_weights(
+    recipe: Recipe, weights: ArrayLike | None, balance: str | None, num_samples: int | None
+) -> ArrayLike:
+    """The weights that are given, or those that balance the classes of a column, or equal ones.
 
     Parameters
     ----------
@@ -20,23 +22,29 @@ def choose_weights(recipe: Recipe, weights: ArrayLike | None, balance: str | Non
     weights : array-like, optional
         One weight for each sample id.
     balance : str, optional
-        Name of a label column; exactly one of the two must be given.
+        Name of a label column, in place of weights.
+    num_samples : int, optional
+        Number of samples of an epoch. One of the three must be given.
 
     Raises
     ------
     OptionError
-        If both or neither are given, or the column holds floats.
+        If weights and balance are given, or nothing is, or the column holds floats.
     UnknownNameError
         If there is no such column.
     """
-    if (weights is None) == (balance is None):
+    num_given = (weights is not None) + (balance is not None)
+    if num_given == 2 or (num_given == 0 and num_samples is None):
         raise OptionError(
             "weighted takes either weights or balance",
-            given="neither" if weights is None else "both",
-            allowed="weights=..., one for each sample, or balance=..., the name of a column",
-            remedy="leave one of them out" if weights is not None else "pass one of them",
+            given="both" if num_given else "neither",
+            allowed="weights=..., one for each sample, or balance=..., the name of a column; or "
+            "num_samples=... alone, where all weights are equal",
+            remedy="leave one of them out" if num_given else "pass one of them",
         )
-    return weights if balance is None else _balanced(recipe, balance)  # type: ignore[return-value]
+    if balance is not None:
+        return _balanced(recipe, balance)
+    return np.ones(recipe.num_ids) if weights is None else weights
 
 
 def _balanced(recipe: Recipe, name: str) -> NDArray[np.float64]:

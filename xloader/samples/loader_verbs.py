@@ -19,7 +19,7 @@ from xloader.core.option_checks import MOST, check_choice, check_whole, is_numbe
 from xloader.core.options import LoaderOptions, make_options, refuse_unknown
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.loader.loader import HandOver, Loader
-from xloader.loader.reports.explain_notes import with_notes
+from xloader.loader.reports.explain_notes import memory_note, with_notes
 from xloader.planning.explain import Explanation
 from xloader.planning.explain_order import explain_cached, explain_order
 from xloader.planning.make_plan import most_rows
@@ -106,7 +106,7 @@ def explain(
         explanation = _explain_known(recipe, order, chosen)
     else:
         explanation = _explain_cached(recipe, order, chosen, max(num_workers, 1))
-    return with_notes(explanation, recipe, make_layouts(recipe))
+    return with_notes(explanation, recipe, make_layouts(recipe), memory_note(chosen))
 
 
 def compare_plans(

@@ -1248,7 +1248,8 @@ class Samples(RecordedMethods):
         weights : array-like of float, optional
             One weight for each sample id, finite and not negative. With equal weights and
             ``num_samples`` below the number of ids, each epoch is a random part of the samples.
-            With more, each epoch holds all samples, and some of them more than once.
+            With more, each epoch holds all samples, and some of them more than once. If only
+            ``num_samples`` is given, all weights are equal.
         num_samples : int, optional
             Number of samples in an epoch, ``loader.num_samples``. By default the number of ids,
             ``len(samples)``, which weights do not change.
@@ -1267,17 +1268,18 @@ class Samples(RecordedMethods):
         OptionError
             If there is not one weight for each sample, or a weight is negative or not finite; if
             all are 0; if ``num_samples`` is below 1, or there are no windows yet; if ``weights``
-            and ``balance`` are both given, or neither; if ``balance`` names a column of floats.
+            and ``balance`` are both given, or nothing is; if ``balance`` names a column of floats.
         UnknownNameError
             If ``balance`` names no column.
 
         Notes
         -----
         The method is systematic resampling, keyed by the loader's seed and the epoch: a sample
-        whose share of an epoch is 2.3 occurs 2 or 3 times in it, and 2.3 times on average. New
-        weights replace those given before. Each chunk is still read once in an epoch, however
-        often its samples occur. A later :meth:`select` keeps each sample's weight, and
-        ``num_samples`` if it was given.
+        whose share of an epoch is 2.3 occurs 2 or 3 times in it, and 2.3 times on average. So with
+        equal weights none comes twice before all came once, as they may in PyTorch's
+        ``WeightedRandomSampler``. New weights replace those given before. Each chunk is still read
+        once in an epoch, however often its samples occur. A later :meth:`select` keeps each
+        sample's weight, and ``num_samples`` if it was given.
 
         Examples
         --------
@@ -1288,7 +1290,7 @@ class Samples(RecordedMethods):
         >>> len(samples), loader.num_samples, sorted(next(iter(loader)).ids.tolist())
         (4, 8, [1, 1, 2, 2, 3, 3, 3, 3])
         """
-        chosen = choose_weights(self.recipe, weights, balance)
+        chosen = choose_weights(self.recipe, weights, balance, num_samples)
         return self._but(subset=subset_verbs.weigh(self.recipe, chosen, num_samples))
 
     def split(

@@ -10,12 +10,11 @@ import torch
 from torch.utils.data import default_convert, get_worker_info
 
 from xloader.core.keywords import PlanKeywords
-from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import make_options
 from xloader.core.ranks import resolve_world
-from xloader.errors import OptionError, WorkersWarning
+from xloader.errors import OptionError
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.loader.batches.row_list import Rows
 from xloader.loader.ranks.cursor import Position
@@ -123,11 +122,10 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             output="numpy",
             **options,
         )
-        self._cursor = SharedCursor()
+        self._cursor = SharedCursor(shuffle)
         # Plan now, so that options that cannot be planned are an error here.
         self._resolvers = {1: RankResolver(samples.recipe, self._options)}
         self._worker: Worker | None = None
-        self._last_epoch: int | None = None
         # Made before workers are, so that their batches refer to the samples of this process.
         _ = samples.recipe.token
 
@@ -275,7 +273,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         if info is None or info.id == 0:
             expected = rank_plan.explain(rank_plan.remainder(start.epoch, 0))
             rank_plan.warn(expected)
-            self._warn_of_repeats(start)
             if info is None:
                 # Worker processes have no process group to ask.
                 self._resolvers[1].begin(expected, start)
@@ -319,14 +316,3 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         for resolver in self._resolvers.values():
             resolver.settle()
         return self._resolvers[key].rank_plan
-
-    def _warn_of_repeats(self, start: Position) -> None:
-        is_repeated = start == Position(start.epoch) and self._last_epoch == start.epoch
-        self._last_epoch = start.epoch
-        if is_repeated and self._options.shuffle:
-            warn_caller(
-                f"epoch {start.epoch} is repeated in the same order: call "
-                "dataset.set_epoch(epoch) before each epoch, or use samples.loader(), which "
-                "counts epochs itself",
-                WorkersWarning,
-            )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from xloader.core.options import check_epoch
-from xloader.loader.ranks.cursor import Position
+from xloader.loader.ranks.cursor import Position, RepeatWatch
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.state import Saver, another_option, read_state
 
@@ -55,9 +55,20 @@ class SharedCursor:
 
     It has the verbs of `Cursor`. It counts no batches: a worker does not know which of its batches
     the training loop takes.
+
+    Parameters
+    ----------
+    is_shuffled : bool
+        As for `Cursor`.
+
+    Attributes
+    ----------
+    repeats : RepeatWatch
+        Warns if an epoch begins anew, in the first process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_shuffled: bool) -> None:
+        self.repeats = RepeatWatch(is_shuffled, _shared(4))
         # Shared memory is the only way to reach workers that stay alive between epochs. `_number`
         # counts calls of `resume`. `_taken` holds, for each worker, the last call that it has
         # used. `_begun` and `_iteration` hold the last call that any worker has used, and in
@@ -84,6 +95,7 @@ class SharedCursor:
             If there is no such epoch.
         """
         epoch = check_epoch(epoch)
+        self.repeats.clear()
         if epoch != self.epoch:
             self.resume(Position(epoch))
 
@@ -95,6 +107,7 @@ class SharedCursor:
         position : Position
             The epoch and the step.
         """
+        self.repeats.clear()
         self._epoch.fill_(position.epoch)
         self._step.fill_(position.step)
         self._number += 1
@@ -188,14 +201,14 @@ class WorkerPass(Iterator[Any]):
         position = self._position or self._begin()
         if not self._is_single:
             rows = next(self._steps)
-            self._position = self._after(position)
+            self._position = self._next(position)
             return rows
         if not operator.length_hint(self._rows):
             self._rows = iter(next(self._steps))
         row = next(self._rows)
         is_done = not operator.length_hint(self._rows)
         self._position = (
-            self._after(position) if is_done else replace(position, row=position.row + 1)
+            self._next(position) if is_done else replace(position, row=position.row + 1)
         )
         return row
 
@@ -232,18 +245,29 @@ class WorkerPass(Iterator[Any]):
         if position.row and not self._is_single:
             given = f"a state within batch {position.step}, and a dataset of whole batches"
             raise another_option("batch_size", given, "batch_size=None", "pass batch_size=None")
+        self._cursor.repeats.clear()
         self._start, self._position = position, None
         self._steps, self._rows = iter(()), iter(())
 
     def _begin(self) -> Position:
         # Only at the first batch: trainers ask for an iterator before they set the epoch.
         position = self._position = self.position
+        if not self._process.number:
+            # A DataLoader asks each worker for so many batches before it delivers one.
+            is_worker = self._process.iteration != -1
+            self._cursor.repeats.begin(position, is_worker * self._rank_plan.options.prefetch)
         self._cursor.begin(self._process)
         if position.step < self._num_steps:
             self._steps = self._open_steps(position, position.step % self._rank_plan.plan.workers)
         if position.row:
             self._rows = iter(next(self._steps)[position.row :])
         return position
+
+    def _next(self, position: Position) -> Position:
+        """The position after a step that this process has given, which is counted."""
+        if not self._process.number:
+            self._cursor.repeats.count()
+        return self._after(position)
 
     def _after(self, position: Position, num_steps: int | None = None) -> Position:
         """The position some steps after another one; by default, this process's next step."""

@@ -37,7 +37,7 @@ class Passes:
 
     def __init__(self, resolver: RankResolver, num_workers: int, *, is_lasting: bool) -> None:
         self.resolver = resolver
-        self.cursor = Cursor()
+        self.cursor = Cursor(resolver.asked.shuffle)
         self._num_workers = num_workers
         self._is_lasting = is_lasting
         # The plan's worker whose step the last pass began with. If a pass begins with another's,
@@ -102,6 +102,7 @@ class Passes:
         if shift != self._shift:
             self._forget()
             self._shift = shift
+        self.cursor.repeats.begin(start, self._num_workers * self.resolver.asked.prefetch)
         number = self.cursor.begin()
         self.cursor.restart()
         self.cursor.count(start, self.resolver.rank_plan.num_steps)
@@ -118,6 +119,7 @@ class Passes:
         last_step = start.step + part.num_steps - 1
         for step in range(start.step, last_step + 1):
             ids = next(dealt[step % workers])
+            self.cursor.repeats.count()
             if step == last_step:
                 # Now, because the loop may not ask for another batch after the last one.
                 self._keep(part)

@@ -7,8 +7,8 @@ from typing import Any
 
 from xloader.core.findings import Finding, problems_among, show_findings
 from xloader.device.torch_findings import find_torch
+from xloader.engine.machine_limits import read_cgroup_limits
 from xloader.jobs.environment import library_findings, machine_findings
-from xloader.jobs.environment.cgroup_limits import read_cgroup_limits
 from xloader.jobs.environment.tested_releases import installed_release
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from xloader.core.findings import Finding
 from xloader.core.nbytes import parse_nbytes, show_nbytes
 from xloader.core.options import LoaderOptions, usable_cores
-from xloader.jobs.environment.cgroup_limits import CgroupLimits
+from xloader.engine.machine_limits import CgroupLimits, memory_of
 
 _LEAST_SHM_NBYTES: Final = 1 << 30
 """Below this size, batches of a few DataLoader workers may not fit into shared memory."""
@@ -60,7 +60,7 @@ def find_memory(limits: CgroupLimits, meminfo: Path = Path("/proc/meminfo")) -> 
     meminfo : pathlib.Path
         Linux's file of the machine's memory; another one in tests.
     """
-    total, available = _memory_of(meminfo)
+    total, available = memory_of(meminfo)
     if total is None:
         return Finding("memory", "note", "the size is not known", "pass memory= to your loaders")
     found = show_nbytes(total)
@@ -79,20 +79,6 @@ def find_memory(limits: CgroupLimits, meminfo: Path = Path("/proc/meminfo")) -> 
         f'pass memory="{total // 4 >> 20}MiB" or less to your loaders',
         total,
     )
-
-
-def _memory_of(meminfo: Path) -> tuple[int | None, int | None]:
-    """Total and available bytes of memory."""
-    try:
-        lines = [line.split() for line in meminfo.read_text("utf-8").splitlines()]
-    except (OSError, ValueError):
-        lines = []
-    sizes = {line[0].rstrip(":"): int(line[1]) << 10 for line in lines if len(line) >= 2}
-    total = sizes.get("MemTotal")
-    names = getattr(os, "sysconf_names", {})
-    if total is None and "SC_PHYS_PAGES" in names and "SC_PAGE_SIZE" in names:
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return total, sizes.get("MemAvailable")
 
 
 def find_shared_memory(folder: Path = Path("/dev/shm")) -> Finding | None:

@@ -12,7 +12,7 @@ from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
 from xloader.loader.interleaved.composed_run import NUM_HELD, ComposedProgress
-from xloader.loader.reports.advice import show_speed
+from xloader.loader.reports.advice import show_speed, too_short
 from xloader.loader.reports.report import Report
 from xloader.planning.cost_figures import Figures, FigureTable
 from xloader.planning.explain import Explanation
@@ -193,7 +193,7 @@ class InterleavedReport(InterleavedFigures):
         Seconds in which the consumer waited for batches of the sets.
     bottleneck : str
         What limits the speed: ``"consumer"``, or the bottleneck of the set that was waited for
-        longest, such as ``"decode"``.
+        longest, such as ``"decode"``; ``"unclear"`` in an epoch of less than a second.
     advice : str
         The bottleneck in words, with the name of the set.
     """
@@ -355,6 +355,8 @@ def report_of(
 
 def _worst_wait(reports: Mapping[str, Report], seconds: float) -> dict[str, Any]:
     """The bottleneck of several sets, and advice on it."""
+    if seconds and (told := too_short(seconds)):
+        return {"bottleneck": "unclear", "advice": told}
     waits = {name: own.wait_seconds for name, own in reports.items()}
     if not waits or sum(waits.values()) < seconds / 10:
         return {"bottleneck": "consumer", "advice": "The training loop is slower than the loader."}

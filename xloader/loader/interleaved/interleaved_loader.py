@@ -50,6 +50,7 @@ from xloader.loader.loader import Loader
 from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.loader.ranks.rank_resolver import process_group
 from xloader.loader.reports.epoch_bar import NOTHING_YET, BarCounts, make_bar
+from xloader.loader.reports.explain_notes import memory_note
 from xloader.planning.explain import Explanation
 from xloader.planning.interleaving import Interleaving
 from xloader.recipe.recipe import Recipe
@@ -115,7 +116,7 @@ class InterleavedLoader:
         self._make_loader = make_loader
         self._hand_over = hand_over
         self._join = join
-        self._cursor = Cursor()
+        self._cursor = Cursor(options.shuffle)
         self._run: ComposedRun | None = None
         self._progress: ComposedProgress | None = None
         self._is_closed = False
@@ -287,7 +288,7 @@ class InterleavedLoader:
             shares=made.shares(self.sets),
             sets=sets,
             num_shared_reads=sum(own.num_shared_reads for own in sets.values()),
-            notes=(*notes, *self._rounding_note(told)),
+            notes=(*filter(None, [memory_note(self.options)]), *notes, *self._rounding_note(told)),
             **summed(sets),
         )
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from xloader.errors import StateError
 from xloader.loader.ranks.cursor import Position
-from xloader.loader.ranks.state import VERSION, another_option, sign, unusable_state
+from xloader.loader.ranks.state import VERSION, another_option, check_form, sign, unusable_state
 from xloader.planning.interleaving import Interleaving
 
 _KEYS: Final = ("version", "epoch", "step", "interleave", "sets", "check")
@@ -78,21 +78,7 @@ def read_parts(
             allowed="a value of state_dict() of a loader that xloader.interleave made",
             remedy="load it into the loader of that set",
         )
-    if state["version"] != VERSION:
-        raise unusable_state(
-            "it was saved by another version of xloader", f"version {state['version']!r}"
-        )
-    if sorted(map(str, state)) != sorted(_KEYS):
-        raise unusable_state("it does not have the keys of a state", sorted(map(str, state)))
-    for name in ("epoch", "step"):
-        if type(state[name]) is not int or state[name] < 0:
-            raise unusable_state(f"its {name} is not a whole number >= 0", repr(state[name]))
-    try:
-        is_whole = sign(state)["check"] == state["check"]
-    except (TypeError, ValueError):
-        is_whole = False
-    if not is_whole:
-        raise unusable_state("it was changed after it was saved", f"check {state['check']!r}")
+    check_form(state, _KEYS, ("epoch", "step"))
     _check_same(dict(state["interleave"]), _describe(interleaving, names))
     if state["step"] > interleaving.num_steps:
         raise unusable_state(

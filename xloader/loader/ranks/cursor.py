@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from xloader.core.messages import warn_caller
 from xloader.core.option_checks import is_whole
 from xloader.core.options import check_epoch
-from xloader.errors import OptionError
+from xloader.errors import OptionError, RepeatedEpochWarning
+
+_PEEKS = 2
+"""How often an epoch may be begun anew after its first batch alone: to look at a batch is usual."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,70 @@ class Position:
         return cls(check_epoch(epoch), int(step))
 
 
+class RepeatWatch:
+    """Warns once if a shuffled epoch begins anew, so that the same batches come again.
+
+    Parameters
+    ----------
+    is_shuffled : bool
+        Whether epochs are shuffled. There is no warning if they are not.
+    counts : sequence of int, optional
+        Four zeros, in memory that several processes share.
+    """
+
+    def __init__(self, is_shuffled: bool, counts: Any = None) -> None:
+        self._is_shuffled = is_shuffled
+        # The epoch of the last iteration, the batches that it gave, how often that epoch was left
+        # after one batch, and whether the warning was given.
+        self._counts = [0] * 4 if counts is None else counts
+
+    def clear(self) -> None:
+        """Forget the last iteration: where the next one begins was chosen on purpose."""
+        self._counts[1] = self._counts[2] = 0
+
+    def count(self) -> None:
+        """Note that the iteration gives a batch."""
+        self._counts[1] += 1
+
+    def begin(self, start: Position, lead: int = 0) -> None:
+        """Warn if the iteration that begins gives batches that the one before it has given.
+
+        Parameters
+        ----------
+        start : Position
+            Where it begins.
+        lead : int
+            Number of batches that are asked for before the training loop takes its first one.
+        """
+        if self._counts[0] != start.epoch:
+            self.clear()
+        num_taken = int(self._counts[1]) - lead
+        self._counts[0], self._counts[1] = start.epoch, 0
+        if not self._is_shuffled or num_taken < 1 or start != Position(start.epoch):
+            return
+        self._counts[2] += num_taken == 1
+        if self._counts[3] or (num_taken == 1 and self._counts[2] <= _PEEKS):
+            return
+        self._counts[3] = 1
+        warn_caller(
+            f"epoch {start.epoch} begins anew, and gives the same batches in the same order again: "
+            "call set_epoch(epoch) before each epoch for others; to go on where the loop left off, "
+            "call load_state_dict(loader.state_dict()), or resume(epoch, step) of a sampler or an "
+            "IterableDataset",
+            RepeatedEpochWarning,
+        )
+
+
 class Cursor:
     """The position in an epoch, and the position at which the next iteration starts.
 
     An iteration starts at the first step of the epoch. The exception is the iteration that follows
     `resume`: it starts at the position given there.
+
+    Parameters
+    ----------
+    is_shuffled : bool
+        Whether epochs are shuffled, so that one that begins anew is worth a warning.
 
     Attributes
     ----------
@@ -75,6 +138,8 @@ class Cursor:
         The position after the last batch that was counted. A state of the loader holds it.
     num_begun : int
         Number of iterations begun so far, which is also the number of the last one.
+    repeats : RepeatWatch
+        Warns if an epoch begins anew.
 
     Examples
     --------
@@ -87,7 +152,8 @@ class Cursor:
     (Position(epoch=4, step=3, row=0), Position(epoch=4, step=0, row=0))
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_shuffled: bool = False) -> None:
+        self.repeats = RepeatWatch(is_shuffled)
         self.position = Position(0)
         self.num_begun = 0
         self._is_resuming = False
@@ -116,6 +182,7 @@ class Cursor:
             If there is no such epoch.
         """
         epoch = check_epoch(epoch)
+        self.repeats.clear()
         if epoch != self.epoch:
             self.resume(Position(epoch))
 
@@ -127,6 +194,7 @@ class Cursor:
         position : Position
             The position.
         """
+        self.repeats.clear()
         self.position, self._is_resuming = position, True
 
     def load(self, position: Position, num_steps: int) -> None:

@@ -308,7 +308,8 @@ class RankPlan:
         """
         recipe, layouts, device = self.recipe, self.layouts, self.options.device
         advice = self._memory_advice
-        notes = self._empty_note, advice.note(expected), advice.one_region_note(expected)
+        told = advice.note(expected), advice.one_region_note(expected)
+        notes = self._empty_note, explain_notes.memory_note(self.options), *told
         noted = explain_notes.with_notes(
             expected, recipe, layouts, *notes, packed_fields=packed_fields
         )

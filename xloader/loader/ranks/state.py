@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from xloader.core.options import divisors_of
@@ -138,8 +138,11 @@ def read_state(state: object, rank_plan: RankPlan) -> Saved:
     MemoryBudgetError
         If the state's plan needs more memory than the loader has.
     """
-    checked = _check_shape(state, rank_plan.plan.to_dict())
+    checked = _check_shape(state)
     _check_samples(checked["samples"], describe_samples(rank_plan.recipe.planned))
+    # Only now: the plan of samples with other dimensions has another form.
+    if not _is_alike(_with_visits(checked["plan"]), rank_plan.plan.to_dict()):
+        raise unusable_state("its plan is not valid", repr(checked["plan"])[:500])
     try:
         plan = Plan.from_dict(checked["plan"])
     except (OptionError, TypeError, KeyError, ValueError) as error:
@@ -159,10 +162,39 @@ def read_state(state: object, rank_plan: RankPlan) -> Saved:
     return Saved(position, plan, checked["seed"])
 
 
-def _check_shape(state: object, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the version, keys, types of values and checksum of a state."""
+def _check_shape(state: object) -> dict[str, Any]:
+    """Check the form of a state and the types of its values, but for its plan."""
     if not isinstance(state, Mapping) or "version" not in state:
         raise _no_state(state)
+    check_form(state, _KEYS, ("epoch", "step", "row"))
+    is_well_formed = (
+        type(state["seed"]) is int
+        and type(state["drop_last"]) is bool
+        and isinstance(state["samples"], Mapping)
+        and all(type(part) is str for part in state["samples"].values())
+    )
+    if not is_well_formed:
+        raise unusable_state("its values are not of the right types", repr(dict(state))[:500])
+    return dict(state)
+
+
+def check_form(state: Mapping[Any, Any], keys: Sequence[str], counts: Sequence[str]) -> None:
+    """Check the version, the keys, the numbers and the checksum of a state of any loader.
+
+    Parameters
+    ----------
+    state : mapping
+        The state, which has a version.
+    keys : sequence of str
+        The keys that it must have.
+    counts : sequence of str
+        Those of its values that are whole numbers from 0 on.
+
+    Raises
+    ------
+    StateError
+        If it is of another version, or not as `sign` returned it.
+    """
     if state["version"] != VERSION:
         raise StateError(
             "the state was saved by another version of xloader",
@@ -170,23 +202,17 @@ def _check_shape(state: object, plan: Mapping[str, Any]) -> dict[str, Any]:
             allowed=VERSION,
             remedy="load it with the version of xloader that saved it, and finish the epoch there",
         )
-    if sorted(map(str, state)) != sorted(_KEYS):
+    if sorted(map(str, state)) != sorted(keys):
         raise unusable_state("it does not have the keys of a state", sorted(map(str, state)))
-    for name in ("epoch", "step", "row"):
+    for name in counts:
         if type(state[name]) is not int or state[name] < 0:
             raise unusable_state(f"its {name} is not a whole number >= 0", repr(state[name]))
-    is_well_formed = (
-        type(state["seed"]) is int
-        and type(state["drop_last"]) is bool
-        and isinstance(state["samples"], Mapping)
-        and all(type(part) is str for part in state["samples"].values())
-        and _is_alike(_with_visits(state["plan"]), plan)
-    )
-    if not is_well_formed:
-        raise unusable_state("its values are not of the right types", repr(dict(state))[:500])
-    if sign(state)["check"] != state["check"]:
+    try:
+        is_whole = sign(state)["check"] == state["check"]
+    except (TypeError, ValueError, RecursionError):
+        is_whole = False
+    if not is_whole:
         raise unusable_state("it was changed after it was saved", f"check {state['check']!r}")
-    return dict(state)
 
 
 def _no_state(given: object) -> StateError:
@@ -229,7 +255,10 @@ def _is_alike(found: object, example: object) -> bool:
 
 
 def _check_samples(found: Mapping[str, Any], own: Mapping[str, str]) -> None:
-    others = [name for name in own if found.get(name) != own[name]]
+    others = [name for name in {**own, **found} if found.get(name) != own.get(name)]
+    if {"labels", "windows"} <= set(others):
+        # They are the labels of the dimensions that have windows.
+        others.remove("labels")
     if others:
         raise StateError(
             f"the state belongs to other samples: their {', '.join(others)} differ",

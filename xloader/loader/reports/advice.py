@@ -2,6 +2,7 @@
 
 The rules, in the order in which they apply: bottleneck and condition, then the advice::
 
+    unclear                    the epoch is too short to tell, or nothing keeps the threads busy
     consumer                   how fast the loader could be
     fetch, many retries        the store fails
     fetch, decode              chunks are read several times: more memory
@@ -21,7 +22,7 @@ from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.errors import show_memory
-from xloader.loader.reports.bottleneck import EpochEffort
+from xloader.loader.reports.bottleneck import SHORT_SECONDS, EpochEffort
 
 _BUSY_CONSUMER = 0.1
 """Share of the epoch's time. A consumer that is busy for longer is mentioned beside the lock."""
@@ -64,6 +65,12 @@ def advise(effort: EpochEffort) -> str:
     stage = effort.bottleneck
     if not effort.seconds or not effort.delivered_nbytes:
         return "Nothing has been delivered yet."
+    if stage == "unclear":
+        return too_short(effort.seconds) or (
+            f"Hard to tell: {effort.awaited_threads:.1f} of {effort.num_threads} threads were at "
+            "work while the training loop waited. Measure a longer epoch, with nothing else on "
+            "these cores."
+        )
     if stage == "consumer":
         return _of_consumer(effort)
     tally = effort.tally
@@ -79,6 +86,19 @@ def advise(effort: EpochEffort) -> str:
     else:
         remedy = _REMEDIES[stage](effort)
     return f"{_cause(effort, stage)} {remedy}"
+
+
+def too_short(seconds: float) -> str:
+    """Say that an epoch is too short for advice; empty if it is not.
+
+    Examples
+    --------
+    >>> too_short(0.05), too_short(2.0)
+    ('Too short to tell: 0.05 s. An epoch of a second or more tells.', '')
+    """
+    if seconds >= SHORT_SECONDS:
+        return ""
+    return f"Too short to tell: {seconds:.2f} s. An epoch of a second or more tells."
 
 
 def helpful_processes(num_cores: int) -> int:

@@ -29,6 +29,13 @@ from xloader.planning.budget import Budget
 STAGES = ("fetch", "decode", "gather", "transform")
 """Stages of the work of the threads."""
 
+SHORT_SECONDS = 1.0
+"""In a shorter epoch, the start and whatever else the machine does weigh too much."""
+
+_IDLE_SHARE = 0.6
+"""Share of the threads. If fewer work while the consumer waits, it waits for something else than
+their work, and more cores would not help."""
+
 _PRIOR_SHARE = 0.1
 """Share of the epoch's time. So much waiting at full pace is added to the waiting measured."""
 
@@ -180,15 +187,19 @@ class EpochEffort:
 
     @property
     def bottleneck(self) -> str:
-        """``"consumer"``, ``"lock"``, or the stage that limits the speed of the epoch."""
+        """``"consumer"``, ``"lock"``, or the stage that limits the speed; else ``"unclear"``."""
+        if 0 < self.seconds < SHORT_SECONDS:
+            return "unclear"
         is_waited_for = self.seconds * (1 - self.wait_share) <= self.least_seconds
         if not self.seconds or self.wait_share < _LITTLE_WAITING or not is_waited_for:
             return "consumer"
-        if self.is_ahead and self._awaited_threads < _BUSY_SHARE * self.num_threads:
+        if self.is_ahead and self.awaited_threads < _BUSY_SHARE * self.num_threads:
             return "fetch"
-        if self.is_locked and self._awaited_threads >= _RIVALS:
+        if self.is_locked and self.awaited_threads >= _RIVALS:
             return "lock"
-        return self.busiest_stage
+        stage = self.busiest_stage
+        is_idle = self.awaited_threads < _IDLE_SHARE * self.num_threads
+        return "unclear" if is_idle and stage != "fetch" else stage
 
     @property
     def busiest_stage(self) -> str:
@@ -212,7 +223,7 @@ class EpochEffort:
         return sum(time.seconds for time in self.tally.work.values())
 
     @property
-    def _awaited_threads(self) -> float:
+    def awaited_threads(self) -> float:
         """Average number of threads at work while the consumer waited."""
         return self.tally.workers.awaited_seconds / max(self.tally.wait_seconds, 1e-9)
 

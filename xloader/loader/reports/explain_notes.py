@@ -11,6 +11,7 @@ from xloader.core.nbytes import show_nbytes
 from xloader.core.options import LoaderOptions, divisors_of, usable_cores
 from xloader.core.output_dtypes import OutputDtype, converted_dtype
 from xloader.engine.compiled_gather import gather_in_words
+from xloader.engine.machine_limits import usable_nbytes
 from xloader.loader.reports.advice import helpful_processes
 from xloader.planning.explain import Explanation
 from xloader.recipe.layout import FieldLayout
@@ -138,6 +139,23 @@ def pinning_in_words(processes: int, is_mapped: bool, refusal: str = "") -> str:
     if is_mapped:
         return "copied into pinned memory after the transforms"
     return f"from memory of this process{cause}" if refusal else ""
+
+
+def memory_note(options: LoaderOptions) -> str:
+    """Say that the memory asked for is more than there is; empty if it is not, or nobody knows.
+
+    Parameters
+    ----------
+    options : LoaderOptions
+        The options of the loader.
+    """
+    most = usable_nbytes()
+    if most is None or options.memory_nbytes <= most:
+        return ""
+    return (
+        f"memory={options.memory!r} is more than this process may use: the machine, or its control "
+        f"group, has {show_nbytes(most)}"
+    )
 
 
 def processes_note(recipe: Recipe, options: LoaderOptions) -> str:

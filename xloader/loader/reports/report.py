@@ -100,9 +100,11 @@ class Report(Figures):
         With ``device``, why the system refused to pin the memory of batches; empty if it did not.
     bottleneck : str
         What limits the speed: ``"consumer"``, ``"fetch"``, ``"decode"``, ``"gather"``,
-        ``"transform"`` or ``"lock"``. It is the consumer if that waits for less than a tenth of the
-        time, or is busy for longer than ``least_seconds``. It is Python's lock if two threads or
-        more wait for it for 30 % of their time at work, and cores are free.
+        ``"transform"`` or ``"lock"``; ``"unclear"`` if the epoch took less than a second, or less
+        than 60 % of the threads were at work while the consumer waited, for no known reason. It is
+        the consumer if that waits for less than a tenth of the time, or is busy for longer than
+        ``least_seconds``. It is Python's lock if two threads or more wait for it for 30 % of their
+        time at work, and cores are free.
     advice : str
         The bottleneck in words, and what would help.
     """
