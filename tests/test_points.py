@@ -563,6 +563,66 @@ def test_balance_counts_the_samples_that_are_selected() -> None:
     assert len(weights) == len(chosen)
 
 
+GLOBES = {
+    "from 0": np.arange(60) * 6.0,
+    "from -180": np.arange(60) * 6.0 - 180,
+    "float32": np.arange(60, dtype="f4") * 6,
+    "whole numbers": np.arange(0, 360, 6),
+    "to the west": np.arange(354.0, -1, -6),
+    "tenths": np.arange(3600) * 0.1,
+}
+
+
+def around_the_globe(labels: Any, **kwargs: Any) -> Samples:
+    """Windows along longitudes, whose values are their labels."""
+    ds = xr.Dataset({"lon_of": ("lon", np.asarray(labels, "f8"))}, {"lon": labels})
+    return ds.xloader.window(lon=1, **kwargs)
+
+
+@pytest.mark.parametrize("name", GLOBES)
+@pytest.mark.parametrize("tolerance", [None, 3.0, 7.0])
+def test_points_find_the_closest_longitude_of_a_circle(name: str, tolerance: Any) -> None:
+    places = np.array([359.6, -0.4, 365.0, 719.6, -120.0, 0.0, 354.0, 177.1, -180.0, 180.0, 540.0])
+    samples = around_the_globe(GLOBES[name], wrap="lon")
+    samples = samples.at_points({"lon": places}, method="nearest", tolerance=tolerance)
+    away = np.abs((samples[:].lon_of[:, 0] - places + 180) % 360 - 180)
+    assert away.max() <= (0.051 if name == "tenths" else 3.0)
+    assert away[0] <= 0.4 + 1e-9
+
+
+@pytest.mark.parametrize("name", GLOBES)
+def test_equal_longitudes_of_a_circle_are_found_without_a_method(name: str) -> None:
+    samples = around_the_globe(GLOBES[name], wrap="lon").at_points({"lon": [-6.0, 366.0, 714.0]})
+    assert np.allclose(samples[:].lon_of[:, 0] % 360, [354, 6, 354])
+    with pytest.raises(UnknownNameError, match="off the grid"):
+        around_the_globe(GLOBES[name], wrap="lon").at_points({"lon": [-6.03]})
+
+
+def test_windows_of_points_near_the_seam_go_on_at_the_other_end() -> None:
+    labels = GLOBES["from 0"]
+    ds = xr.Dataset({"lon_of": ("lon", labels)}, {"lon": labels})
+    samples = ds.xloader.window(lon=3, wrap="lon").at_points({"lon": [359.6]}, method="nearest")
+    assert samples[0][0].tolist() == [354, 0, 6]
+
+
+@pytest.mark.parametrize("labels", [np.arange(0, 90.0, 6), np.arange(60) * 1000.0])
+def test_a_part_of_the_globe_is_no_circle(labels: Any) -> None:
+    samples = around_the_globe(labels, wrap="lon")
+    with pytest.raises(UnknownNameError, match="off the grid"):
+        samples.at_points({"lon": [labels[-1] + 0.7 * labels[1]]}, method="nearest")
+
+
+@pytest.mark.parametrize("wests", [[-120.0], [-120.0, 359.6], [359.6, 12.0, -6.0]])
+def test_the_hint_to_turn_longitudes_comes_with_points_at_the_seam(wests: Any) -> None:
+    with pytest.raises(UnknownNameError, match=r"table\['lon'\] = table\['lon'\] % 360"):
+        around_the_globe(GLOBES["from 0"]).at_points({"lon": wests}, method="nearest")
+
+
+def test_points_at_the_seam_alone_need_wrap() -> None:
+    with pytest.raises(UnknownNameError, match=r"pass wrap='lon' to .window"):
+        around_the_globe(GLOBES["from 0"]).at_points({"lon": [359.6, 3.0]}, method="nearest")
+
+
 # Refusals
 
 

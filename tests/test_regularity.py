@@ -49,8 +49,8 @@ IRREGULAR: dict[str, tuple[Any, str]] = {
     "times that turn round": (
         DAYS[[0, 1, 2, 3, 0, 1, 2]],
         (
-            "1 of 6 are not 1 day (first after 2001-01-04), 1 go back: the labels are not in order of "
-            "time"
+            "1 of 6 are not 1 day (first after 2001-01-04), "
+            "1 go back: the labels are not in order of time"
         ),
     ),
     "a month left out": (

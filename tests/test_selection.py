@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xloader
-from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
+from xloader.errors import EmptySamplesError, LongitudeWarning, OptionError, UnknownNameError
 from xloader.recipe.selection import take
 from xloader.testing import write_store
 
@@ -206,3 +206,48 @@ def test_an_unlabelled_dimension_of_any_length_costs_nothing() -> None:
     assert taken == range(5, 10**15 - 5, 3)
     assert take("x", taken, slice(None, 2)) == range(5, 9, 3)
     assert take("x", taken, -1) == taken[-1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "units", "asked", "num_lost"),
+    [
+        (np.arange(60) * 6.0, "", slice(-10, 30), 1),
+        (np.arange(60) * 6.0, "degrees_east", slice(300, 400), 7),
+        (np.arange(60) * 6.0 - 180, "", slice(150, 200), 4),
+        (np.arange(354.0, -1, -6), "", slice(30, -10), 1),
+        (np.arange(100, 300, 6), "degrees_east", slice(-100, 150), 7),
+    ],
+    ids=["west", "east", "from -180", "falling", "a part of the globe"],
+)
+def test_a_slice_across_the_seam_warns(
+    labels: Any, units: str, asked: slice, num_lost: int
+) -> None:
+    ds = xr.Dataset(
+        {"t": ("lon", np.zeros(len(labels)))}, {"lon": ("lon", labels, {"units": units})}
+    )
+    with pytest.warns(LongitudeWarning, match=f" {num_lost} labels are left out") as caught:
+        kept = ds.xloader.sel(lon=asked)
+    assert caught[0].filename == __file__
+    expected = ds.sel(lon=asked)
+    assert kept.sizes["lon"] == expected.sizes["lon"]
+    begin = min(asked.start, asked.stop)
+    whole = ds.assign_coords(lon=(ds["lon"] - begin) % 360 + begin).sortby("lon")
+    whole = whole.sel(lon=slice(begin, max(asked.start, asked.stop)))
+    assert whole.sizes["lon"] == expected.sizes["lon"] + num_lost
+
+
+@pytest.mark.parametrize(
+    ("labels", "units", "asked"),
+    [
+        (np.arange(60) * 6.0, "", slice(0, 30)),
+        (np.arange(60) * 6.0, "", slice(None, 30)),
+        (np.arange(60) * 6.0, "", slice(-3, 400)),
+        (np.linspace(-87, 87, 30), "degrees_north", slice(-100, 100)),
+        (np.arange(0, 90.0, 6), "degrees_east", slice(-10, 30)),
+        (np.arange(300.0, 1000, 100), "hPa", slice(500, 2000)),
+    ],
+    ids=["within", "open", "all", "latitudes", "nothing there", "pressures"],
+)
+def test_other_slices_do_not(labels: Any, units: str, asked: slice) -> None:
+    ds = xr.Dataset({"t": ("x", np.zeros(len(labels)))}, {"x": ("x", labels, {"units": units})})
+    assert ds.xloader.sel(x=asked).sizes["x"] == ds.sel(x=asked).sizes["x"]

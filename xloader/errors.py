@@ -41,6 +41,7 @@ allowed, and what to do::
     |-- MixingWarning                       the shuffle is far from a full one
     |-- AmplificationWarning                chunks will be read more often than allowed
     |-- EmptyEpochWarning                   with drop_last, an epoch has no full batch
+    |-- LongitudeWarning                    a slice of longitudes ends at the seam of the labels
     |-- WorkersWarning                      a DataLoader is used differently than planned
     |-- RepeatedEpochWarning                a shuffled epoch begins anew, in the same order
     |-- NanWarning                          a batch holds NaN
@@ -427,6 +428,10 @@ class MixingWarning(XloaderWarning):
 
 class AmplificationWarning(XloaderWarning):
     """The memory budget is too small to keep to ``max_amplification``."""
+
+
+class LongitudeWarning(XloaderWarning):
+    """A slice of longitudes leaves out what lies at the other end of the labels."""
 
 
 class WorkersWarning(XloaderWarning):

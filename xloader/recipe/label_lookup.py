@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
 from xloader.recipe.recipe import Recipe
+from xloader.recipe.regularity import FULL_TURN, OPEN_SHARE
 from xloader.sources.label_spans import is_time_index, label_span
 
 _DROP = (
@@ -20,6 +21,9 @@ _DROP = (
     "that have no sample"
 )
 """Advice on points without a sample."""
+
+_ROUNDING = 1e-5
+"""The part of a step by which equal labels may differ on a circle, where one was turned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +70,13 @@ class LabelHits:
 
 
 def elements_at(
-    recipe: Recipe, dim: str, labels: pd.Series, method: Any, tolerance: Any
+    recipe: Recipe,
+    dim: str,
+    labels: pd.Series,
+    method: Any,
+    tolerance: Any,
+    *,
+    is_circle: bool = False,
 ) -> LabelHits:
     """The selected elements that labels name along a dimension.
 
@@ -83,6 +93,9 @@ def elements_at(
     tolerance : optional
         The greatest distance of the closest label, as for :meth:`xarray.Dataset.sel`. Without it,
         a label may lie beyond the first or the last one by half a step.
+    is_circle : bool
+        Whether windows wrap along the dimension. If its labels go once round a circle of 360
+        degrees, labels are then looked for on the circle: 359.6 lies 0.4 from 0.
 
     Returns
     -------
@@ -117,6 +130,11 @@ def elements_at(
     index = coords.indexes[dim][where]
     _check_index(dim, index, method)
     wanted = _as_labels_of(dim, index, labels, coords[dim].dtype)
+    size = len(index)
+    if is_circle and is_closed(index):
+        index, wanted = _unrolled(index, wanted)
+        if method is None:
+            method, tolerance = "nearest", _ROUNDING * abs(index[1] - index[0])
     try:
         found = index.get_indexer(wanted, method=method, tolerance=label_span(index, tolerance))
         elements = np.asarray(found, np.int64)
@@ -131,7 +149,9 @@ def elements_at(
             remedy='pass a tolerance for each dimension, such as {"lat": 0.5, "time": "1h"}',
         ) from error
     missed = wanted[elements < 0]
-    return LabelHits(dim, labels, elements, _known(index), _remedy(dim, index, missed, method))
+    # The first label stands at the end of a circle again.
+    places = np.where(elements < 0, -1, elements % size)
+    return LabelHits(dim, labels, places, _known(index), _remedy(dim, index, missed, method))
 
 
 def _plain(labels: pd.Series) -> pd.Series:
@@ -265,6 +285,23 @@ def _is_text(index: pd.Index) -> bool:
     return not isinstance(index, xr.CFTimeIndex) and index.dtype.kind not in "biufmM"
 
 
+def is_closed(index: pd.Index) -> bool:
+    """Whether labels go once round a circle of 360 degrees."""
+    if index.dtype.kind not in "iuf" or len(index) < 2:
+        return False
+    step = abs(float(index[-1]) - float(index[0])) / (len(index) - 1)
+    return abs(step * len(index) - FULL_TURN) <= OPEN_SHARE * FULL_TURN
+
+
+def _unrolled(index: pd.Index, wanted: pd.Index) -> tuple[pd.Index, pd.Index]:
+    """The labels of a circle with the first one at its end again, and others counted from it."""
+    index, first = index.astype(np.float64), float(index[0])
+    turn = FULL_TURN if index[-1] > first else -FULL_TURN
+    # The remainder has the sign of the turn.
+    turned = first + np.mod(wanted.to_numpy(np.float64) - first, turn)
+    return index.append(pd.Index([first + turn])), pd.Index(turned)
+
+
 def _is_beyond(index: pd.Index, wanted: pd.Index) -> NDArray[np.bool_]:
     """Whether labels lie beyond the first or the last one by more than half a step."""
     if len(index) < 2 or _is_text(index):
@@ -286,16 +323,18 @@ def _remedy(dim: str, index: pd.Index, missed: Any, method: Any) -> str:
     if index.dtype.kind in "iuf" and len(missed):
         low, high = float(index.min()), float(index.max())
         values = np.asarray(missed, np.float64)
-        is_off = (values < low) | (values > high)
-        east = np.mod(values, 360)
-        west = np.mod(values + 180, 360) - 180
+        east = np.mod(values, FULL_TURN)
+        west = np.mod(values + FULL_TURN / 2, FULL_TURN) - FULL_TURN / 2
         for turned, text in ((east, "% 360"), (west, "+ 180) % 360 - 180")):
-            if is_off.any() and ((turned >= low) & (turned <= high))[is_off].all():
+            is_other = np.abs(turned - values) > FULL_TURN / 2
+            if (is_other & (turned >= low) & (turned <= high)).any():
                 opened = "(" if text.startswith("+") else ""
                 return (
                     f"if {dim!r} is a longitude, count it as the grid does: "
                     f"table[{dim!r}] = {opened}table[{dim!r}] {text}; or {_DROP}"
                 )
+        if is_closed(index) and ((values < low) | (values > high)).any():
+            return f"pass wrap={dim!r} to .window(...), as its labels close a circle; or {_DROP}"
     if method is None and not _is_text(index):
         return f'pass method="nearest" to take the closest label; or {_DROP}'
     if method is None:

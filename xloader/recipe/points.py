@@ -191,7 +191,9 @@ def _look_up(
     elements = np.empty((len(next(iter(labels.values()))), len(windows.dims)), np.int64)
     is_matched = np.ones(len(elements), np.bool_)
     for axis, dim in enumerate(windows.dims):
-        found = elements_at(recipe, dim, labels[dim], methods[dim], tolerances[dim])
+        found = elements_at(
+            recipe, dim, labels[dim], methods[dim], tolerances[dim], is_circle=windows.wraps[axis]
+        )
         if rules.outside == "raise":
             found.require_all()
         elements[:, axis] = found.elements

@@ -11,10 +11,10 @@ from typing import Final
 from xloader.recipe.label_steps import find_steps
 from xloader.recipe.recipe import Recipe
 
-_FULL_TURN: Final = 360
+FULL_TURN: Final = 360
 """Degrees of a circle."""
 
-_TOLERANCE: Final = 0.01
+OPEN_SHARE: Final = 0.01
 """The part of a full turn by which labels may miss it."""
 
 
@@ -93,8 +93,8 @@ def open_circles(recipe: Recipe) -> dict[str, str]:
         if not str(coords[dim].attrs.get("units", "")).startswith("degree") or steps is None:
             continue
         turn = size * steps.span
-        if not abs(abs(turn) - _FULL_TURN) <= _TOLERANCE * _FULL_TURN:
-            found[dim] = f"{size:,} steps of {steps.text} degrees: {abs(turn):g} of {_FULL_TURN}"
+        if not abs(abs(turn) - FULL_TURN) <= OPEN_SHARE * FULL_TURN:
+            found[dim] = f"{size:,} steps of {steps.text} degrees: {abs(turn):g} of {FULL_TURN}"
     return found
 
 

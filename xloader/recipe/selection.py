@@ -6,6 +6,7 @@ one has kept.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +15,11 @@ import xarray as xr
 from pandas.errors import InvalidIndexError  # type: ignore[import-untyped]
 
 from xloader.core.axis import Axis, Ints, Selection
-from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
+from xloader.core.messages import warn_caller
+from xloader.errors import EmptySamplesError, LongitudeWarning, OptionError, UnknownNameError
+from xloader.recipe.label_lookup import is_closed
 from xloader.recipe.recipe import Kept, Recipe, find
+from xloader.recipe.regularity import FULL_TURN
 
 Several = range | tuple[int, ...]
 """Stored elements that are kept of a dimension."""
@@ -250,7 +254,31 @@ def _positions(
     assert not isinstance(kept, int)
     # The coordinate is already in memory as an index, so looking up its labels is cheap.
     where = slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else list(kept)
-    return _look_up(dim, coords.indexes[dim][where], label, method, tolerance)
+    index = coords.indexes[dim][where]
+    is_angle = str(coords[dim].attrs.get("units", "")).startswith("degree")
+    if isinstance(label, slice) and (is_angle or is_closed(index)):
+        _warn_of_seam(dim, index, label)
+    return _look_up(dim, index, label, method, tolerance)
+
+
+def _warn_of_seam(dim: str, index: Any, label: slice) -> None:
+    """Warn of a slice of longitudes that would go on at the other end of the labels."""
+    if not (isinstance(label.start, numbers.Real) and isinstance(label.stop, numbers.Real)):
+        return
+    begin, end = sorted((float(label.start), float(label.stop)))
+    labels = index.to_numpy(np.float64)
+    is_taken, is_turned = (
+        np.any([(begin <= own) & (own <= end) for own in (labels + by for by in turns)], axis=0)
+        for turns in ((0,), (-FULL_TURN, FULL_TURN))
+    )
+    if num_lost := np.count_nonzero(is_turned & ~is_taken):
+        warn_caller(
+            f"the slice of {dim!r} from {begin:g} to {end:g} reaches beyond its labels, and as in "
+            f"xarray it does not go on at their other end, so {num_lost:,} labels are left out. "
+            "To have them, count the labels from the begin of the slice, and open that Dataset: "
+            f"ds.assign_coords({dim}=(ds[{dim!r}] {-begin:+g}) % 360 {begin:+g}).sortby({dim!r})",
+            LongitudeWarning,
+        )
 
 
 def _look_up(
