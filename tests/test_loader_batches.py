@@ -264,7 +264,8 @@ def test_what_a_report_says(store: CountingStore) -> None:
         assert (report.num_retries, report.num_missing) == (0, 0)
         assert report.delivered_nbytes == 35 * (2 * 20 * 4 + 20 * 2) == 35 * sizes[0] // 4
         assert 0 <= report.wait_seconds <= report.seconds
-        assert report.bottleneck in ("consumer", "fetch", "decode", "gather", "transform", "lock")
+        named = ("consumer", "fetch", "decode", "gather", "transform", "lock", "unclear")
+        assert report.bottleneck in named
         for word in ("35 in 9 batches", f"{report.num_reads} requests", "delivered", "waited"):
             assert word in str(report)
             assert word in report._repr_html_()

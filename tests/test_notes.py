@@ -56,7 +56,7 @@ def test_more_memory_than_there_is_is_said_in_every_explanation(
 ) -> None:
     samples = opened().window(time=1)
     both = xloader.interleave({"a": (samples, 1.0), "b": (samples, 1.0)})
-    note = "memory='3GiB' is more than this process may use: the machine, or its control group, has"
+    note = "memory='3GiB' is more than this machine, or its control group, has: 3.0 GiB"
 
     def told(memory: str) -> list[tuple[str, ...]]:
         explained = [own.explain(memory=memory) for own in (samples, both)]
@@ -68,7 +68,7 @@ def test_more_memory_than_there_is_is_said_in_every_explanation(
     assert not any("memory" in text for notes in told("3GiB") for text in notes)
     monkeypatch.setattr(explain_notes, "usable_nbytes", lambda: (3 << 30) - 1)
     for notes in told("3GiB"):
-        assert f"{note} 3.0 GiB" in notes
+        assert note in notes
     monkeypatch.setattr(explain_notes, "usable_nbytes", lambda: None)
     assert not any("memory" in text for notes in told("900TB") for text in notes)
 

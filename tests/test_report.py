@@ -159,7 +159,7 @@ def test_what_is_too_short_or_too_idle_to_tell_is_no_advice() -> None:
     assert effort(busy(gather=12.0)).bottleneck == "gather"
     idle = effort(busy(gather=11.9))
     assert idle.bottleneck == "unclear"
-    assert advise(idle).startswith("Hard to tell: 1.2 of 2 threads were at work")
+    assert advise(idle).startswith("Hard to tell: 1.2 of 2 threads worked while")
     samples = xloader.open(dataset()).window(time=1)
     short = report_of(samples, least=1e9)
     assert "unclear. Too short to tell" in str(short)

@@ -67,9 +67,8 @@ def advise(effort: EpochEffort) -> str:
         return "Nothing has been delivered yet."
     if stage == "unclear":
         return too_short(effort.seconds) or (
-            f"Hard to tell: {effort.awaited_threads:.1f} of {effort.num_threads} threads were at "
-            "work while the training loop waited. Measure a longer epoch, with nothing else on "
-            "these cores."
+            f"Hard to tell: {effort.awaited_threads:.1f} of {effort.num_threads} threads worked "
+            "while the training loop waited. A longer epoch, on cores to itself, tells more."
         )
     if stage == "consumer":
         return _of_consumer(effort)

@@ -152,10 +152,8 @@ def memory_note(options: LoaderOptions) -> str:
     most = usable_nbytes()
     if most is None or options.memory_nbytes <= most:
         return ""
-    return (
-        f"memory={options.memory!r} is more than this process may use: the machine, or its control "
-        f"group, has {show_nbytes(most)}"
-    )
+    there = f"this machine, or its control group, has: {show_nbytes(most)}"
+    return f"memory={options.memory!r} is more than {there}"
 
 
 def processes_note(recipe: Recipe, options: LoaderOptions) -> str:
