@@ -20,7 +20,7 @@ NOTE = 'windows do not overlap: 121 samples; `stride={"time": 1}` gives 721'
 
 
 def opened() -> Samples:
-    return xloader.open(xr.Dataset({"t": (("time", "lat"), np.zeros((726, 9)))}))
+    return xloader.open(xr.Dataset({"t": (("time", "lat"), np.zeros((726, 9), "f4"))}))
 
 
 def test_windows_that_do_not_overlap_say_so() -> None:

@@ -106,7 +106,7 @@ def explain(
         explanation = _explain_known(recipe, order, chosen)
     else:
         explanation = _explain_cached(recipe, order, chosen, max(num_workers, 1))
-    return with_notes(explanation, recipe, make_layouts(recipe))
+    return with_notes(explanation, recipe, make_layouts(recipe), chosen.output_dtype)
 
 
 def compare_plans(
