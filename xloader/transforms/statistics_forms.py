@@ -166,7 +166,10 @@ def _check_variables(recipe: Recipe, stats: xr.Dataset) -> None:
     if OPTIONS not in stats.attrs:
         return
     held = {str(name) for name in stats.data_vars}
-    lacking = sorted(fields_without(recipe, held))
+    windowed = set(recipe.require_windows().dims)
+    without = map(recipe.variable, fields_without(recipe, held))
+    # Orography is noted, but not refused.
+    lacking = [x.name for x in without if windowed & set(x.dims) and not x.is_computed]
     if not held & set(recipe.variables):
         raise OptionError(
             "the statistics are of other variables than the samples",
@@ -251,7 +254,7 @@ def _check_data(recipe: Recipe, stats: xr.Dataset) -> None:
 
 
 def grids_of(recipe: Recipe) -> str:
-    """As JSON, the selected grid and the whole one: sizes and some labels, but not along windows."""
+    """As JSON, the selected grid and the whole one: by dimension its size and some labels."""
     return json.dumps([_grid_of(recipe), _grid_of(replace(recipe, selection=()))])
 
 
