@@ -345,4 +345,6 @@ def test_the_numbers_of_normalize_are_shown_and_the_fingerprint_stays() -> None:
     samples = mixed(t="f4", z="f4").xloader.window(time=1).inputs("t", "z")
     normal = samples.normalize({"t": (280.0, 15.5), "z": (xr.DataArray([1.0, 2, 3], dims="x"), 2)})
     assert "then         normalize(t (mean 280, std 15.5); z by x)" in repr(normal)
-    assert [step.describe() for step in normal.recipe.steps] == ["normalize(t, z; bf4bdff3c3ce67dc)"]
+    assert [step.describe() for step in normal.recipe.steps] == [
+        "normalize(t, z; bf4bdff3c3ce67dc)"
+    ]
