@@ -329,7 +329,7 @@ def test_what_is_said_and_compared() -> None:
     mean, std = STATISTICS["month and cell"](ds)
     opened = ds.xloader.window(time=2)
     samples = opened.normalize(mean, std)
-    assert "normalize(t by month, r by month; " in repr(samples)
+    assert "normalize(t by month, level, lat, lon; r by month, lat, lon)" in repr(samples)
     assert opened.normalize(mean, std).recipe == samples.recipe
     assert opened.normalize(mean + 1, std).recipe != samples.recipe
     assert opened.normalize(mean, std).recipe.fingerprint == samples.recipe.fingerprint

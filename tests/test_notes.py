@@ -20,7 +20,7 @@ NOTE = 'windows do not overlap: 121 samples; `stride={"time": 1}` gives 721'
 
 
 def opened() -> Samples:
-    return xloader.open(xr.Dataset({"t": (("time", "lat"), np.zeros((726, 9)))}))
+    return xloader.open(xr.Dataset({"t": (("time", "lat"), np.zeros((726, 9), "f4"))}))
 
 
 def test_windows_that_do_not_overlap_say_so() -> None:
@@ -254,3 +254,146 @@ def test_data_of_one_region_hide_their_mixing(
     assert any("mixing tells nothing here" in note for note in expected.notes) == is_noted
     if is_noted:
         assert expected.mixing == expected.full_mixing == 1
+
+
+def mixed(**dtypes: str) -> xr.Dataset:
+    """Some variables along time, and those called oro and lsm, which have none."""
+    shapes = {name: (3,) if name in ("oro", "lsm") else (40, 3) for name in dtypes}
+    return xr.Dataset(
+        {
+            name: (("time", "x")[-len(shape) :], np.ones(shape, dtypes[name]))
+            for name, shape in shapes.items()
+        },
+        {"time": xr.date_range("2000-01-01", periods=40)},
+    )
+
+
+def notes_of(samples: Samples, **options: Any) -> tuple[str, ...]:
+    """The notes of an explanation, which the repr shows as well."""
+    notes = samples.explain(**options).notes
+    assert options or all(note in repr(samples) for note in notes)
+    return notes
+
+
+SCALED = {"t": (280.0, 15.0)}
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "fields", "told"),
+    [
+        ({"t": "f4", "z": "f4"}, {}, "z"),
+        ({"t": "f4", "z": "f4"}, {"inputs": "tz", "targets": "t"}, "z of inputs"),
+        ({"t": "f4", "z": "f4"}, {"inputs": "t", "targets": "z"}, "z of targets"),
+        ({"t": "f4", "z": "f4"}, {"inputs": "tz", "targets": "z"}, "z of inputs and targets"),
+        ({"t": "f4", "oro": "f4"}, {"inputs": ("t", "oro")}, "oro of inputs"),
+        ({"t": "f4", "n": "i2"}, {"inputs": "tn"}, "n of inputs"),
+        ({"t": "i2", "n": "i2"}, {"inputs": "tn"}, "n of inputs"),
+        # Masks, classes and what is in no field need no statistics.
+        ({"t": "f4", "sea": "?", "ice": "i1"}, {"inputs": ("t", "sea", "ice")}, ""),
+        ({"t": "f4", "kind": "i8"}, {"inputs": "t", "targets": ("kind",)}, ""),
+        ({"t": "f4", "z": "f4"}, {"inputs": "t"}, ""),
+    ],
+)
+def test_what_normalize_leaves_out_is_said(
+    dtypes: dict[str, str], fields: dict[str, Any], told: str
+) -> None:
+    samples = mixed(**dtypes).xloader.window(time=1)
+    for name, variables in fields.items():
+        samples = samples.field(name, *variables)
+    expected = (f"normalize leaves {told} unchanged",) if told else ()
+    stats = xr.Dataset({"t_mean": 280.0, "t_std": 15.0})
+    for given in (SCALED, stats, {"t": {"mean": 280.0, "std": 15.0}}):
+        assert notes_of(samples.normalize(given)) == expected
+    assert notes_of(samples.normalize(mean={"t": 280.0}, std={"t": 15.0})) == expected
+    # Together, two calls leave out nothing.
+    rest = {name: (0.0, 1.0) for name in dtypes if name != "t"}
+    if told:
+        assert notes_of(samples.normalize(SCALED).normalize(rest)) == ()
+    assert notes_of(samples) == ()
+
+
+def test_forcings_and_shares_need_no_statistics() -> None:
+    ds = mixed(t="f4", lsm="f4", flags="f4")
+    ds["lsm"].attrs["units"], ds["flags"].attrs["flag_values"] = "(0 - 1)", [0, 1]
+    forced = ds.xloader.forcing("sin_day_of_year", double=lambda time: time.dt.day * 2)
+    samples = forced.window(time=1).inputs("t", "lsm", "flags", "sin_day_of_year", "double")
+    assert notes_of(samples.normalize(SCALED)) == ()
+    far = ds.assign_coords(x=[0.0, 40.0, 80.0]).rename(x="lat").xloader.forcing("latitude")
+    (note,) = notes_of(far.window(time=1).inputs("t", "latitude").normalize(SCALED))
+    assert note == "normalize leaves latitude of inputs unchanged"
+
+
+def test_what_is_done_twice_or_before_normalize_is_said() -> None:
+    samples = mixed(t="f4", z="f4").xloader.window(time=1).inputs("t", "z")
+    both = {"t": (280.0, 15.0), "z": (5.0, 2.0)}
+    early = "fillna comes before normalize: filled values of {} are normalised too"
+    assert notes_of(samples.normalize(both).normalize(SCALED)) == ("normalised twice: t",)
+    assert notes_of(samples.fillna(0.0).normalize(both)) == (early.format("t, z"),)
+    assert notes_of(samples.fillna({"z": 0.0}).normalize(both)) == (early.format("z"),)
+    assert notes_of(samples.normalize(SCALED).fillna(0.0).normalize({"z": (0.0, 1.0)})) == (
+        early.format("z"),
+    )
+    nothing = "the second fillna finds nothing to fill in {}"
+    assert notes_of(samples.fillna(0.0).fillna({"t": 1.0})) == (nothing.format("t"),)
+    assert notes_of(samples.fillna(0.0).fillna(1.0)) == (nothing.format("all variables"),)
+    # The right order, and a fillna for the rest.
+    assert notes_of(samples.normalize(both).fillna({"t": -1.0}).fillna(0.0)) == ()
+    assert notes_of(samples.normalize(both).fillna({"t": 0.0})) == ()
+
+
+@pytest.mark.parametrize(("pad", "is_said"), [(0.0, True), ("edge", False), (np.nan, False)])
+def test_numbers_beyond_borders_are_normalised_too(pad: Any, is_said: bool) -> None:
+    opened = mixed(t="f4").xloader.window(time=1, x=3, stride=1, pad={"x": pad})
+    samples = opened.inputs("t").normalize(SCALED)
+    told = "pad comes before normalize: the number beyond borders of t is normalised too"
+    assert (told in repr(samples)) == (told in samples.explain().notes) == is_said
+    assert "pad comes" not in repr(opened.inputs("t"))
+
+
+CONVERTS = 'output_dtype="float32" of the loader converts floats'
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "told"),
+    [
+        ({"t": "f4", "oro": "f8"}, "inputs is float64 because of oro"),
+        ({"t": "f4", "n": "i4"}, "inputs is float64 because of n"),
+        ({"t": "f8", "z": "f8"}, "inputs is float64"),
+        ({"t": "f4", "n": "i2"}, ""),
+        ({"n": "i4"}, ""),
+    ],
+)
+def test_what_makes_a_field_float64_is_said(dtypes: dict[str, str], told: str) -> None:
+    samples = mixed(**dtypes).xloader.window(time=1).inputs(*dtypes)
+    notes = (f"{told}: {CONVERTS}",) if told else ()
+    assert (samples.dtypes["inputs"] == np.float64) == bool(told)
+    assert notes_of(samples) == told_of(samples) == notes
+    assert notes_of(samples, order=range(4)) == notes
+    assert repr(samples).count("float64") == 2 * bool(told)
+    for options in ({}, {"order": range(4)}):
+        assert notes_of(samples, output_dtype="float32", **options) == ()
+    assert told_of(samples, output_dtype="float32") == ()
+
+
+def test_transforms_and_tables_may_make_float64() -> None:
+    counts = mixed(n="i4", t="f4").xloader.window(time=1).inputs("n").targets("t")
+    assert notes_of(counts.normalize({"n": (0.0, 2.0), "t": (0.0, 2.0)})) == (
+        f"inputs is float64: {CONVERTS}",
+    )
+    assert notes_of(counts.astype("float64")) == (
+        f"inputs is float64, targets is float64: {CONVERTS}",
+    )
+    doubles = mixed(t="f8").xloader.window(time=1)
+    assert notes_of(doubles.astype("float32")) == ()
+    points = mixed(t="f4").xloader.window(time=1)
+    points = points.at_points({"time": points.coords["time"].values[:2], "wave": [0.5, 1.5]})
+    assert notes_of(points) == (f"wave is float64: {CONVERTS}",)
+
+
+def test_the_numbers_of_normalize_are_shown_and_the_fingerprint_stays() -> None:
+    samples = mixed(t="f4", z="f4").xloader.window(time=1).inputs("t", "z")
+    normal = samples.normalize({"t": (280.0, 15.5), "z": (xr.DataArray([1.0, 2, 3], dims="x"), 2)})
+    assert "then         normalize(t (mean 280, std 15.5); z by x)" in repr(normal)
+    assert [step.describe() for step in normal.recipe.steps] == [
+        "normalize(t, z; bf4bdff3c3ce67dc)"
+    ]

@@ -294,20 +294,23 @@ def test_statistics_of_other_variables_are_refused() -> None:
     with pytest.raises(OptionError, match=r"lack variables that the samples use.*'q'"):
         more.inputs("t2m", "q").normalize(stats)
     chosen = more.inputs("t2m", "q").normalize(stats[["t2m"]])
-    assert "normalize(t2m; " in repr(chosen)
+    assert "normalize(t2m (mean 279.093, std 20.0822))" in repr(chosen)
     apart = {"mean": stats.sel(stat="mean"), "std": stats.sel(stat="std")}
     assert "t2m" in repr(more.inputs("t2m", "q").normalize(**apart))
-    # Masks and orography need no statistics, and those of more variables do no harm.
-    assert "oro" not in repr(more.inputs("t2m", "oro").normalize(stats[["t2m", "z"]]))
+    # Orography is noted and masks are not, and statistics of more variables do no harm.
+    told = repr(more.inputs("t2m", "oro").normalize(stats[["t2m", "z"]]))
+    assert "normalize leaves oro of inputs unchanged" in told
     opened = xloader.open(ds, variables=["t2m"]).window(time=3)
-    assert "normalize(t2m; " in repr(opened.normalize(stats))
+    assert "normalize(t2m (mean " in repr(opened.normalize(stats))
 
 
 def test_statistics_of_other_data_give_a_warning() -> None:
     ds = weather()
     stats = statistics(stacked(ds))
-    other = ds.isel(time=slice(30))
-    with pytest.warns(StatisticsWarning, match="made of other data.*xloader_fingerprint") as caught:
+    # Other times of the same grid, in the same units, are what statistics are for.
+    stacked(ds.isel(time=slice(30))).normalize(stats)
+    other = ds.isel(time=slice(30)).assign(t2m=ds.t2m[:30].assign_attrs(units="degC"))
+    with pytest.warns(StatisticsWarning, match="t2m was in 'K', and is in 'degC'") as caught:
         stacked(other).normalize(stats)
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -315,9 +318,9 @@ def test_statistics_of_other_data_give_a_warning() -> None:
     origin = {"xloader_origin_fingerprint": stats.attrs["xloader_fingerprint"]}
     stacked(other.assign_attrs(origin)).normalize(stats)
     with pytest.warns(StatisticsWarning):
-        stacked(other.drop_attrs()).normalize(stats.sel(stat="mean"), stats.sel(stat="std"))
+        stacked(other).normalize(stats.sel(stat="mean"), stats.sel(stat="std"))
     stats.attrs.pop("xloader_fingerprint")
-    stacked(other.drop_attrs()).normalize(stats)
+    stacked(other).normalize(stats)
 
 
 def test_added_variables_do_not_make_it_other_data() -> None:

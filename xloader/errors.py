@@ -471,7 +471,7 @@ class PinningWarning(XloaderWarning):
 
 
 class StatisticsWarning(XloaderWarning):
-    """Statistics were made of other data than samples, or lie at the path of a job already."""
+    """Statistics are in other units or of another grid, or lie at the path of a job already."""
 
 
 class ClusterWarning(XloaderWarning):

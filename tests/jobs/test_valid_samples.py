@@ -193,6 +193,8 @@ def test_dropna_is_select_of_is_valid() -> None:
     kept = samples.dropna("inputs", at_least=0.9)
     assert kept == samples.select(samples.is_valid("inputs", at_least=0.9))
     assert "kept by is_valid('inputs', at_least=0.9)" in repr(kept)
+    later = samples.dropna(at_least=0.0).field("later", "sst")
+    assert "kept by is_valid('inputs', 'targets', at_least=0)" in repr(later)
     assert 0 < len(kept) < len(samples)
     with pytest.raises(EmptySamplesError, match="at_least"):
         samples.dropna()

@@ -11,7 +11,9 @@ from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import dropped_windows, irregular_note, irregular_steps
 from xloader.recipe.window_notes import points_notes, window_notes
+from xloader.transforms.normalize import in_words
 from xloader.transforms.outputs import make_outputs
+from xloader.transforms.step_notes import step_notes
 
 Rows = list[tuple[str, str]]
 
@@ -57,7 +59,7 @@ def sample_facts(recipe: Recipe) -> SampleFacts:
         return SampleFacts(data, [], [], [])
     fields, layouts = _field_rows(recipe)
     fields += [("note", note) for note in points_notes(recipe)]
-    steps = [("then", step.describe()) for step in recipe.steps]
+    steps = [("then", in_words(step)) for step in recipe.steps]
     return SampleFacts(data, _window_rows(recipe), fields, steps, layouts)
 
 
@@ -121,6 +123,7 @@ def _field_rows(recipe: Recipe) -> tuple[Rows, tuple[FieldLayout, ...]]:
             f"{dim}: {size}" for dim, size in zip(output.dims, output.shape, strict=True)
         )
         rows.append((output.name, f"({dims}) {output.dtype}"))
+    rows += [("note", note) for note in step_notes(recipe, outputs)]
     return rows, layouts
 
 

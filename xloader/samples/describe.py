@@ -6,6 +6,7 @@ from xloader.core.count_text import show_count
 from xloader.display.sample_cards import sample_facts, sample_parts
 from xloader.html.cards import Card
 from xloader.recipe.recipe import Recipe
+from xloader.transforms.normalize import in_words
 
 
 def as_text(recipe: Recipe) -> str:
@@ -24,7 +25,7 @@ def as_html(recipe: Recipe) -> str:
 def last_verb(recipe: Recipe) -> str:
     """Name of the last step that a recipe records, for error messages."""
     if recipe.steps:
-        return recipe.steps[-1].describe()
+        return in_words(recipe.steps[-1])
     if recipe.fields:
         return f"the field {recipe.fields[-1].name!r}"
     return "window" if recipe.windows else "open"

@@ -106,7 +106,8 @@ def explain(
         explanation = _explain_known(recipe, order, chosen)
     else:
         explanation = _explain_cached(recipe, order, chosen, max(num_workers, 1))
-    return with_notes(explanation, recipe, make_layouts(recipe), memory_note(chosen))
+    layouts, output_dtype = make_layouts(recipe), chosen.output_dtype
+    return with_notes(explanation, recipe, layouts, output_dtype, memory_note(chosen))
 
 
 def compare_plans(

@@ -36,7 +36,7 @@ from xloader.recipe.names import SAMPLE
 from xloader.recipe.recipe import Recipe, find
 from xloader.samples.samples import Samples
 from xloader.transforms.outputs import make_outputs
-from xloader.transforms.statistics_forms import FINGERPRINT, OPTIONS
+from xloader.transforms.statistics_forms import FINGERPRINT, GRID, OPTIONS, grids_of
 
 _VERSION: Final = 1
 
@@ -336,7 +336,7 @@ class RunningStats:
 
     def _take_names(self, recipe: Recipe) -> None:
         """Learn the fields of samples, their variables and channels."""
-        self._attrs = {FINGERPRINT: recipe.source.fingerprint}
+        self._attrs = {FINGERPRINT: recipe.source.fingerprint, GRID: grids_of(recipe)}
         outputs = make_outputs(recipe, make_layouts(recipe))
         self._shapes = {output.name: output.shape for output in outputs}
         self._series = series_of(recipe)

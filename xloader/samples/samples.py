@@ -553,9 +553,9 @@ class Samples(RecordedMethods):
     def normalize(self, stats: Any = None, std: Any = None, *, mean: Any = None) -> Self:
         """Subtract a mean and divide by a standard deviation, variable by variable.
 
-        Variables without statistics stay as they are. Integer fields become float32, or float64
-        where the integers have 32 bits or more. Fields are normalised before :meth:`map` and
-        recorded methods run.
+        Variables without statistics stay as they are, and ``print(samples)`` names them. Integer
+        fields become float32, or float64 where the integers have 32 bits or more. Fields are
+        normalised before :meth:`map` and recorded methods run.
 
         Parameters
         ----------
@@ -589,7 +589,7 @@ class Samples(RecordedMethods):
         Warns
         -----
         StatisticsWarning
-            If a Dataset that xloader has made is of other data.
+            If a Dataset that xloader has made is of data in other units or on another grid.
 
         Examples
         --------

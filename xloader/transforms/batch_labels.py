@@ -21,6 +21,7 @@ from xloader.recipe.names import SAMPLE
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.apply_steps import finish_frame
 from xloader.transforms.batch_datasets import to_frame
+from xloader.transforms.normalize import in_words
 from xloader.transforms.rng import NO_EPOCH, Chance
 
 _REMEDY = "call samples.to_xarray(batch.ids), which reads the samples and runs the transforms"
@@ -123,7 +124,7 @@ def blank_batch(recipe: Recipe, ids: Ints, chance: Chance = NO_EPOCH) -> xr.Data
         raise OptionError(
             "a transform makes labels from values, and this batch no longer has the values from "
             "before it",
-            given=", ".join(step.describe() for step in recipe.steps),
+            given=", ".join(map(in_words, recipe.steps)),
             allowed="labels that follow from the labels of the samples",
             remedy=_REMEDY,
         )

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.errors import OptionError
 from xloader.recipe.layout import FieldLayout, FieldPart
-from xloader.recipe.recipe import Recipe, find
+from xloader.recipe.recipe import Recipe, Transform, find
 from xloader.transforms.number_table import Key, Rows, Table, rows_of
 from xloader.transforms.statistics_forms import FORMS, mean_and_std
 from xloader.transforms.statistics_tables import make_table
@@ -256,6 +256,19 @@ def _change(values: NDArray[Any], mean: NDArray[Any], std: NDArray[Any]) -> None
 def _by_clocks(mean: Table, std: Table) -> str:
     clocks = dict.fromkeys(clock for table in (mean, std) for _, clock in table.clocks)
     return f" by {' and '.join(clocks)}" if clocks else ""
+
+
+def in_words(step: Transform) -> str:
+    """A transform in one line for readers: with means and deviations in place of a hash."""
+    if not isinstance(step, Normalize):
+        return step.describe()
+    told = []
+    for name, _, *tables in step.tables:
+        places = {dict(own.clocks).get(dim, dim): None for own in tables for dim in own.dims}
+        mean, std = (own.values for own in tables)
+        numbers = f"by {', '.join(places)}" if places else f"(mean {mean:g}, std {std:g})"
+        told.append(f"{name} {numbers}")
+    return f"normalize({'; '.join(told)})"
 
 
 def make_normalize(recipe: Recipe, stats: Any, mean: Any, std: Any) -> Normalize:

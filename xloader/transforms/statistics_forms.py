@@ -1,23 +1,29 @@
 """The forms in which users give means and standard deviations, and whose they are.
 
 A Dataset that xloader has made says in its attributes which data and which variables it is of.
-Statistics of other variables are refused, and those of other data give a warning.
+Statistics of other variables are refused. Those of other data give a warning if units or the grid
+differ: statistics of the training years are right for other years.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import product
 from typing import Any, Final
 
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import xarray as xr
 
 from xloader.core.messages import warn_caller
 from xloader.errors import OptionError, StatisticsWarning
 from xloader.recipe.recipe import Recipe
-from xloader.sources.base import Source
-from xloader.sources.combined.mixed_source import MixedSource
+from xloader.sources.base import Variable
+from xloader.sources.combined.label_match import are_same_labels
 
 FINGERPRINT: Final = "xloader_fingerprint"
 """Attribute of statistics: the fingerprint of the source that they were made of."""
@@ -25,11 +31,17 @@ FINGERPRINT: Final = "xloader_fingerprint"
 ORIGIN_FINGERPRINT: Final = "xloader_origin_fingerprint"
 """Attribute of a store that xloader has written: the fingerprint of the source of its values."""
 
+GRID: Final = "xloader_grid"
+"""Attribute of statistics: the grids of what they were made of, from `grids_of`."""
+
 CLOCK_DIM: Final = "xloader_clock_dim"
 """Attribute of statistics by month and so on: the dimension of the times."""
 
 OPTIONS: Final = "xloader_stats"
 """Attribute of statistics: their options, as JSON. With "variables", what they were made of."""
+
+_SHARES: Final = ("1", "(0 - 1)", "0-1", "fraction", "dimensionless")
+"""Units of masks, shares and cosines, which need no statistics."""
 
 FORMS: Final = (
     "{variable: (mean, std)}, {variable: {'mean': ..., 'std': ...}}, a Dataset with a dimension "
@@ -154,7 +166,10 @@ def _check_variables(recipe: Recipe, stats: xr.Dataset) -> None:
     if OPTIONS not in stats.attrs:
         return
     held = {str(name) for name in stats.data_vars}
-    lacking = sorted(_variables_in_use(recipe) - held)
+    windowed = set(recipe.require_windows().dims)
+    without = map(recipe.variable, fields_without(recipe, held))
+    # Orography is noted, but not refused.
+    lacking = [x.name for x in without if windowed & set(x.dims) and not x.is_computed]
     if not held & set(recipe.variables):
         raise OptionError(
             "the statistics are of other variables than the samples",
@@ -175,16 +190,30 @@ def _check_variables(recipe: Recipe, stats: xr.Dataset) -> None:
         )
 
 
-def _variables_in_use(recipe: Recipe) -> set[str]:
-    """The stored variables along windows that fields take. Masks and orography are no part."""
-    windowed = set(recipe.require_windows().dims)
-    names = {name for field in recipe.gathered_fields for name in field.variables}
-    own = {name: recipe.variable(name) for name in names}
-    return {
-        name
-        for name, variable in own.items()
-        if not variable.is_computed and windowed & set(variable.dims)
-    }
+def fields_without(recipe: Recipe, held: Collection[str]) -> dict[str, list[str]]:
+    """The variables that should have statistics and are not held, with their fields."""
+    found: dict[str, list[str]] = {}
+    for field in recipe.gathered_fields:
+        own = [recipe.variable(name) for name in field.variables]
+        is_float = any(one.dtype.kind == "f" or one.name in held for one in own)
+        for one in own:
+            if one.name not in held and _has_scale(recipe, one, is_float):
+                found.setdefault(one.name, []).append(field.name)
+    return found
+
+
+def _has_scale(recipe: Recipe, variable: Variable, is_float: bool) -> bool:
+    """Whether a variable should have statistics: classes, flags, masks and cosines should not."""
+    units = variable.attrs.get("units")
+    if any(key.startswith("flag_") for key in variable.attrs):
+        return False
+    if variable.dtype.kind != "f":
+        # Integers in a field of their own are classes, and those of a byte beside floats masks.
+        return is_float and variable.dtype.itemsize > 1
+    if variable.is_computed:
+        return units not in (None, *_SHARES)
+    is_static = not set(variable.dims) & set(recipe.require_windows().dims)
+    return not is_static or units not in _SHARES
 
 
 def _made_of(stats: xr.Dataset) -> set[str] | None:
@@ -197,25 +226,54 @@ def _made_of(stats: xr.Dataset) -> set[str] | None:
 
 
 def _check_data(recipe: Recipe, stats: xr.Dataset) -> None:
-    """Warn if statistics were made of other data than the samples."""
-    made_of = stats.attrs.get(FINGERPRINT)
-    if made_of is None or made_of in _fingerprints(recipe.source):
-        return
-    warn_caller(
-        "the statistics were made of other data than these samples, or of the same data opened in "
-        f"another way: their fingerprint is {str(made_of)[:8]}, and that of {recipe.source.name} "
-        f"is {recipe.source.fingerprint[:8]}. Make them of these samples, with samples.stats(); "
-        f"if they are right as they are, remove the attribute: stats.attrs.pop({FINGERPRINT!r})",
-        StatisticsWarning,
-    )
-
-
-def _fingerprints(source: Source) -> set[str]:
-    """The fingerprints of a source, of those that it is made of, and of what it is a copy of."""
-    found = {source.fingerprint}
+    """Warn if statistics were made of data in other units, or on another grid, than the samples."""
     # Without indexes, so that no labels are read for it.
-    origin = source.coordinates(is_indexed=False).attrs.get(ORIGIN_FINGERPRINT)
-    found |= {str(origin)} if origin else set()
-    if isinstance(source, MixedSource):
-        found |= {part.fingerprint for part in source.parts}
+    origin = recipe.source.coordinates(is_indexed=False).attrs.get(ORIGIN_FINGERPRINT)
+    if stats.attrs.get(FINGERPRINT) in (None, origin):
+        return
+    told, along = [], dict[str, None]()
+    for name in (name for name in recipe.variables if name in stats.data_vars):
+        units = [str(one.attrs.get("units", "")) for one in (stats[name], recipe.variable(name))]
+        # Some write m s**-1, others m s-1 or m s^-1.
+        if all(units) and len({re.sub(r"[\s*^]", "", text) for text in units}) > 1:
+            told.append(f"{name} was in {units[0]!r}, and is in {units[1]!r}")
+        # Labels of dimensions that the statistics have are looked up.
+        along |= {dim: None for dim in recipe.dims_of(name) if dim not in stats[name].dims}
+    grids = json.loads(stats.attrs.get(GRID, "[]")), json.loads(grids_of(recipe))
+    for dim in along:
+        pairs = [(a[dim], b[dim]) for a, b in product(*grids) if dim in a and dim in b]
+        if pairs and not any(_is_same(*pair) for pair in pairs):
+            told.append(f"the grid along {dim} was another one")
+    if told:
+        warn_caller(
+            f"the statistics were made of other data than these samples: {'; '.join(told)}. Make "
+            "them of samples like these, with samples.stats(); if they are right as they are, "
+            f"remove the attribute: stats.attrs.pop({FINGERPRINT!r})",
+            StatisticsWarning,
+        )
+
+
+def grids_of(recipe: Recipe) -> str:
+    """As JSON, the selected grid and the whole one: by dimension its size and some labels."""
+    return json.dumps([_grid_of(recipe), _grid_of(replace(recipe, selection=()))])
+
+
+def _grid_of(recipe: Recipe) -> dict[str, list[float]]:
+    windowed = () if recipe.windows is None else recipe.windows.dims
+    coords = recipe.source.coordinates(is_indexed=False).coords
+    found: dict[str, list[float]] = {}
+    for dim, size in recipe.dim_sizes.items():
+        if dim not in windowed and (dim not in coords or coords[dim].dtype.kind in "iuf"):
+            found[dim] = [size]
+            if dim in coords:
+                # Ascending, as north comes first in some files and last in others.
+                labels = np.sort(coords[dim].values[np.asarray(recipe.kept_of(dim))])
+                found[dim] += labels[:: size // 8 + 1].tolist()
     return found
+
+
+def _is_same(grid: list[float], other: list[float]) -> bool:
+    """Whether two dimensions have one size, and the same labels if both have some."""
+    labels, others = pd.Index(grid[1:]), pd.Index(other[1:])
+    is_alike = not (len(labels) and len(others)) or are_same_labels(labels, others)
+    return grid[0] == other[0] and is_alike

@@ -14,7 +14,7 @@ from xloader.jobs.statistics.stats_options import StatsOptions
 from xloader.jobs.statistics.stats_sweep import VariableJob
 from xloader.jobs.statistics.stats_template import StatsTemplate, VariableForm
 from xloader.recipe.recipe import Recipe
-from xloader.transforms.statistics_forms import CLOCK_DIM, FINGERPRINT, OPTIONS
+from xloader.transforms.statistics_forms import CLOCK_DIM, FINGERPRINT, GRID, OPTIONS, grids_of
 
 
 def form_of(job: VariableJob) -> VariableForm:
@@ -42,7 +42,8 @@ def template_of(
     """The form of a result, with its coordinates."""
     _check_names(recipe, options, forms)
     named = {**json.loads(options.to_json()), "variables": [own.name for own in forms]}
-    attrs = {FINGERPRINT: recipe.source.fingerprint, OPTIONS: json.dumps(named)}
+    attrs = {FINGERPRINT: recipe.source.fingerprint, GRID: grids_of(recipe)}
+    attrs[OPTIONS] = json.dumps(named)
     if options.by:
         attrs[CLOCK_DIM] = options.time_dim
     digest = options.weights.digest if options.weights is not None else ""

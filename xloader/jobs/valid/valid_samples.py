@@ -56,7 +56,10 @@ def find_valid(
     argument = None if mask is None else MaskArgument(own, mask)
     if argument is not None:
         _require_use(own, layouts, argument)
-    told = [*map(repr, fields), f"at_least={share:g}"]
+    # Fields that are added later were not checked, so those that were have their names told.
+    named = [field.name for field in recipe.fields]
+    names = fields or (named and [*named, *(column.name for column in recipe.label_columns)])
+    told = [*map(repr, names), f"at_least={share:g}"]
     if argument is not None:
         told.append(f"mask={mask!r}" if isinstance(mask, str) else "mask=...")
     check = f"is_valid({', '.join(told)})"

@@ -310,12 +310,13 @@ class RankPlan:
         advice = self._memory_advice
         told = advice.note(expected), advice.one_region_note(expected)
         notes = self._empty_note, explain_notes.memory_note(self.options), *told
+        output_dtype = self.options.output_dtype
         noted = explain_notes.with_notes(
-            expected, recipe, layouts, *notes, packed_fields=packed_fields
+            expected, recipe, layouts, output_dtype, *notes, packed_fields=packed_fields
         )
         # On the processor itself nothing crosses.
         if device is not None and (packed_fields or str(device) != "cpu"):
-            outputs, output_dtype = make_outputs(recipe, layouts), self.options.output_dtype
+            outputs = make_outputs(recipe, layouts)
             transfer = explain_notes.transfer_in_words(
                 device, outputs, packed_fields, self.batch_size, output_dtype
             )

@@ -18,8 +18,9 @@ from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import irregular_steps
 from xloader.recipe.window_notes import gap_note, points_notes, window_notes
-from xloader.transforms.outputs import Output
+from xloader.transforms.outputs import Output, make_outputs
 from xloader.transforms.packed_fields import PackedField, stored_layouts
+from xloader.transforms.step_notes import step_notes
 from xloader.transforms.steps import Map
 
 
@@ -27,6 +28,7 @@ def with_notes(
     expected: Explanation,
     recipe: Recipe,
     layouts: tuple[FieldLayout, ...],
+    output_dtype: OutputDtype | None,
     *more: str,
     packed_fields: Sequence[PackedField] = (),
 ) -> Explanation:
@@ -42,6 +44,8 @@ def with_notes(
         The samples, with windows.
     layouts : tuple of FieldLayout
         The layouts of its fields.
+    output_dtype : {"float32", "float16", "bfloat16"} or None
+        Dtype in which floating fields are delivered.
     *more : str
         Further notes; empty ones are left out.
     packed_fields : sequence of PackedField
@@ -54,7 +58,8 @@ def with_notes(
     """
     checks = recipe.subset.notes if recipe.subset is not None else ()
     own = gap_note(recipe), *window_notes(recipe), *points_notes(recipe)
-    every = (*more, *recipe.source.notes, *checks, *own)
+    outputs = () if output_dtype else make_outputs(recipe, layouts)
+    every = (*more, *recipe.source.notes, *checks, *own, *step_notes(recipe, outputs))
     notes = tuple(note for note in every if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
