@@ -204,14 +204,14 @@ def fields_without(recipe: Recipe, held: Collection[str]) -> dict[str, list[str]
 
 def _has_scale(recipe: Recipe, variable: Variable, is_float: bool) -> bool:
     """Whether a variable should have statistics: classes, flags, masks and cosines should not."""
-    units = variable.attrs.get("units")
+    units = str(variable.attrs.get("units", ""))
     if any(key.startswith("flag_") for key in variable.attrs):
         return False
     if variable.dtype.kind != "f":
         # Integers in a field of their own are classes, and those of a byte beside floats masks.
         return is_float and variable.dtype.itemsize > 1
     if variable.is_computed:
-        return units not in (None, *_SHARES)
+        return units not in ("", *_SHARES)
     is_static = not set(variable.dims) & set(recipe.require_windows().dims)
     return not is_static or units not in _SHARES
 
@@ -274,6 +274,6 @@ def _grid_of(recipe: Recipe) -> dict[str, list[float]]:
 
 def _is_same(grid: list[float], other: list[float]) -> bool:
     """Whether two dimensions have one size, and the same labels if both have some."""
-    labels, others = pd.Index(grid[1:]), pd.Index(other[1:])
-    is_alike = not (len(labels) and len(others)) or are_same_labels(labels, others)
-    return grid[0] == other[0] and is_alike
+    if grid[0] != other[0] or 1 in (len(grid), len(other)):
+        return grid[0] == other[0]
+    return are_same_labels(pd.Index(grid[1:]), pd.Index(other[1:]))
