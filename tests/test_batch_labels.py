@@ -17,7 +17,7 @@ import xarray as xr
 
 import xloader
 from xloader import Batch, Samples
-from xloader.errors import OptionError, SkippedWarning
+from xloader.errors import OptionError, SkippedWarning, StackError
 from xloader.loader.batches.batch_origin import as_numpy
 from xloader.testing import CountingStore, FaultyStore, garble, write_store
 
@@ -113,6 +113,95 @@ def test_batches_that_are_read_without_a_plan(kind: str) -> None:
     last = len(samples) - 1
     for key in ([last, 0], slice(0, 2), np.array([0, last, 0]), np.arange(last + 1) == last):
         check(samples[key], samples)
+        # No loader is needed, so the card names none.
+        assert "of the loader" not in samples[key]._repr_html_()
+
+
+CLASHES: dict[str, tuple[str, Callable[[xr.Dataset], Samples]]] = {
+    "a variable like the ids": (
+        "sample",
+        lambda ds: ds.rename(t2m="sample").xloader.window(time=2),
+    ),
+    "a windowed dimension like the ids": (
+        "sample",
+        lambda ds: ds.rename(time="sample").xloader.window(sample=2),
+    ),
+    "a variable like labels of windows": (
+        "time_label",
+        lambda ds: ds.rename(t2m="time_label").xloader.window(time=2),
+    ),
+    "a dimension like labels of windows": (
+        "time_label",
+        lambda ds: ds.rename(lat="time_label").xloader.window(time=2),
+    ),
+    "a field like labels of a lead": (
+        "two_time_label",
+        lambda ds: (
+            ds.xloader.window(time=3)
+            .field("one", "t2m", time=0)
+            .field("two", "t2m", time=2)
+            .field("two_time_label", "z")
+        ),
+    ),
+    "a dimension like one in which fields differ": (
+        "two_time",
+        lambda ds: (
+            ds.rename(lon="two_time")
+            .xloader.window(time=3)
+            .field("one", "t2m", time=slice(0, 2))
+            .field("two", "t2m")
+        ),
+    ),
+}
+"""A name that a labelled batch adds, and samples in which something else has it."""
+
+
+@pytest.mark.parametrize("kind", CLASHES)
+def test_names_that_a_labelled_batch_adds_are_refused(kind: str) -> None:
+    name, make = CLASHES[kind]
+    samples = make(weather())
+    with samples.loader(batch_size=3, output="numpy") as loader:
+        batch = next(iter(loader))
+    for ask in (
+        batch.to_xarray,
+        lambda: batch.coords,
+        lambda: samples.to_xarray(0),
+        lambda: samples.to_xarray([0, 1]),
+        lambda: samples.map(lambda ds: ds).shapes,
+    ):
+        with pytest.raises(StackError, match=rf"two parts .*'{name}'.*ds.rename\(") as error:
+            ask()
+        assert f".field(\"my_{name}\", '{name}')" in str(error.value)
+    if name in samples.dims and name == "sample":
+        with pytest.raises(StackError, match="called 'sample'"):
+            samples.positions([0])
+
+
+@pytest.mark.parametrize("dim", ["sample", "channel", "time_label"])
+def test_a_selected_dimension_with_such_a_name_keeps_its_label(dim: str) -> None:
+    ds = weather()[["z"]].rename(level=dim)
+    samples = ds.xloader.sel({dim: 850}).window(time=2).inputs("z", time=0).targets("z", time=1)
+    batch = samples.to_xarray([0, 1])
+    assert batch["sample"].values.tolist() == [0, 1]
+    assert batch["channel"].values.tolist() == ["z"]
+    assert batch[f"{dim}_label"].values.tolist() == 850
+    one = samples.to_xarray(0)
+    assert one["time_label" if dim == "time_label" else f"{dim}_label"].values.tolist() == 850
+    assert "time" not in one.coords
+    np.testing.assert_array_equal(one.targets[0], ds.z[1, 1])
+
+
+def test_a_lead_has_one_label_after_a_function_of_one_sample() -> None:
+    samples = weather().xloader.window(time=3).inputs("t2m", time=0).targets("t2m", time=2)
+    found = samples.map(lambda one: one, per="sample").to_xarray([0, 1])
+    assert set(found.coords) == set(samples.to_xarray([0, 1]).coords)
+
+
+def test_a_dimension_like_the_lead_of_a_field_is_no_label_of_it() -> None:
+    ds = weather().rename(lon="inputs_time").drop_vars("inputs_time")
+    one = ds.xloader.window(time=3).inputs("t2m", time=0).targets("t2m", time=2).to_xarray(1)
+    assert one.targets.dims == ("channel", "lat", "inputs_time")
+    assert one["inputs_time_label"].values == weather().time.values[3]
 
 
 def test_ids_in_every_form() -> None:

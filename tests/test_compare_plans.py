@@ -56,13 +56,15 @@ def figures(plan):
 def test_no_plan_beats_one_on_the_front(compared):
     planned = [plan for plan in compared.plans if plan.explanation is not None]
     assert 0 < len(compared.front) <= len(planned)
-    for plan in planned:
+    for number, plan in enumerate(planned):
         beaten = any(
             figures(other) != figures(plan)
             and all(a <= b for a, b in zip(figures(other), figures(plan), strict=True))
             for other in planned
         )
-        assert plan.is_on_front == (not beaten)
+        # The plans are sorted by memory and bound.
+        is_repeated = any(other.cells()[2:7] == plan.cells()[2:7] for other in planned[:number])
+        assert plan.is_on_front == (not beaten and not is_repeated)
 
 
 def test_the_front_of_known_figures(compared):
@@ -84,7 +86,22 @@ def test_the_front_of_known_figures(compared):
         ComparedPlan(1, 1.05, None, 500),
     ]
     marked = [own.is_on_front for own in mark_front(plans)]
-    assert marked == [True, True, True, False, True, False, False]
+    assert marked == [True, False, True, False, True, False, False]
+
+
+def test_of_equal_plans_the_one_that_was_given_least_is_on_the_front(compared):
+    told = compared.plans[-1].explanation
+    alike = replace(told, mixing=told.mixing + 1e-9)
+    plans = [
+        ComparedPlan(4, 1.05, told),
+        ComparedPlan(2, 4.0, told),
+        # Better by less than a row shows.
+        ComparedPlan(8, 1.05, alike),
+        ComparedPlan(2, 2.0, told),
+    ]
+    assert [own.is_on_front for own in mark_front(plans[:2] + plans[3:])] == [False, False, True]
+    marked = mark_front(plans)
+    assert sum(own.is_on_front for own in marked) == 1
 
 
 def test_the_table_and_the_dict(compared):

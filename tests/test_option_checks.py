@@ -45,12 +45,12 @@ def _of_torch(options: dict[str, Any]) -> dict[str, Any]:
 
 
 BAD: dict[str, tuple[Any, ...]] = {
-    "batch_size": (2**31, 2**70, HUGE),
+    "batch_size": (2**31, 2**70, HUGE, np.timedelta64(3, "h")),
     "memory": (2**60 + 1, 2**200, HUGE, True, 2.5, b"5", np.nan, "1e20GiB", "1025PiB"),
     "prefetch": (2**31, 2**70, HUGE),
     "seed": (2**64, -(2**63) - 1, 2**200, HUGE, 1.5),
     "threads": (0, 4097, 2**40, HUGE),
-    "max_amplification": (10**400, HUGE, np.inf, np.nan),
+    "max_amplification": (10**400, HUGE, np.inf, np.nan, np.timedelta64(3, "h")),
     "lanes": (2**31, 2**70, HUGE),
     "spread": (2**31, 2**70, HUGE),
     "shuffle": (np.array([1, 2]), "no", None),

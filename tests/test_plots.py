@@ -262,6 +262,81 @@ def test_without_matplotlib_the_error_names_the_extra(stored, monkeypatch):
         stored.window(time=1).plot(0)
 
 
+class Events:
+    """The events of a stand-in for a notebook's shell."""
+
+    def __init__(self) -> None:
+        self.hooks: list[Any] = []
+
+    def register(self, event: str, hook: Any) -> None:
+        assert event == "post_execute"
+        self.hooks.append(hook)
+
+    def unregister(self, event: str, hook: Any) -> None:
+        self.hooks.remove(hook)
+
+
+class Notebook:
+    """A stand-in for IPython, which counts what a cell shows."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> None:
+        self.events, self.shown = Events(), []
+        shell = SimpleNamespace(events=self.events, **attributes)
+        module = SimpleNamespace(get_ipython=lambda: shell)
+        monkeypatch.setitem(sys.modules, "IPython", module)
+        monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=self.display))
+
+    def display(self, picture: Any) -> None:
+        with pytest.raises(NotImplementedError):
+            picture._ipython_display_()
+        self.shown.append(picture)
+
+    def end_of_cell(self) -> list[Any]:
+        for hook in list(self.events.hooks):
+            hook()
+        assert not self.events.hooks
+        shown, self.shown = self.shown, []
+        return shown
+
+
+def test_a_notebook_shows_each_picture_once(stored, monkeypatch):
+    samples = forecast(stored)
+    notebook = Notebook(monkeypatch, kernel=object())
+    # A semicolon, or a name for the figure.
+    figure = samples.plot()
+    assert notebook.end_of_cell() == [figure]
+    # At the end of a cell, and in its middle.
+    other, last = samples.explain(batch_size=4).plot(), samples.coverage().plot()
+    notebook.display(last)
+    assert notebook.end_of_cell() == [last, other]
+    # In a later cell, only if it is asked for.
+    assert notebook.end_of_cell() == []
+
+
+def test_a_terminal_shows_no_picture(stored, monkeypatch):
+    notebook = Notebook(monkeypatch)
+    forecast(stored).plot()
+    assert notebook.end_of_cell() == []
+
+
+def test_ipython_shows_a_picture_as_a_figure(stored):
+    formatters = pytest.importorskip("IPython.core.formatters")
+    figure = forecast(stored).plot()
+    assert not figure.is_shown
+    formatter = formatters.DisplayFormatter()
+    formatter.active_types = ["text/plain", "image/png"]
+    data, _ = formatter.format(figure)
+    assert data["image/png"].startswith(b"\x89PNG")
+    assert figure.is_shown
+
+
+def test_the_first_sample_is_drawn_by_default(stored):
+    samples = forecast(stored)
+    titles = [panel.get_title() for panel in maps_of(samples.plot())]
+    assert titles == [panel.get_title() for panel in maps_of(samples.plot(0))]
+    assert titles[0] == "2001-01-01"
+
+
 def test_pictures_leave_backend_and_settings_alone(stored):
     program = (
         "import matplotlib as mpl, xarray as xr, numpy as np, xloader, sys\n"

@@ -163,7 +163,10 @@ def library(installed, *, extra="", newest="2.4"):
 
 @pytest.mark.parametrize(
     ("installed", "level"),
-    [("2.0", "ok"), ("2.4.0", "ok"), ("2.4.1", "note"), ("1.26.9", "problem"), (None, "problem")],
+    [
+        *(("2.0", "ok"), ("2.4.0", "ok"), ("2.4.12", "ok"), ("2.5", "note"), ("3.0", "note")),
+        *(("1.26.9", "problem"), (None, "problem")),
+    ],
 )
 def test_releases_are_compared_with_those_tested(installed, level):
     (found,) = library_findings.find_releases([library(installed)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -225,6 +226,59 @@ def test_gaps_in_time(tmp_path):
     assert labels_of(found, "time")["gaps"] == "1 of 34 are not 1 day (first after 2001-01-20)"
     (note,) = found["findings"]
     assert (note["subject"], note["level"]) == ("time", "note")
+
+
+SPANS = np.arange(5) * np.timedelta64(6, "h")
+MONTHS = xr.date_range("2000-01-01", periods=5, freq="MS", calendar="noleap", use_cftime=True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "first", "last", "step"),
+    [
+        (SPANS, "0 seconds", "1 day", "6 hours"),
+        (SPANS[::-1], "1 day", "0 seconds", "-6 hours"),
+        (np.where([1, 0, 1, 1, 0], SPANS, np.timedelta64("NaT")), "0 seconds", "18 hours", ""),
+        (np.full(5, np.timedelta64("NaT", "ns")), "", "", ""),
+        (TIME[:5], "2001-01-01", "2001-01-05", "1 day"),
+        (MONTHS, "2000-01-01", "2000-05-01", "1 month"),
+        (np.array(list("bacde")), "b", "e", ""),
+        (np.array([True, False, True, False, False]), "True", "False", ""),
+        (np.arange(5) + 20010101, "20010101", "20010105", "1"),
+        (np.linspace(-1, 1, 5, dtype="f4"), "-1", "1", "0.5"),
+    ],
+)
+def test_labels_of_every_kind(tmp_path, labels, first, last, step):
+    values = xr.Dataset({"a": (("step", "x"), np.zeros((5, 2), "f4"))})
+    two = np.stack([labels, labels], axis=1)
+    other = {"other": ("step", labels), "two": (("step", "x"), two), "one": labels[0]}
+    # Zarr's format 3 has no words for text of a fixed length.
+    ds = values.assign_coords(step=labels, **other)
+    ds.to_zarr(tmp_path / "a.zarr", consolidated=False, zarr_format=2)
+    found = told(tmp_path / "a.zarr")
+    assert found["num_problems"] == 0
+    own = labels_of(found, "step")
+    assert (own["first"], own["last"], own["step"]) == (first, last, step)
+    assert (labels_of(found, "other")["first"], labels_of(found, "one")["last"]) == (first, first)
+    assert bool(labels_of(found, "two")["first"]) == bool(first)
+    line = next(x for x in run(tmp_path / "a.zarr").output.splitlines() if x.startswith("  step "))
+    assert (f"5 from {first} to {last}" if first else "5; 5 missing") in line
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.ones((64, 64), "i4"), r"stored: \d\.\d times smaller$"),
+        (
+            np.random.default_rng(0).integers(0, 2**31, (64, 64), "i4"),
+            r"stored: 1\.\d times larger",
+        ),
+        (np.zeros((0, 64), "i4"), r"stored$|decoded$"),
+    ],
+)
+def test_a_store_is_smaller_or_larger_than_its_values(tmp_path, values, words):
+    ds = xr.Dataset({"a": (("time", "x"), values)})
+    ds.to_zarr(tmp_path / "a.zarr", consolidated=False, encoding={"a": {"chunks": (2, 8)}})
+    assert re.search(words, run(tmp_path / "a.zarr").output.splitlines()[0])
 
 
 def test_labels_that_come_twice_or_go_back(tmp_path):

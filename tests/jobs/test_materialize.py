@@ -560,6 +560,15 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
     assert "would be written" in str(plan)
     done = samples.materialize(tmp_path / "t.zarr", **options)
     assert plan.num_bounds_reads == done.num_bounds_reads == 18
+    told = (
+        f"    {done.variables[0].num_reads} reads of {done.variables[0].num_chunks} source chunks"
+    )
+    assert told in str(plan).splitlines()
+    assert told in str(done).splitlines()
+    # As if an object had been changed by another while it was read.
+    more = replace(done.variables[0], num_reads=99)
+    assert "99 reads of" in str(replace(done, variables=(more,)))
+    assert f"({more.expected_reads} were planned)" in str(replace(done, variables=(more,)))
     assert recorder.num_reads == done.num_reads + 18 == plan.expected_reads + 18
     assert set(plan.to_dict()) == set(done.to_dict())
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, Final, TypeGuard
 
+import numpy as np
+
 from xloader.errors import OptionError
 
 MOST: Final = 2**31 - 1
@@ -23,25 +25,26 @@ MOST_NBYTES: Final = 2**60
 
 
 def is_whole(value: Any) -> TypeGuard[int]:
-    """Whether a value is a whole number. A bool is not.
+    """Whether a value is a whole number. A bool is not, nor is a time span of NumPy.
 
     Examples
     --------
-    >>> is_whole(3), is_whole(3.0), is_whole(True)
-    (True, False, False)
+    >>> is_whole(3), is_whole(3.0), is_whole(True), is_whole(np.timedelta64(3, "h"))
+    (True, False, False, False)
     """
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return isinstance(value, Integral) and is_number(value)
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether a value is a real number. A bool is not.
+    """Whether a value is a real number. A bool is not, nor is a time span of NumPy.
 
     Examples
     --------
     >>> is_number(3), is_number(3.0), is_number("3"), is_number(True)
     (True, True, False, False)
     """
-    return isinstance(value, Real) and not isinstance(value, bool)
+    # To NumPy, a time span is a signed integer.
+    return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)
 
 
 def check_whole(name: str, value: Any, least: int, most: int) -> int:

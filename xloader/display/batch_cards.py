@@ -53,7 +53,7 @@ def batch_card(
     parts: list[CardPart] = [CardTable(heads, rows, num_left=len(heads)), Facts(facts)]
     if recipe is not None:
         parts.append(
-            CardSection("samples", sample_parts(recipe), is_open=False, summary="of the loader")
+            CardSection("samples", sample_parts(recipe), is_open=False, summary="of these rows")
         )
     return Card("Batch", f"num_samples={len(ids)}", parts)
 

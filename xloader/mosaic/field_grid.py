@@ -32,6 +32,7 @@ from xloader.recipe.layout import Elements, FieldLayout, FieldPart, make_layouts
 from xloader.recipe.names import CHANNEL
 from xloader.recipe.recipe import Recipe, find
 from xloader.recipe.selection import stored
+from xloader.transforms.batch_datasets import dim_names
 from xloader.transforms.outputs import make_outputs
 
 _IDS_AT_A_TIME: Final = 1 << 20
@@ -351,12 +352,11 @@ def _check_transforms(
 ) -> None:
     """Check that the transforms leave the shape of the field as it is."""
     found = {output.name: output for output in make_outputs(recipe, layouts)}.get(layout.name)
-    shape = None
-    if found is not None:
-        # Where fields differ in a dimension, a transform sees it under the name of its field.
-        dims = tuple(dim.removeprefix(f"{layout.name}_") for dim in found.dims)
-        shape = (dims, found.shape, found.channels)
-    if shape != (layout.dims, layout.shape, layout.channels):
+    # Where fields differ in a dimension, a transform sees it under the name of its field.
+    own = {name: dim for (field, dim), name in dim_names(layouts).items() if field == layout.name}
+    dims = None if found is None else tuple(own.get(dim, dim) for dim in found.dims)
+    wanted = (layout.dims, layout.shape, layout.channels)
+    if found is None or (dims, found.shape, found.channels) != wanted:
         raise OptionError(
             f"a transform changes the shape of the field {layout.name!r}, so that its elements "
             "have no known place",

@@ -1,13 +1,13 @@
 """Plans for several memories and bounds of amplification beside each other, and the best of them.
 
 A plan is on the *front* if no other one reads as few chunks, mixes as well and needs as little
-memory, and is better in one of these.
+memory, and is better in one of these. Of plans whose figures read alike, one is on the front.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +40,9 @@ class ComparedPlan:
     minimum_nbytes : int or None
         The smallest memory that would do, if there is no plan.
     is_on_front : bool
-        Whether no other plan is as good in reads, mixing and memory, and better in one of them.
+        Whether no other plan is as good in reads, mixing and memory, and better in one of them. Of
+        plans with equal figures, only the one that was given the least memory, and then the lowest
+        bound, is on the front.
     """
 
     memory_nbytes: int
@@ -97,7 +99,8 @@ _HEADS = (
 
 
 _FRONT = (
-    "on the front: no other plan is as good in reads, mixing and memory, and better in one of them."
+    "on the front: no other plan is as good in reads, mixing and memory, and better in one of "
+    "them; of plans with equal figures, the one that was given least."
 )
 
 
@@ -106,7 +109,8 @@ class PlanComparison:
     """Plans of the same samples beside each other; :meth:`xloader.Samples.compare_plans` makes it.
 
     ``print(comparison)`` shows a table with a row for each plan. A star marks the plans on the
-    front: no other plan is as good in reads, mixing and memory, and better in one of them.
+    front: no other plan is as good in reads, mixing and memory, and better in one of them. Of plans
+    with equal figures, it marks the one that was given the least memory and the lowest bound.
 
     Attributes
     ----------
@@ -207,12 +211,12 @@ def _short_nbytes(nbytes: int) -> str:
 
 
 def mark_front(plans: Sequence[ComparedPlan]) -> tuple[ComparedPlan, ...]:
-    """Mark the plans that no other plan beats.
+    """Mark the plans that no other plan beats, and of those that read alike the cheapest.
 
     Parameters
     ----------
     plans : sequence of ComparedPlan
-        The plans. Those with equal figures are marked alike.
+        The plans.
 
     Returns
     -------
@@ -220,16 +224,17 @@ def mark_front(plans: Sequence[ComparedPlan]) -> tuple[ComparedPlan, ...]:
         Copies of the plans.
     """
     costs = [_costs(plan) for plan in plans]
-    return tuple(
-        ComparedPlan(
-            plan.memory_nbytes,
-            plan.max_amplification,
-            plan.explanation,
-            plan.minimum_nbytes,
-            own is not None and not any(_beats(other, own) for other in costs),
-        )
+    best = [
+        plan
         for plan, own in zip(plans, costs, strict=True)
-    )
+        if own is not None and not any(_beats(other, own) for other in costs)
+    ]
+    cheapest: dict[tuple[str, ...], ComparedPlan] = {}
+    for plan in sorted(best, key=lambda own: (own.memory_nbytes, own.max_amplification)):
+        # After the memory and the bound, a row has the figures.
+        cheapest.setdefault(tuple(plan.cells()[2:-1]), plan)
+    kept = {id(plan) for plan in cheapest.values()}
+    return tuple(replace(plan, is_on_front=id(plan) in kept) for plan in plans)
 
 
 def _costs(plan: ComparedPlan) -> tuple[float, ...] | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import sys
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +31,15 @@ _MARGIN: Final = 0.07
 
 
 class Picture(Figure):
-    """A figure that belongs to no window, and that notebooks show where it ends a cell."""
+    """A figure that belongs to no window. A notebook shows it once in the cell that makes it."""
+
+    is_shown = False
+    """Whether a notebook has shown the picture."""
+
+    def _ipython_display_(self) -> None:
+        self.is_shown = True
+        # IPython then shows the picture as it shows any other figure.
+        raise NotImplementedError
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -38,11 +48,25 @@ class Picture(Figure):
 
 
 def new_picture(width: float, height: float) -> Picture:
-    """An empty picture of a size in inches. The user's backend and settings stay as they are."""
+    """An empty picture of a size in inches. The user's backend and settings stay as they are.
+
+    A notebook shows it after the cell that makes it, as it shows the figures of pyplot, unless the
+    cell itself has shown it.
+    """
     picture = Picture(
         figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=_MARGIN, h_pad=_MARGIN)
     )
     FigureCanvasAgg(picture)
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    # In a terminal, IPython has no kernel, and could only print the picture's name.
+    if hasattr(shell, "kernel"):
+
+        def show(*_: object) -> None:
+            shell.events.unregister("post_execute", show)
+            if not picture.is_shown:
+                import_module("IPython.display").display(picture)
+
+        shell.events.register("post_execute", show)
     return picture
 
 

@@ -234,7 +234,7 @@ def _steps_of(labels: NDArray[Any] | None, dim: str) -> LabelSteps | None:
             text = ""
     # Number labels of which most are missing have no common step, and so no gap either.
     gaps = np.flatnonzero(is_gap if is_time or not np.isnan(span) else is_gap[:0])
-    first = _show_label(labels[gaps[0]]) if len(gaps) else ""
+    first = show_label(labels[gaps[0]]) if len(gaps) else ""
     return LabelSteps(
         is_time, span, months, gaps + 1, len(steps), text, first, num_uneven, num_back
     )
@@ -314,8 +314,20 @@ def _show_span(span: float) -> str:
     return f"{span / 1e6:g} seconds"
 
 
-def _show_label(label: Any) -> str:
-    if isinstance(label, np.timedelta64):
+def show_label(label: Any) -> str:
+    """A label as text, of whatever kind: times without seconds where these are 0, spans in words.
+
+    Parameters
+    ----------
+    label : object
+        One label, as NumPy or cftime has it.
+
+    Examples
+    --------
+    >>> show_label(np.timedelta64(360, "m")), show_label(np.datetime64("2001-01-01T06:00:00"))
+    ('6 hours', '2001-01-01T06:00')
+    """
+    if isinstance(label, np.timedelta64) and not np.isnat(label):
         return _show_span(float(label / np.timedelta64(1, "us")))
     if isinstance(label, np.datetime64):
         return str(label.astype("M8[s]")).removesuffix(":00").removesuffix("T00:00")

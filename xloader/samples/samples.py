@@ -1671,7 +1671,7 @@ class Samples(RecordedMethods):
         return single_samples.to_xarray(self.recipe, self._layouts, index)
 
     def plot(
-        self, index: int | slice | ArrayLike, *, channel: str | Sequence[str] | None = None
+        self, index: int | slice | ArrayLike = 0, *, channel: str | Sequence[str] | None = None
     ) -> Picture:
         """Draw one sample, or several: maps, lines and single values side by side.
 
@@ -1682,7 +1682,7 @@ class Samples(RecordedMethods):
 
         Parameters
         ----------
-        index : int, slice, or array-like of int or bool
+        index : int, slice, or array-like of int or bool, default 0
             The sample's id, or several ids, as :meth:`to_xarray` takes them.
         channel : str or sequence of str, optional
             The channels to draw, by name; a field without channels is its own channel. By default
@@ -1691,7 +1691,8 @@ class Samples(RecordedMethods):
         Returns
         -------
         matplotlib.figure.Figure
-            A figure of its own: ``figure.savefig("sample.png")`` writes it, and notebooks show it.
+            A figure of its own: ``figure.savefig("sample.png")`` writes it. Notebooks show it once,
+            also if the line ends with a semicolon.
             At most 8 steps and 16 rows of panels are drawn. A line below the picture says what is
             left out.
 

@@ -22,7 +22,7 @@ from xloader.recipe.names import LABEL, SAMPLE
 from xloader.recipe.recipe import Recipe
 from xloader.samples.sample_ids import listed_ids, normal_ids
 from xloader.transforms.apply_steps import finish, finish_frame
-from xloader.transforms.batch_datasets import auxiliary_coords, show_labels
+from xloader.transforms.batch_datasets import auxiliary_coords, refuse_clashes, show_labels
 
 if TYPE_CHECKING:
     from xloader.plots.canvas import Picture
@@ -52,8 +52,9 @@ def to_xarray(recipe: Recipe, layouts: tuple[FieldLayout, ...], index: Any) -> x
     frame = show_labels(frame.isel({SAMPLE: 0}))
     if not recipe.is_mapped:
         coords = auxiliary_coords(recipe, layouts, int(ids[0]))
-        # A field with the name of a coordinate would be replaced by it.
-        frame = frame.assign_coords({k: v for k, v in coords.items() if k not in frame.data_vars})
+        # A field or dimension with the name of a coordinate would be replaced by it.
+        taken = {*frame.variables, *frame.dims}
+        frame = frame.assign_coords({k: v for k, v in coords.items() if k not in taken})
     return frame
 
 
@@ -92,7 +93,8 @@ def positions_of(recipe: Recipe, ids: Ints) -> xr.Dataset:
     # Where borders are padded, windows have their place at their centre.
     offsets = recipe.firsts_of(ids) - np.asarray(windows.origins, np.int64)
     coords: dict[str, Any] = {SAMPLE: ids}
-    variables = {}
+    variables: dict[str, xr.Variable] = {}
+    refuse_clashes(name for dim in windows.dims for name in (dim, dim + LABEL))
     for axis, dim in enumerate(windows.dims):
         kept = recipe.kept_of(dim)
         assert not isinstance(kept, int)

@@ -10,7 +10,8 @@ index, so that one sample can be combined with another.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,15 +56,14 @@ def to_frame(
     Raises
     ------
     StackError
-        If a dimension of the samples is called ``sample``.
+        If a field or a dimension has the name of something that labelled batches add.
     """
     names = dim_names(layouts)
-    if SAMPLE in names.values():
-        raise StackError(
-            f"a dimension of the samples is called {SAMPLE!r}, the name of a batch's own dimension",
-            allowed=f"any name other than {SAMPLE!r}",
-            remedy="rename the dimension in an xarray Dataset, and open the renamed Dataset",
-        )
+    dims = {(name, dim) for (_, dim), name in names.items()}
+    own = [*(layout.name for layout in layouts), *(name for name, _ in dims)]
+    refuse_clashes(own)
+    labels = _labels(recipe, layouts, names, ids)
+    refuse_clashes([*own, *(name for name, label in labels if label.dims != (name,))])
     variables = {
         layout.name: xr.Variable(
             (SAMPLE, *(names[layout.name, dim] for dim in layout.dims)),
@@ -72,7 +72,32 @@ def to_frame(
         )
         for layout in layouts
     }
-    return with_ids(xr.Dataset(variables, _labels(recipe, layouts, names, ids)), ids)
+    return with_ids(xr.Dataset(variables, dict(labels)), ids)
+
+
+def refuse_clashes(names: Iterable[str]) -> None:
+    """Check that no two things in a Dataset of samples have the same name, nor that of the ids.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Names of fields, dimensions, and coordinates that are no dimensions.
+
+    Raises
+    ------
+    StackError
+        If a name occurs twice, or is ``sample``.
+    """
+    name, count = Counter([*names, SAMPLE]).most_common(1)[0]
+    if count > 1:
+        raise StackError(
+            f"two parts of a labelled batch would be called {name!r}",
+            given="a variable, a field or a dimension of this name",
+            allowed=f"names other than those that labelled batches add: {SAMPLE!r}, "
+            f"'<dimension>{LABEL}' and '<field>_<dimension>'",
+            remedy=f"rename it with xarray, and open that Dataset: ds.rename({{{name!r}: "
+            f'"my_{name}"}}); or, if it is a variable, .field("my_{name}", {name!r})',
+        )
 
 
 def with_ids(frame: xr.Dataset, ids: Ints) -> xr.Dataset:
@@ -172,7 +197,8 @@ def show_labels(frame: xr.Dataset) -> xr.Dataset:
     renamed: dict[Hashable, xr.Variable] = {}
     for name, label in frame.coords.items():
         plain = str(name).removesuffix(LABEL)
-        if plain != name and label.dims in ((), (plain,)) and plain not in frame.variables:
+        is_free = label.dims == (plain,) or (not label.dims and plain not in frame.dims)
+        if plain != name and is_free and plain not in frame.variables:
             renamed[plain] = label.variable
     dropped = [SAMPLE, *(f"{name}{LABEL}" for name in renamed)]
     return frame.drop_vars(dropped, errors="ignore").assign_coords(renamed)
@@ -310,27 +336,26 @@ def _meaning(layout: FieldLayout, dim: str) -> object:
 
 def _labels(
     recipe: Recipe, layouts: tuple[FieldLayout, ...], names: Names, ids: Ints
-) -> dict[str, xr.Variable]:
+) -> list[tuple[str, xr.Variable]]:
     """Labels by coordinate name: the dimension's own if all samples share them, else ``_label``."""
-    labels: dict[str, xr.Variable] = {}
+    labels: list[tuple[str, xr.Variable]] = []
     coords = recipe.source.coordinates()
-    for layout in layouts:
-        for dim in layout.dims:
-            name = names[layout.name, dim]
-            if name in labels or name + LABEL in labels:
-                continue
-            if dim == CHANNEL and layout.channels is not None:
-                labels[name] = xr.Variable(name, np.asarray(layout.channels))
-            elif dim in coords.indexes:
-                label = _labels_along(recipe, layout, dim, name, ids)
-                labels[name + LABEL if SAMPLE in label.dims else name] = label
+    # Fields that share the name of a dimension share its labels.
+    of_name = {names[own.name, dim]: (own, dim) for own in layouts for dim in own.dims}
+    for name, (layout, dim) in of_name.items():
+        if dim == CHANNEL and layout.channels is not None:
+            labels.append((name, xr.Variable(name, np.asarray(layout.channels))))
+        elif dim in coords.indexes:
+            label = _labels_along(recipe, layout, dim, name, ids)
+            labels.append((name + LABEL if SAMPLE in label.dims else name, label))
     dropped = _labels_of_dropped(recipe, layouts, set(names.values()), ids)
-    labels.update((name + LABEL, label) for name, label in dropped.items())
-    taken = {layout.name for layout in layouts}
+    labels += [(name + LABEL, label) for name, label in dropped.items()]
+    taken = {SAMPLE, *of_name, *(layout.name for layout in layouts)}
     for dim, kept in recipe.selection:
         if isinstance(kept, int) and dim in coords.indexes:
-            name = dim + LABEL if dim in taken else dim
-            labels[name] = coords[dim].variable.to_base_variable()[kept]
+            # For one sample, the suffix is taken off again.
+            name = dim + LABEL if dim in taken or dim.endswith(LABEL) else dim
+            labels.append((name, coords[dim].variable.to_base_variable()[kept]))
     return labels
 
 

@@ -28,7 +28,7 @@ def unstack_samples(frame: xr.Dataset) -> tuple[list[xr.Dataset], frozenset[Hash
         The coordinates that the batch has as ``<name>_label`` and a sample has as ``<name>``.
     """
     rows = [frame.isel({SAMPLE: row}) for row in range(frame.sizes[SAMPLE])]
-    ones = [show_labels(row).assign_coords({SAMPLE: row[SAMPLE]}) for row in rows]
+    ones = [show_labels(row).assign_coords({SAMPLE: row.variables[SAMPLE]}) for row in rows]
     windowed = {name for one in ones[:1] for name in one.coords if name not in frame.coords}
     return ones, frozenset(windowed)
 

@@ -15,12 +15,12 @@ from typing import Final
 
 NEWEST_TESTED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "numpy": "2.4.6",
+        "numpy": "2.5.5",
         "xarray": "2026.9.0",
-        "zarr": "3.4.0",
-        "numcodecs": "0.16.6",
+        "zarr": "3.4.2",
+        "numcodecs": "0.17.1",
         "dask": "2026.8.0",
-        "cloudpickle": "3.1.2",
+        "cloudpickle": "3.1.3",
         "click": "8.5.1",
         "torch": "2.13.0",
         "tqdm": "4.70.1",
@@ -40,7 +40,7 @@ NEWEST_TESTED: Final[Mapping[str, str]] = MappingProxyType(
         "isal": "1.9.1",
     }
 )
-"""The newest release of each library that all tests have passed with."""
+"""The newest release of each library that xloader was used or tested with, without a fault."""
 
 _BOUND: Final = re.compile(
     r"(?P<name>[\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?>=\s*(?P<bound>[\w.]+)\)?\s*(?:;\s*(?P<marker>.*))?"
@@ -82,10 +82,14 @@ class TestedLibrary:
 
     @property
     def is_newer(self) -> bool:
-        """Whether the installed release is newer than the newest tested."""
+        """Whether the installed release is newer than the newest tested, by its first two numbers.
+
+        Releases that differ in later numbers only mend faults.
+        """
         if self.installed is None or self.newest is None:
             return False
-        return release(self.installed) > release(self.newest)
+        installed, newest = ((*release(text), 0)[:2] for text in (self.installed, self.newest))
+        return installed > newest
 
 
 def find_libraries(package: str = "xloader") -> list[TestedLibrary] | None:

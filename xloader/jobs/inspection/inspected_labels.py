@@ -10,7 +10,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.errors import XloaderError
-from xloader.recipe.label_steps import LabelSteps, find_steps
+from xloader.recipe.label_steps import LabelSteps, find_steps, show_label
 from xloader.recipe.recipe import Recipe
 
 _MOST_LABELS: Final = 1 << 24
@@ -34,7 +34,8 @@ class InspectedLabels:
     units : str
         Units, empty if not known.
     first, last : str
-        The first and the last label; of several dimensions, the smallest and the largest.
+        The first and the last label; of several dimensions, the smallest and the largest where
+        these are numbers or times.
     step : str
         The common step in words; empty without one.
     gaps : str
@@ -72,8 +73,10 @@ class InspectedLabels:
         if self.problem:
             return self.problem
         units = f" {self.units}" * bool(self.units)
-        range_ = f"{self.first} to {self.last}{units}" if self.first else "not read"
-        parts = [f"{' x '.join(f'{n:,}' for n in self.shape)} from {range_}"]
+        is_unread = not self.first and not self.num_missing and all(self.shape)
+        range_ = f" from {self.first} to {self.last}{units}" if self.first else ""
+        size = " x ".join(f"{n:,}" for n in self.shape) or "1"
+        parts = [size + (range_ or ", not read" * is_unread)]
         parts += [f"step {self.step}"] if self.step else []
         parts += [f"steps are irregular: {self.gaps}"] if self.gaps else []
         for count, what in (
@@ -135,8 +138,9 @@ def _ends(values: NDArray[Any]) -> dict[str, Any]:
     known = values[~is_missing]
     found: dict[str, Any] = {"num_missing": int(is_missing.sum())}
     if known.size:
-        ends = (known[0], known[-1]) if values.ndim == 1 else (known.min(), known.max())
-        found["first"], found["last"] = map(_show, ends)
+        has_range = values.ndim > 1 and known.dtype.kind in "biufmM"
+        ends = (known.min(), known.max()) if has_range else (known[0], known[-1])
+        found["first"], found["last"] = map(show_label, ends)
     return found
 
 
@@ -162,10 +166,3 @@ def _order(values: NDArray[Any], steps: LabelSteps | None) -> dict[str, Any]:
         descends = kept[1:] < kept[:-1]
         found["num_backward"] = int(min(ascends.sum(), descends.sum()))
     return found
-
-
-def _show(label: Any) -> str:
-    if isinstance(label, np.datetime64):
-        text = np.datetime_as_string(label, unit="s")
-        return text.removesuffix(":00").removesuffix("T00:00")
-    return f"{label:g}" if isinstance(label, np.floating | np.integer) else str(label)

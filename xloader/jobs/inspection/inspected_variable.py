@@ -89,7 +89,7 @@ class InspectedVariable:
 
     @property
     def ratio(self) -> float | None:
-        """How many times smaller the stored bytes are than the values; None if not known."""
+        """Bytes of the values divided by stored bytes; None if not known."""
         return self.nbytes / self.stored_nbytes if self.stored_nbytes else None
 
     def to_dict(self) -> dict[str, Any]:

@@ -128,7 +128,11 @@ class StoreInspection:
         if not stored:
             return title
         about = "about " * any(own.is_estimated for own in self.variables)
-        return f"{title}, {about}{show_nbytes(stored)} stored: {nbytes / stored:.1f} times smaller"
+        title += f", {about}{show_nbytes(stored)} stored"
+        less, more = sorted((stored, nbytes))
+        if not less or f"{more / less:.1f}" == "1.0":
+            return title
+        return f"{title}: {more / less:.1f} times {'smaller' if stored < nbytes else 'larger'}"
 
     def _path_rows(self) -> list[list[str]]:
         by_path: dict[str, list[str]] = {}

@@ -93,10 +93,11 @@ class MaterializedVariable:
             if count:
                 told += f", {count} {why}"
         yield f"    {told}"
+        num_reads = self.expected_reads if is_plan else self.num_reads
         chunks = show_count(self.num_chunks, "source chunk")
-        reads = f"{show_count(self.expected_reads, 'read')} of {chunks}"
-        if not is_plan:
-            reads += f", {self.num_reads} counted"
+        reads = f"{show_count(num_reads, 'read')} of {chunks}"
+        if num_reads != self.expected_reads:
+            reads += f" ({self.expected_reads:,} were planned)"
         if self.intermediate_chunks is not None:
             reads += f"; through an intermediate store in chunks {self.intermediate_chunks}"
         elif self.expected_reads > self.num_chunks:
