@@ -452,6 +452,32 @@ def test_file_urls_are_paths(tmp_path: Path) -> None:
     assert open_source(f"file://{tmp_path}/a.zarr").name == str(tmp_path / "a.zarr")
 
 
+def test_file_urls_stand_for_paths(tmp_path: Path) -> None:
+    folder = tmp_path / "my data"
+    folder.mkdir()
+    for part in range(2):
+        labels = {"time": np.arange(4) + 4 * part}
+        xr.Dataset({"t": ("time", np.arange(4.0))}, labels).to_netcdf(folder / f"a {part}.nc")
+    url = folder.as_uri()
+    assert "%20" in url
+    for start in (url, url.replace("file://", "file://localhost"), url.replace("%20", " ")):
+        assert open_source(f"{start}/a%200.nc").name == str(folder / "a 0.nc")
+        assert len(xloader.concat(f"{start}/a%20*.nc").window(time=8)) == 1
+        assert (
+            len(xloader.concat([f"{start}/a%20{part}.nc" for part in range(2)]).window(time=8)) == 1
+        )
+    # A path object has made one slash of three.
+    samples = xloader.open(Path(f"{url}/a%200.nc")).window(time=2)
+    samples.materialize(f"{url}/b%20b.zarr")
+    samples.stats(path=f"{url}/s%20s.nc")
+    with samples.mosaic(f"{url}/m%20m.zarr") as mosaic:
+        mosaic.write(range(2), samples[:][0])
+    names = {"a 0.nc", "a 1.nc", "b b.zarr", "m m.zarr", "s s.nc"}
+    assert {path.name for path in folder.iterdir()} == names
+    (folder / "a%200.nc").write_bytes((folder / "a 1.nc").read_bytes())
+    assert open_source(f"file://{folder}/a%200.nc").name == str(folder / "a%200.nc")
+
+
 def test_references_in_a_file(tmp_path: Path) -> None:
     path = store_kinds.write(tmp_path, kinds.make_dataset())
     references = {

@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
-from urllib.parse import unquote, urlsplit
 
 from xloader.errors import OptionError
 from xloader.jobs.cache_folder import default_cache_dir
 from xloader.recipe.recipe import Recipe
+from xloader.sources.ordinary_files import local_path
 
 Cache = str | os.PathLike[str] | Literal[False] | None
 """Folder in which files are kept; None for the user's cache folder, False for none."""
@@ -189,8 +189,7 @@ def stamp_of_files(name: str, variables: tuple[str, ...]) -> str | None:
     >>> stamp_of_files("an open Dataset", ("t2m",)) is None
     True
     """
-    if name.startswith("file://"):
-        name = unquote(urlsplit(name).path)
+    name = local_path(name)
     if not os.path.isabs(name) or not os.path.exists(name):
         return None
     digest = hashlib.sha256(name.encode())

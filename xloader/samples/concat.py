@@ -17,6 +17,7 @@ from xloader.recipe.recipe import Recipe
 from xloader.samples.samples import Samples
 from xloader.sources.combined.concat_source import concat_sources
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
+from xloader.sources.ordinary_files import local_path
 
 _WILDCARDS = "*?["
 
@@ -123,22 +124,21 @@ def _listed(sources: Iterable[object] | str) -> list[object]:
 
 def _expanded(sources: list[object]) -> Iterator[object]:
     for source in sources:
+        path = local_path(source) if isinstance(source, str | os.PathLike) else ""
         is_pattern = (
-            isinstance(source, str | os.PathLike)
             # A question mark begins the query of a URL.
-            and "://" not in os.fspath(source)
-            and any(mark in os.fspath(source) for mark in _WILDCARDS)
-            and not Path(source).expanduser().exists()
+            "://" not in path
+            and any(mark in path for mark in _WILDCARDS)
+            and not Path(path).expanduser().exists()
         )
         if not is_pattern:
             yield source
             continue
-        assert isinstance(source, str | os.PathLike)
-        found = sorted(glob.glob(str(Path(source).expanduser())))
+        found = sorted(glob.glob(str(Path(path).expanduser())))
         if not found:
             raise SourceNotFoundError(
                 "no file or folder matches this pattern",
-                given=os.fspath(source),
+                given=path,
                 allowed="a pattern of local paths, such as era5_*.zarr",
                 remedy=f"check the pattern; the search began in {Path.cwd()}",
             )

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from zarr.abc.store import Store
 from zarr.storage import LocalStore
@@ -25,6 +27,25 @@ _KINDS: Final = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+def local_path(path: str | os.PathLike[str]) -> str:
+    """The path that a ``file:`` URL stands for; any other path or URL as it is.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The path or URL. In a URL, ``%20`` stands for a space, unless a file is called so.
+
+    Examples
+    --------
+    >>> local_path("file:///my%20data/a.nc"), local_path("s3://bucket/a%20b")
+    ('/my data/a.nc', 's3://bucket/a%20b')
+    """
+    text = os.fspath(path)
+    # A path object has made one slash of several.
+    own = re.sub(r"^file:(//(localhost(?=/))?|(?=/))", "", text)
+    return own if own == text or os.path.exists(own) else unquote(own)
 
 
 def check_mode(mode: int, path: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +24,7 @@ from xloader.sources.file_stamps import StampedFiles
 from xloader.sources.open.from_dataset import from_dataset
 from xloader.sources.open.from_tree import from_tree
 from xloader.sources.open.from_zarr import from_zarr, refuse_empty
-from xloader.sources.ordinary_files import check_path
+from xloader.sources.ordinary_files import check_path, local_path
 from xloader.sources.stores.access_errors import access_error, cause_of, told_of
 from xloader.sources.stores.file_openers import FileOpener, Gate
 from xloader.sources.stores.group_openers import ZarrOpener
@@ -257,7 +256,7 @@ def _place_of_path(
 
 def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
     """The absolute path of something that exists, or a URL unchanged."""
-    path = re.sub(r"^file://", "", path)
+    path = local_path(path)
     if "://" in path:
         return path
     if storage_options:

@@ -19,6 +19,7 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError, StoreFullError, UnsupportedDataError, XloaderError
 from xloader.sources import zarr_adapter
+from xloader.sources.ordinary_files import local_path
 from xloader.sources.stores.access_errors import access_error, cause_of
 from xloader.sources.stores.locations import GivenPlace, UrlPlace, lies_in_memory
 from xloader.sources.stores.recognise import is_obstore
@@ -196,7 +197,7 @@ def open_writable(
             remedy="leave them out, or pass the URL",
         )
     if isinstance(target, str | os.PathLike):
-        path = re.sub(r"^file://", "", os.fspath(target))
+        path = local_path(target)
         if path.endswith(_OTHER_FORMATS):
             raise _unsuited(path)
         if "://" in path:

@@ -12,6 +12,7 @@ from typing import BinaryIO, Final
 
 from xloader.errors import TargetError
 from xloader.sources.base import Source
+from xloader.sources.ordinary_files import local_path
 
 ZARR_MARKS: Final = ("zarr.json", ".zgroup", ".zmetadata", ".zarray", ".zattrs")
 """Objects of which each Zarr store has at least one."""
@@ -65,7 +66,7 @@ def check_apart(target: str | os.PathLike[str], source: Source) -> None:
     >>> store = write_store(xr.Dataset({"t2m": ("time", np.arange(4.0))}), {"t2m": (2,)})
     >>> check_apart("stats.nc", open_source(store))
     """
-    own = os.fspath(target).removeprefix("file://")
+    own = local_path(target)
     if "://" not in own:
         own = os.path.abspath(own)
     # The name of a source of many stores tells only two of them; each store has a watch.
