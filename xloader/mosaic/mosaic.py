@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import time
-import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +16,11 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import check_choice
 from xloader.core.ranks import resolve_world
-from xloader.errors import ClosedError, MosaicError, OptionError, XloaderWarning
+from xloader.errors import ClosedError, MosaicError, MosaicWarning, OptionError
 from xloader.loader.batches.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid
 from xloader.mosaic.grid_labels import make_labels
@@ -342,11 +342,10 @@ class Mosaic:
         except OSError:
             if lock.exists():
                 # Nobody can tell a rank that merges from one that was killed while it did.
-                warnings.warn(
+                warn_caller(
                     f"all samples of {target} are written, and another process is merging them. "
                     f"If it was killed, call xloader.merge({str(target)!r})",
-                    XloaderWarning,
-                    stacklevel=4,
+                    MosaicWarning,
                 )
             return
         try:
@@ -468,10 +467,9 @@ def _warn_of_holes(summary: MosaicSummary, target: Path | None) -> None:
         if target is None or summary.is_complete
         else (f" {parts_folder(target)} is kept, so that the other samples can be written later.")
     )
-    warnings.warn(
+    warn_caller(
         f"the mosaic has holes: {summary}. Cells stay empty around samples that select, dropna, "
         "split or weights left out, and where a stride passes over them or windows end before the "
         f"border; wrap= and pad= help there.{kept}",
-        XloaderWarning,
-        stacklevel=4,
+        MosaicWarning,
     )
