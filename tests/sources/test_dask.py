@@ -20,7 +20,7 @@ from dask.array.core import slices_from_chunks
 
 import xloader
 from tests.sources import kinds
-from xloader.errors import CorruptChunkError, RepeatedTasksWarning
+from xloader.errors import CorruptChunkError, RepeatedTasksWarning, UnsupportedDataError
 from xloader.sources.base import Read, Source
 from xloader.sources.datasets.dask_blocks import BlockComputer, compute_blocks, effort_of
 from xloader.sources.datasets.xarray_source import XarraySource, describe
@@ -158,6 +158,21 @@ def test_a_warning_while_opening_points_at_the_line_of_the_user(name):
     with pytest.warns(RepeatedTasksWarning) as caught:
         ENTRIES[name](ds - ds.mean("time"))
     assert [one.filename for one in caught] == [__file__]
+
+
+def test_chunks_of_unknown_size_are_refused_until_they_are_computed():
+    x = da.from_array(np.arange(24.0).reshape(12, 2), chunks=(5, 2))
+    some = xr.Dataset({"t": (("time", "x"), x[x[:, 0] > 7]), "u": (("day", "x"), x)})
+    for name in ("open", "accessor", "accessor of an array", "tree"):
+        with pytest.raises(UnsupportedDataError, match=r"'t' of .*unknown size.*time: nan, x: 2"):
+            ENTRIES[name](some)
+    for call in (xloader.concat, lambda parts: xloader.join(dict(zip("ab", parts, strict=True)))):
+        with pytest.raises(UnsupportedDataError, match=r"ds\['t'\]\.data\.compute_chunk_sizes"):
+            call([some, some])
+    assert xloader.open(some, variables="u").recipe.dim_sizes == {"day": 12, "x": 2}
+    some["t"].data.compute_chunk_sizes()
+    samples = xloader.open(some).window(time=2, stride=1).inputs("t")
+    assert (len(samples), samples[0][0].tolist()) == (7, [[[8, 9], [10, 11]]])
 
 
 GRAPHS: dict[str, Callable[[da.Array], da.Array]] = {
