@@ -89,3 +89,17 @@ def test_it_looks_whose_statistics_they_are() -> None:
         windows(ds.xloader).normalize(tendencies)
     steps = tendencies.isel(lead=0, drop=True)
     assert "normalize" in repr(windows(ds.xloader).normalize(steps))
+
+
+@pytest.mark.parametrize(("own", "given"), [("f8", "f4"), ("f4", "f8")])
+def test_labels_of_statistics_may_differ_by_rounding(own: str, given: str) -> None:
+    grid, means = np.arange(6) * 0.1, np.arange(6.0)
+    ds = xr.Dataset({"t": (("time", "lat"), np.tile(means, (4, 1)))}, {"lat": grid.astype(own)})
+    table = xr.DataArray(means[::-1], {"lat": grid[::-1].astype(given)})
+    mean = table.to_dataset(name="t")
+    for taken in (slice(None), slice(1, 4), 2):
+        samples = ds.xloader.isel(lat=taken).window(time=1).normalize(mean=mean, std={"t": 1.0})
+        assert (samples[:].t == 0).all()
+    with pytest.raises(OptionError, match="does not fit"):
+        moved = mean.assign_coords(lat=mean.lat + 0.002)
+        ds.xloader.window(time=1).normalize(mean=moved, std={"t": 1.0})

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
 from xloader.recipe.recipe import Recipe
-from xloader.sources.label_spans import is_time_index, label_span
+from xloader.sources.label_spans import find_labels, is_time_index
 
 _DROP = (
     'drop the rows: table = table[...], or pass outside="drop" to leave out and count the points '
@@ -118,8 +118,7 @@ def elements_at(
     _check_index(dim, index, method)
     wanted = _as_labels_of(dim, index, labels, coords[dim].dtype)
     try:
-        found = index.get_indexer(wanted, method=method, tolerance=label_span(index, tolerance))
-        elements = np.asarray(found, np.int64)
+        elements = find_labels(index, wanted, method, tolerance)
         if method is not None and tolerance is None:
             elements = np.where(_is_beyond(index, wanted), -1, elements)
     except (TypeError, ValueError, OverflowError, NotImplementedError) as error:

@@ -14,6 +14,7 @@ from xloader.errors import OptionError, XloaderError
 from xloader.recipe.layout import Elements, make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.shared_elements import used_positions
+from xloader.sources.label_spans import find_labels
 from xloader.transforms.number_table import Table, clock_rows_at
 from xloader.transforms.sample_elements import places_along
 
@@ -80,11 +81,11 @@ def _as_selected(
     elements: Any = kept if isinstance(kept, int) else np.asarray(kept, np.int64)
     coords = recipe.source.coordinates()
     if dim in value.indexes and dim in coords.indexes:
-        labels = coords[dim].to_numpy()[elements]
-        try:
-            return value.sel({dim: labels})
-        except (KeyError, pd.errors.InvalidIndexError) as error:
-            raise _misfit(recipe, name, word, f"labels {value[dim].to_numpy()}") from error
+        index, labels = value.indexes[dim], coords.indexes[dim][np.atleast_1d(elements)]
+        found = find_labels(index, labels) if index.is_unique else np.array([-1])
+        if (found < 0).any():
+            raise _misfit(recipe, name, word, f"labels {value[dim].to_numpy()}")
+        return value.isel({dim: found.reshape(np.shape(elements))})
     if value.sizes[dim] == recipe.dim_sizes.get(dim):
         return value
     stored_size = recipe.axes_of(name)[recipe.variable(name).dims.index(dim)].stored_size
