@@ -220,6 +220,18 @@ def misplaced_imports(module: Module) -> list[str]:
     return found
 
 
+def stray_warnings(module: Module) -> list[str]:
+    """Return the warnings that do not point at the user's line, or have no class of their own."""
+    found = []
+    for node in ast.walk(module.tree):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        is_bare = called == "warn_caller" and "XloaderWarning" in map(ast.unparse, node.args)
+        is_told = called.startswith("warnings.warn") and module.name != "xloader.core.messages"
+        if is_bare or is_told:
+            found.append(f"{module.name}, line {node.lineno}: {called}")
+    return found
+
+
 def classes_of(module: Module) -> Iterator[str]:
     """Yield the names of all classes in a file, including nested ones."""
     yield from (node.name for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))

@@ -50,6 +50,7 @@ def test_each_file_keeps_the_rules(name):
     module = MODULES[name]
     assert floors.impure_imports(module) == []
     assert floors.misplaced_imports(module) == []
+    assert floors.stray_warnings(module) == []
     assert floors.oversized(module) == []
     assert floors.riddles_of(module) == []
     assert module.short_name != "utils"
@@ -99,6 +100,14 @@ def test_a_ring_through_a_package_is_found():
         "p.a": Module.parse("p.a", "import p"),
     }
     assert floors.find_cycle(floors.edges_between(modules)) == ["p", "p.a", "p"]
+
+
+def test_a_stray_warning_is_found():
+    module = Module.parse("xloader.core.axis", "warnings.warn('a', SlowReadWarning)")
+    assert len(floors.stray_warnings(module)) == 1
+    for kind, count in (("XloaderWarning", 1), ("SlowReadWarning", 0)):
+        module = Module.parse("xloader.core.axis", f"warn_caller('a', {kind})")
+        assert len(floors.stray_warnings(module)) == count
 
 
 def test_an_import_upwards_is_found():

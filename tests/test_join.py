@@ -388,6 +388,65 @@ def test_a_grid_that_differs_by_rounding_is_one_grid() -> None:
         assert both.coordinates.x.dtype == np.float64
 
 
+BACKWARDS = slice(None, None, -1)
+
+
+@pytest.mark.parametrize("dim", ["lat", "step"])
+@pytest.mark.parametrize("turned", ["a", "b"])
+def test_a_grid_in_reverse_order_is_told_and_can_be_turned(dim: str, turned: str) -> None:
+    hours = np.arange(0, 24, 6).astype("m8[h]").astype("m8[ns]")
+    values = np.random.default_rng(0).random((3, 4, 5))
+    ds = xr.Dataset(
+        {"t": (("time", "step", "lat"), values)},
+        {"time": np.arange(3), "step": hours, "lat": np.linspace(-60, 60, 5)},
+    )
+    one = {"a": ds, "b": ds.chunk(time=1)}
+    one[turned] = one[turned].isel({dim: BACKWARDS})
+    joined = xloader.join({**one, "c": one["b"].astype("f4")})
+    told = f"along {dim} and b/{dim}, the labels are the same in reverse order"
+    advice = f"turn one source, by .isel({dim}=slice(None, None, -1))"
+    assert joined.recipe.source.notes == (f"{told}: {advice}",)
+    windows = joined.window(time=1)
+    assert told in repr(joined)
+    assert told in str(windows.explain(memory="1MiB"))
+    for other in ("b/t", "c/t"):
+        with pytest.raises(StackError, match=f"cannot share one array.*{told}: turn one source"):
+            windows.inputs("a/t", other).shapes  # noqa: B018
+    one[turned] = xloader.open(one[turned]).isel({dim: BACKWARDS})
+    again = xloader.join(one).window(time=1).inputs("a/t", "b/t")
+    assert again.recipe.source.notes == ()
+    np.testing.assert_array_equal(again[2][0][:, 0], np.stack([values[2], values[2]]))
+
+
+def test_labels_in_another_order_are_told_and_other_labels_are_not() -> None:
+    one = xr.Dataset({"a": (("x", "level"), np.zeros((4, 3)))}, {"x": range(4), "level": [*"tuv"]})
+    for dim, labels, order in [
+        ("level", ["u", "v", "t"], "another"),
+        ("level", ["v", "u", "t"], "reverse"),
+        ("level", ["v", "u", "s"], ""),
+        ("level", ["t", "u", "v"], ""),
+    ]:
+        other = one.assign_coords({dim: labels})
+        (*notes,) = xloader.join({"a": one, "b": other}, on="x").recipe.source.notes
+        assert [f"in {order} order" in note for note in notes] == [True] * bool(order)
+        tree = xr.DataTree.from_dict({"/a": one, "/b": other}).xloader
+        assert tree.recipe.source.notes == tuple(notes)
+    assert xloader.join({"a": one, "b": one.isel(level=[2, 1])}, on="x").recipe.source.notes == ()
+    with pytest.raises(OptionError, match=r"differ along 'level'.*sort both .*sortby\('level'\)"):
+        xloader.open([one, one.rename(a="b").isel(level=[1, 2, 0])])
+
+
+def test_labels_to_join_on_may_differ_by_rounding() -> None:
+    grid = np.arange(10) * 0.1
+    one = xr.Dataset({"v": ("x", np.arange(10.0))}, {"x": grid})
+    other = one.isel(x=slice(3, 8)).assign_coords(x=grid[3:8].astype("f4"))
+    for sources in ({"a": one, "b": other}, {"b": other, "a": one}):
+        samples = xloader.join(sources, on="x").window(x=5)
+        assert [field.tolist() for field in samples[0]] == [[3, 4, 5, 6, 7]] * 2
+    with pytest.raises(EmptySamplesError, match="no label along 'x' in common"):
+        xloader.join({"a": one, "b": one.assign_coords(x=grid + 0.002)}, on="x")
+
+
 def test_a_field_of_two_grids_is_refused_and_two_fields_are_not() -> None:
     samples = xloader.join({"era5": era5(), "radar": radar()}).window(time=2)
     with pytest.raises(StackError, match=r"era5/t2m.*radar/rain|radar/rain.*era5/t2m"):

@@ -176,3 +176,17 @@ def test_cells_are_found_by_labels_equal_to_float32() -> None:
             np.testing.assert_allclose(samples.normalize(stats)[3][0][0], wanted, atol=1e-5)
     with pytest.raises(OptionError, match="does not fit the variable"):
         opened(region(lat=train.lat + 0.01)).normalize(stats)
+
+
+@pytest.mark.parametrize(("own", "given"), [("f8", "f4"), ("f4", "f8")])
+def test_labels_of_statistics_may_differ_by_rounding(own: str, given: str) -> None:
+    grid, means = np.arange(6) * 0.1, np.arange(6.0)
+    ds = xr.Dataset({"t": (("time", "lat"), np.tile(means, (4, 1)))}, {"lat": grid.astype(own)})
+    table = xr.DataArray(means[::-1], {"lat": grid[::-1].astype(given)})
+    mean = table.to_dataset(name="t")
+    for taken in (slice(None), slice(1, 4), 2):
+        samples = ds.xloader.isel(lat=taken).window(time=1).normalize(mean=mean, std={"t": 1.0})
+        assert (samples[:].t == 0).all()
+    moved = mean.assign_coords(lat=mean.lat + 0.002)
+    with pytest.raises(OptionError, match="does not fit"):
+        ds.xloader.window(time=1).normalize(mean=moved, std={"t": 1.0})

@@ -293,6 +293,16 @@ def test_the_closest_label_has_a_limit() -> None:
     assert float(far[1][0][0]) == 0.0
 
 
+def test_labels_of_points_may_differ_by_rounding() -> None:
+    grid = np.arange(50) * 0.1
+    for own, other in (("f8", "f4"), ("f4", "f8")):
+        ds = xr.Dataset({"a": ("x", np.arange(50.0))}, {"x": grid.astype(own)})
+        found = ds.xloader.window(x=1).at_points({"x": grid[[33, 7]].astype(other)})
+        assert [float(found[i][0][0]) for i in range(2)] == [33, 7]
+        with pytest.raises(UnknownNameError, match="2 of 2 points"):
+            ds.xloader.window(x=1).at_points({"x": (grid[:2] + 0.002).astype(other)})
+
+
 @st.composite
 def axes(draw: st.DrawFn) -> np.ndarray:
     """Draw sorted labels of several types, some of them unevenly spaced."""

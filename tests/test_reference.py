@@ -7,9 +7,11 @@ import errno
 import importlib.util
 import inspect
 import os
+import pickle
 import re
 import sys
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -31,6 +33,7 @@ from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.jobs.statistics import stats_parts
 from xloader.samples import unplanned_warning
 from xloader.sources import zarr_adapter
+from xloader.sources.stores import pickling
 from xloader.testing import FaultyStore, write_store
 
 torch = pytest.importorskip("torch")
@@ -242,6 +245,26 @@ def install_another_zarr(patch, folder):
     zarr_adapter.warn_of_unknown_release()
 
 
+def open_half_a_store(patch, folder):
+    small_samples().materialize(folder / "half.zarr", part=(0, 2))
+    # zarr warns of the records beside the arrays.
+    warnings.filterwarnings("ignore", "Object at")
+    xloader.open(folder / "half.zarr")
+
+
+def send_much_memory(patch, folder):
+    patch.setattr(pickling, "MOST_QUIET_NBYTES", 2000)
+    pickle.dumps(xloader.open(xr.Dataset({"t2m": ("time", np.zeros(5000))})))
+
+
+def advise_large_shards(patch, folder):
+    values = np.random.default_rng(0).normal(size=(960, 16, 50)).astype("f4")
+    ds = xr.Dataset({"t": (("time", "y", "x"), values)})
+    samples = xloader.open(write_store(ds, {"t": (960, 2, 10)})).window(time=2)
+    advice = samples.advise(batch_size=8, memory="2MiB", threads=1)
+    samples.materialize(folder / "t.zarr", advice=advice, threads=1, memory="4MiB")
+
+
 PROVOKED = {
     "StoreFullError": fill_the_disk,
     "MissingDependencyError": lack_jax,
@@ -250,6 +273,9 @@ PROVOKED = {
     "ClusterError": start_no_worker,
     "RanksError": change_the_rank,
     "UnplannedWarning": index_one_by_one,
+    "UnfinishedStoreWarning": open_half_a_store,
+    "CopiesWarning": send_much_memory,
+    "ShardsWarning": advise_large_shards,
     "SlowReadWarning": wait_for_a_chunk,
     "PinningWarning": pin_nothing,
     "ClusterWarning": wait_for_a_worker,

@@ -21,14 +21,15 @@ from hypothesis import strategies as st
 import xloader
 from xloader import xbatcher as ours
 from xloader.errors import (
+    BatchGeneratorWarning,
     EmptySamplesError,
     MemoryBudgetError,
+    MissingChunkWarning,
     OptionError,
     SampleIndexError,
     UnknownNameError,
     UnsupportedDataError,
     WindowError,
-    XloaderWarning,
 )
 from xloader.testing import CountingStore, write_store
 from xloader.xbatcher.patches import make_patches
@@ -424,7 +425,7 @@ def test_nothing_is_held_for_each_batch():
     tracemalloc.stop()
     assert len(generator) == 10**9 - 2
     assert size < 2**20
-    with pytest.warns(XloaderWarning, match="absent"):
+    with pytest.warns(MissingChunkWarning, match="absent"):
         assert generator[10**8].values.tolist() == [7, 7, 7]
 
 
@@ -519,7 +520,7 @@ def test_errors_say_what_is_meant():
     short = ours.BatchGenerator(ds, {"time": 40}, batch_dims={"time": 30}, concat_input_dims=True)
     with pytest.raises(EmptySamplesError, match="batch 1 has no patch"):
         short[1]
-    with pytest.warns(XloaderWarning, match=r"has no effect along \['time'\]"):
+    with pytest.warns(BatchGeneratorWarning, match=r"has no effect along \['time'\]"):
         ours.BatchGenerator(ds, {"time": 10}, batch_dims={"time": 20})
     with pytest.raises(OptionError, match="nothing to read"):
         _ = ours.BatchGenerator(ds.load(), {"time": 10}).samples

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from xloader import xbatcher as ours
-from xloader.errors import UnsupportedDataError, XloaderWarning
+from xloader.errors import BatchGeneratorWarning, UnsupportedDataError
 from xloader.testing import CountingStore, write_store
 
 torch = pytest.importorskip("torch")
@@ -164,7 +164,7 @@ def test_the_documented_training_loop():
 def test_generators_of_unequal_length_are_told_of(ds_xy):
     x_gen, y_gen = generators(ours, ds_xy, "x", "y")
     short = ours.BatchGenerator(ds_xy["y"], {"sample": 30})
-    with pytest.warns(XloaderWarning, match="10 and 3 batches"):
+    with pytest.warns(BatchGeneratorWarning, match="10 and 3 batches"):
         assert len(list(ours.IterableDataset(x_gen, short))) == 3
-    with pytest.warns(XloaderWarning, match="3 and 10 batches"):
+    with pytest.warns(BatchGeneratorWarning, match="3 and 10 batches"):
         assert len(ours.MapDataset(short, y_gen)) == 3

@@ -47,10 +47,16 @@ allowed, and what to do::
     |-- NanWarning                          a batch holds NaN
     |-- UnplannedWarning                    a DataLoader reads samples without a plan
     |-- MissingChunkWarning                 absent chunks were read as the fill value
+    |-- UnfinishedStoreWarning              a store that materialize has not completed
+    |-- RepeatedTasksWarning                an epoch runs the same dask tasks again and again
+    |-- CopiesWarning                       data in memory are copied to each process
     |-- SkippedWarning                      samples were skipped, with on_error="skip"
     |-- SlowReadWarning                     a batch has waited long for a chunk
     |-- PinningWarning                      memory that a GPU reads could not be pinned
     |-- StatisticsWarning                   statistics that may be of other data
+    |-- ShardsWarning                       shards smaller than advised are written
+    |-- MosaicWarning                       a mosaic with holes, or not merged
+    |-- BatchGeneratorWarning               options of xbatcher's generators without effect
     |-- ClusterWarning                      a cluster is not used, or has no worker yet
     `-- ZarrReleaseWarning                  an unknown release of zarr; reading is slower
 """
@@ -419,7 +425,7 @@ class ClosedError(XloaderError, RuntimeError):
 
 
 class XloaderWarning(UserWarning):
-    """Base class of all warnings of xloader, and the class of those without one of their own."""
+    """Base class of all warnings of xloader."""
 
 
 class MixingWarning(XloaderWarning):
@@ -458,6 +464,18 @@ class MissingChunkWarning(XloaderWarning):
     """Chunks absent from the store were read as the fill value."""
 
 
+class UnfinishedStoreWarning(XloaderWarning):
+    """A store was opened that `Samples.materialize` has not completed."""
+
+
+class RepeatedTasksWarning(XloaderWarning):
+    """Each block of a dask array needs so many tasks that an epoch runs them again and again."""
+
+
+class CopiesWarning(XloaderWarning):
+    """Many bytes that are held in memory are copied to each process that receives them."""
+
+
 class SkippedWarning(XloaderWarning):
     """Chunks could not be read, so other samples stand in for those that need them."""
 
@@ -472,6 +490,18 @@ class PinningWarning(XloaderWarning):
 
 class StatisticsWarning(XloaderWarning):
     """Statistics are in other units or of another grid, or lie at the path of a job already."""
+
+
+class ShardsWarning(XloaderWarning):
+    """Memory is too small to write the advised shards, so smaller ones are written."""
+
+
+class MosaicWarning(XloaderWarning):
+    """A mosaic has holes, lacks damaged files, or is merged by another process."""
+
+
+class BatchGeneratorWarning(XloaderWarning):
+    """An option of a ``BatchGenerator`` has no effect, or two generators differ in length."""
 
 
 class ClusterWarning(XloaderWarning):

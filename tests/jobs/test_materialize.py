@@ -23,10 +23,10 @@ from xloader.errors import (
     MissingChunkWarning,
     OptionError,
     PackingError,
+    ShardsWarning,
     TargetError,
     UnknownNameError,
     UnsupportedDataError,
-    XloaderWarning,
 )
 from xloader.testing import CountingStore, LatencyStore, SourceRecorder, write_store
 
@@ -631,7 +631,7 @@ def test_advised_shards_are_made_smaller_for_a_small_memory() -> None:
     assert best is not None
     assert best.shards is not None
     store = zarr.storage.MemoryStore()
-    with pytest.warns(XloaderWarning, match="advised shards"):
+    with pytest.warns(ShardsWarning, match="advised shards"):
         done = samples.materialize(store, advice=advice, threads=1, memory="4MiB")
     (own,) = done.variables
     assert own.shards is not None

@@ -251,7 +251,9 @@ def test_bad_arguments() -> None:
         samples.is_valid("index", mask="sea")
     with pytest.raises(OptionError, match="windows are not set"):
         xloader.open(store).is_valid()
-    assert samples.is_valid("sst", mask=part.drop_vars("lat")) == samples.is_valid("sst", mask=part)
+    found = samples.is_valid("sst", mask=part)
+    assert samples.is_valid("sst", mask=part.drop_vars("lat")) == found
+    assert samples.is_valid("sst", mask=part.assign_coords(lat=part.lat + 1e-8)) == found
 
 
 def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:

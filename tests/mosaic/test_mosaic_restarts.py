@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import xloader
 from xloader import Samples
-from xloader.errors import MosaicError, SourceNotFoundError, XloaderWarning
+from xloader.errors import MosaicError, MosaicWarning, SourceNotFoundError
 from xloader.testing import write_store
 
 HOLES = "ignore:the mosaic has holes"
@@ -209,7 +209,7 @@ def test_merging_says_what_is_damaged(tmp_path: Path) -> None:
     out.flush()
     (first,) = path.with_name("forecast.zarr.parts").glob("rank-*/*.records")
     first.write_bytes(first.read_bytes()[:-1])
-    with pytest.warns(XloaderWarning, match="1 files of predictions are damaged"):
+    with pytest.warns(MosaicWarning, match="1 files of predictions are damaged"):
         summary = xloader.merge(path)
     assert summary.num_windows == 0
     assert summary.num_uncovered == summary.num_cells
@@ -218,7 +218,7 @@ def test_merging_says_what_is_damaged(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings(HOLES)
 def test_missing_samples_are_counted_and_can_be_written_later(tmp_path: Path) -> None:
     samples, path = patches(), tmp_path / "forecast.zarr"
-    with pytest.warns(XloaderWarning, match="is kept, so that"), samples.mosaic(path) as out:
+    with pytest.warns(MosaicWarning, match="is kept, so that"), samples.mosaic(path) as out:
         out.write([0], model(samples, [0]))
     assert out.num_uncovered == 12 * 10 * 14 - 4 * 4 * 6
     counts = xr.open_zarr(path, group="_coverage")
@@ -250,7 +250,7 @@ def test_a_rank_that_was_killed_while_it_merged_is_named(tmp_path: Path) -> None
         break_off(samples, path, np.arange(len(samples)))
     path.with_name("forecast.zarr.parts").joinpath("merging").mkdir()
     with (
-        pytest.warns(XloaderWarning, match=r"another process is merging .* call xloader\.merge"),
+        pytest.warns(MosaicWarning, match=r"another process is merging .* call xloader\.merge"),
         samples.mosaic(path, rank=0, world_size=2),
     ):
         pass

@@ -163,6 +163,16 @@ def test_sources_without_labels_are_taken_as_they_come() -> None:
     assert "time" not in samples.coordinates.coords
 
 
+def _rounded(first: int, dtype: str) -> xr.Dataset:
+    return year(first, 4).assign_coords(lat=np.array([0.1, 0.2, 0.3]).astype(dtype))
+
+
+def test_a_grid_that_differs_by_rounding_is_one_grid() -> None:
+    samples = concat([_rounded(0, "f8"), _rounded(4, "f4"), _rounded(8, "f8")])
+    assert len(samples.window(time=2, stride=1)) == 11
+    assert samples.coordinates.lat.values.tolist() == [0.1, 0.2, 0.3]
+
+
 def test_text_labels_have_no_order() -> None:
     parts = [
         xr.Dataset({"a": ("member", np.arange(2.0))}, {"member": names})
@@ -496,6 +506,16 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: concat([year(0, 4), year(4, 4).assign_coords(lat=[60, 1, -60])]),
         OptionError,
         r"labels along 'lat' differ.*0.0 and 1.* at position 1 in .*1 of 2\) and .*2 of 2\)",
+    ),
+    "other labels but for rounding": (
+        lambda: concat([_rounded(0, "f8"), _rounded(4, "f4").assign_coords(lat=[0.1, 0.3, 0.4])]),
+        OptionError,
+        r"labels along 'lat' differ.*0.2 and 0.3 at position 1 in .*regrid them",
+    ),
+    "the same labels in reverse": (
+        lambda: concat([year(0, 4), year(4, 4).isel(lat=slice(None, None, -1))]),
+        OptionError,
+        r"labels along 'lat' differ.*same in reverse order: turn one source, by .isel\(lat=slice",
     ),
     "labels in one only": (
         lambda: concat([year(0, 4), year(4, 4).drop_vars("time")]),

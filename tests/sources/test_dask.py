@@ -20,7 +20,7 @@ from dask.array.core import slices_from_chunks
 
 import xloader
 from tests.sources import kinds
-from xloader.errors import CorruptChunkError, XloaderWarning
+from xloader.errors import CorruptChunkError, RepeatedTasksWarning, UnsupportedDataError
 from xloader.sources.base import Read, Source
 from xloader.sources.datasets.dask_blocks import BlockComputer, compute_blocks, effort_of
 from xloader.sources.datasets.xarray_source import XarraySource, describe
@@ -128,7 +128,7 @@ def test_an_interruption_passes():
 def test_a_block_that_needs_all_others_is_warned_of():
     x = da.random.random((64, 3), chunks=(2, 3))
     ds = xr.Dataset({"t": (("time", "x"), x)})
-    with pytest.warns(XloaderWarning, match=r"32 blocks of variable 't'.*persist") as caught:
+    with pytest.warns(RepeatedTasksWarning, match=r"32 blocks of variable 't'.*persist") as caught:
         source = open_source(ds - ds.mean("time"))
     assert len(caught) == 1
     assert source.path_of("t").startswith("block by block through xarray: dask, ")
@@ -138,6 +138,41 @@ def test_a_block_that_needs_all_others_is_warned_of():
         path = open_source(ds - ds.mean("time").persist()).path_of("t")
         assert path.endswith(" tasks a block, computed (sub)")
         open_source(xr.Dataset({"t": (("time", "x"), da.map_overlap(np.abs, x, depth=1))}))
+
+
+ENTRIES: dict[str, Callable[[xr.Dataset], object]] = {
+    "open": xloader.open,
+    "a list": lambda ds: xloader.open([ds]),
+    "accessor": lambda ds: ds.xloader,
+    "accessor of an array": lambda ds: ds["t"].xloader,
+    "tree": lambda ds: xr.DataTree(ds).xloader,
+    "concat": lambda ds: xloader.concat([ds]),
+    "join": lambda ds: xloader.join({"a": ds, "b": ds.isel(time=slice(2)).compute()}),
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_warning_while_opening_points_at_the_line_of_the_user(name):
+    x = da.random.random((64, 3), chunks=(2, 3))
+    ds = xr.Dataset({"t": (("time", "x"), x)}, {"time": np.arange(64)})
+    with pytest.warns(RepeatedTasksWarning) as caught:
+        ENTRIES[name](ds - ds.mean("time"))
+    assert [one.filename for one in caught] == [__file__]
+
+
+def test_chunks_of_unknown_size_are_refused_until_they_are_computed():
+    x = da.from_array(np.arange(24.0).reshape(12, 2), chunks=(5, 2))
+    some = xr.Dataset({"t": (("time", "x"), x[x[:, 0] > 7]), "u": (("day", "x"), x)})
+    for name in ("open", "accessor", "accessor of an array", "tree"):
+        with pytest.raises(UnsupportedDataError, match=r"'t' of .*unknown size.*time: nan, x: 2"):
+            ENTRIES[name](some)
+    for call in (xloader.concat, lambda parts: xloader.join(dict(zip("ab", parts, strict=True)))):
+        with pytest.raises(UnsupportedDataError, match=r"ds\['t'\]\.data\.compute_chunk_sizes"):
+            call([some, some])
+    assert xloader.open(some, variables="u").recipe.dim_sizes == {"day": 12, "x": 2}
+    some["t"].data.compute_chunk_sizes()
+    samples = xloader.open(some).window(time=2, stride=1).inputs("t")
+    assert (len(samples), samples[0][0].tolist()) == (7, [[[8, 9], [10, 11]]])
 
 
 GRAPHS: dict[str, Callable[[da.Array], da.Array]] = {

@@ -174,7 +174,7 @@ ANY_STEP: dict[str, tuple[Callable[[da.Array], da.Array], str]] = {
     ),
     "of another library": (
         lambda x: da.from_array(Held(x.compute()), chunks=3),
-        "held by Held, which xloader does not read itself",
+        "held by Held of tests, which xloader does not read",
     ),
     "random": (
         lambda x: da.random.random(x.shape, chunks=3),

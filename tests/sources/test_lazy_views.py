@@ -104,7 +104,7 @@ def test_a_file_of_another_format_says_so(
     make_dataset()[["t"]].to_netcdf(tmp_path / "a.nc", engine="netcdf4")
     with xr.open_dataset(tmp_path / "a.nc", engine="netcdf4", chunks=chunks) as ds:
         path = open_source(ds).path_of("t")
-    reason = "held by NetCDF4ArrayWrapper, which xloader does not read itself"
+    reason = "held by NetCDF4ArrayWrapper of xarray, which xloader does not read"
     assert path == f"block by block through xarray: {begin}{reason}"
 
 

@@ -21,12 +21,12 @@ import xloader
 from tests.sources import kinds, servers, store_kinds
 from tests.sources.store_kinds import STORE_KINDS
 from xloader.errors import (
+    CopiesWarning,
     OptionError,
     SourceAccessError,
     SourceNotFoundError,
     UnsupportedDataError,
     XloaderError,
-    XloaderWarning,
 )
 from xloader.sources.open.open_source import open_source
 from xloader.sources.stores import pickling
@@ -180,7 +180,7 @@ def test_much_memory_that_travels_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     store = write_store(kinds.numeric(kinds.make_dataset()), kinds.CHUNKS)
     pickle.dumps(open_source(store))
     monkeypatch.setattr(pickling, "MOST_QUIET_NBYTES", 2000)
-    with pytest.warns(XloaderWarning, match="is in memory: .* MiB .* to each process"):
+    with pytest.warns(CopiesWarning, match="is in memory: .* MiB .* to each process"):
         pickle.dumps(open_source(store))
 
 

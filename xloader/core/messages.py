@@ -10,8 +10,15 @@ import sys
 import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Final
 
 from xloader.errors import TransformError, XloaderError, XloaderWarning
+
+_PASSED: Final = (
+    *("xloader.", "xarray.", "dask.", "distributed.", "torch.utils.data.", "torchdata."),
+    *("contextlib.", "functools.", "multiprocessing.", "cloudpickle."),
+)
+"""Beginnings of the names of modules whose lines no warning points at: they call xloader."""
 
 
 class names_function:
@@ -59,7 +66,7 @@ class names_function:
 def warn_caller(message: str, category: type[XloaderWarning]) -> None:
     """Give a warning that points at the user's line.
 
-    That is the innermost line outside xloader and outside PyTorch's data loading.
+    That is the innermost line outside xloader and outside the libraries that call it.
 
     Parameters
     ----------
@@ -69,13 +76,13 @@ def warn_caller(message: str, category: type[XloaderWarning]) -> None:
         Class of the warning.
     """
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+    while frame.f_back is not None and _is_passed(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 
 
-def _is_ours(module: str) -> bool:
-    return f"{module}.".startswith(("xloader.", "torch.utils.data.", "torchdata."))
+def _is_passed(module: str) -> bool:
+    return f"{module}.".startswith(_PASSED)
 
 
 def extra_remedy(extras: str) -> str:

@@ -22,6 +22,7 @@ from xloader.core.function_code import code_digest
 from xloader.core.options import LoaderOptions
 from xloader.dask.checkpoint_places import FolderPlace
 from xloader.errors import OptionError, TargetError
+from xloader.sources.ordinary_files import local_path
 from xloader.sources.stores.write_places import whole_file
 
 _JOB_FILE: Final = "job.json"
@@ -118,10 +119,10 @@ def _as_folder(path: object) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise _no_folder(path)
     text = os.fspath(path)
-    if not isinstance(text, str) or not text or "://" in text.removeprefix("file://"):
+    if not isinstance(text, str) or not text or "://" in local_path(text):
         raise _no_folder(path)
     # Workers may have another working directory.
-    return Path(os.path.abspath(os.path.expanduser(text.removeprefix("file://"))))
+    return Path(os.path.abspath(os.path.expanduser(local_path(text))))
 
 
 def _no_folder(given: object) -> OptionError:

@@ -18,6 +18,7 @@ from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Field, Recipe, find
+from xloader.sources.label_spans import are_same_labels
 
 _REMEDY = 'pass a boolean DataArray over the selected elements, such as mask=ds["lsm"] > 0.5'
 
@@ -228,7 +229,7 @@ def check_fits(recipe: Recipe, array: xr.DataArray, noun: str) -> None:
         if dim not in array.indexes or dim not in coords.indexes:
             continue
         labels = coords.indexes[dim][np.asarray(recipe.kept_of(dim))]
-        if not labels.equals(array.indexes[dim]):
+        if not are_same_labels(labels, array.indexes[dim]):
             raise OptionError(
                 f"the labels of the {noun} along {dim!r} are not those of the samples",
                 given=f"labels from {array.indexes[dim][0]} to {array.indexes[dim][-1]}",

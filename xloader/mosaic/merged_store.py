@@ -12,7 +12,8 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from xloader.errors import MosaicError, SourceNotFoundError, XloaderWarning
+from xloader.core.messages import warn_caller
+from xloader.errors import MosaicError, MosaicWarning, SourceNotFoundError
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
 from xloader.mosaic.parts import GRID_FILE, LABELS, FolderParts, differences, parts_folder
 from xloader.mosaic.records import Record
@@ -74,11 +75,10 @@ def merge_store(
         check_target(path, parts.grid)
     damaged = parts.damaged()
     if damaged:
-        warnings.warn(
+        warn_caller(
             f"{len(damaged)} files of predictions are damaged, and are left out; the first is "
             f"{damaged[0]}. Write the mosaic once more: its samples count as not written",
-            XloaderWarning,
-            stacklevel=3,
+            MosaicWarning,
         )
     partial = path.with_name(path.name + ".merging")
     shutil.rmtree(partial, ignore_errors=True)

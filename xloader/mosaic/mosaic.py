@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import time
-import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +16,11 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import check_choice
 from xloader.core.ranks import resolve_world
-from xloader.errors import ClosedError, MosaicError, OptionError, XloaderWarning
+from xloader.errors import ClosedError, MosaicError, MosaicWarning, OptionError
 from xloader.loader.batches.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid
 from xloader.mosaic.grid_labels import make_labels
@@ -38,6 +38,7 @@ from xloader.mosaic.prediction_arrays import as_predictions
 from xloader.mosaic.sample_rows import SampleRows
 from xloader.mosaic.target_grid import BLENDS, COVERAGE, Blend
 from xloader.recipe.recipe import Recipe
+from xloader.sources.ordinary_files import local_path
 from xloader.sources.stores.write_places import check_apart, check_replaceable
 
 _LOG: Final = logging.getLogger("xloader")
@@ -342,11 +343,10 @@ class Mosaic:
         except OSError:
             if lock.exists():
                 # Nobody can tell a rank that merges from one that was killed while it did.
-                warnings.warn(
+                warn_caller(
                     f"all samples of {target} are written, and another process is merging them. "
                     f"If it was killed, call xloader.merge({str(target)!r})",
-                    XloaderWarning,
-                    stacklevel=4,
+                    MosaicWarning,
                 )
             return
         try:
@@ -450,14 +450,14 @@ class Mosaic:
 def _as_path(target: object) -> Path | None:
     if target is None:
         return None
-    if not isinstance(target, str | os.PathLike) or "://" in str(target):
+    if not isinstance(target, str | os.PathLike) or "://" in local_path(target):
         raise OptionError(
             "the target of a mosaic is not a path of this machine",
             given=repr(target),
             allowed="a path, or None for a mosaic in memory",
             remedy="write to a path, and copy the merged store to where it shall be",
         )
-    return Path(target)
+    return Path(local_path(target))
 
 
 def _warn_of_holes(summary: MosaicSummary, target: Path | None) -> None:
@@ -468,10 +468,9 @@ def _warn_of_holes(summary: MosaicSummary, target: Path | None) -> None:
         if target is None or summary.is_complete
         else (f" {parts_folder(target)} is kept, so that the other samples can be written later.")
     )
-    warnings.warn(
+    warn_caller(
         f"the mosaic has holes: {summary}. Cells stay empty around samples that select, dropna, "
         "split or weights left out, and where a stride passes over them or windows end before the "
         f"border; wrap= and pad= help there.{kept}",
-        XloaderWarning,
-        stacklevel=4,
+        MosaicWarning,
     )

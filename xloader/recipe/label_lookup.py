@@ -14,16 +14,13 @@ from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import FULL_TURN, OPEN_SHARE
-from xloader.sources.label_spans import is_time_index, label_span
+from xloader.sources.label_spans import find_labels, is_time_index
 
 _DROP = (
     'drop the rows: table = table[...], or pass outside="drop" to leave out and count the points '
     "that have no sample"
 )
 """Advice on points without a sample."""
-
-_ROUNDING = 1e-5
-"""The part of a step by which equal labels may differ on a circle, where one was turned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,11 +130,8 @@ def elements_at(
     size = len(index)
     if is_circle and is_closed(index):
         index, wanted = _unrolled(index, wanted)
-        if method is None:
-            method, tolerance = "nearest", _ROUNDING * abs(index[1] - index[0])
     try:
-        found = index.get_indexer(wanted, method=method, tolerance=label_span(index, tolerance))
-        elements = np.asarray(found, np.int64)
+        elements = find_labels(index, wanted, method, tolerance)
         if method is not None and tolerance is None:
             elements = np.where(_is_beyond(index, wanted), -1, elements)
     except (TypeError, ValueError, OverflowError, NotImplementedError) as error:

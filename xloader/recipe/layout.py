@@ -32,6 +32,7 @@ from xloader.core.point_table import LabelColumn
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
 from xloader.recipe.names import CHANNEL, channel_names
 from xloader.recipe.recipe import Field, Recipe
+from xloader.sources.label_spans import order_notes
 
 Elements = range | tuple[int, ...]
 """The elements that a field takes along a dimension, counted from the window's first one."""
@@ -363,7 +364,8 @@ def _common_dims(recipe: Recipe, field: Field, kept: dict[str, tuple[str, ...]])
                 given=f"{longest!r} with {recipe.dims_of(longest)} and "
                 f"{name!r} with {recipe.dims_of(name)}",
                 allowed=f"dimensions from {dims}, in this order",
-                remedy="make a field for each variable, or select along the dimension that differs",
+                remedy="; ".join(order_notes(recipe.source.coordinates(), (*dims, *own)))
+                or "make a field for each variable, or select along the dimension that differs",
             )
     if field.has_channels and CHANNEL in dims:
         raise StackError(

@@ -62,7 +62,7 @@ def choose(
     UnknownNameError
         If a name is not a data variable of the dataset.
     UnsupportedDataError
-        If a variable asked for holds no numbers, or if no variable does.
+        If a variable asked for holds no numbers, or if no variable does; if its size is unknown.
     """
     there = {str(name): array.dtype for name, array in dataset.data_vars.items()}
     readable = [name for name, dtype in there.items() if is_readable(dtype)]
@@ -74,7 +74,7 @@ def choose(
                 allowed="bool, integer and float data variables",
                 remedy="open another group with group=, or convert them with xarray's astype",
             )
-        return tuple(readable)
+        variables = readable
     asked = (variables,) if isinstance(variables, str) else tuple(dict.fromkeys(variables))
     if not asked:
         raise OptionError(
@@ -92,6 +92,14 @@ def choose(
                 given=f"dtype {there[name]}",
                 allowed=f"bool, integer and float variables: {', '.join(readable) or 'none here'}",
                 remedy=f"convert it with ds[{name!r}].astype(...), or leave it out",
+            )
+        if np.isnan(dataset[name].shape).any():
+            raise UnsupportedDataError(
+                f"variable {name!r} of {source} has dask chunks of unknown size",
+                given=", ".join(f"{dim}: {size}" for dim, size in dataset[name].sizes.items()),
+                allowed="variables whose sizes are known",
+                remedy=f"call ds[{name!r}].data.compute_chunk_sizes() first, which computes it "
+                "once; or leave it out with variables=[...]",
             )
     return asked
 

@@ -1,12 +1,22 @@
-"""Distances between labels, as an index takes them for its ``tolerance``."""
+"""Labels that are the same, and distances between labels."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable, Iterable
+from itertools import combinations
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import xarray as xr
+
+from xloader.core.axis import Ints
+
+_ROUNDING: Final = 4 * float(np.finfo(np.float32).eps)
+"""Largest difference, as a share of the largest label, between equal labels in float32."""
+
+_LARGEST_SHARE: Final = 0.01
+"""Labels that differ by more than this share of the smallest step are never the same."""
 
 
 def is_time_index(index: pd.Index) -> bool:
@@ -36,3 +46,110 @@ def label_span(index: pd.Index, tolerance: Any) -> Any:
         if isinstance(index, xr.CFTimeIndex):
             return pd.Timedelta(tolerance).to_pytimedelta()
     return pd.Timedelta(tolerance) if isinstance(tolerance, str) else tolerance
+
+
+def find_labels(
+    index: pd.Index, labels: pd.Index, method: Any = None, tolerance: Any = None
+) -> Ints:
+    """The element of each label in an index; -1 for a label that it does not have.
+
+    Without a method, numbers are the same if they differ by a rounding error of float32 and by
+    less than 1 % of the smallest step: one store has a grid in float32, another in float64.
+
+    Parameters
+    ----------
+    index : pandas.Index
+        Different labels.
+    labels : pandas.Index
+        The labels to find.
+    method, tolerance : optional
+        As for :meth:`pandas.Index.get_indexer`; a duration may be text.
+
+    Examples
+    --------
+    >>> fine = np.linspace(1, 0, 11)
+    >>> find_labels(pd.Index(fine), pd.Index(fine[[7, 2]].astype(np.float32))).tolist()
+    [7, 2]
+    >>> find_labels(pd.Index(fine), pd.Index(fine[:2] + 0.001)).tolist()
+    [-1, -1]
+    """
+    kinds = {getattr(own.dtype, "kind", "O") for own in (index, labels)}
+    is_rounded = "f" in kinds and kinds <= set("iuf") and len(index) > 0 and not index.hasnans
+    if method is not None or not is_rounded:
+        span = label_span(index, tolerance)
+        return np.asarray(index.get_indexer(labels, method=method, tolerance=span), np.int64)
+    if index.dtype.kind == "f":
+        # As xarray does: 0.1 finds the label 0.1 of a coordinate in float32.
+        labels = labels.astype(index.dtype)
+    numbers = index.to_numpy(np.float64)
+    order = np.argsort(numbers)
+    largest = np.abs(numbers).max()
+    step = np.diff(numbers[order]).min() if len(numbers) > 1 else largest
+    apart = min(_ROUNDING * largest, _LARGEST_SHARE * step)
+    found = pd.Index(numbers[order]).get_indexer(
+        labels.astype(np.float64), method="nearest", tolerance=apart
+    )
+    return np.where(found < 0, -1, order[found])
+
+
+def are_same_labels(one: pd.Index, other: pd.Index) -> bool:
+    """Whether two indexes have the same labels in the same order; see `find_labels`.
+
+    Parameters
+    ----------
+    one, other : pandas.Index
+        The labels.
+
+    Examples
+    --------
+    >>> are_same_labels(pd.Index([0.1, 0.2]), pd.Index(np.array([0.1, 0.2], np.float32)))
+    True
+    """
+    if len(one) != len(other) or not one.is_unique:
+        return bool(one.equals(other))
+    return np.array_equal(find_labels(one, other), np.arange(len(one)))
+
+
+def order_remedy(dim: str, one: pd.Index | None, other: pd.Index | None) -> str:
+    """Advice on sources that have the same labels in different orders; empty if they do not.
+
+    Parameters
+    ----------
+    dim : str
+        Name of the dimension in the sources.
+    one, other : pandas.Index or None
+        The labels, if there are any.
+
+    Examples
+    --------
+    >>> order_remedy("lat", pd.Index([10, 20]), pd.Index([20, 10]))
+    'the labels are the same in reverse order: turn one source, by .isel(lat=slice(None, None, -1))'
+    """
+    if one is None or other is None or len(one) != len(other) or not one.is_unique:
+        return ""
+    places, ascending = find_labels(one, other), np.arange(len(one))
+    if np.array_equal(places, ascending) or not np.array_equal(np.sort(places), ascending):
+        return ""
+    told = "the labels are the same in"
+    if np.array_equal(places[::-1], ascending):
+        return f"{told} reverse order: turn one source, by .isel({dim}=slice(None, None, -1))"
+    return f"{told} another order: sort both sources, by .sortby({dim!r}) of xarray"
+
+
+def order_notes(coords: xr.Dataset, dims: Iterable[Hashable]) -> list[str]:
+    """Sentences on dimensions of joined sources that differ in the order of labels alone.
+
+    Parameters
+    ----------
+    coords : xarray.Dataset
+        The coordinates of the joined sources.
+    dims : iterable of str
+        The dimensions to compare: those of one name in two sources, as ``lat`` and ``b/lat``.
+    """
+    found = []
+    for one, other in combinations(map(str, dims), 2):
+        dim = other.rpartition("/")[2]
+        if one != other and one.rpartition("/")[2] == dim:
+            told = order_remedy(dim, coords.indexes.get(one), coords.indexes.get(other))
+            found += [f"along {one} and {other}, {told}"] * bool(told)
+    return found

@@ -26,6 +26,7 @@ from xloader.errors import OptionError
 from xloader.recipe import selection as selecting
 from xloader.recipe.names import CHANNEL
 from xloader.recipe.recipe import Recipe, Slab, Transform
+from xloader.sources.label_spans import find_labels
 from xloader.transforms.normalize import Normalize
 from xloader.transforms.steps import Method
 from xloader.transforms.xarray_methods import RECORDED
@@ -197,6 +198,6 @@ def _cut_value(whole: Recipe, value: Any, dim: str, part: range) -> Any:
         return value.isel({dim: slice(part.start, part.stop)}) if is_whole else value
     kept = whole.kept_of(dim)
     assert not isinstance(kept, int)
-    labels = coords[dim].to_numpy()[selecting.stored(kept, np.asarray(part, np.int64))]
-    found = index.get_indexer(labels) if index.is_unique else np.array([-1])
+    labels = coords.indexes[dim][selecting.stored(kept, np.asarray(part, np.int64))]
+    found = find_labels(index, labels) if index.is_unique else np.array([-1])
     return value if (found < 0).any() else value.isel({dim: found})

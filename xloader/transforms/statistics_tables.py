@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import xarray as xr
-from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.clock_labels import CLOCKS
@@ -15,7 +14,7 @@ from xloader.errors import OptionError, XloaderError
 from xloader.recipe.layout import Elements, make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.shared_elements import used_positions
-from xloader.sources.combined.label_match import are_same_labels
+from xloader.sources.label_spans import find_labels
 from xloader.transforms.number_table import Table, clock_rows_at
 from xloader.transforms.sample_elements import places_along
 
@@ -82,27 +81,17 @@ def _as_selected(
     elements: Any = kept if isinstance(kept, int) else np.asarray(kept, np.int64)
     coords = recipe.source.coordinates()
     if dim in value.indexes and dim in coords.indexes:
-        labels = coords[dim].to_numpy()[elements]
-        try:
-            return value.sel({dim: _rounded(labels, value.indexes[dim])})
-        except (KeyError, pd.errors.InvalidIndexError) as error:
-            raise _misfit(recipe, name, word, f"labels {value[dim].to_numpy()}") from error
+        index, labels = value.indexes[dim], coords.indexes[dim][np.atleast_1d(elements)]
+        found = find_labels(index, labels) if index.is_unique else np.array([-1])
+        if (found < 0).any():
+            raise _misfit(recipe, name, word, f"labels {value[dim].to_numpy()}")
+        return value.isel({dim: found.reshape(np.shape(elements))})
     if value.sizes[dim] == recipe.dim_sizes.get(dim):
         return value
     stored_size = recipe.axes_of(name)[recipe.variable(name).dims.index(dim)].stored_size
     if value.sizes[dim] != stored_size:
         raise _misfit(recipe, name, word, f"{value.sizes[dim]} values along {dim!r}")
     return value.isel({dim: elements})
-
-
-def _rounded(labels: NDArray[Any], index: pd.Index) -> NDArray[Any]:
-    """The labels of an index that are these, but for rounding to float32; else these."""
-    if not index.is_unique or labels.dtype.kind != "f" or index.dtype.kind not in "iuf":
-        return labels
-    ascending, line = index.sort_values(), labels.reshape(-1)
-    found = ascending[ascending.get_indexer(line, method="nearest")]
-    is_same = are_same_labels(found, pd.Index(line))
-    return np.asarray(found).reshape(labels.shape) if is_same else labels
 
 
 def _clock_dim(

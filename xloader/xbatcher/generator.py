@@ -9,7 +9,7 @@ from typing import Any
 import xarray as xr
 
 from xloader.core.messages import warn_caller
-from xloader.errors import OptionError, XloaderWarning
+from xloader.errors import BatchGeneratorWarning, OptionError
 from xloader.samples.samples import Samples
 from xloader.xbatcher.batch_cache import load_batch, store_batch
 from xloader.xbatcher.batches import Frames
@@ -70,7 +70,7 @@ class BatchGenerator:
 
     Warns
     -----
-    XloaderWarning
+    BatchGeneratorWarning
         If a dimension of ``batch_dims`` has no effect.
 
     Examples
@@ -259,7 +259,7 @@ class BatchGenerator:
             warn_caller(
                 f"batch_dims has no effect along {idle}, because input_dims names it too: pass "
                 "concat_input_dims=True to join the inputs of a batch",
-                XloaderWarning,
+                BatchGeneratorWarning,
             )
 
 
@@ -268,5 +268,5 @@ def _rebuild(
 ) -> BatchGenerator:
     with warnings.catch_warnings():
         # The user has seen the warning when the generator was first made.
-        warnings.simplefilter("ignore", XloaderWarning)
+        warnings.simplefilter("ignore", BatchGeneratorWarning)
         return kind(*args, **options)

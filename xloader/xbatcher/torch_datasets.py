@@ -9,7 +9,7 @@ import xarray as xr
 
 from xloader.core.messages import extra_remedy, warn_caller
 from xloader.core.option_checks import check_callable
-from xloader.errors import MissingDependencyError, UnsupportedDataError, XloaderWarning
+from xloader.errors import BatchGeneratorWarning, MissingDependencyError, UnsupportedDataError
 from xloader.torch.worker_shutdown import end_in_time
 from xloader.xbatcher.generator import BatchGenerator
 from xloader.xbatcher.reading import part_of
@@ -70,7 +70,7 @@ class GeneratorMapDataset(_MapBase):
 
     Warns
     -----
-    XloaderWarning
+    BatchGeneratorWarning
         If the generators differ in length.
 
     Examples
@@ -156,7 +156,7 @@ class GeneratorIterableDataset(_IterableBase):
 
     Warns
     -----
-    XloaderWarning
+    BatchGeneratorWarning
         If the generators differ in length.
 
     Examples
@@ -222,5 +222,5 @@ def _warn_of_lengths(first: Any, second: Any) -> None:
         warn_caller(
             f"the generators have {len(first)} and {len(second)} batches: the extra batches of "
             "the longer one are left out, or raise an error",
-            XloaderWarning,
+            BatchGeneratorWarning,
         )

@@ -14,7 +14,7 @@ from xloader.core.axis import Axis
 from xloader.core.messages import warn_caller
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.packing import Packing
-from xloader.errors import MemoryBudgetError, OptionError, PackingError, XloaderWarning
+from xloader.errors import MemoryBudgetError, OptionError, PackingError, ShardsWarning
 from xloader.jobs.materialize.value_packing import pack_values
 from xloader.planning.rechunking import Rechunking, SectionAxis, plan_sections
 from xloader.recipe.recipe import Recipe, find
@@ -245,7 +245,7 @@ def with_fitting_shards(array: TargetArray, memory: int, num_tasks: int = 1) -> 
         warn_caller(
             f"memory={memory} bytes{shared} is too small to write {array.name!r} in the advised "
             f"shards of {array.shards}. It gets {told}. Pass more memory for the advised ones.",
-            XloaderWarning,
+            ShardsWarning,
         )
     return found
 

@@ -26,6 +26,7 @@ from xloader.jobs.statistics.stats_parts import (
     writing,
 )
 from xloader.jobs.statistics.stats_template import JOB, StatsResult, StatsTemplate
+from xloader.sources.ordinary_files import local_path
 from xloader.sources.stores.write_places import check_replaceable
 
 _LEAST_FREE: Final = 1 << 20
@@ -43,8 +44,8 @@ def target_path(path: str | os.PathLike[str]) -> Path:
         If it is no local path that ends in ``.nc`` or ``.zarr``.
     """
     is_path = isinstance(path, str | os.PathLike)
-    target = Path(path).expanduser() if is_path else Path()
-    if not is_path or "://" in str(path) or target.suffix not in (".nc", ".zarr"):
+    target = Path(local_path(path)).expanduser() if is_path else Path()
+    if not is_path or "://" in local_path(path) or target.suffix not in (".nc", ".zarr"):
         raise OptionError(
             "the path of statistics is not a local path of a netCDF file or a Zarr store",
             given=repr(path),
@@ -104,7 +105,7 @@ def _stored_stats(target: Path) -> xr.Dataset | None:
 
 def has_stats(path: str | os.PathLike[str]) -> bool:
     """Whether statistics lie at a path, or partial ones beside it."""
-    target = Path(path).expanduser()
+    target = Path(local_path(path)).expanduser()
     # The root of a file system has no name, and no folder beside it.
     if target.name and _has_parts(target):
         return True

@@ -16,6 +16,7 @@ import xarray as xr
 from xloader.errors import OptionError
 from xloader.sources.base import Source
 from xloader.sources.combined.joined_variables import label_of
+from xloader.sources.label_spans import are_same_labels, order_remedy
 
 _MOST_NAMES = 12
 """The most sources that a message lists."""
@@ -247,16 +248,18 @@ def check_coordinates(sources: Sequence[Source], dim: str) -> None:
             if len(own[dim])
         ]
         check_labels(dim, labels)
+    first = indexes[0]
     used = {str(d) for variable in sources[0].variables.values() for d in variable.dims}
-    for other in sorted(used - {dim}):
+    for other in sorted((used - {dim}) & set(first)):
         for number, own in enumerate(indexes):
-            if other in own and other in indexes[0] and not own[other].equals(indexes[0][other]):
+            if other in own and not are_same_labels(first[other], own[other]):
                 raise OptionError(
                     f"the labels along {other!r} differ between two sources",
-                    given=f"{differing_labels(indexes[0][other], own[other])} "
+                    given=f"{differing_labels(first[other], own[other])} "
                     f"in {label_of(sources, 0)} and {label_of(sources, number)}",
                     allowed=f"the same labels in all sources along all dimensions except {dim!r}",
-                    remedy="regrid them with xarray, or give them the same labels with "
+                    remedy=order_remedy(other, first[other], own[other])
+                    or "regrid them with xarray, or give them the same labels with "
                     ".assign_coords, and pass the Datasets",
                 )
 
@@ -272,7 +275,7 @@ def differing_labels(one: Any, other: Any) -> str:
     if len(one) != len(other):
         return f"{len(one)} and {len(other)} labels"
     for place, (label, another) in enumerate(zip(one, other, strict=True)):
-        if label != another:
+        if label != another and not are_same_labels(one[[place]], other[[place]]):
             return f"{label!r} and {another!r} at position {place}"
     return "labels that are not numbers"
 

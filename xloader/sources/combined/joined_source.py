@@ -10,6 +10,7 @@ import xarray as xr
 from xloader.sources.base import Source
 from xloader.sources.combined.mixed_source import MixedSource
 from xloader.sources.combined.source_view import SourceView
+from xloader.sources.label_spans import order_notes
 from xloader.sources.per_process import PerProcess
 
 
@@ -29,19 +30,25 @@ class JoinedViews:
     def __init__(self, views: tuple[SourceView, ...], name: str, notes: tuple[str, ...]) -> None:
         self._views = views
         self.name = name
-        self.notes = notes
+        self._notes = notes
         # Made anew in a forked child, where each source says whether it may be used there.
         self._coordinates, self._labels = (
             PerProcess(partial(_merged, views, is_indexed), name, is_remade=True)
             for is_indexed in (True, False)
         )
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The given notes, and those on dimensions that differ in the order of labels alone."""
+        coords = self._coordinates.get()
+        return (*self._notes, *order_notes(coords, coords.indexes))
+
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates of all views; see `Source.coordinates`."""
         return (self._coordinates if is_indexed else self._labels).get()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return JoinedViews, (self._views, self.name, self.notes)
+        return JoinedViews, (self._views, self.name, self._notes)
 
 
 def one_source(

@@ -13,18 +13,12 @@ from xloader.core.axis import Ints
 from xloader.core.element_list import ElementList, as_elements
 from xloader.errors import EmptySamplesError, OptionError
 from xloader.sources.combined.continuity import Labels, different_kinds
-from xloader.sources.label_spans import label_span
+from xloader.sources.label_spans import find_labels
 
 Method = Literal["nearest", "ffill"] | None
 """How labels are found that a source does not have."""
 
 _METHODS: Final = ("nearest", "ffill")
-
-_ROUNDING: Final = 4 * float(np.finfo(np.float32).eps)
-"""Largest difference, as a share of the largest label, between equal labels in float32."""
-
-_LARGEST_SHARE: Final = 0.01
-"""Labels that differ by more than this share of the smallest step are never the same."""
 
 
 @dataclass(frozen=True)
@@ -132,44 +126,6 @@ def check_method(method: Any, tolerance: Any) -> None:
         )
 
 
-def are_same_labels(one: Any, other: Any) -> bool:
-    """Whether two indexes have the same labels, but for rounding to float32.
-
-    Labels of a grid that one store has in float32 and another in float64 differ by rounding. They
-    are the same if they differ by a rounding error and by less than 1 % of the smallest step.
-
-    Parameters
-    ----------
-    one, other : pandas.Index
-        The labels.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> fine = np.linspace(0, 1, 11)
-    >>> are_same_labels(pd.Index(fine), pd.Index(fine.astype(np.float32)))
-    True
-    >>> are_same_labels(pd.Index(fine), pd.Index(fine + 0.001))
-    False
-    """
-    if len(one) != len(other):
-        return False
-    if one.equals(other):
-        return True
-    kinds = {_dtype_kind(one), _dtype_kind(other)}
-    if "f" not in kinds or not kinds <= set("iuf"):
-        return False
-    values, others = (np.asarray(index, np.float64) for index in (one, other))
-    apart = np.abs(values - others).max()
-    step = np.abs(np.diff(values)).min() if len(values) > 1 else np.abs(values).max()
-    largest = np.abs(values).max()
-    return bool(apart <= min(_ROUNDING * largest, _LARGEST_SHARE * step))
-
-
-def _dtype_kind(index: Any) -> str:
-    return str(getattr(index.dtype, "kind", "O"))
-
-
 def _check_order(on: str, owned: Labels, method: Method) -> None:
     """Refuse labels that occur twice, are missing or, where that matters, do not increase."""
     index = owned.index
@@ -206,9 +162,7 @@ def _check_order(on: str, owned: Labels, method: Method) -> None:
 def _find(on: str, owned: Labels, target: Any, method: Method, tolerance: Any) -> Ints:
     """The element of each label of the first source; -1 for a label that has none."""
     try:
-        found = owned.index.get_indexer(
-            target, method=method, tolerance=label_span(owned.index, tolerance)
-        )
+        return find_labels(owned.index, target, method, tolerance)
     except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
         raise OptionError(
             f"labels along {on!r} cannot be compared: {error}",
@@ -217,7 +171,6 @@ def _find(on: str, owned: Labels, target: Any, method: Method, tolerance: Any) -
             "between them",
             remedy='for times, pass a duration such as tolerance="30min"',
         ) from error
-    return np.asarray(found, np.int64)
 
 
 def _check_ascending(on: str, first: Labels, other: Labels, elements: NDArray[Any]) -> None:

@@ -11,8 +11,8 @@ import xarray as xr
 from xloader.errors import OptionError
 from xloader.sources.base import Source
 from xloader.sources.combined.continuity import differing_labels
-from xloader.sources.combined.label_match import are_same_labels
 from xloader.sources.combined.source_view import SourceView
+from xloader.sources.label_spans import are_same_labels, order_remedy
 
 ALIKE = "xloader.join({'a': one, 'b': other})"
 """Code, for messages, that opens sources together whose names mean different things."""
@@ -149,7 +149,8 @@ class SharedNames:
                     given=f"{known[0].difference(size, index)} in {known[0].owner} and "
                     f"{source.name}",
                     allowed="the same labels, or the same size without labels",
-                    remedy=f"join them: {ALIKE}, with on={dim!r} to find labels that both have",
+                    remedy=order_remedy(dim, known[0].index, index)
+                    or f"join them: {ALIKE}, with on={dim!r} to find labels that both have",
                 )
             if shared is None:
                 is_used = known or named or dim in self._kept

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,8 +17,9 @@ import xarray as xr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
+from xloader.core.messages import warn_caller
 from xloader.core.packing import Packing
-from xloader.errors import OptionError, UnsupportedDataError, XloaderWarning
+from xloader.errors import OptionError, RepeatedTasksWarning, UnsupportedDataError
 from xloader.sources import catalog
 from xloader.sources.base import Source
 from xloader.sources.combined.mixed_source import MixedSource
@@ -265,13 +265,12 @@ def _words(array: xr.DataArray, reason: str) -> str:
     effort = effort_of(array.data)
     num_blocks = math.prod(array.data.numblocks)
     if effort.num_repeats > _MOST_REPEATS:
-        warnings.warn(
+        warn_caller(
             f"each of the {num_blocks} blocks of variable {array.name!r} needs "
             f"{effort.num_tasks} dask tasks, so an epoch runs every task "
             f"{effort.num_repeats:.0f} times on average. Call .persist() or .compute() on "
             "results that all blocks need, such as a mean, before you use them.",
-            XloaderWarning,
-            stacklevel=2,
+            RepeatedTasksWarning,
         )
     noun = "task" if effort.num_tasks == 1 else "tasks"
     tasks = f", {effort.num_tasks} {noun} a block" if effort.num_tasks else ""

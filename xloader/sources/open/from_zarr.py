@@ -21,9 +21,9 @@ from xloader.errors import (
     ArrayNotGroupError,
     MissingDependencyError,
     SourceNotFoundError,
+    UnfinishedStoreWarning,
     UnsupportedDataError,
     XloaderError,
-    XloaderWarning,
 )
 from xloader.sources import catalog, zarr_adapter
 from xloader.sources.base import Source
@@ -117,7 +117,7 @@ def _warn_if_incomplete(group: zarr.Group, name: str) -> None:
             f"{name} is not complete: the samples.materialize(...) that writes it was killed, or "
             "is still at work. Values that are not written yet read as fill values. Call it again "
             "with the same arguments to complete the store.",
-            XloaderWarning,
+            UnfinishedStoreWarning,
         )
 
 

@@ -6,12 +6,12 @@ If something does not pickle, the error names it and says what to do.
 from __future__ import annotations
 
 import pickle
-import warnings
 from typing import Any, Final
 
 import cloudpickle
 
-from xloader.errors import UnsupportedDataError, XloaderError, XloaderWarning
+from xloader.core.messages import warn_caller
+from xloader.errors import CopiesWarning, UnsupportedDataError, XloaderError
 
 MOST_QUIET_NBYTES: Final = 64 * 2**20
 """64 MiB. A warning is raised if more data than this is copied into every process."""
@@ -41,7 +41,7 @@ def pack(value: object, name: str, remedy: str) -> bytes:
 
     Warns
     -----
-    XloaderWarning
+    CopiesWarning
         If the pickled value is larger than `MOST_QUIET_NBYTES`.
     """
     try:
@@ -51,11 +51,10 @@ def pack(value: object, name: str, remedy: str) -> bytes:
     except Exception:
         data = _pack_by_value(value, name, remedy)
     if len(data) > MOST_QUIET_NBYTES:
-        warnings.warn(
+        warn_caller(
             f"{name} is in memory: {len(data) / 2**20:.0f} MiB are copied to each process that "
             "receives it. Write it to disk and open it from there.",
-            XloaderWarning,
-            stacklevel=3,
+            CopiesWarning,
         )
     return data
 

@@ -233,9 +233,11 @@ def _view_of(data: Any) -> LazyView:
         return replace(view, steps=(*view.steps, step))
     if is_loaded(data):
         raise UnrecognisedError("in memory")
-    if isinstance(data, _known("explicit")) and not isinstance(data, BackendArray):
+    library = kind.__module__.partition(".")[0]
+    is_form = isinstance(data, _known("explicit")) and not isinstance(data, BackendArray)
+    if is_form and library == "xarray":
         raise unknown_form("xarray", kind.__name__)
-    raise UnrecognisedError(f"held by {kind.__name__}, which xloader does not read itself")
+    raise UnrecognisedError(f"held by {kind.__name__} of {library}, which xloader does not read")
 
 
 def held_by(variable: xr.Variable) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from typing import Literal
 
+from xloader.core.messages import warn_caller
 from xloader.errors import MissingChunkError, MissingChunkWarning
 from xloader.sources.base import Read
 from xloader.sources.store_watch import Watch
@@ -71,14 +71,13 @@ class Missing:
                 remedy='restore it, or open with on_missing="fill" to read the fill value',
             )
         if self._on_missing == "warn" and is_first:
-            warnings.warn(
+            warn_caller(
                 f"chunk {read.chunk} of variable {read.variable!r} (key {key!r}) is absent from "
                 f"{self._store} and is read as the fill value. Other absent chunks are read in the "
                 "same way, and counted without a warning. xarray and zarr leave out chunks of the "
                 'fill value alone, such as NaN over land. Pass on_missing="fill" if chunks are '
                 'absent on purpose, or on_missing="raise" to get an error instead.',
                 MissingChunkWarning,
-                stacklevel=3,
             )
 
     def __reduce__(self) -> tuple[object, ...]:
