@@ -431,7 +431,8 @@ def test_labels_in_another_order_are_told_and_other_labels_are_not() -> None:
         assert [f"in {order} order" in note for note in notes] == [True] * bool(order)
         tree = xr.DataTree.from_dict({"/a": one, "/b": other}).xloader
         assert tree.recipe.source.notes == tuple(notes)
-    assert xloader.join({"a": one, "b": one.isel(level=[2, 1])}, on="x").recipe.source.notes == ()
+    for some in (one.isel(level=[2, 1]), one.isel(level=[]), one.isel(level=[0, 0, 1])):
+        assert xloader.join({"a": one, "b": some}, on="x").recipe.source.notes == ()
     with pytest.raises(OptionError, match=r"differ along 'level'.*sort both .*sortby\('level'\)"):
         xloader.open([one, one.rename(a="b").isel(level=[1, 2, 0])])
 

@@ -295,12 +295,12 @@ def test_the_closest_label_has_a_limit() -> None:
 
 def test_labels_of_points_may_differ_by_rounding() -> None:
     grid = np.arange(50) * 0.1
-    for own, other in (("f8", "f4"), ("f4", "f8")):
+    for own, asked in (("f8", "f4"), ("f4", "f8")):
         ds = xr.Dataset({"a": ("x", np.arange(50.0))}, {"x": grid.astype(own)})
-        found = ds.xloader.window(x=1).at_points({"x": grid[[33, 7]].astype(other)})
+        found = ds.xloader.window(x=1).at_points({"x": grid[[33, 7]].astype(asked)})
         assert [float(found[i][0][0]) for i in range(2)] == [33, 7]
         with pytest.raises(UnknownNameError, match="2 of 2 points"):
-            ds.xloader.window(x=1).at_points({"x": (grid[:2] + 0.002).astype(other)})
+            ds.xloader.window(x=1).at_points({"x": (grid[:2] + 0.002).astype(asked)})
 
 
 @st.composite

@@ -49,7 +49,8 @@ def concat(
         path with ``*``, ``?`` or ``[`` stands for all paths that match it, sorted by name.
     dim : str, default "time"
         The dimension to join along. Its labels must continue from each source to the next; without
-        labels nothing is checked. Labels along other dimensions must be the same in all sources.
+        labels nothing is checked. Labels along other dimensions must be the same in all sources,
+        but for rounding to float32.
         Variables and coordinates without this dimension are taken from the first source.
     variables : iterable of str, optional
         The data variables to offer; by default all, which every source must then have.

@@ -51,7 +51,8 @@ def join(
         The variables of all sources, with no windows yet. Another dimension of a later source
         keeps its name if an earlier source has it with the same labels (but for rounding to
         float32) or not at all. Otherwise it is called by the source, such as ``radar/y``: it is
-        taken whole, unless ``window`` names it. So is a coordinate whose name is taken.
+        taken whole, unless ``window`` names it. So is a coordinate whose name is taken. A note says
+        where labels differ in their order alone.
 
     Raises
     ------

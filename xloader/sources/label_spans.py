@@ -73,9 +73,7 @@ def find_labels(
     >>> find_labels(pd.Index(fine), pd.Index(fine[:2] + 0.001)).tolist()
     [-1, -1]
     """
-    kinds = {getattr(own.dtype, "kind", "O") for own in (index, labels)}
-    is_rounded = "f" in kinds and kinds <= set("iuf") and len(index) > 0 and not index.hasnans
-    if method is not None or not is_rounded:
+    if method is not None or not _may_be_rounded(index, labels):
         span = label_span(index, tolerance)
         return np.asarray(index.get_indexer(labels, method=method, tolerance=span), np.int64)
     if index.dtype.kind == "f":
@@ -92,6 +90,13 @@ def find_labels(
     return np.where(found < 0, -1, order[found])
 
 
+def _may_be_rounded(index: pd.Index, labels: pd.Index) -> bool:
+    """Whether labels are numbers, and not all of them integers."""
+    kinds = {getattr(own.dtype, "kind", "O") for own in (index, labels)}
+    is_number = "f" in kinds and kinds <= set("iuf")
+    return is_number and len(index) > 0 and bool(np.isfinite(index).all())
+
+
 def are_same_labels(one: pd.Index, other: pd.Index) -> bool:
     """Whether two indexes have the same labels in the same order; see `find_labels`.
 
@@ -105,7 +110,7 @@ def are_same_labels(one: pd.Index, other: pd.Index) -> bool:
     >>> are_same_labels(pd.Index([0.1, 0.2]), pd.Index(np.array([0.1, 0.2], np.float32)))
     True
     """
-    if len(one) != len(other) or not one.is_unique:
+    if len(one) != len(other) or not one.is_unique or not _may_be_rounded(one, other):
         return bool(one.equals(other))
     return np.array_equal(find_labels(one, other), np.arange(len(one)))
 
@@ -125,13 +130,13 @@ def order_remedy(dim: str, one: pd.Index | None, other: pd.Index | None) -> str:
     >>> order_remedy("lat", pd.Index([10, 20]), pd.Index([20, 10]))
     'the labels are the same in reverse order: turn one source, by .isel(lat=slice(None, None, -1))'
     """
-    if one is None or other is None or len(one) != len(other) or not one.is_unique:
+    if one is None or other is None or len(one) != len(other) or are_same_labels(one, other):
         return ""
-    places, ascending = find_labels(one, other), np.arange(len(one))
-    if np.array_equal(places, ascending) or not np.array_equal(np.sort(places), ascending):
+    is_unique = one.is_unique and other.is_unique
+    if not is_unique or not are_same_labels(one[find_labels(one, other)], other):
         return ""
     told = "the labels are the same in"
-    if np.array_equal(places[::-1], ascending):
+    if are_same_labels(one[::-1], other):
         return f"{told} reverse order: turn one source, by .isel({dim}=slice(None, None, -1))"
     return f"{told} another order: sort both sources, by .sortby({dim!r}) of xarray"
 

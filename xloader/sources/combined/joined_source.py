@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import xarray as xr
 
@@ -37,7 +37,7 @@ class JoinedViews:
             for is_indexed in (True, False)
         )
 
-    @property
+    @cached_property
     def notes(self) -> tuple[str, ...]:
         """The given notes, and those on dimensions that differ in the order of labels alone."""
         coords = self._coordinates.get()
