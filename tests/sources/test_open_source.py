@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import sys
 from pathlib import Path
 
@@ -53,6 +54,77 @@ def test_a_single_array_and_arrays_without_dims(tmp_path: Path):
     zarr.create_group(tmp_path / "g").create_array("a", shape=(3,), dtype="f4")
     with pytest.raises(UnsupportedDataError, match="dimension names"):
         open_source(tmp_path / "g")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("group", ["", "deep/er"])
+def test_arrays_without_dims_that_nobody_asks_for(tmp_path: Path, zarr_format: int, group: str):
+    ds = xr.Dataset({"t": (("time", "x"), np.arange(12.0).reshape(6, 2))}, {"time": np.arange(6)})
+    path = tmp_path / "a.zarr"
+    ds.to_zarr(path, group=group or None, zarr_format=zarr_format, consolidated=False)
+    root = zarr.open_group(path, path=group, use_consolidated=False)
+    root.create_array("scratch", shape=(3,), dtype="f4")
+    if zarr_format == 2:
+        zarr.consolidate_metadata(path)
+    with pytest.raises(UnsupportedDataError, match=r"dimension names.*variables=\[...\]"):
+        open_source(path, group=group)
+    with pytest.raises(UnsupportedDataError, match="dimension names"):
+        open_source(path, variables=["t", "scratch"], group=group)
+    for variables in ("t", ["t"]):
+        source = pickle.loads(pickle.dumps(open_source(path, variables=variables, group=group)))
+        assert list(source.variables) == ["t"]
+        assert source.path_of("t").startswith("direct")
+        assert kinds.read(source, "t", (0, 0)).tolist() == ds["t"].values.tolist()
+        assert source.coordinates()["time"].values.tolist() == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["0.nc", "1.nc", "notes.txt"], r"concat\('.*/data/\*\.nc'\)"),
+        (["a.GRIB2"], r"concat\('.*/data/\*\.GRIB2'\)"),
+        (["2000/0.nc4", "2001/0.nc4"], r"concat\('.*/data/\*/\*\.nc4'\)"),
+        (["a.zarr/zarr.json", "b.zarr/zarr.json"], r"concat\('.*/data/\*\.zarr'\)"),
+        (["t2m/refs.0.parq", ".zmetadata"], 'pass engine="kerchunk"'),
+        (["notes.txt"], "check the path"),
+    ],
+    ids=["netCDF", "GRIB", "years", "Zarr", "references", "nothing"],
+)
+def test_a_folder_of_files_says_how_to_open_them(tmp_path: Path, names: list[str], told: str):
+    for name in names:
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_text("{}")
+    for path in (f"{tmp_path}/data", f"{tmp_path}/data/"):
+        with pytest.raises(SourceNotFoundError, match=told):
+            open_source(path)
+
+
+def test_a_zip_file_with_a_folder_around_the_store(tmp_path: Path):
+    ds = xr.Dataset({"t": (("time", "x"), np.arange(12.0).reshape(6, 2))})
+    ds.to_zarr(tmp_path / "in" / "a.zarr", consolidated=False)
+    shutil.make_archive(str(tmp_path / "a.zarr"), "zip", tmp_path / "in")
+    with pytest.raises(SourceNotFoundError, match=r'pass group="a\.zarr"'):
+        open_source(tmp_path / "a.zarr.zip")
+    source = open_source(tmp_path / "a.zarr.zip", group="a.zarr")
+    assert kinds.read(source, "t", (0, 0)).tolist() == ds["t"].values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b'{"version": 1, "refs": {".zgroup": "{}"}}', 'engine="kerchunk"'),
+        (b'{"t/.zarray": "{}", ".zgroup": "{}"}', 'engine="kerchunk"'),
+        (b"\x89HDF\r\n\x1a\n but no more", 'engine="h5netcdf", and phony_dims="access"'),
+        (b'{"type": "FeatureCollection"}', "check the file, pass engine="),
+    ],
+    ids=["references", "references of version 0", "HDF5", "other JSON"],
+)
+def test_a_file_that_cannot_be_opened_is_known_by_its_begin(
+    tmp_path: Path, content: bytes, told: str
+):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(UnsupportedDataError, match=told):
+        open_source(tmp_path / "file")
 
 
 def test_a_file_that_is_not_there_behind_a_url():

@@ -37,7 +37,8 @@ def require_names(sources: Sequence[Source], dim: str) -> None:
                 f"{label_of(sources, number)} has no dimension {dim!r} to join along",
                 given=repr(dim),
                 allowed=", ".join(map(repr, dims)) or "none: its variables are single numbers",
-                remedy=f"open it with xarray, use .expand_dims({dim!r}), and pass the Dataset; or, "
+                remedy=f"pass dim= to join along another, or open it with xarray, use "
+                f".expand_dims({dim!r}), and pass the Dataset; or, "
                 f"if its variables are different ones, use {MERGED}",
             )
     names = set(sources[0].variables)

@@ -5,8 +5,11 @@ Errors of zarr, xarray and the store's library are turned into errors that say w
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
@@ -84,9 +87,9 @@ def _from_zarr(
 ) -> Source:
     by_fsspec = replace(opener, place=opener.place.by_fsspec())
     if by_fsspec.place is opener.place:
-        opener, dataset, group = _open_both(opener)
+        opener, dataset, group = _open_both(opener, variables)
     else:
-        opener, dataset, group = _open_either(opener, by_fsspec)
+        opener, dataset, group = _open_either(opener, by_fsspec, variables)
     if not dataset.data_vars:
         refuse_empty(opener.name, _groups_of(group))
     _warn_if_incomplete(group, opener.name)
@@ -121,28 +124,50 @@ def _warn_if_incomplete(group: zarr.Group, name: str) -> None:
         )
 
 
-def _open_both(opener: ZarrOpener) -> tuple[ZarrOpener, xr.Dataset, zarr.Group]:
+def _open_both(
+    opener: ZarrOpener, variables: Iterable[str] | str | None
+) -> tuple[ZarrOpener, xr.Dataset, zarr.Group]:
     """Open a group with zarr and with xarray."""
     opener, group = _open_group(opener)
+    try:
+        return opener, _open_dataset(opener, group), group
+    except UnsupportedDataError:
+        unnamed = [] if variables is None else _without_dims(group, variables)
+        if not unnamed:
+            raise
+    opener = replace(opener, hidden=tuple(unnamed))
     return opener, _open_dataset(opener, group), group
 
 
+def _without_dims(group: zarr.Group, variables: Iterable[str] | str) -> list[str]:
+    """The arrays that have no names of dimensions, and that are not asked for."""
+    asked = {variables} if isinstance(variables, str) else set(variables)
+    found = {name: (array.metadata, array.attrs) for name, array in group.arrays()}
+    return [
+        name
+        for name, (metadata, attrs) in found.items()
+        if name not in asked
+        and None in (getattr(metadata, "dimension_names", None) or (None,))
+        and "_ARRAY_DIMENSIONS" not in attrs
+    ]
+
+
 def _open_either(
-    opener: ZarrOpener, by_fsspec: ZarrOpener
+    opener: ZarrOpener, by_fsspec: ZarrOpener, variables: Iterable[str] | str | None
 ) -> tuple[ZarrOpener, xr.Dataset, zarr.Group]:
     """Open a URL with obstore, and with fsspec if obstore fails.
 
     fsspec can list directory pages, finds buckets in other regions and knows more ways to log in.
     """
     try:
-        return _open_both(opener)
+        return _open_both(opener, variables)
     except XloaderError as error:
         # A store that does not answer obstore will not answer fsspec, and asking takes long.
         if error.__context__ is not None and is_timeout(error.__context__):
             raise
         failed = error
     try:
-        return _open_both(by_fsspec)
+        return _open_both(by_fsspec, variables)
     except MissingDependencyError:
         raise failed from failed.__cause__
 
@@ -253,7 +278,8 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
             "xarray cannot make a dataset of this Zarr group",
             given=f"{opener.name} ({told})",
             allowed="arrays with dimension names",
-            remedy="write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does",
+            remedy="write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does, or name "
+            "the variables that have them: variables=[...]",
         )
     return UnsupportedDataError(
         "xarray cannot make a dataset of this Zarr group",
@@ -337,6 +363,10 @@ def _not_found(opener: ZarrOpener) -> XloaderError:
     )
 
 
+_ENDING: Final = re.compile(r"\.(nc4?|cdf|h(df|e)?5|hdf|gri?b2?|tiff?|zarr|zip|parq)", re.I)
+"""The ending of a file or store that a folder may hold."""
+
+
 def _remedy_of(opener: ZarrOpener) -> str:
     """Advice for the user if there is no group at a location."""
     place = opener.place
@@ -351,6 +381,21 @@ def _remedy_of(opener: ZarrOpener) -> str:
         )
     if place.name.endswith(".zip") and "://" in place.name:
         return f'for a zip file behind a URL, pass "zip::{place.name}"'
+    if isinstance(place, PathPlace) and zipfile.is_zipfile(place.path):
+        with zipfile.ZipFile(place.path) as archive:
+            marks = (name.rpartition("/") for name in archive.namelist())
+            tops = {top for top, _, name in marks if name in ("zarr.json", ".zgroup")}
+        if tops:
+            return f'pass group="{min(tops, key=len)}"'
+    if isinstance(place, PathPlace) and os.path.isdir(place.path):
+        for pattern in ("*", "*/*"):
+            found = map(os.path.splitext, glob.glob(pattern, root_dir=place.path))
+            counts = Counter(end for _, end in found if _ENDING.fullmatch(end))
+            if ".parq" in counts:
+                return 'these are references: pass engine="kerchunk"'
+            if counts:
+                files = os.path.join(place.path, pattern + counts.most_common(1)[0][0])
+                return f"open what lies in this folder as one: xloader.concat({files!r})"
     return "check the path, or pass group= for one further down"
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
+import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -185,7 +187,7 @@ def _from_file(
             f"xarray cannot open this file ({told_of(error, secrets)})",
             given=name,
             allowed="a whole file of a kind that an installed xarray engine reads",
-            remedy=f"check the file, pass engine=, or {extra_remedy('netcdf')}",
+            remedy=_remedy_of(opener),
         ) from cause_of(error, secrets)
     except XloaderError:
         raise
@@ -208,6 +210,22 @@ def _from_file(
         secrets=secrets,
         files=files,
     )
+
+
+def _remedy_of(opener: FileOpener) -> str:
+    """Advice on a file that xarray cannot open, from how it begins."""
+    begin = b""
+    if "engine" not in opener.kwargs:
+        with suppress(OSError), open(opener.path, "rb") as file:
+            begin = file.read(1 << 16)
+    if begin.lstrip()[:1] == b"{" and re.search(rb'"(refs|\.z(group|array|metadata))"|/\.z', begin):
+        return 'these are references: pass engine="kerchunk"'
+    if begin.startswith(b"\x89HDF"):
+        return (
+            f'pass engine="h5netcdf", and phony_dims="access" where its dimensions have no names; '
+            f"or {extra_remedy('netcdf')}"
+        )
+    return f"check the file, pass engine=, or {extra_remedy('netcdf')}"
 
 
 def _file_kwargs(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import xarray as xr
 import zarr
 from zarr.abc.store import Store
+from zarr.storage import WrapperStore
 
 from xloader.sources import zarr_adapter
 from xloader.sources.stores.locations import StoreLocation
@@ -30,11 +31,14 @@ class ZarrOpener:
         Path of the group within the store.
     kwargs : mapping
         The user's keyword arguments for ``xr.open_dataset``.
+    hidden : tuple of str
+        Names of arrays of the group that xarray shall not see.
     """
 
     place: StoreLocation
     group: str
     kwargs: Mapping[str, Any] = field(repr=False)
+    hidden: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -106,14 +110,35 @@ class ZarrOpener:
         # Without this, xarray tries consolidated metadata, fails and warns.
         kwargs = {"consolidated": is_consolidated, **self.kwargs, "chunks": None, "cache": False}
         kwargs.pop("engine", None)
+        store = group.store
+        if self.hidden:
+            store, kwargs["consolidated"] = _Unlisted(store, self.group, self.hidden), False
         with zarr_adapter.allow_rectilinear_chunks():
             return xr.open_dataset(
-                group.store,  # type: ignore[arg-type]  # the zarr engine takes stores
+                store,  # type: ignore[arg-type]  # the zarr engine takes stores
                 engine="zarr",
                 group=self.group or None,
                 create_default_indexes=create_default_indexes,
                 **kwargs,
             )
+
+
+class _Unlisted(WrapperStore[Store]):
+    """A store that does not list some members of a group."""
+
+    def __init__(self, store: Store, group: str, hidden: tuple[str, ...]) -> None:
+        super().__init__(store)
+        self._group, self._hidden = group, hidden
+
+    def _with_store(self, store: Store) -> Self:
+        return type(self)(store, self._group, self._hidden)
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """List the members of a group, without those that are hidden."""
+        hidden = self._hidden if prefix.strip("/") == self._group.strip("/") else ()
+        async for name in self._store.list_dir(prefix):
+            if name.rstrip("/") not in hidden:
+                yield name
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,16 @@ _NUMERIC: Final = frozenset(
 )
 """Codecs of numcodecs that can only give numbers, whatever the stored bytes are."""
 
+_PACKAGES: Final = {
+    "gribberish": "gribberish",
+    "gribscan": "gribscan",
+    **dict.fromkeys(("grib", "fill_hdf_strings", "FITS", "record_member"), "kerchunk"),
+    "imagecodecs": "imagecodecs",
+    "pcodec": "pcodec",
+    "zfpy": "zfpy",
+}
+"""The package of some codecs, by the begin of their names; longer ones come first."""
+
 _OF_OBJECTS: Final = frozenset(
     {"pickle", "json2", "msgpack2", "categorize", "vlen-utf8", "vlen-bytes", "vlen-array"}
 )
@@ -124,11 +134,15 @@ def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | N
         codec = quoted.group(1) if quoted else str(error)
         if codec.removeprefix("numcodecs.") in _OF_OBJECTS:
             return _refusal(f"an array of {name}", codec)
+        own = codec.removeprefix("numcodecs.")
+        package = next((p for start, p in _PACKAGES.items() if own.startswith(start)), "")
         return UnsupportedDataError(
             f"{name} has an array with an unknown codec",
             given=repr(codec),
             allowed="the codecs of zarr and numcodecs, and those that are registered with them",
-            remedy="install the package that provides this codec, and import it if needed",
+            remedy=f"install the package that provides this codec: pip install {package}"
+            if package
+            else "install the package that provides this codec, and import it if needed",
         )
     # For numbers stored with a codec of objects, zarr raises that it finds no dtype.
     of_objects = re.search(r"'object_codec_id': '([^']+)'", str(error))
