@@ -100,6 +100,6 @@ def test_labels_of_statistics_may_differ_by_rounding(own: str, given: str) -> No
     for taken in (slice(None), slice(1, 4), 2):
         samples = ds.xloader.isel(lat=taken).window(time=1).normalize(mean=mean, std={"t": 1.0})
         assert (samples[:].t == 0).all()
+    moved = mean.assign_coords(lat=mean.lat + 0.002)
     with pytest.raises(OptionError, match="does not fit"):
-        moved = mean.assign_coords(lat=mean.lat + 0.002)
         ds.xloader.window(time=1).normalize(mean=moved, std={"t": 1.0})
