@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from xarray.core.indexing import ExplicitlyIndexed
 
 import xloader
 from tests.sources import kinds
@@ -106,6 +107,17 @@ def test_a_file_of_another_format_says_so(
         path = open_source(ds).path_of("t")
     reason = "held by NetCDF4ArrayWrapper of xarray, which xloader does not read"
     assert path == f"block by block through xarray: {begin}{reason}"
+
+
+def test_an_array_of_another_library_is_named_as_such():
+    class Foreign(ExplicitlyIndexed):
+        shape, dtype, ndim = (4,), np.dtype("f8"), 1
+
+    # As xarray_tensorstore puts its arrays into a Dataset.
+    ds = xr.Dataset({"t": ("time", np.zeros(4))})
+    ds["t"].variable._data = Foreign()
+    path = open_source(ds).path_of("t")
+    assert path.endswith("held by Foreign of tests, which xloader does not read")
 
 
 def test_a_dask_array_of_a_loaded_variable():

@@ -76,13 +76,9 @@ def warn_caller(message: str, category: type[XloaderWarning]) -> None:
         Class of the warning.
     """
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and _is_passed(frame.f_globals.get("__name__", "")):
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(_PASSED):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
-
-
-def _is_passed(module: str) -> bool:
-    return f"{module}.".startswith(_PASSED)
 
 
 def extra_remedy(extras: str) -> str:

@@ -27,7 +27,6 @@ import numpy as np
 import xarray as xr
 import zarr
 from numpy.typing import NDArray
-from xarray.backends import BackendArray
 
 from xloader.sources.stores.access_errors import told_of
 from xloader.sources.views.indexing import IndexedArray, separate
@@ -233,10 +232,10 @@ def _view_of(data: Any) -> LazyView:
         return replace(view, steps=(*view.steps, step))
     if is_loaded(data):
         raise UnrecognisedError("in memory")
-    library = kind.__module__.partition(".")[0]
-    is_form = isinstance(data, _known("explicit")) and not isinstance(data, BackendArray)
-    if is_form and library == "xarray":
+    is_form = isinstance(data, _known("explicit"))
+    if is_form and kind.__module__.startswith(("xarray.core.", "xarray.coding.")):
         raise unknown_form("xarray", kind.__name__)
+    library = kind.__module__.partition(".")[0]
     raise UnrecognisedError(f"held by {kind.__name__} of {library}, which xloader does not read")
 
 
