@@ -225,6 +225,17 @@ def test_other_errors_are_not_about_codecs():
     assert unknown_codec_error(KeyError("wibble"), "a.zarr") is None
 
 
+@pytest.mark.parametrize(
+    ("codec", "package"),
+    [("grib", "kerchunk"), ("gribscan.rawgrib", "gribscan"), ("imagecodecs_jpegxl", "imagecodecs")],
+)
+def test_the_package_of_a_known_codec_is_named(codec: str, package: str):
+    with pytest.raises(
+        UnsupportedDataError, match=f"pip install {package}$|pip install {package}\\."
+    ):
+        open_source(v2_store(filters=[{"id": codec}]))
+
+
 @pytest.mark.parametrize("id_", ["pickle", "msgpack2", "categorize"])
 def test_codecs_of_objects_are_refused(id_: str):
     # zarr has no dtype for most of these codecs. A codec that gets past zarr is refused here.
