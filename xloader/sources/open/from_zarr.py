@@ -31,12 +31,14 @@ from xloader.errors import (
 from xloader.sources import catalog, zarr_adapter
 from xloader.sources.base import Source
 from xloader.sources.stores.access_errors import access_error, cause_of, told_of
-from xloader.sources.stores.group_openers import ZarrOpener
+from xloader.sources.stores.group_openers import ZarrOpener, arrays_without_dims
 from xloader.sources.stores.locations import PathPlace
 from xloader.sources.transient_errors import is_timeout
 from xloader.sources.zarr.allowed_codecs import unknown_codec_error
 from xloader.sources.zarr.missing_chunks import OnMissing
 from xloader.sources.zarr.zarr_source import ZarrSource
+
+_NAMED_DIMS: Final = "arrays with dimension names"
 
 WRITTEN_BY: Final = "xloader_materialize"
 """Attribute of a store that `Samples.materialize` writes: the job, and whether it is complete."""
@@ -131,25 +133,12 @@ def _open_both(
     opener, group = _open_group(opener)
     try:
         return opener, _open_dataset(opener, group), group
-    except UnsupportedDataError:
-        unnamed = [] if variables is None else _without_dims(group, variables)
-        if not unnamed:
+    except UnsupportedDataError as error:
+        if variables is None or error.allowed != _NAMED_DIMS:
             raise
-    opener = replace(opener, hidden=tuple(unnamed))
-    return opener, _open_dataset(opener, group), group
-
-
-def _without_dims(group: zarr.Group, variables: Iterable[str] | str) -> list[str]:
-    """The arrays that have no names of dimensions, and that are not asked for."""
     asked = {variables} if isinstance(variables, str) else set(variables)
-    found = {name: (array.metadata, array.attrs) for name, array in group.arrays()}
-    return [
-        name
-        for name, (metadata, attrs) in found.items()
-        if name not in asked
-        and None in (getattr(metadata, "dimension_names", None) or (None,))
-        and "_ARRAY_DIMENSIONS" not in attrs
-    ]
+    opener = replace(opener, hidden=tuple(set(arrays_without_dims(group)) - asked))
+    return opener, _open_dataset(opener, group), group
 
 
 def _open_either(
@@ -277,7 +266,7 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         return UnsupportedDataError(
             "xarray cannot make a dataset of this Zarr group",
             given=f"{opener.name} ({told})",
-            allowed="arrays with dimension names",
+            allowed=_NAMED_DIMS,
             remedy="write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does, or name "
             "the variables that have them: variables=[...]",
         )

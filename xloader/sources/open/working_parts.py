@@ -9,27 +9,23 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final
 
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import WrapperStore
 
 from xloader.errors import ArrayNotGroupError, SourceNotFoundError, XloaderError
 from xloader.sources import zarr_adapter
 from xloader.sources.base import Source
 from xloader.sources.open.open_source import location_of, open_source
 from xloader.sources.stores.access_errors import told_of
+from xloader.sources.stores.group_openers import HidingStore
 from xloader.sources.zarr.allowed_codecs import check_codecs, unknown_codec_error
 from xloader.sources.zarr.object_inventory import CHUNK_KEY, METADATA, list_keys
 from xloader.sources.zarr.stored_array import check_keys
 from xloader.sources.zarr.stored_grid import grid_of
-
-if TYPE_CHECKING:
-    from zarr.abc.buffer import Buffer, BufferPrototype
-    from zarr.abc.store import ByteRequest
 
 _FEW: Final = 1_000
 """Keys of a folder that are looked at to see what it is."""
@@ -364,48 +360,6 @@ class _Arrays:
         except Exception:
             return None
         return None if found is None else bytes(found.to_bytes())
-
-
-class HidingStore(WrapperStore[Store]):
-    """A store without some of its folders.
-
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The wrapped store.
-    hidden : collection of str
-        Paths of the folders.
-    """
-
-    def __init__(self, store: Store, hidden: Collection[str]) -> None:
-        super().__init__(store)
-        self._hidden = tuple(f"{path}/" for path in hidden)
-
-    def __str__(self) -> str:
-        # Messages name the store itself.
-        return str(self._store)
-
-    def _with_store(self, store: Store) -> Self:
-        return type(self)(store, [path.removesuffix("/") for path in self._hidden])
-
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        """Read an object, or a part of it; None if it is hidden."""
-        if key.startswith(self._hidden):
-            return None
-        return await self._store.get(key, prototype, byte_range)
-
-    async def exists(self, key: str) -> bool:
-        """Whether there is an object that is not hidden."""
-        return not key.startswith(self._hidden) and await self._store.exists(key)
-
-    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """List the names in a folder that are not hidden."""
-        begin = f"{prefix.rstrip('/')}/".lstrip("/")
-        async for name in self._store.list_dir(prefix):
-            if f"{begin}{name.rstrip('/')}/" not in self._hidden:
-                yield name
 
 
 def _prefix_of(group: str | None) -> str:

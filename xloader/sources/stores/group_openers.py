@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import xarray as xr
 import zarr
@@ -14,6 +14,10 @@ from zarr.storage import WrapperStore
 from xloader.sources import zarr_adapter
 from xloader.sources.stores.locations import StoreLocation
 from xloader.sources.stores.pickling import pack, unpack
+
+if TYPE_CHECKING:
+    from zarr.abc.buffer import Buffer, BufferPrototype
+    from zarr.abc.store import ByteRequest
 
 _MARKS: Final = (("zarr.json", 3), (".zgroup", 2))
 """Key that every group has, and the version of the Zarr format that uses it."""
@@ -112,7 +116,9 @@ class ZarrOpener:
         kwargs.pop("engine", None)
         store = group.store
         if self.hidden:
-            store, kwargs["consolidated"] = _Unlisted(store, self.group, self.hidden), False
+            begin = f"{self.group.strip('/')}/".lstrip("/")
+            store = HidingStore(store, [begin + name for name in self.hidden])
+            kwargs["consolidated"] = False
         with zarr_adapter.allow_rectilinear_chunks():
             return xr.open_dataset(
                 store,  # type: ignore[arg-type]  # the zarr engine takes stores
@@ -123,22 +129,62 @@ class ZarrOpener:
             )
 
 
-class _Unlisted(WrapperStore[Store]):
-    """A store that does not list some members of a group."""
+class HidingStore(WrapperStore[Store]):
+    """A store without some of its folders.
 
-    def __init__(self, store: Store, group: str, hidden: tuple[str, ...]) -> None:
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The wrapped store.
+    hidden : collection of str
+        Paths of the folders.
+    """
+
+    def __init__(self, store: Store, hidden: Collection[str]) -> None:
         super().__init__(store)
-        self._group, self._hidden = group, hidden
+        self._hidden = tuple(f"{path}/" for path in hidden)
+
+    def __str__(self) -> str:
+        # Messages name the store itself.
+        return str(self._store)
 
     def _with_store(self, store: Store) -> Self:
-        return type(self)(store, self._group, self._hidden)
+        return type(self)(store, [path.removesuffix("/") for path in self._hidden])
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Read an object, or a part of it; None if it is hidden."""
+        if key.startswith(self._hidden):
+            return None
+        return await self._store.get(key, prototype, byte_range)
+
+    async def exists(self, key: str) -> bool:
+        """Whether there is an object that is not hidden."""
+        return not key.startswith(self._hidden) and await self._store.exists(key)
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """List the members of a group, without those that are hidden."""
-        hidden = self._hidden if prefix.strip("/") == self._group.strip("/") else ()
+        """List the names in a folder that are not hidden."""
+        begin = f"{prefix.rstrip('/')}/".lstrip("/")
         async for name in self._store.list_dir(prefix):
-            if name.rstrip("/") not in hidden:
+            if f"{begin}{name.rstrip('/')}/" not in self._hidden:
                 yield name
+
+
+def arrays_without_dims(group: zarr.Group) -> list[str]:
+    """Names of the arrays of a group whose dimensions have no names; none if some do not open."""
+    try:
+        arrays = dict(group.arrays())
+    # zarr raises errors of many kinds for documents that make no sense.
+    except Exception:
+        return []
+    return [
+        name
+        for name, array in arrays.items()
+        if array.ndim
+        and None in (getattr(array.metadata, "dimension_names", None) or (None,))
+        and "_ARRAY_DIMENSIONS" not in array.attrs
+    ]
 
 
 @dataclass(frozen=True)
