@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Any, Self
 
 from xloader.errors import MissingDependencyError, OptionError
@@ -44,12 +43,7 @@ class ProgressBar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
 

@@ -10,7 +10,6 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Any, Self
 
 from xloader.core.messages import warn_caller
@@ -42,12 +41,7 @@ class TaskWarnings:
         _runs_here.add(self._token)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _runs_here.discard(self._token)
 
     def show(self, warned: Sequence[Warned]) -> None:

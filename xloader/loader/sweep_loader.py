@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -46,12 +45,7 @@ class Sweeper(Protocol):
 
     def __enter__(self) -> Any: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     def __iter__(self) -> Iterator[Any]: ...
 
