@@ -8,7 +8,7 @@ import click
 
 from xloader.cli.cluster_client import cluster_client, takes_scheduler
 from xloader.cli.endings import plain_endings
-from xloader.cli.json_output import print_json
+from xloader.cli.json_output import print_result
 from xloader.cli.loader_options import takes_loader_options
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
 from xloader.errors import OptionError
@@ -53,7 +53,4 @@ def advise(
             )
         with cluster_client(scheduler) as own:
             advice = description.open_windowed().advise(measure=measure, **loader_options, **own)
-        if is_json:
-            print_json(advice)
-        else:
-            click.echo(str(advice))
+        print_result(advice, is_json=is_json)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from xloader.cli.endings import plain_endings
-from xloader.cli.json_output import print_json
+from xloader.cli.json_output import print_result
 from xloader.cli.loader_options import takes_loader_options
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
 
@@ -61,7 +61,4 @@ def bench(
             num_workers=usable_cores() if workers is None else workers,
             loader_options=loader_options,
         )
-        if is_json:
-            print_json(comparison)
-        else:
-            click.echo(str(comparison))
+        print_result(comparison, is_json=is_json)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,10 +16,19 @@ from xloader.cli.option_texts import split_names
 from xloader.core.libraries import require_libraries
 
 _DEMO_LIBRARIES = ("torch", "tqdm", "matplotlib")
+_COUNT = click.IntRange(min=1)
+_SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
     return split_names(value)
+
+
+def _setting(
+    flag: str, kind: click.ParamType[Any], default: float, text: str
+) -> Callable[..., Any]:
+    """An option whose help shows its default."""
+    return click.option(flag, type=kind, default=default, show_default=True, help=text)
 
 
 @click.command(short_help="Train a small forecast model, in a few minutes.")
@@ -33,42 +44,16 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
     help="Variables to forecast. Default: every float variable that is a map over time.",
 )
 @click.option("--time-dim", default="time", show_default=True, help="The dimension of time.")
-@click.option(
-    "--lead",
-    type=click.IntRange(min=1),
-    default=6,
-    show_default=True,
-    help="Forecast this many steps ahead.",
-)
+@_setting("--lead", _COUNT, 6, "Forecast this many steps ahead.")
 @click.option(
     "--memory",
     metavar="SIZE",
     help="The loader's memory. Default: 128MiB for the demo's store, 1GiB for yours.",
 )
-@click.option(
-    "--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="Samples."
-)
-@click.option(
-    "--steps",
-    type=click.IntRange(min=1),
-    default=180,
-    show_default=True,
-    help="Train on this many batches.",
-)
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=300.0,
-    show_default=True,
-    help="Stop training after this time, even if steps are left.",
-)
-@click.option(
-    "--plain-seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Time a plain torch dataset for this long.",
-)
+@_setting("--batch-size", _COUNT, 16, "Samples.")
+@_setting("--steps", _COUNT, 180, "Train on this many batches.")
+@_setting("--seconds", _SECONDS, 300.0, "Stop training after this time, even if steps are left.")
+@_setting("--plain-seconds", _SECONDS, 10.0, "Time a plain torch dataset for this long.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--picture",
@@ -84,21 +69,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
     help="Where the demo's store is kept. Default: the user's cache folder.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print JSON at the end, and no text.")
-def demo(
-    store: str | None,
-    variables: tuple[str, ...],
-    time_dim: str,
-    lead: int,
-    memory: str | None,
-    batch_size: int,
-    steps: int,
-    seconds: float,
-    plain_seconds: float,
-    seed: int,
-    picture: Path,
-    cache: Path | None,
-    is_json: bool,
-) -> None:
+def demo(*, is_json: bool, **fields: Any) -> None:
     """Train a small forecast model from a chunked store, in a few minutes.
 
     Prints the plan, the errors of the forecast, of persistence and of climatology, what was read
@@ -118,20 +89,8 @@ def demo(
         from xloader.demo.options import DemoOptions
         from xloader.demo.run import run_demo
 
-        options = DemoOptions(
-            store=store,
-            variables=variables,
-            time_dim=time_dim,
-            lead=lead,
-            batch_size=batch_size,
-            memory=memory,
-            steps=steps,
-            seconds=seconds,
-            plain_seconds=plain_seconds,
-            seed=seed,
-            picture=picture,
-            cache=cache,
-        )
+        # Each option of the command has the name of a field.
+        options = DemoOptions(**fields)
         if not is_json:
             run_demo(options)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from xloader.cli.endings import end_incomplete, plain_endings
-from xloader.cli.json_output import print_json
+from xloader.cli.json_output import print_result
 
 
 @click.command(short_help="Check this machine and its libraries.")
@@ -27,10 +27,7 @@ def doctor(is_json: bool) -> None:
 
     with plain_endings():
         diagnosis = diagnose()
-        if is_json:
-            print_json(diagnosis)
-        else:
-            click.echo(str(diagnosis))
+        print_result(diagnosis, is_json=is_json)
         if diagnosis.problems:
             names = ", ".join(finding.subject for finding in diagnosis.problems)
             end_incomplete(f"Broken: {names}.")

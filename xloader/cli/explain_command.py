@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xloader.cli.endings import end_incomplete, plain_endings
-from xloader.cli.json_output import print_json
+from xloader.cli.json_output import print_result
 from xloader.cli.loader_options import takes_loader_options
 from xloader.cli.option_texts import split_names
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
@@ -63,10 +63,7 @@ def explain(
         # First, because after an error nothing is done.
         if page is not None:
             _write_page(page, f"An epoch of {safe_name(description.store)}", samples, shown)
-        if is_json:
-            print_json(shown)
-        else:
-            click.echo(str(shown))
+        print_result(shown, is_json=is_json)
         if compared is not None and not compared.front:
             needs = [plan.minimum_nbytes for plan in compared.plans if plan.minimum_nbytes]
             least = f" The smallest that would do is {show_nbytes(min(needs))}." if needs else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from xloader.cli.endings import end_incomplete, plain_endings
-from xloader.cli.json_output import print_json
+from xloader.cli.json_output import print_result
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_store
 
 _ALL = "all"
@@ -71,10 +71,7 @@ def inspect(
             nan_chunks=nan_chunks,
             on_missing="fill" if on_missing == "fill" else "warn",
         )
-        if is_json:
-            print_json(inspection)
-        else:
-            click.echo(str(inspection))
+        print_result(inspection, is_json=is_json)
         if inspection.problems:
             names = ", ".join(dict.fromkeys(own.subject for own in inspection.problems))
             end_incomplete(f"Broken: {names}.")

@@ -1,4 +1,4 @@
-"""Results of commands as JSON."""
+"""Results of commands, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -9,6 +9,22 @@ import click
 import xarray as xr
 
 from xloader.core.json_values import to_json_value
+
+
+def print_result(result: Any, *, is_json: bool) -> None:
+    """Print a result on standard output.
+
+    Parameters
+    ----------
+    result : object
+        Anything that `to_json` takes.
+    is_json : bool
+        Whether to print JSON, in place of the text of the result.
+    """
+    if is_json:
+        print_json(result)
+    else:
+        click.echo(str(result))
 
 
 def print_json(value: Any) -> None:

@@ -8,22 +8,19 @@ from typing import Any
 
 import click
 
-_LEAST_ONE = click.IntRange(min=1)
-_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    (
-        "--batch-size",
-        {
-            "type": _LEAST_ONE,
-            "metavar": "N",
-            "help": "Samples of a batch on each rank. Default: 32.",
-        },
-    ),
-    ("--world-size", {"type": _LEAST_ONE, "metavar": "N", "help": "Number of ranks. Default: 1."}),
-    ("--lanes", {"type": _LEAST_ONE, "metavar": "N", "help": "Independent parts of the order."}),
-    (
-        "--prefetch",
-        {"type": click.IntRange(min=0), "metavar": "N", "help": "Batches made ahead. Default: 2."},
-    ),
+_Option = tuple[str, dict[str, Any]]
+"""The flag of an option, and the settings of `click.option`."""
+
+
+def _number(flag: str, least: int, text: str) -> _Option:
+    return flag, {"type": click.IntRange(min=least), "metavar": "N", "help": text}
+
+
+_OPTIONS: tuple[_Option, ...] = (
+    _number("--batch-size", 1, "Samples of a batch on each rank. Default: 32."),
+    _number("--world-size", 1, "Number of ranks. Default: 1."),
+    _number("--lanes", 1, "Independent parts of the order."),
+    _number("--prefetch", 0, "Batches made ahead. Default: 2."),
     (
         "--max-amplification",
         {
@@ -33,7 +30,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
 )
-_ORDER_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+_ORDER_OPTIONS: tuple[_Option, ...] = (
     (
         "--shuffle/--no-shuffle",
         {"default": None, "help": "Whether samples come in random order. Default: they do."},
@@ -43,22 +40,9 @@ _ORDER_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--drop-last/--keep-last",
         {"default": None, "help": "Whether a last batch that is not full is left out."},
     ),
-    (
-        "--spread",
-        {
-            "type": click.IntRange(min=0),
-            "metavar": "N",
-            "help": "Tiles in memory beside the newest one. Default: as many as fit.",
-        },
-    ),
-    (
-        "--processes",
-        {"type": click.IntRange(min=0), "metavar": "N", "help": "Worker processes. Default: 0."},
-    ),
-    (
-        "--threads",
-        {"type": _LEAST_ONE, "metavar": "N", "help": "Default: the number of cores."},
-    ),
+    _number("--spread", 0, "Tiles in memory beside the newest one. Default: as many as fit."),
+    _number("--processes", 0, "Worker processes. Default: 0."),
+    _number("--threads", 1, "Default: the number of cores."),
 )
 """Options for commands that plan or run one loader just as a training would."""
 

@@ -105,12 +105,9 @@ class FolderParts:
         MosaicError
             If a file belongs to another mosaic or is damaged.
         """
-        found = []
-        for path in sorted(self.folder.glob("rank-*/*.records")):
-            record = read_record(path, self.key)
-            if record is not None:
-                found.append(record)
-        return found
+        paths = sorted(self.folder.glob("rank-*/*.records"))
+        found = (read_record(path, self.key) for path in paths)
+        return [record for record in found if record is not None]
 
     def damaged(self) -> list[Path]:
         """Files of records that cannot be read, and so do not count."""
