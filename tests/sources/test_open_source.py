@@ -13,6 +13,7 @@ import pytest
 import xarray as xr
 import zarr
 
+import xloader
 from tests.sources import kinds
 from xloader.errors import (
     MissingDependencyError,
@@ -64,14 +65,19 @@ def test_arrays_without_dims_that_nobody_asks_for(tmp_path: Path, zarr_format: i
     ds.to_zarr(path, group=group or None, zarr_format=zarr_format, consolidated=False)
     root = zarr.open_group(path, path=group, use_consolidated=False)
     root.create_array("scratch", shape=(3,), dtype="f4")
+    root.create_array("crs", shape=(), dtype="i4")
     if zarr_format == 2:
         zarr.consolidate_metadata(path)
     with pytest.raises(UnsupportedDataError, match=r"dimension names.*variables=\[...\]"):
         open_source(path, group=group)
     with pytest.raises(UnsupportedDataError, match="dimension names"):
         open_source(path, variables=["t", "scratch"], group=group)
-    for variables in ("t", ["t"]):
-        source = pickle.loads(pickle.dumps(open_source(path, variables=variables, group=group)))
+    # xarray raises another error for a zip file.
+    archive = shutil.make_archive(str(path), "zip", path)
+    with pytest.raises(UnsupportedDataError, match=r"dimension names.*variables=\[...\]"):
+        open_source(archive, group=group)
+    for place, variables in (path, "t"), (path, iter(["t"])), (archive, ["t"]):
+        source = pickle.loads(pickle.dumps(open_source(place, variables=variables, group=group)))
         assert list(source.variables) == ["t"]
         assert source.path_of("t").startswith("direct")
         assert kinds.read(source, "t", (0, 0)).tolist() == ds["t"].values.tolist()
@@ -99,6 +105,15 @@ def test_a_folder_of_files_says_how_to_open_them(tmp_path: Path, names: list[str
             open_source(path)
 
 
+def test_a_folder_with_brackets_in_its_name_is_named_as_a_pattern(tmp_path: Path):
+    (tmp_path / "run[1]").mkdir()
+    xr.Dataset({"t": ("time", np.arange(3.0))}).to_netcdf(tmp_path / "run[1]" / "0.nc")
+    with pytest.raises(SourceNotFoundError, match=r"concat\(") as caught:
+        open_source(tmp_path / "run[1]")
+    pattern = caught.value.remedy.split("'")[1]
+    assert len(xloader.concat(pattern).window(time=1)) == 3
+
+
 def test_a_zip_file_with_a_folder_around_the_store(tmp_path: Path):
     ds = xr.Dataset({"t": (("time", "x"), np.arange(12.0).reshape(6, 2))})
     ds.to_zarr(tmp_path / "in" / "a.zarr", consolidated=False)
@@ -115,9 +130,10 @@ def test_a_zip_file_with_a_folder_around_the_store(tmp_path: Path):
         (b'{"version": 1, "refs": {".zgroup": "{}"}}', 'engine="kerchunk"'),
         (b'{"t/.zarray": "{}", ".zgroup": "{}"}', 'engine="kerchunk"'),
         (b"\x89HDF\r\n\x1a\n but no more", 'engine="h5netcdf", and phony_dims="access"'),
+        (b"MATLAB".ljust(512) + b"\x89HDF\r\n\x1a\n", 'engine="h5netcdf"'),
         (b'{"type": "FeatureCollection"}', "check the file, pass engine="),
     ],
-    ids=["references", "references of version 0", "HDF5", "other JSON"],
+    ids=["references", "references of version 0", "HDF5", "MATLAB", "other JSON"],
 )
 def test_a_file_that_cannot_be_opened_is_known_by_its_begin(
     tmp_path: Path, content: bytes, told: str
@@ -125,6 +141,14 @@ def test_a_file_that_cannot_be_opened_is_known_by_its_begin(
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(UnsupportedDataError, match=told):
         open_source(tmp_path / "file")
+
+
+def test_an_hdf5_file_that_netcdf4_cannot_open_names_the_other_engine(tmp_path: Path):
+    (tmp_path / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n but no more")
+    with pytest.raises(UnsupportedDataError, match='engine="h5netcdf"'):
+        open_source(tmp_path / "a.h5", engine="netcdf4")
+    with pytest.raises(UnsupportedDataError, match="check the file"):
+        open_source(tmp_path / "a.h5", engine="h5netcdf")
 
 
 def test_a_file_that_is_not_there_behind_a_url():

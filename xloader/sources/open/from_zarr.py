@@ -38,8 +38,6 @@ from xloader.sources.zarr.allowed_codecs import unknown_codec_error
 from xloader.sources.zarr.missing_chunks import OnMissing
 from xloader.sources.zarr.zarr_source import ZarrSource
 
-_NAMED_DIMS: Final = "arrays with dimension names"
-
 WRITTEN_BY: Final = "xloader_materialize"
 """Attribute of a store that `Samples.materialize` writes: the job, and whether it is complete."""
 
@@ -77,6 +75,9 @@ def from_zarr(
     MissingDependencyError
         If the library for a URL is not installed.
     """
+    # An iterator would be exhausted after the first look.
+    if variables is not None and not isinstance(variables, str):
+        variables = tuple(variables)
     with zarr_adapter.allow_rectilinear_chunks():
         return _from_zarr(opener, variables, dtype, on_missing)
 
@@ -133,11 +134,12 @@ def _open_both(
     opener, group = _open_group(opener)
     try:
         return opener, _open_dataset(opener, group), group
-    except UnsupportedDataError as error:
-        if variables is None or error.allowed != _NAMED_DIMS:
+    except UnsupportedDataError:
+        asked = {variables} if isinstance(variables, str) else set(variables or ())
+        hidden = set(arrays_without_dims(group)) - asked if asked else None
+        if not hidden:
             raise
-    asked = {variables} if isinstance(variables, str) else set(variables)
-    opener = replace(opener, hidden=tuple(set(arrays_without_dims(group)) - asked))
+    opener = replace(opener, hidden=tuple(hidden))
     return opener, _open_dataset(opener, group), group
 
 
@@ -262,11 +264,12 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
             allowed="the options of xr.open_dataset for a Zarr store",
             remedy="leave out the option that the message names",
         )
-    if isinstance(error, KeyError):
+    # For Zarr v2 in stores other than folders, xarray fails while it looks for the names.
+    if isinstance(error, KeyError) or "'prototype'" in told:
         return UnsupportedDataError(
             "xarray cannot make a dataset of this Zarr group",
             given=f"{opener.name} ({told})",
-            allowed=_NAMED_DIMS,
+            allowed="arrays with dimension names",
             remedy="write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does, or name "
             "the variables that have them: variables=[...]",
         )
@@ -383,7 +386,7 @@ def _remedy_of(opener: ZarrOpener) -> str:
             if ".parq" in counts:
                 return 'these are references: pass engine="kerchunk"'
             if counts:
-                files = os.path.join(place.path, pattern + counts.most_common(1)[0][0])
+                files = os.path.join(glob.escape(place.path), pattern + counts.most_common(1)[0][0])
                 return f"open what lies in this folder as one: xloader.concat({files!r})"
     return "check the path, or pass group= for one further down"
 

@@ -215,12 +215,13 @@ def _from_file(
 def _remedy_of(opener: FileOpener) -> str:
     """Advice on a file that xarray cannot open, from how it begins."""
     begin = b""
-    if "engine" not in opener.kwargs:
+    if opener.kwargs.get("engine") != "h5netcdf":
         with suppress(OSError), open(opener.path, "rb") as file:
             begin = file.read(1 << 16)
     if begin.lstrip()[:1] == b"{" and re.search(rb'"(refs|\.z(group|array|metadata))"|/\.z', begin):
         return 'these are references: pass engine="kerchunk"'
-    if begin.startswith(b"\x89HDF"):
+    # Files of MATLAB have a block of their own before it.
+    if b"\x89HDF\r\n\x1a\n" in begin:
         return (
             f'pass engine="h5netcdf", and phony_dims="access" where its dimensions have no names; '
             f"or {extra_remedy('netcdf')}"

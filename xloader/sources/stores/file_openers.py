@@ -6,16 +6,15 @@ interpreter. `Gate` and `FileLock` prevent that, and `FileOpener` opens a file u
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib.util
 import os
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.util import get_temp_dir
 from typing import Any, Final
 
 import xarray as xr
@@ -172,9 +171,10 @@ class FileOpener:
         given = {**kwargs, **(kwargs.get("backend_kwargs") or {})}
         if engine == "cfgrib" and "indexpath" not in given:
             # cfgrib's index holds the path as it was given, so one beside the file would be of no
-            # use to others, who may give it differently.
+            # use to others, who may give it differently. This folder goes with the main process,
+            # and children started by multiprocessing share it.
             digest = hashlib.sha256(self.path.encode()).hexdigest()
-            kwargs["indexpath"] = f"{_index_folder().name}/{digest}.{{short_hash}}.idx"
+            kwargs["indexpath"] = f"{get_temp_dir()}/{digest}.{{short_hash}}.idx"
         with Gate.of_process().opening(), _no_chunk_cache(engine):
             if engine not in ("netcdf4", "h5netcdf") or "lock" in kwargs:
                 return xr.open_dataset(self.path, **kwargs)
@@ -199,12 +199,6 @@ class FileOpener:
             for group in groups.values():
                 group.close()
         return sorted(path for path in found if path)
-
-
-@functools.cache
-def _index_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for this process' indexes of GRIB files. It goes with the process."""
-    return tempfile.TemporaryDirectory(prefix="xloader-grib-")
 
 
 @contextmanager

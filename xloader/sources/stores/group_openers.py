@@ -181,7 +181,7 @@ def arrays_without_dims(group: zarr.Group) -> list[str]:
     return [
         name
         for name, array in arrays.items()
-        if array.ndim
+        if (array.ndim or array.metadata.zarr_format == 2)
         and None in (getattr(array.metadata, "dimension_names", None) or (None,))
         and "_ARRAY_DIMENSIONS" not in array.attrs
     ]
