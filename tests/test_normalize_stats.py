@@ -130,6 +130,7 @@ def test_statistics_of_the_training_years_are_right_for_other_years(
         "south first": opened(later.isel(lat=slice(None, None, -1))).normalize(stats),
         "in float32": opened(later.assign_coords(lat=later.lat.astype("f4"))).normalize(stats),
         "in other words": opened(region(units="m s-1")).normalize(stats),
+        "with a slash": opened(region(units="m/s")).normalize(stats),
     }
     mean, std = stats.u10.sel(stat=["mean", "std"]).values
     found, wanted = right["another file"][3][0][0], (later.u10[6:8] - mean) / std

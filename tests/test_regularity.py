@@ -163,7 +163,7 @@ def test_a_hole_in_times_that_jitter_is_a_gap(labels: Any, step: str, uneven: st
 )
 def test_jitter_is_no_gap(labels: Any) -> None:
     assert samples_along(labels).explain().irregular_steps == {}
-    ds = xr.Dataset({"t": ("time", np.zeros(len(labels)))}, {"time": labels})
+    ds = xr.Dataset({"t": ("time", np.zeros(len(labels), "f4"))}, {"time": labels})
     samples = ds.xloader.window(time=3, stride=1)
     assert len(samples) == len(labels) - 2
     assert "note" not in repr(samples)
@@ -182,10 +182,15 @@ def test_durations_count_jittering_steps() -> None:
         (noleap(*range(100))[::-1], "runs backwards: its labels descend"),
         (as_float32(HOURS)[::-1], "runs backwards: its labels descend"),
         (np.random.default_rng(1).permutation(DAYS), "go back: the labels are not in order"),
+        (np.repeat(DAYS[:9], 2), "9 of 17 are 0: labels occur more than once"),
+        (np.full(9, DAYS[0]), "8 of 8 are 0: labels occur more than once"),
         (np.full(9, np.datetime64("NaT", "ns")), "8 of 8 lie beside missing labels"),
         (np.where(np.arange(9) > 3, np.datetime64("NaT"), DAYS[:9]), "beside missing labels"),
     ],
-    ids=["days", "months", "cftime", "float32", "shuffled", "all missing", "most missing"],
+    ids=[
+        *("days", "months", "cftime", "float32", "shuffled", "each twice"),
+        *("all alike", "all missing", "most missing"),
+    ],
 )
 @pytest.mark.parametrize("gaps", ["drop", "allow"])
 def test_times_that_do_not_rise_are_told(labels: Any, told: str, gaps: Any) -> None:
@@ -210,6 +215,12 @@ def test_windows_over_times_that_jump_back_are_left_out(labels: Any) -> None:
     rises = np.diff(labels) == np.timedelta64(1, "D")
     assert len(samples) == (rises[1:] & rises[:-1]).sum()
     assert "dropped" in repr(samples)
+
+
+def test_months_that_go_back_are_told() -> None:
+    labels = np.r_[monthly(1)[:20], monthly(1)[5:25]]
+    told = samples_along(labels).explain().irregular_steps["time"]
+    assert "1 go back: the labels are not in order of time" in told
 
 
 def test_nothing_is_said_without_labels_or_of_windows_of_one() -> None:

@@ -245,8 +245,9 @@ def test_a_slice_across_the_seam_warns(
         (np.linspace(-87, 87, 30), "degrees_north", slice(-100, 100)),
         (np.arange(0, 90.0, 6), "degrees_east", slice(-10, 30)),
         (np.arange(300.0, 1000, 100), "hPa", slice(500, 2000)),
+        (np.arange(360), "", slice(-10, 100)),
     ],
-    ids=["within", "open", "all", "latitudes", "nothing there", "pressures"],
+    ids=["within", "open", "all", "latitudes", "nothing there", "pressures", "steps"],
 )
 def test_other_slices_do_not(labels: Any, units: str, asked: slice) -> None:
     ds = xr.Dataset({"t": ("x", np.zeros(len(labels)))}, {"x": ("x", labels, {"units": units})})

@@ -83,5 +83,5 @@ def _check_num_chunks(variable: str, axes: dict[str, Axis]) -> None:
 
 def _num_chunks(axis: Axis, chunks: int) -> int:
     """Most chunks that the selection could touch if the chunks were of size ``chunks``."""
-    extent = max(axis.selection) - min(axis.selection) + 1
+    extent = abs(axis.selection[-1] - axis.selection[0]) + 1
     return min(axis.size, -(-extent // chunks) + 1)

@@ -111,6 +111,9 @@ class LabelSteps:
 
     def describe(self) -> str:
         """Describe the gaps in words; an empty text without any."""
+        if self.is_time and not self.span and not self.months:
+            num_same = self.num_steps - len(self.gaps)
+            return f"{num_same:,} of {self.num_steps:,} are 0: labels occur more than once"
         if not len(self.gaps):
             return ""
         what = f"are not {self.text}" if self.text else "lie beside missing labels"
@@ -188,8 +191,10 @@ def _label_variable(recipe: Recipe, dim: str, kept: Kept) -> Any:
 
 def _read(recipe: Recipe, dim: str, labels: Any, kept: Kept) -> NDArray[Any] | None:
     assert not isinstance(kept, int)
+    # A long range is not searched.
+    ends = kept[:: len(kept) - 1 or 1] if isinstance(kept, range) else kept
     try:
-        stored = labels[min(kept) : max(kept) + 1].values
+        stored = labels[min(ends) : max(ends) + 1].values
     except Exception as error:
         if labels.dtype.kind not in "mM":
             # Training needs no number labels, so those that cannot be read are no error here.
@@ -199,7 +204,7 @@ def _read(recipe: Recipe, dim: str, labels: Any, kept: Kept) -> NDArray[Any] | N
             given=f"{recipe.source.name}: {error}",
             remedy='repair the coordinate, or pass gaps="allow" to .window(...)',
         ) from error
-    places = slice(None, None, kept.step) if isinstance(kept, range) else np.array(kept) - min(kept)
+    places = slice(None, None, kept.step) if isinstance(kept, range) else np.array(kept) - min(ends)
     return np.asarray(stored[places])
 
 
@@ -224,7 +229,7 @@ def _steps_of(labels: NDArray[Any] | None, dim: str) -> LabelSteps | None:
             text = show_count(months // 12, "year") if is_years else show_count(months, "month")
     num_uneven = num_back = 0
     if is_time:
-        num_back = int(np.count_nonzero(steps * np.sign(span) < 0))
+        num_back = int(np.count_nonzero(steps * np.sign(months or span) < 0))
         if not months and np.isfinite(span):
             is_equal = ~is_gap
             is_gap, num_uneven = _time_gaps(steps, span)

@@ -284,7 +284,9 @@ def _window_elements(recipe: Recipe, field: Field) -> tuple[Elements, ...]:
     ):
         taken = offsets.pop(dim, range(size))
         positions = range(taken, taken + 1) if isinstance(taken, int) else taken
-        if not positions or min(positions) < 0 or max(positions) * dilation >= reach:
+        # A long range is not searched.
+        ends = positions if isinstance(positions, tuple) else [*positions[:1], *positions[-1:]]
+        if not ends or min(ends) < 0 or max(ends) * dilation >= reach:
             raise OptionError(
                 f"an offset of the field {field.name!r} lies outside the window along {dim!r}",
                 given=taken,

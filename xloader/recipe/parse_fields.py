@@ -84,7 +84,7 @@ def _reaching(recipe: Recipe, field: Field) -> Windows:
     extents = []
     for dim, dilation, reach in zip(windows.dims, windows.dilations, windows.extents, strict=True):
         taken = offsets.get(dim, 0)
-        last = taken if isinstance(taken, int) else max(taken)
+        last = taken[-1] if isinstance(taken, range) else max(np.atleast_1d(taken).tolist())
         extents.append(max(reach, last * dilation + 1))
     if tuple(extents) == windows.extents:
         return windows

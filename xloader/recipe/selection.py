@@ -255,8 +255,9 @@ def _positions(
     # The coordinate is already in memory as an index, so looking up its labels is cheap.
     where = slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else list(kept)
     index = coords.indexes[dim][where]
-    is_angle = str(coords[dim].attrs.get("units", "")).startswith("degree")
-    if isinstance(label, slice) and (is_angle or is_closed(index)):
+    units = str(coords[dim].attrs.get("units", ""))
+    is_longitude = not units and dim.lower().startswith("lon") and is_closed(index)
+    if isinstance(label, slice) and (is_longitude or units.startswith("degree")):
         _warn_of_seam(dim, index, label)
     return _look_up(dim, index, label, method, tolerance)
 

@@ -234,8 +234,7 @@ def _check_data(recipe: Recipe, stats: xr.Dataset) -> None:
     told, along = [], dict[str, None]()
     for name in (name for name in recipe.variables if name in stats.data_vars):
         units = [str(one.attrs.get("units", "")) for one in (stats[name], recipe.variable(name))]
-        # Some write m s**-1, others m s-1 or m s^-1.
-        if all(units) and len({re.sub(r"[\s*^]", "", text) for text in units}) > 1:
+        if all(units) and len(set(map(_plain_units, units))) > 1:
             told.append(f"{name} was in {units[0]!r}, and is in {units[1]!r}")
         # Labels of dimensions that the statistics have are looked up.
         along |= {dim: None for dim in recipe.dims_of(name) if dim not in stats[name].dims}
@@ -251,6 +250,12 @@ def _check_data(recipe: Recipe, stats: xr.Dataset) -> None:
             f"remove the attribute: stats.attrs.pop({FINGERPRINT!r})",
             StatisticsWarning,
         )
+
+
+def _plain_units(text: str) -> str:
+    """Units in one spelling: some write m s**-1, others m s-1, m s^-1 or m/s."""
+    powers = re.sub(r"/\s*([A-Za-z]+)[\^*]*(\d*)", lambda own: f"{own[1]}-{own[2] or 1}", text)
+    return re.sub(r"[\s*^.]", "", powers)
 
 
 def grids_of(recipe: Recipe) -> str:
