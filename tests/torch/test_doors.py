@@ -468,27 +468,6 @@ def test_a_repeated_epoch_is_told(folder: Path) -> None:
     assert len(ids_of(islice(own, 1))) == len(ids_of(islice(own, 1))) == 16
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_sampler_tells_the_same_batches(folder: Path, num_workers: int) -> None:
-    loader = data_loader(samples_of(folder), batch_size=16, num_workers=num_workers, memory=MEMORY)
-    # One batch is a look at the data, whatever the workers have asked for besides.
-    for num in (1, 1, 30, 2):
-        assert len(list(islice(loader, num))) == num
-    with pytest.warns(RepeatedEpochWarning, match="epoch 1 .*set_epoch.*resume") as caught:
-        next(iter(loader))
-    assert caught[0].filename == __file__
-
-
-def test_workers_share_what_a_stream_has_given(folder: Path) -> None:
-    dataset = IterableDataset(samples_of(folder), batch_size=16, memory=MEMORY)
-    loader: DataLoader[Any] = DataLoader(dataset, batch_size=None, num_workers=2)
-    assert len(ids_of(islice(loader, 1))) == 16
-    assert len(ids_of(loader)) == 480
-    # It is said in a worker of the second iteration, where a warning is an error here too.
-    with pytest.raises(RepeatedEpochWarning, match="epoch 0"):
-        next(iter(loader))
-
-
 def test_batches_within_bytes(folder: Path) -> None:
     samples = samples_of(folder)
     loader = data_loader(samples, batch_of(nbytes="5KiB"), memory=MEMORY)
