@@ -45,7 +45,7 @@ def test_as_dict_and_repr() -> None:
 )
 def test_copies(again) -> None:
     actual, expected = again(_batch()), _batch()
-    assert type(actual) is Batch
+    assert isinstance(actual, Batch)
     assert actual.names == expected.names
     np.testing.assert_array_equal(actual.inputs, expected.inputs)
     np.testing.assert_array_equal(actual.ids, expected.ids)

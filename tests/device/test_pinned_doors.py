@@ -86,7 +86,7 @@ def test_batches_are_pinned_and_moved(
     assert len(batches) == 4
     assert len(pinned) == 8
     for batch in batches:
-        assert type(batch) is Batch
+        assert isinstance(batch, Batch)
         assert any(batch.inputs is tensor for tensor in pinned)
         assert any(batch.targets is tensor for tensor in pinned)
         assert batch.names == ("inputs", "targets")

@@ -25,7 +25,7 @@ def make_batch(first: int = 0) -> Batch:
 
 
 def assert_same(actual: Batch, expected: Batch) -> None:
-    assert type(actual) is Batch
+    assert isinstance(actual, Batch)
     assert actual.names == expected.names
     np.testing.assert_array_equal(actual.ids, expected.ids, strict=True)
     np.testing.assert_array_equal(actual.is_padding, expected.is_padding, strict=True)

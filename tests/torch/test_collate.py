@@ -34,7 +34,7 @@ def make_batch(num_samples: int = 4) -> Batch:
 
 
 def assert_same(actual: Batch, expected: Batch) -> None:
-    assert type(actual) is Batch
+    assert isinstance(actual, Batch)
     assert actual.names == expected.names
     assert actual.ids.tolist() == expected.ids.tolist()
     assert actual.is_padding.tolist() == expected.is_padding.tolist()

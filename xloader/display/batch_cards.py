@@ -20,8 +20,8 @@ _MOST_IDS: Final = 8
 
 def batch_card(
     fields: Mapping[str, Any],
-    ids: Ints,
-    is_padding: NDArray[np.bool_],
+    ids: Ints | None,
+    is_padding: NDArray[np.bool_] | None,
     source: NDArray[np.str_] | None,
     recipe: Recipe | None,
 ) -> Card:
@@ -31,19 +31,20 @@ def batch_card(
     ----------
     fields : mapping of str to array or tensor
         The fields.
-    ids : numpy.ndarray of int64, shape (n,)
-        Ids of the samples.
-    is_padding : numpy.ndarray of bool, shape (n,)
-        True where a row only repeats another sample.
+    ids : numpy.ndarray of int64, shape (n,), optional
+        Ids of the samples, if they are known.
+    is_padding : numpy.ndarray of bool, shape (n,), optional
+        True where a row only repeats another sample, if ids are known.
     source : numpy.ndarray of str, shape (n,), optional
         Name of the set of each row.
     recipe : Recipe, optional
         The data behind the samples, if it is known.
     """
     rows = [[name, *_looks(array)] for name, array in fields.items()]
-    shown = ", ".join(map(str, ids[:_MOST_IDS].tolist())) + ", ..." * (len(ids) > _MOST_IDS)
+    known = [] if ids is None else ids.tolist()
+    shown = ", ".join(map(str, known[:_MOST_IDS])) + ", ..." * (len(known) > _MOST_IDS)
     facts = [("ids", shown or "none")]
-    if num_padding := int(np.count_nonzero(is_padding)):
+    if is_padding is not None and (num_padding := int(np.count_nonzero(is_padding))):
         facts.append(("padding", f"{show_count(num_padding, 'row')} filled up with others"))
     if source is not None:
         names, counts = np.unique(source, return_counts=True)
@@ -55,7 +56,8 @@ def batch_card(
         parts.append(
             CardSection("samples", sample_parts(recipe), is_open=False, summary="of these rows")
         )
-    return Card("Batch", f"num_samples={len(ids)}", parts)
+    title = "rebuilt without ids" if ids is None else f"num_samples={len(ids)}"
+    return Card("Batch", title, parts)
 
 
 def _looks(array: Any) -> list[str]:

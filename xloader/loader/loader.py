@@ -40,6 +40,7 @@ from xloader.loader.reports.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.reports.explain_notes import processes_note, rank_note
 from xloader.loader.reports.progress import EpochProgress
 from xloader.loader.reports.report import Report
+from xloader.loader.trainer_attributes import TrainerAttributes
 from xloader.loader.variance_measurement import measure_batch_variance
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Explanation
@@ -56,7 +57,7 @@ HandOver = Callable[[NDArray[Any]], Any]
 """Converts a gathered array into what is delivered: a tensor, or the array itself."""
 
 
-class Loader:
+class Loader(TrainerAttributes):
     """Iterable over shuffled batches that reads each chunk as few times as the memory allows.
 
     It is made by :meth:`Samples.loader`. Each ``iter`` is one epoch. After a complete epoch, the
@@ -173,16 +174,6 @@ class Loader:
     def epoch(self) -> int:
         """Number of the epoch that the next ``iter`` delivers."""
         return self._cursor.epoch
-
-    @property
-    def sampler(self) -> Loader:
-        """The loader itself, as trainers call ``loader.sampler.set_epoch``."""
-        return self
-
-    @property
-    def batch_sampler(self) -> Loader:
-        """The loader itself, as trainers look for a sampler here first."""
-        return self
 
     @property
     def batch_size(self) -> int:
@@ -543,12 +534,6 @@ class Loader:
                 self._carried.clear()
             if self._device_path is not None:
                 self._device_path.close()
-
-    def __enter__(self) -> Loader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[Any]:
         """Deliver the batches of one epoch: of the next epoch each time, or the rest of a state."""

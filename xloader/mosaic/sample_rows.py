@@ -63,7 +63,8 @@ class SampleRows:
         if isinstance(ids, Batch):
             self._check_batch(ids, among)
         own = as_ids(
-            ids.ids if isinstance(ids, Batch) else ids, num_ids if among is None else len(among)
+            ids.require_ids() if isinstance(ids, Batch) else ids,
+            num_ids if among is None else len(among),
         )
         is_padding = ids.is_padding if isinstance(ids, Batch) else np.zeros(len(own), bool)
         return own if among is None else among[own], is_padding

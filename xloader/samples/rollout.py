@@ -12,13 +12,14 @@ from xloader.html.cards import Card, Words
 from xloader.loader.loader import Loader
 from xloader.loader.ranks.state import unusable_state
 from xloader.loader.reports.report import Report
+from xloader.loader.trainer_attributes import TrainerAttributes
 from xloader.planning.explain import Explanation
 from xloader.planning.plan import Plan
 from xloader.recipe.recipe import Recipe
 from xloader.samples.samples import Samples
 
 
-class Rollout:
+class Rollout(TrainerAttributes):
     """Loader whose samples may change from epoch to epoch.
 
     A new plan is made only where the samples differ from those of the epoch before.
@@ -68,16 +69,6 @@ class Rollout:
     def epoch(self) -> int:
         """The epoch that the next ``iter`` delivers."""
         return self._loader.epoch
-
-    @property
-    def sampler(self) -> Rollout:
-        """The loader itself: trainers call ``loader.sampler.set_epoch``."""
-        return self
-
-    @property
-    def batch_sampler(self) -> Rollout:
-        """The loader itself: trainers that look for a sampler look here first."""
-        return self
 
     @property
     def batch_size(self) -> int:
@@ -163,12 +154,6 @@ class Rollout:
     def close(self) -> None:
         """Stop all reads under way and free the memory. It can be called more than once."""
         self._loader.close()
-
-    def __enter__(self) -> Rollout:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<xloader.Rollout: {self._in_words()}>"

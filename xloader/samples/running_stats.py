@@ -121,7 +121,9 @@ class RunningStats:
             origin = batch.origin
             if not self._series and origin is not None and origin.recipe is not None:
                 self._take_names(origin.recipe)
-            is_padding = batch.is_padding if is_padding is None else is_padding
+            if is_padding is None:
+                batch.require_ids()
+                is_padding = batch.is_padding
         before = self._series
         try:
             self._count(self._arrays_of(batch), is_padding)

@@ -82,8 +82,8 @@ def data_loader(
     Returns
     -------
     torch.utils.data.DataLoader
-        ``loader.explain()`` is the sampler's ``explain``. Epochs advance by themselves;
-        ``loader.sampler.set_epoch(epoch)`` chooses another.
+        ``loader.explain()`` and ``loader.set_epoch(epoch)`` are the sampler's. Epochs advance by
+        themselves; ``set_epoch`` chooses another.
 
     Raises
     ------
@@ -150,6 +150,11 @@ def data_loader(
         **kwargs,
     )
     loader.explain = sampler.explain
+    # transformers.Trainer asks the loader to set its epoch, or the batch sampler within one that
+    # skips batches; Lightning and accelerate ask the sampler.
+    asked: Any
+    for asked in (loader, loader.batch_sampler):
+        asked.set_epoch = sampler.set_epoch
     # Notebooks find it on the instance, so that the class can stay the stock one.
     loader._repr_html_ = functools.partial(loader_html, sampler, parse_nbytes(memory))
     return loader

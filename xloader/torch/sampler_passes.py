@@ -113,7 +113,6 @@ class Passes:
         workers = rank_plan.plan.workers
         plan_tag = PlanTag(rank_plan.options, rank_plan.plan, rank_plan.recipe.fingerprint)
         # The rest of a batch is no step of the plan: it has no step tag, and is read by a cache.
-        first_step = start.step + (start.row > 0)
         part = rank_plan.remainder(start.epoch, start.step)
         dealt = [_batches(rank_plan, part, worker) for worker in range(workers)]
         last_step = start.step + part.num_steps - 1
@@ -124,11 +123,10 @@ class Passes:
                 # Now, because the loop may not ask for another batch after the last one.
                 self._keep(part)
                 self.cursor.count(Position(start.epoch, step + 1), rank_plan.num_steps)
-            if step < first_step:
+            if step == start.step and start.row:
                 yield ids[start.row :]
-                continue
-            step_tag = StepTag.of(ids, plan_tag, start.epoch, step, pass_number, first_step)
-            yield BatchIds(ids, step_tag)
+            else:
+                yield BatchIds(ids, StepTag.of(ids, plan_tag, start.epoch, step, pass_number))
 
     def _keep(self, part: Epoch | Remainder) -> None:
         """Note the chunks that workers keep once they have carried out a part of an epoch."""

@@ -51,8 +51,6 @@ class StepTag:
         Number of ids in the step, including those that fill it up.
     checksum : int
         CRC-32 of these ids. It shows whether a first id has got into another list.
-    first_step : int, default 0
-        The step that the pass begins with.
     """
 
     plan_tag: PlanTag
@@ -61,7 +59,6 @@ class StepTag:
     pass_number: int
     num_rows: int
     checksum: int
-    first_step: int = 0
 
     @classmethod
     def of(
@@ -71,7 +68,6 @@ class StepTag:
         epoch: int,
         step: int,
         pass_number: int,
-        first_step: int = 0,
     ) -> StepTag:
         """The tag of a step with certain ids.
 
@@ -79,15 +75,10 @@ class StepTag:
         ----------
         ids : sequence of int
             The ids of the step, in order.
-        plan_tag, epoch, step, pass_number, first_step
+        plan_tag, epoch, step, pass_number
             As for the class.
         """
-        return cls(plan_tag, epoch, step, pass_number, len(ids), _checksum(ids), first_step)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether it is the first step of its worker in that pass."""
-        return 0 <= self.step - self.first_step < self.plan_tag.plan.workers
+        return cls(plan_tag, epoch, step, pass_number, len(ids), _checksum(ids))
 
     def is_of(self, ids: Sequence[int]) -> bool:
         """Whether a list holds exactly the ids of the step, in their order.

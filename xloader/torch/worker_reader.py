@@ -134,14 +134,14 @@ class WorkerReader:
         self._check_plan_tag_is_kept(step_tag.plan_tag)
         number = step_tag.step % step_tag.plan_tag.plan.workers
         way = self._ways.get(number)
-        place = step_tag.epoch, step_tag.pass_number, step_tag.step
-        if way is None or (way.epoch, way.pass_number, way.next_step) != place:
-            if not step_tag.is_first:
-                self._leave_plan(f"step {step_tag.step} is out of order, as with in_order=False")
-                return None
+        # A trainer that resumes takes the ids of the steps that it skips, and begins in the middle.
+        if way is None or (way.epoch, way.pass_number) != (step_tag.epoch, step_tag.pass_number):
             way = self._begin(step_tag, number)
-        # A part that raises is not continued, so its next step comes out of turn. After an error,
-        # no warning of that is given.
+        elif way.next_step != step_tag.step:
+            self._leave_plan(f"step {step_tag.step} is out of order, as with in_order=False")
+            return None
+        # A part that raises is not continued: its next step begins anew. After an error, no
+        # warning is given.
         del self._ways[number]
         has_warned, self._has_warned = self._has_warned, True
         delivery = next(way.steps)
@@ -233,7 +233,7 @@ class WorkerReader:
                 make_memory=memory_to_lend(self._rank_plan),
             )
         worker = self._workers[number]
-        steps = worker.steps(step_tag.epoch, step_tag.first_step)
+        steps = worker.steps(step_tag.epoch, step_tag.step - number)
         way = _Way(worker, step_tag.epoch, step_tag.pass_number, step_tag.step, steps)
         self._ways[number] = way
         return way

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import xarray as xr
@@ -13,6 +14,7 @@ from xloader.core.axis import Ints
 from xloader.display.batch_cards import batch_card
 from xloader.display.sample_panels import draw_samples, plotted_rows
 from xloader.errors import OptionError, UnsupportedDataError
+from xloader.loader.batches import batch_trees
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.recipe.names import SAMPLE
 from xloader.recipe.recipe import unknown
@@ -29,13 +31,18 @@ class Batch(tuple[Any, ...]):
     ``batch["inputs"]`` give the field of that name. If a field has the name of an attribute of
     tuples or batches, such as ``count`` or ``ids``, only the second form gives the field.
 
+    A batch is also a tree of its arrays for :mod:`torch`, JAX and optree, so trainers, compilers
+    and Keras take it as they take a tuple. Whatever such a library makes of the arrays has the
+    names of the fields, and nothing else: ``type(batch)(arrays)`` does not say whether rows were
+    moved, joined or left out, so ids, flags and labels are None in it.
+
     Parameters
     ----------
     arrays : iterable of array
         The fields, each of shape ``(n, ...)``.
-    names : iterable of str
-        Names of the fields.
-    ids : numpy.ndarray
+    names : iterable of str, optional
+        Names of the fields; ``type(batch)(arrays)`` has those of ``batch``.
+    ids : numpy.ndarray, optional
         Ids of the samples in row order, int64, shape ``(n,)``.
     is_padding : numpy.ndarray, optional
         True where a row only repeats another sample, bool, shape ``(n,)``: to fill up a short
@@ -59,38 +66,44 @@ class Batch(tuple[Any, ...]):
     (True, True, [7, 1])
     >>> batch
     Batch(inputs=float64 (2, 3), targets=float64 (2,), num_samples=2)
+    >>> type(batch)(array.astype("float32") for array in batch)
+    Batch(inputs=float32 (2, 3), targets=float32 (2,), rebuilt without ids)
     """
 
-    _names: tuple[str, ...]
-    _ids: Ints
-    _is_padding: NDArray[np.bool_]
+    _names: tuple[str, ...] = ()
+    _ids: Ints | None
+    _is_padding: NDArray[np.bool_] | None
     _origin: BatchOrigin | None
     _source: NDArray[np.str_] | None
 
     def __new__(  # noqa: D102
         cls,
         arrays: Iterable[Any],
-        names: Iterable[str],
-        ids: Ints,
+        names: Iterable[str] | None = None,
+        ids: Ints | None = None,
         is_padding: NDArray[np.bool_] | None = None,
         origin: BatchOrigin | None = None,
         source: NDArray[np.str_] | None = None,
     ) -> Batch:
-        batch = super().__new__(cls, arrays)
-        batch._names = tuple(names)
-        batch._ids = np.asarray(ids, np.int64)
-        if is_padding is None:
-            is_padding = np.zeros(len(batch._ids), bool)
-        batch._is_padding = np.asarray(is_padding, bool)
+        kind = cls if names is None else _kind_of(tuple(names))
+        batch = super().__new__(kind, arrays)
+        num_ids = 0 if ids is None else len(ids)
+        batch._ids = None if ids is None else np.asarray(ids, np.int64)
+        if is_padding is None and ids is not None:
+            is_padding = np.zeros(num_ids, bool)
+        batch._is_padding = None if is_padding is None else np.asarray(is_padding, bool)
         batch._origin = origin
         batch._source = source
-        if len(batch._names) != len(batch) or len(batch._is_padding) != len(batch._ids):
+        num_flags = 0 if is_padding is None else len(is_padding)
+        if len(kind._names) != len(batch) or num_flags != num_ids:
             raise OptionError(
                 "the parts of a batch do not match",
-                given=f"{len(batch)} arrays, {len(batch._names)} names, "
-                f"{len(batch._ids)} ids, {len(batch._is_padding)} flags",
+                given=f"{len(batch)} arrays, {len(kind._names)} names, "
+                f"{num_ids} ids, {num_flags} flags",
                 allowed="a name for each array, a flag for each id",
             )
+        if ids is not None:  # PyTorch compiles the making of those that have none.
+            batch_trees.register(kind, Batch)
         return batch
 
     @property
@@ -99,13 +112,17 @@ class Batch(tuple[Any, ...]):
         return self._names
 
     @property
-    def ids(self) -> Ints:
-        """Ids of the samples in row order, int64, shape ``(n,)``."""
+    def ids(self) -> Ints | Any:
+        """Ids of the samples in row order, int64, shape ``(n,)``; None if they are not known.
+
+        They are not in a batch that another library has rebuilt from its arrays, to cast, move or
+        cut them: see :class:`Batch`.
+        """
         return self._ids
 
     @property
-    def is_padding(self) -> NDArray[np.bool_]:
-        """True where a row only repeats another sample, bool, shape ``(n,)``."""
+    def is_padding(self) -> NDArray[np.bool_] | Any:
+        """True where a row only repeats another sample, bool, ``(n,)``; None if ids are None."""
         return self._is_padding
 
     @property
@@ -120,7 +137,7 @@ class Batch(tuple[Any, ...]):
     @property
     def num_samples(self) -> int:
         """Number of rows, padding included."""
-        return len(self._ids)
+        return len(self[0] if self._ids is None else self._ids)
 
     @property
     def origin(self) -> BatchOrigin | None:
@@ -149,7 +166,7 @@ class Batch(tuple[Any, ...]):
         >>> next(iter(loader)).coords["time_label"].values.tolist()
         [[0, 10], [20, 30], [40, 50]]
         """
-        return self._require_origin().coords(self._ids)
+        return self._require_origin().coords(self.ids)
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
@@ -159,26 +176,27 @@ class Batch(tuple[Any, ...]):
         return super().__getitem__(key)
 
     def __getattr__(self, name: str) -> Any:
-        # Copying and pickling look up attributes before `_names` is set.
-        names = self.__dict__.get("_names", ())
-        if name in names:
+        if name in self._names:
             return self[name]
-        raise AttributeError(f"a batch has no attribute or field {name!r}; its fields are {names}")
+        raise AttributeError(
+            f"a batch has no attribute or field {name!r}; its fields are {self._names}"
+        )
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._names})
 
     def __reduce__(self) -> tuple[object, ...]:
         parts = (tuple(self), self._names, self._ids, self._is_padding, self._origin, self._source)
-        return type(self), parts
+        return Batch, parts
 
     def __repr__(self) -> str:
         fields = [f"{name}={_look(array)}" for name, array in self.as_dict().items()]
-        return f"Batch({', '.join(fields)}, num_samples={self.num_samples})"
+        rows = "rebuilt without ids" if self._ids is None else f"num_samples={self.num_samples}"
+        return f"Batch({', '.join(fields)}, {rows})"
 
     def _repr_html_(self) -> str:
         recipe = None if self._origin is None else self._origin.recipe
-        parts = self._ids, self._is_padding, self._source, recipe
+        parts = self.ids, self.is_padding, self._source, recipe
         return batch_card(self.as_dict(), *parts).to_html()
 
     def as_dict(self) -> dict[str, Any]:
@@ -225,9 +243,28 @@ class Batch(tuple[Any, ...]):
         >>> batch.to_xarray().identical(samples.to_xarray(batch.ids))
         True
         """
-        return self._require_origin().to_xarray(self.as_dict(), self._ids)
+        return self._require_origin().to_xarray(self.as_dict(), self.ids)
+
+    def require_ids(self) -> Ints:
+        """Ids of the samples, as :attr:`ids`, where nothing can be done without them.
+
+        Raises
+        ------
+        OptionError
+            If they are not known; the error says why.
+        """
+        if self._ids is None:
+            raise OptionError(
+                "the samples of this batch are not known",
+                given="a batch that another library has rebuilt from its arrays alone, to cast, "
+                "move or cut them",
+                allowed="the batch as the loader gave it",
+                remedy="ask it for ids, flags and labels before it is handed on",
+            )
+        return self._ids
 
     def _require_origin(self) -> BatchOrigin:
+        self.require_ids()
         if self._source is not None:
             raise OptionError(
                 "the rows of this batch are of several sets, whose labels may differ",
@@ -291,7 +328,7 @@ class Batch(tuple[Any, ...]):
         chosen = plotted_rows(self.num_samples, row, rows)
         frame = self.to_xarray()
         frames = {
-            f"sample {self._ids[one]} (row {one})": show_labels(frame.isel({SAMPLE: one}))
+            f"sample {self.ids[one]} (row {one})": show_labels(frame.isel({SAMPLE: one}))
             for one in chosen
         }
         return draw_samples(frames, self._require_origin().recipe, channel)
@@ -315,7 +352,7 @@ class Batch(tuple[Any, ...]):
             If the numbers of arrays and names differ.
         """
         parts = (self._names, self._ids, self._is_padding, self._origin, self._source)
-        return type(self)(arrays, *parts)
+        return Batch(arrays, *parts)
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
         """Copy the tensors to a device. Ids and flags stay where they are.
@@ -344,7 +381,7 @@ class Batch(tuple[Any, ...]):
                     given=type(array).__name__,
                     allowed="tensors",
                     remedy='make the loader with output="torch"; with JAX, call '
-                    "jax.device_put(batch.as_dict(), device)",
+                    "jax.device_put(batch, device)",
                 )
         return self.with_arrays([array.to(device, non_blocking=non_blocking) for array in self])
 
@@ -365,6 +402,12 @@ class Batch(tuple[Any, ...]):
             From PyTorch, if this machine has no accelerator to pin memory for.
         """
         return self.with_arrays(a.pin_memory() if hasattr(a, "pin_memory") else a for a in self)
+
+
+@functools.cache
+def _kind_of(names: tuple[str, ...]) -> type[Batch]:
+    """The class of batches of these fields, by which ``type(batch)(arrays)`` knows their names."""
+    return cast(type[Batch], type("Batch", (Batch,), {"_names": names, "__module__": __name__}))
 
 
 def _look(array: Any) -> str:

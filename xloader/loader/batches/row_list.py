@@ -52,7 +52,7 @@ class Rows(list[tuple[Any, ...]]):
 
     def __init__(self, batch: Batch) -> None:
         columns = [_items(array, batch.num_samples) for array in batch]
-        parts = batch.names, batch.ids, batch.is_padding, batch.origin
+        parts = batch.names, batch.require_ids(), batch.is_padding, batch.origin
         self._keep(zip(*columns, strict=True), *parts)
         self._batch = batch
 

@@ -50,6 +50,7 @@ from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.loader.ranks.rank_resolver import process_group
 from xloader.loader.reports.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.reports.explain_notes import memory_note
+from xloader.loader.trainer_attributes import TrainerAttributes
 from xloader.planning.explain import Explanation
 from xloader.planning.interleaving import Interleaving
 from xloader.recipe.recipe import Recipe
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from xloader.plots.canvas import Picture
 
 
-class InterleavedLoader:
+class InterleavedLoader(TrainerAttributes):
     """Iterable over batches with rows of several sets, in exact proportions.
 
     It is made by :meth:`Interleaved.loader`, and used as a :class:`Loader`. Each ``iter`` is one
@@ -160,16 +161,6 @@ class InterleavedLoader:
     def epoch(self) -> int:
         """Number of the epoch that the next ``iter`` delivers."""
         return self._cursor.epoch
-
-    @property
-    def sampler(self) -> InterleavedLoader:
-        """The loader itself, as trainers call ``loader.sampler.set_epoch``."""
-        return self
-
-    @property
-    def batch_sampler(self) -> InterleavedLoader:
-        """The loader itself, as trainers look for a sampler here first."""
-        return self
 
     @property
     def batch_size(self) -> int:
@@ -398,12 +389,6 @@ class InterleavedLoader:
             self._stop()
             for loader in self._made.loaders.values() if self._made else ():
                 loader.close()
-
-    def __enter__(self) -> InterleavedLoader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[Any]:
         """Deliver the batches of one epoch: of the next epoch each time, or the rest of a state."""
