@@ -8,7 +8,7 @@ from typing import Any, Self
 
 
 class TrainerAttributes(ABC):
-    """What trainers look up on a ``DataLoader``, for loaders that are none.
+    """Attributes of a ``DataLoader`` that trainers look up, for loaders that are none.
 
     accelerate's ``skip_first_batches``, which ``transformers.Trainer`` calls, makes a
     ``DataLoader`` of ``dataset``, ``batch_sampler`` and ``collate_fn``. It delivers the batches of

@@ -149,15 +149,19 @@ def data_loader(
         drop_last=drop_last,
         **kwargs,
     )
-    loader.explain = sampler.explain
-    # transformers.Trainer asks the loader to set its epoch, or the batch sampler within one that
-    # skips batches; Lightning and accelerate ask the sampler.
-    asked: Any
-    for asked in (loader, loader.batch_sampler):
-        asked.set_epoch = sampler.set_epoch
-    # Notebooks find it on the instance, so that the class can stay the stock one.
-    loader._repr_html_ = functools.partial(loader_html, sampler, parse_nbytes(memory))
+    _show_sampler(loader, sampler, parse_nbytes(memory))
     return loader
+
+
+def _show_sampler(loader: Any, sampler: ChunkSampler, memory_nbytes: int) -> None:
+    """Give a loader methods of its sampler. They are the instance's: the class stays the stock one.
+
+    Lightning and accelerate ask the sampler to set the epoch, transformers.Trainer asks the loader,
+    or the batch sampler within one that skips batches.
+    """
+    loader.explain = sampler.explain
+    loader.set_epoch = loader.batch_sampler.set_epoch = sampler.set_epoch
+    loader._repr_html_ = functools.partial(loader_html, sampler, memory_nbytes)
 
 
 def _check_rest(kwargs: Mapping[str, Any]) -> None:
