@@ -546,3 +546,48 @@ def test_workers_keep_nothing_for_others_to_whom_their_steps_come(folder: Path) 
     # The chunks of the last pass are in the process that needs them, those of the pass before it in
     # another one.
     assert 0 < used.explain().num_reads == fresh.explain().num_reads
+
+
+@pytest.mark.filterwarnings("error::xloader.errors.WorkersWarning")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_trainer_that_skips_steps_goes_on_by_the_plan(
+    num_workers: int, store: CountingStore
+) -> None:
+    def epochs(loader: Any, *numbers: int) -> Iterator[list[Any]]:
+        for number in numbers:
+            loader.set_epoch(number)
+            yield [contents(batch) for batch in loader]
+
+    def make() -> Any:
+        samples = samples_of(store)
+        return data_loader(samples, 10, num_workers=num_workers, memory=MEMORY, seed=1)
+
+    whole = list(epochs(make(), 0, 1, 0))
+    assert whole[0] == whole[2] != whole[1]
+    loader = make()
+    # As accelerate's skip_first_batches does for transformers.Trainer.
+    rest = DataLoader(
+        loader.dataset,
+        batch_sampler=SkippedSteps(loader.batch_sampler, 14),
+        collate_fn=loader.collate_fn,
+        num_workers=num_workers,
+        multiprocessing_context=loader.multiprocessing_context,
+    )
+    loader.batch_sampler.set_epoch(1)
+    loader.sampler.resume(1, 14)
+    expected = loader.explain().num_reads
+    loader.batch_sampler.set_epoch(0)
+    loader.batch_sampler.set_epoch(1)
+    store.reset()
+    assert [contents(batch) for batch in rest] == whole[1][14:]
+    assert store.num_reads == expected
+
+
+class SkippedSteps:
+    """A batch sampler that takes the first batches of another one and drops them."""
+
+    def __init__(self, sampler: Any, num_skipped: int) -> None:
+        self.sampler, self.num_skipped = sampler, num_skipped
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return itertools.islice(self.sampler, self.num_skipped, None)

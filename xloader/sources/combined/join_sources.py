@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -117,8 +118,8 @@ def merge_sources(sources: Sequence[Source], variables: Iterable[str] = ()) -> S
                     f"two sources have a variable of the name {name!r}",
                     given=f"{label_of(sources, owners[name])}, {label_of(sources, number)}",
                     allowed="each name once, to open different variables of one grid together",
-                    remedy="join parts of one series with xloader.concat([...]), and sources "
-                    "whose names mean different things with xloader.join({...})",
+                    remedy=f"join parts of one series with xloader.concat({_pasted(sources)}), and "
+                    "sources whose names mean different things with xloader.join({...})",
                 )
             owners[name] = number
     names = SharedNames(frozenset(owners), is_strict=True)
@@ -190,6 +191,13 @@ def _no_dimension(sources: Iterable[Source], on: str) -> UnknownNameError:
 def _name(sources: Mapping[str, Source]) -> str:
     """Name of sources that are joined, for messages."""
     return _listed([f"{name}: {source.name}" for name, source in sources.items()])
+
+
+def _pasted(sources: Sequence[Source]) -> str:
+    """The list of a few paths as Python writes it; dots for more, and for open data."""
+    names = [source.name for source in sources]
+    is_short = len(names) <= 6 and all(map(os.path.exists, names))
+    return repr(names) if is_short else "[...]"
 
 
 def _listed(names: Sequence[str]) -> str:
