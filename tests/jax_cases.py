@@ -131,12 +131,12 @@ def wide_numbers() -> None:
 
 def other_options() -> None:
     samples = make_samples().window(time=2, stride=1)
-    with pytest.raises(OptionError, match=r"jax.device_put\(batch.as_dict\(\), device\)"):
+    with pytest.raises(OptionError, match=r"jax.device_put\(batch, device\)"):
         samples.loader(output="jax", device="cpu")
     with samples.loader(output="jax", batch_size=3, on_nan="raise") as loader:
         (batch, *_) = loader
-    moved = jax.device_put(batch.as_dict(), jax.devices()[0])
-    assert moved.keys() == {"t"}
+    moved = jax.device_put(batch, jax.devices()[0])
+    assert moved.t.devices() == {jax.devices()[0]}
     with pytest.raises(UnsupportedDataError, match=r"jax\.device_put"):
         batch.to("cpu")
 

@@ -19,14 +19,16 @@ run_blocks(sys.argv[1], Path(sys.argv[1]).read_text("utf-8"))
 
 
 @pytest.mark.skipif(
-    not all(find_spec(name) for name in ("torch", "lightning", "accelerate")),
-    reason="PyTorch, Lightning and accelerate are not all installed",
+    not all(map(find_spec, ("torch", "lightning", "accelerate", "transformers", "keras"))),
+    reason="not all trainers of the page are installed",
 )
 def test_its_examples_run(tmp_path: Path) -> None:
     # Trainers change a process, so the examples run in one of their own.
     run_python("-c", CODE, ROOT / "docs" / "guides" / "training.md", folder=tmp_path)
     assert (tmp_path / "checkpoints" / "step=40.ckpt").exists()
     assert (tmp_path / "accelerated" / "custom_checkpoint_0.pkl").exists()
+    assert (tmp_path / "fabric.ckpt").exists()
+    assert (tmp_path / "trained" / "checkpoint-60").exists()
 
 
 @pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
