@@ -26,16 +26,19 @@ MODULES = (
 """The modules whose ``__all__`` is public. Errors have a page, and a test, of their own."""
 
 NOT_FOR_USERS = {
-    "InterleavedLoader": ("bar_counts", "batch_variance"),
+    "Batch": ("require_ids",),
+    "InterleavedLoader": ("bar_counts", "batch_variance", "collate_fn"),
     "Loader": (
         "bar_counts",
         "card",
         "check_state",
+        "collate_fn",
         "explain_from",
         "move_to",
         "preview_from",
         "state_at",
     ),
+    "Rollout": ("collate_fn",),
     "Samples": REFUSED,
     "SourceRecorder": (*(name for name in dir(Source) if name[0] != "_"), "let_go", "weigh"),
     # Stores of other releases of zarr have it.
