@@ -76,10 +76,13 @@ def test_half_of_the_folder_is_left_free(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_where_there_is_room_pytorch_moves_the_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     """So a tensor that each batch has again is sent without another copy."""
     monkeypatch.setattr(worker_setup, "_has_room", lambda nbytes: nbytes == 4000)
-    storages = [torch.zeros(size).untyped_storage() for size in (1000, 1001)]
-    for storage in storages:
-        worker_setup._reduce(storage)
-    assert [storage.is_shared() for storage in storages] == [True, False]
+    for size, is_moved in ((1000, True), (1001, False)):
+        tensor = torch.arange(float(size))
+        rebuild, args = worker_setup._reduce(tensor.untyped_storage())
+        found = torch.empty(0).set_(rebuild(*args))
+        assert torch.equal(found, tensor)
+        assert found.is_shared()
+        assert tensor.is_shared() == is_moved
 
 
 @pytest.mark.parametrize("door", ["data_loader", "MapDataset", "IterableDataset"])
