@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
 from zarr.storage import LocalStore
@@ -207,6 +209,40 @@ def test_errors_of_classes_that_do_not_pickle_arrive(samples: Samples, door: str
     with pytest.raises(RuntimeError, match=r"OddError: odd: \(1, 3, 4\)") as caught:
         next(iter(loader))
     assert "transform of sample" in str(caught.value)
+
+
+def unsendable(kind: str, rows: Any) -> Any:
+    if kind == "function":
+        return lambda: rows
+    return torch.nn.Parameter(collate(rows).t) + 1
+
+
+@pytest.mark.parametrize("kind", ["function", "gradient"])
+@pytest.mark.parametrize("door", ["data_loader", "MapDataset", "IterableDataset"])
+def test_a_batch_that_cannot_be_sent_is_an_error(samples: Samples, door: str, kind: str) -> None:
+    # Without a timeout, PyTorch would wait without end for the batch that was dropped.
+    settings: dict[str, Any] = {
+        "num_workers": 1,
+        "timeout": 60,
+        "multiprocessing_context": "fork",
+        "collate_fn": functools.partial(unsendable, kind),
+    }
+    loader: DataLoader[Any]
+    if door == "data_loader":
+        loader = data_loader(samples, 16, memory=MEMORY, **settings)
+    elif door == "MapDataset":
+        loader = DataLoader(MapDataset(samples, MEMORY), 16, **settings)
+    else:
+        stream = IterableDataset(samples, 16, memory=MEMORY)
+        loader = DataLoader(stream, batch_size=None, **settings)
+    error, told = {
+        "function": (AttributeError, "worker process 0.*Can't pickle local object"),
+        "gradient": (RuntimeError, "worker process 0.*refusing to serialize non-leaf tensor"),
+    }[kind]
+    iterator: Any = iter(loader)
+    with pytest.raises(error, match=f"(?s){told}"):
+        next(iterator)
+    iterator._shutdown_workers()
 
 
 def test_a_plan_that_fails_is_left_without_a_word(folder: Path, tmp_path: Path) -> None:

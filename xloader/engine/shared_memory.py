@@ -47,9 +47,9 @@ class SharedMemory:
             os.close(file)
             raise WorkersError(
                 f"there is no room for the memory that worker processes share ({error.strerror})",
-                given=f"{nbytes} bytes ({show_nbytes(nbytes)}) for the batches of processes=",
+                given=f"{nbytes} bytes ({show_nbytes(nbytes)})",
                 allowed="as much as the system can give",
-                remedy="pass a smaller batch_size or prefetch, or leave processes= out",
+                remedy="pass a smaller batch_size or prefetch, or fewer processes",
             ) from error
 
     @property

@@ -37,7 +37,7 @@ from xloader.torch.misuse import (
 )
 from xloader.torch.worker_errors import sendable_errors
 from xloader.torch.worker_reader import as_batch, num_cores
-from xloader.torch.worker_shutdown import end_in_time
+from xloader.torch.worker_setup import set_up_worker
 from xloader.transforms.rng import sample_keys
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         if self.batch_size is not None:
             refuse_batches_of_batches()
             collate_by_default(default_convert, collate)
-        end_in_time()
+        set_up_worker()
         info = get_worker_info()
         if info is not None:
             compute_synchronously()

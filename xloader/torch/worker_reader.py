@@ -29,7 +29,7 @@ from xloader.recipe.recipe import Recipe
 from xloader.sources.dask_cluster import compute_synchronously
 from xloader.torch.lent_tensors import memory_to_lend
 from xloader.torch.step_tags import PlanTag, StepTag
-from xloader.torch.worker_shutdown import end_in_time
+from xloader.torch.worker_setup import set_up_worker
 from xloader.transforms.apply_steps import finish
 
 PREFETCH = 2
@@ -87,7 +87,7 @@ class WorkerReader:
         self._num_read = 0
         self._nan_warner = NanWarner(on_nan)
         self._pid = os.getpid()
-        end_in_time()
+        set_up_worker()
         info = get_worker_info()
         if info is not None:
             compute_synchronously()

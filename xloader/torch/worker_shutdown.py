@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -40,7 +41,7 @@ def end_in_time() -> None:
         return
     _end_with_training()
     names = {thread.name for thread in threading.enumerate()}
-    done = _done_flag(sys._getframe(1))
+    done = _done_flag()
     if done is None or _NAME_OF_SHUTDOWN in names:
         return
 
@@ -60,18 +61,30 @@ def end_in_time() -> None:
     threading.Thread(target=wait, name=_NAME_OF_SHUTDOWN, daemon=True).start()
 
 
-def _done_flag(frame: FrameType | None) -> Any:
-    """The flag that a ``DataLoader`` sets as it ends, found on its worker's stack; else None.
+def variables_of_worker() -> Mapping[str, Any]:
+    """The variables of PyTorch's loop of a worker, found on the stack; none elsewhere.
+
+    Examples
+    --------
+    >>> variables_of_worker()
+    {}
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.utils.data._utils.worker":
+            return frame.f_locals
+        frame = frame.f_back
+    return {}
+
+
+def _done_flag() -> Any:
+    """The flag that a ``DataLoader`` sets as it ends; None in other processes.
 
     It is the semaphore within an event of ``multiprocessing``. macOS cannot read its value, so
     this works on Linux only.
     """
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "torch.utils.data._utils.worker":
-            flag = getattr(frame.f_locals.get("done_event"), "_flag", None)
-            return flag if sys.platform == "linux" else None
-        frame = frame.f_back
-    return None
+    flag = getattr(variables_of_worker().get("done_event"), "_flag", None)
+    return flag if sys.platform == "linux" else None
 
 
 def _is_reading(thread: threading.Thread) -> bool:

@@ -10,7 +10,7 @@ import xarray as xr
 from xloader.core.messages import extra_remedy, warn_caller
 from xloader.core.option_checks import check_callable
 from xloader.errors import BatchGeneratorWarning, MissingDependencyError, UnsupportedDataError
-from xloader.torch.worker_shutdown import end_in_time
+from xloader.torch.worker_setup import set_up_worker
 from xloader.xbatcher.generator import BatchGenerator
 from xloader.xbatcher.reading import part_of
 
@@ -121,7 +121,7 @@ class GeneratorMapDataset(_MapBase):
         UnsupportedDataError
             If ``transform`` or ``target_transform`` does not return a tensor.
         """
-        end_in_time()
+        set_up_worker()
         if torch.is_tensor(idx):
             if idx.numel() != 1:
                 raise NotImplementedError(
@@ -175,7 +175,7 @@ class GeneratorIterableDataset(_IterableBase):
         self.y_generator = y_generator
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        end_in_time()
+        set_up_worker()
         worker = data.get_worker_info()
         part, num_parts = (0, 1) if worker is None else (worker.id, worker.num_workers)
         count = min(len(self.X_generator), len(self.y_generator))

@@ -96,10 +96,6 @@ def find_shared_memory(folder: Path = Path("/dev/shm")) -> Finding | None:
     """
     if sys.platform != "linux":
         return None
-    remedy = (
-        "start the container with --shm-size=8g; or use samples.loader(processes=...), which "
-        "does not need it"
-    )
     try:
         sizes = os.statvfs(folder)
     except OSError:
@@ -107,7 +103,8 @@ def find_shared_memory(folder: Path = Path("/dev/shm")) -> Finding | None:
             "shared memory",
             "problem",
             f"there is no {folder}, so workers of a DataLoader cannot pass batches",
-            remedy,
+            "start the container with --shm-size=8g; or use samples.loader(processes=...), which "
+            "does not need it",
         )
     total, free = (blocks * sizes.f_frsize for blocks in (sizes.f_blocks, sizes.f_bavail))
     found = f"{folder} has {show_nbytes(total)}, of which {show_nbytes(free)} are free"
@@ -116,7 +113,7 @@ def find_shared_memory(folder: Path = Path("/dev/shm")) -> Finding | None:
     return Finding(
         "shared memory",
         "note",
-        f"{found}; batches of DataLoader workers lie there",
-        remedy,
+        f"{found}; workers of other datasets pass all batches there",
+        "start the container with --shm-size=8g for those: datasets of xloader do with less",
         total,
     )
