@@ -13,10 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import given
 
 import xloader
+from tests.cases import Case, cases
 from xloader.errors import OptionError, StateError
+from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.state import sign
+from xloader.planning.make_plan import delivered_nbytes
+from xloader.planning.plan_check import check_plan
 from xloader.testing import write_store
 
 pytestmark = [
@@ -189,3 +194,11 @@ def test_plans_of_other_options_go_on(kind: str, options: dict[str, Any]) -> Non
     with samples.loader(**{**SHARED, **more, "threads": 2}, memory="2MiB") as loader:
         loader.load_state_dict(state)
         assert [batch.ids.tolist() for batch in loader] == rest
+
+
+@given(case=cases())
+def test_every_plan_that_is_made_passes_the_check(case: Case) -> None:
+    plans = RankPlan(
+        case.samples.recipe, case.samples.loader(**{**case.options, "rank": 0}).options
+    )
+    check_plan(plans.plan, plans.planned_footprint, delivered_nbytes(plans.layouts, None))
