@@ -29,8 +29,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
 ]
 
-VALUES = (0, 1, -1, 2, 3, 5, 10**6, 2**31, 2**63, 2**64, 10**400, 0.5, math.nan, math.inf)
-OTHERS = (None, True, "1", [], {})
+VALUES = (0, 1, -1, 2, 5, 10**6, 2**31, 2**63, 10**400, 0.5, math.nan, math.inf)
+OTHERS = (None, True, "1", [])
 
 
 def line() -> xloader.Samples:
@@ -127,7 +127,7 @@ def test_every_value_of_a_state_is_checked(kind: str) -> None:
     chosen = [at for at in places(state) if at[:2] != ("sets", "b")]
     edits = [(at, value) for at in chosen for value in wrong(value_at(state, at))]
     found = outcomes(LOADERS[kind], (edited(state, edit) for edit in edits))
-    assert found.total() == len(edits) > 700
+    assert found.total() == len(edits) > 600
     assert found["StateError"] > 0.7 * len(edits)
     assert found["finished"] > 20
 
