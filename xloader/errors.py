@@ -63,8 +63,44 @@ allowed, and what to do::
 
 from __future__ import annotations
 
+import unicodedata
+
 _MOST_CHARACTERS = 2000
 """Longest text, in characters, in which an error prints a given or an allowed value."""
+
+_HIDDEN = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
+"""Unicode's categories of characters that are not to be seen, but for spaces."""
+
+
+def printable(text: str, kept: str = "\n") -> str:
+    r"""Text as it may be shown, with escapes for characters that a terminal obeys or hides.
+
+    Names and attributes of a store can hold any character: control characters, marks that turn the
+    direction of writing, and others without width.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    kept : str
+        Control characters that stay as they are.
+
+    Returns
+    -------
+    str
+        The text, with each such character as `repr` shows it.
+
+    Examples
+    --------
+    >>> print(printable("t2m\x1b[2J in \u202eK"))
+    t2m\x1b[2J in \u202eK
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        repr(one)[1:-1] if unicodedata.category(one) in _HIDDEN and one not in kept else one
+        for one in text
+    )
 
 
 class XloaderError(Exception):
@@ -101,7 +137,7 @@ class XloaderError(Exception):
         self.given = given
         self.allowed = allowed
         self.remedy = remedy
-        text = ". ".join(parts)
+        text = printable(". ".join(parts))
         super().__init__(text if text.endswith("?") else f"{text}.")
 
     def __str__(self) -> str:

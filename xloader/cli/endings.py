@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import click
 
-from xloader.errors import XloaderError
+from xloader.errors import XloaderError, printable
 
 INCOMPLETE: Final = 1
 FAILED: Final = 2
@@ -34,6 +34,19 @@ _BESIDE_AN_ERROR: Final = (
     "Task exception was never retrieved",
     "Task was destroyed but it is pending!",
 )
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print text of a command, with escapes for characters that a terminal obeys or hides.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    err : bool
+        Whether it goes to standard error.
+    """
+    click.echo(printable(text), err=err)
 
 
 @contextmanager
@@ -56,12 +69,12 @@ def plain_endings(on_interrupt: str = "") -> Iterator[None]:
         try:
             yield
         except XloaderError as error:
-            click.echo(f"Error: {error}", err=True)
+            say(f"Error: {error}", err=True)
             for note in getattr(error, "__notes__", ()):
-                click.echo(note, err=True)
+                say(note, err=True)
             sys.exit(FAILED)
         except KeyboardInterrupt:
-            click.echo(f"Interrupted. {on_interrupt}".rstrip(), err=True)
+            say(f"Interrupted. {on_interrupt}".rstrip(), err=True)
             sys.exit(INTERRUPTED)
 
 
@@ -81,7 +94,7 @@ def full_disk_ending() -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
+        say(f"Error: the output cannot be written: {error.strerror}", err=True)
         with suppress(OSError, ValueError):
             # What is left in its buffer would fail once more at the exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -101,7 +114,7 @@ def end_incomplete(message: str) -> None:
     SystemExit
         Always, with 1.
     """
-    click.echo(message, err=True)
+    say(message, err=True)
     sys.exit(INCOMPLETE)
 
 
@@ -125,4 +138,4 @@ class _OncePerText:
         text = f"Warning: {message}"
         if text not in self._seen:
             self._seen.add(text)
-            click.echo(text, err=True)
+            say(text, err=True)

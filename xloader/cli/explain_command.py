@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from xloader.cli.endings import end_incomplete, plain_endings
+from xloader.cli.endings import end_incomplete, plain_endings, say
 from xloader.cli.json_output import print_result
 from xloader.cli.loader_options import takes_loader_options
 from xloader.cli.option_texts import split_names
@@ -96,4 +96,4 @@ def _write_page(page: str, title: str, *shown: Any) -> None:
             remedy=f"{remedy}choose another file",
         ) from None
     # Standard output holds JSON alone, if that is asked for.
-    click.echo(f"Written to {page}.", err=True)
+    say(f"Written to {page}.", err=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import click
 import xarray as xr
 
+from xloader.cli.endings import say
 from xloader.core.json_values import to_json_value
 
 
@@ -24,7 +24,7 @@ def print_result(result: Any, *, is_json: bool) -> None:
     if is_json:
         print_json(result)
     else:
-        click.echo(str(result))
+        say(str(result))
 
 
 def print_json(value: Any) -> None:
@@ -35,7 +35,7 @@ def print_json(value: Any) -> None:
     value : object
         Anything that `to_json` takes.
     """
-    click.echo(json.dumps(to_json(value), indent=2))
+    say(json.dumps(to_json(value), indent=2))
 
 
 def to_json(value: Any) -> Any:

@@ -10,7 +10,7 @@ import xarray as xr
 
 from xloader.cli import option_texts
 from xloader.cli.cluster_client import cluster_client, takes_scheduler
-from xloader.cli.endings import end_incomplete, plain_endings
+from xloader.cli.endings import end_incomplete, plain_endings, say
 from xloader.cli.json_output import print_json
 from xloader.cli.loader_options import takes_loader_options
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
@@ -125,7 +125,7 @@ def materialize(
         if is_json:
             print_json({"target": target, "summary": summary})
         else:
-            click.echo(str(summary))
+            say(str(summary))
         if not (summary.is_complete or summary.is_plan or part):
             end_incomplete(f"{target} is not complete: run the same command again.")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import xarray as xr
 
-from xloader.cli.endings import end_incomplete, plain_endings
+from xloader.cli.endings import end_incomplete, plain_endings, say
 from xloader.cli.json_output import print_json
 from xloader.cli.stats_output import show_stats
 from xloader.core.count_text import show_count
@@ -41,7 +41,7 @@ def merge(target: Path, memory: str, overwrite: bool, is_json: bool) -> None:
         if is_json:
             print_json({"path": target, "summary": merged})
         else:
-            click.echo(f"{target}: {merged}")
+            say(f"{target}: {merged}")
         if not merged.is_complete:
             missing = merged.num_ids - merged.num_windows
             end_incomplete(

@@ -10,7 +10,7 @@ import click
 import xloader
 from xloader.cli import option_texts
 from xloader.cli.cluster_client import cluster_client, takes_scheduler
-from xloader.cli.endings import plain_endings
+from xloader.cli.endings import plain_endings, say
 from xloader.cli.json_output import print_json
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
 from xloader.cli.stats_output import show_stats
@@ -121,7 +121,7 @@ def _show_part(part: tuple[int, int], out: str | None, is_json: bool) -> None:
         print_json({"path": out, "part": list(part)})
         return
     number, count = part
-    click.echo(
+    say(
         f"Part {number} of {count} (0 to {count - 1}) is done. "
         f"When all are done, run: xloader merge {out}"
     )

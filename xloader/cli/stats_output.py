@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, Final
 
-import click
 import numpy as np
 import xarray as xr
 
+from xloader.cli.endings import say
 from xloader.cli.json_output import print_json
 from xloader.core.count_text import show_count
 from xloader.core.text_table import align_columns
@@ -36,14 +36,12 @@ def show_stats(stats: xr.Dataset, path: str | None, *, is_json: bool) -> None:
         print_json({"path": path, "stats": stats if is_short else None})
         return
     if is_short:
-        click.echo(make_stats_table(stats))
+        say(make_stats_table(stats))
     else:
         sizes = ", ".join(f"{dim} {size:,}" for dim, size in stats.sizes.items())
-        click.echo(
-            f"{num_numbers:,} numbers of {show_count(len(stats.data_vars), 'variable')}: {sizes}"
-        )
+        say(f"{num_numbers:,} numbers of {show_count(len(stats.data_vars), 'variable')}: {sizes}")
     if path is not None:
-        click.echo(f"Written to {path}.")
+        say(f"Written to {path}.")
 
 
 def make_stats_table(stats: xr.Dataset) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from xloader.errors import printable
+
 Level = Literal["ok", "note", "problem"]
 """Nothing to do; something to know; something is broken."""
 
@@ -73,4 +75,4 @@ def show_findings(findings: Sequence[Finding]) -> str:
         lines.append(f"{finding.subject:<{width}}   {finding.level:<7}  {finding.found}".rstrip())
         if finding.remedy:
             lines.append(f"{'':<{width}}            -> {finding.remedy}")
-    return "\n".join(lines)
+    return printable("\n".join(lines))

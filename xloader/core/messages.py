@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-from xloader.errors import TransformError, XloaderError, XloaderWarning
+from xloader.errors import TransformError, XloaderError, XloaderWarning, printable
 
 _PASSED: Final = (
     *("xloader.", "xarray.", "dask.", "distributed.", "torch.utils.data.", "torchdata."),
@@ -78,7 +78,7 @@ def warn_caller(message: str, category: type[XloaderWarning]) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(_PASSED):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(printable(message), category, stacklevel=level)
 
 
 def extra_remedy(extras: str) -> str:

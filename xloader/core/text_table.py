@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xloader.errors import printable
+
 
 def align_columns(rows: Sequence[Sequence[str]], num_left: int = 1) -> str:
     """Return rows of cells as lines of text, with columns of equal width.
@@ -27,6 +29,7 @@ def align_columns(rows: Sequence[Sequence[str]], num_left: int = 1) -> str:
     t2m        278.4
     u10         -0.1
     """
+    rows = [[printable(cell, kept="") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

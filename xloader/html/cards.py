@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from xloader.errors import printable
 from xloader.html.card_style import CARD_CLASS, CARD_STYLE
 
 
@@ -202,7 +203,7 @@ class Card:
     def to_html(self) -> str:
         """The HTML of the card, with its style."""
         summary = f" <span>{escape(self.summary)}</span>" if self.summary else ""
-        return (
+        return printable(
             f'<div class="{CARD_CLASS}"><style>{CARD_STYLE}</style>'
             f'<div class="xloader-head"><b>{escape(self.title)}</b>{summary}</div>'
             f"{_joined(self.parts)}</div>"

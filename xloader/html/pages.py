@@ -6,6 +6,7 @@ import os
 from html import escape
 from typing import IO, Any
 
+from xloader.errors import printable
 from xloader.html.card_style import style_of_colours
 
 _PAGE_STYLE = (
@@ -25,12 +26,12 @@ def render_page(title: str, *shown: Any) -> str:
     found = []
     for each in shown:
         if isinstance(each, str):
-            found.append(f"<p>{escape(each)}</p>")
+            found.append(f"<p>{escape(printable(each))}</p>")
             continue
         make = getattr(each, "_repr_html_", None) or getattr(each, "to_html", None)
-        html = make() if callable(make) else f"<pre>{escape(repr(each))}</pre>"
+        html = make() if callable(make) else f"<pre>{escape(printable(repr(each)))}</pre>"
         found.append(f"<section>{html}</section>")
-    name = escape(title)
+    name = escape(printable(title))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -12,6 +12,7 @@ from xloader.core.count_text import show_count
 from xloader.core.json_values import flat_numbers, to_json_value
 from xloader.core.nbytes import show_nbytes
 from xloader.core.text_table import align_columns
+from xloader.errors import printable
 from xloader.planning.figure_cards import figure_card
 from xloader.planning.figure_tables import TitledTable
 from xloader.planning.figure_words import FIGURE_WORDS
@@ -84,9 +85,9 @@ class FigureTable:
         return type(self).__name__
 
     def __str__(self) -> str:
-        rows = self._rows()
+        rows = [[printable(cell, kept="") for cell in row] for row in self._rows()]
         width = max(len(name) for name, _ in rows)
-        lines = [self._title(), *(f"  {name:<{width}}  {text}" for name, text in rows)]
+        lines = [printable(self._title()), *(f"  {name:<{width}}  {text}" for name, text in rows)]
         for title, table in self._sections():
             lines += ["", f"  {title}", textwrap.indent(align_columns(table), "    ")]
         return "\n".join(lines)

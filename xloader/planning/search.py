@@ -23,13 +23,13 @@ from xloader.planning.plan import Plan
 from xloader.planning.schedule import Schedule
 from xloader.planning.tiling_search import LEAST_VISITS, TilingSearch, neighbour_dims
 
-_DRAWS = 32
+MOST_DRAWS = 32
 """Lines of runs that an epoch with few tiles draws at most, until one reads little enough."""
 
 _MOST_SPREAD = 4096
 """The spread, in tiles, beyond which a larger one no longer improves the mixing."""
 
-_MAX_STRETCHES = 1 << 22
+MOST_STRETCHES = 1 << 22
 """The most entries of an order without a shuffle. More would not fit memory while planning."""
 
 
@@ -77,7 +77,7 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
             remedy="leave spread= out, or raise memory=",
         )
     best = search.best(candidates + search.find_visits(candidates)).plan
-    draws = _DRAWS if best.pace.draws > 1 else 1
+    draws = MOST_DRAWS if best.pace.draws > 1 else 1
     pace = dataclasses.replace(best.pace, draws=draws)
     return dataclasses.replace(best, pace=pace, max_amplification=goal.max_amplification)
 
@@ -136,7 +136,7 @@ def find_ascent(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: i
             Ascent(footprint, depth, sublanes)
             for sublanes in _ways_to_cut(footprint, goal, workers)
         ]
-        if depth and len(ascents[0].cohorts) > _MAX_STRETCHES:
+        if depth and len(ascents[0].cohorts) > MOST_STRETCHES:
             break
         every = [
             [

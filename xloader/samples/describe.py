@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xloader.core.count_text import show_count
 from xloader.display.sample_cards import sample_facts, sample_parts
+from xloader.errors import printable
 from xloader.html.cards import Card
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.normalize import in_words
@@ -11,7 +12,7 @@ from xloader.transforms.normalize import in_words
 
 def as_text(recipe: Recipe) -> str:
     """Text that describes the samples: a title, then one line for each property."""
-    rows = sample_facts(recipe).rows
+    rows = [[printable(cell, kept="") for cell in row] for row in sample_facts(recipe).rows]
     width = max(len(head) for head, _ in rows)
     lines = [f"    {head:<{width}}  {text}" for head, text in rows]
     return "\n".join([f"<xloader.Samples, {_size(recipe)}>", *lines])

@@ -18,7 +18,7 @@ from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import make_options
 from xloader.display.loader_cards import draw_weights
 from xloader.display.sample_cards import sample_parts
-from xloader.errors import OptionError, StackError
+from xloader.errors import OptionError, StackError, printable
 from xloader.html.cards import Card, CardSection, Facts
 from xloader.loader.interleaved.interleaved_figures import InterleavedExplanation
 from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
@@ -138,7 +138,7 @@ class Interleaved:
     def __repr__(self) -> str:
         rows = [f"<xloader.Interleaved, {self._length()}>"]
         rows += [f"    {name}  {text}" for name, text in [*self._set_rows(), *self._field_rows()]]
-        return "\n".join(rows)
+        return printable("\n".join(rows))
 
     def _repr_html_(self) -> str:
         parts = [

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from xloader.core.count_text import show_count
 from xloader.core.moments import Moments
-from xloader.errors import OptionError, StateError, UnsupportedDataError, XloaderError
+from xloader.errors import OptionError, StateError, UnsupportedDataError, XloaderError, printable
 from xloader.jobs.statistics.stats_template import STATISTICS, moments_table
 from xloader.jobs.statistics.stream_series import (
     StreamSeries,
@@ -267,7 +267,7 @@ class RunningStats:
                 raise ValueError("another version")
             moments = {str(key): _moments_of(own) for key, own in state["series"].items()}
             counts = [int(state["num_samples"]), int(state["num_padding"])]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise StateError(
                 "the state of these statistics is damaged",
                 given=f"{type(state).__name__} ({error})",
@@ -314,7 +314,7 @@ class RunningStats:
                 mean = np.array2string(moments.mean, precision=6, threshold=4, edgeitems=2)
                 std = np.array2string(moments.std, precision=6, threshold=4, edgeitems=2)
                 lines.append(f"    {named}{many}: mean {mean}, std {std}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def _keys(self) -> list[str]:
         return sorted(series.key for series in self._every())

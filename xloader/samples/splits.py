@@ -13,7 +13,7 @@ from xloader.core.count_text import show_count
 from xloader.core.element_ranges import touching
 from xloader.core.option_checks import check_whole
 from xloader.core.part_grid import APART, CROSSES, PartGrid
-from xloader.errors import EmptySamplesError, OptionError
+from xloader.errors import EmptySamplesError, OptionError, printable
 from xloader.html.cards import Card, Facts
 from xloader.html.share_bars import draw_shares
 from xloader.order.cohorts import tile_edges
@@ -63,7 +63,7 @@ class Split(Mapping[str, _S], Generic[_S]):
         lines.append(f"    in no part  {self.num_crossing:,} cross the edge of a part or its gap")
         if self.num_apart:
             lines.append(f"                {self.num_apart:,} touch no part")
-        return "\n".join(["<xloader.Split>", *lines])
+        return printable("\n".join(["<xloader.Split>", *lines]))
 
     def _repr_html_(self) -> str:
         sizes = {name: len(part) for name, part in self.items()}  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import xarray as xr
 
-from xloader.errors import OptionError
+from xloader.errors import OptionError, printable
 from xloader.recipe.names import LABEL
 from xloader.recipe.recipe import Transform
 from xloader.transforms.method_arguments import bind_arguments, try_on_zeros
@@ -79,7 +79,8 @@ class MethodWindows(Generic[S]):
         self.samples, self.opened, self.frame = samples, opened, frame
 
     def __repr__(self) -> str:
-        return f"<xloader windows: {self.opened.describe()}; call a method such as .mean()>"
+        text = f"<xloader windows: {self.opened.describe()}; call a method such as .mean()>"
+        return printable(text)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(

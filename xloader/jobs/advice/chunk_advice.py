@@ -8,6 +8,7 @@ from typing import Any
 
 from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
+from xloader.errors import printable
 from xloader.html.cards import Card, CardTable, Words
 from xloader.jobs.advice.read_speed import ReadSpeed, show_gb_per_s
 from xloader.planning.explain import Explanation
@@ -275,7 +276,7 @@ class Advice:
             ).rstrip()
             for line in lines
         ]
-        return "\n".join([*self.in_words(), "", *table])
+        return printable("\n".join([*self.in_words(), "", *table]))
 
     def _repr_html_(self) -> str:
         heads, rows = self._table()

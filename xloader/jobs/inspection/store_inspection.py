@@ -15,6 +15,7 @@ from xloader.core.count_text import show_count
 from xloader.core.findings import Finding, problems_among, show_findings
 from xloader.core.nbytes import show_nbytes
 from xloader.core.text_table import align_columns
+from xloader.errors import printable
 from xloader.jobs.inspection.inspected_labels import InspectedLabels, inspect_labels
 from xloader.jobs.inspection.inspected_variable import (
     COLUMNS,
@@ -115,7 +116,7 @@ class StoreInspection:
             parts += ["Findings", "\n".join(f"  {line}" for line in lines)]
         else:
             parts.append("Nothing is broken.")
-        return "\n".join(parts)
+        return printable("\n".join(parts))
 
     def _title(self) -> str:
         count = len(self.variables)

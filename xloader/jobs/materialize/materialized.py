@@ -8,6 +8,7 @@ from typing import Any
 
 from xloader.core.count_text import show_count
 from xloader.core.nbytes import show_nbytes
+from xloader.errors import printable
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,6 @@ class Materialized:
             end += f"; {more} for the bounds of packed values"
         if not self.is_plan:
             end += f"; {show_nbytes(self.stored_nbytes)} written in {self.seconds:.1f} s"
-        return "\n".join([*lines, end])
+        return printable("\n".join([*lines, end]))
 
     __repr__ = __str__

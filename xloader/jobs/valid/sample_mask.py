@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from xloader.core.window_sets import WindowBits
-from xloader.errors import OptionError
+from xloader.errors import OptionError, printable
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,7 +111,8 @@ class SampleMask:
         return hash((len(self), self.bits.words.tobytes()))
 
     def __repr__(self) -> str:
-        return f"<xloader.SampleMask, {self.num_valid:,} of {len(self):,} samples: {self.check}>"
+        counts = f"{self.num_valid:,} of {len(self):,} samples"
+        return printable(f"<xloader.SampleMask, {counts}: {self.check}>")
 
     def _same(self, given: SampleMask | ArrayLike) -> SampleMask:
         """The other mask, or one flag for each sample, as a mask of the same samples."""

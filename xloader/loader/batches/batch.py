@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.display.batch_cards import batch_card
 from xloader.display.sample_panels import draw_samples, plotted_rows
-from xloader.errors import OptionError, UnsupportedDataError
+from xloader.errors import OptionError, UnsupportedDataError, printable
 from xloader.loader.batches import batch_trees
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.recipe.names import SAMPLE
@@ -192,7 +192,7 @@ class Batch(tuple[Any, ...]):
     def __repr__(self) -> str:
         fields = [f"{name}={_look(array)}" for name, array in self.as_dict().items()]
         rows = "rebuilt without ids" if self._ids is None else f"num_samples={self.num_samples}"
-        return f"Batch({', '.join(fields)}, {rows})"
+        return printable(f"Batch({', '.join(fields)}, {rows})")
 
     def _repr_html_(self) -> str:
         recipe = None if self._origin is None else self._origin.recipe

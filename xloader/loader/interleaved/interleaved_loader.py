@@ -23,7 +23,7 @@ from xloader.core.messages import names_function
 from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World, find_world
 from xloader.display.loader_cards import draw_weights, loader_card, option_facts
-from xloader.errors import OptionError, StateError
+from xloader.errors import OptionError, StateError, printable
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.row_list import Rows
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
@@ -403,7 +403,7 @@ class InterleavedLoader(TrainerAttributes):
         return InterleavedLoader, parts
 
     def __repr__(self) -> str:
-        return f"<xloader.InterleavedLoader of {self._in_words()}>"
+        return printable(f"<xloader.InterleavedLoader of {self._in_words()}>")
 
     def _repr_html_(self) -> str:
         num_steps = None if self._made is None else self._made.interleaving.num_steps

@@ -79,11 +79,14 @@ def read_parts(
             remedy="load it into the loader of that set",
         )
     check_form(state, _KEYS, ("epoch", "step"))
-    _check_same(dict(state["interleave"]), _describe(interleaving, names))
+    _check_same(state["interleave"], _describe(interleaving, names))
     if state["step"] > interleaving.num_steps:
         raise unusable_state(
             f"its step is beyond the {interleaving.num_steps} steps of an epoch", state["step"]
         )
+    # Where the loader of each set begins follows from the step, whatever their own states say.
+    if not isinstance(state["sets"], Mapping) or not set(names) <= state["sets"].keys():
+        raise unusable_state("it lacks the state of a set", type(state["sets"]).__name__)
     return Position(state["epoch"], state["step"]), dict(state["sets"])
 
 
@@ -100,11 +103,14 @@ def _describe(interleaving: Interleaving, names: Sequence[str]) -> dict[str, Any
     }
 
 
-def _check_same(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def _check_same(saved: object, own: Mapping[str, Any]) -> None:
+    counts = ("patterns", "lanes", "rows_of_a_pattern")
+    if not isinstance(saved, Mapping) or not all(type(saved.get(n)) is int for n in counts):
+        raise unusable_state("it does not say which set gives which rows", type(saved).__name__)
     others = [name for name in own if saved.get(name) != own[name]]
     if not others:
         return
-    if others[0] in ("patterns", "lanes", "rows_of_a_pattern"):
+    if others[0] in counts:
         ranks, batch = own["patterns"], own["patterns"] * own["rows_of_a_pattern"]
         raise StateError(
             "the state was saved with another number of ranks, processes or lanes, or another "

@@ -61,6 +61,11 @@ class RankPlan:
         If there are fewer samples than ranks.
     OptionError
         If a worker would have only a batch of padding, whose row another worker has.
+
+    Attributes
+    ----------
+    planned_footprint : Footprint
+        The chunks that the samples need of which the order is planned: for slabs, the whole ones.
     """
 
     def __init__(
@@ -75,10 +80,10 @@ class RankPlan:
         self.layouts = make_layouts(recipe)
         self.footprint = make_footprint(recipe, self.layouts)
         # Ranks of a group read slabs of the same samples. The order must be the same for all.
-        self._planned_layouts, self._planned_footprint = self.layouts, self.footprint
+        self._planned_layouts, self.planned_footprint = self.layouts, self.footprint
         if recipe.planned is not recipe:
             self._planned_layouts = make_layouts(recipe.planned)
-            self._planned_footprint = make_footprint(recipe.planned, self._planned_layouts)
+            self.planned_footprint = make_footprint(recipe.planned, self._planned_layouts)
         self._planned: Epoch | None = None
         self._left: Remainder | None = None
         self._has_warned = False
@@ -117,7 +122,7 @@ class RankPlan:
     @property
     def num_samples(self) -> int:
         """Number of samples of an epoch, over all ranks."""
-        return self.recipe.planned.num_taken or self._planned_footprint.num_samples
+        return self.recipe.planned.num_taken or self.planned_footprint.num_samples
 
     @property
     def num_steps(self) -> int:
@@ -176,7 +181,7 @@ class RankPlan:
         epoch = self.epoch(part.whole if part else number)
         if part:
             first_step += part.first_step
-        elif not first_step and self.footprint is self._planned_footprint:
+        elif not first_step and self.footprint is self.planned_footprint:
             return epoch
         kept = self._left
         place = first_step, part
@@ -197,7 +202,7 @@ class RankPlan:
         num_taken = self.recipe.planned.num_taken
         if num_taken is None:
             return None
-        return EpochParts.of(self.plan, self._planned_footprint.num_samples, num_taken)
+        return EpochParts.of(self.plan, self.planned_footprint.num_samples, num_taken)
 
     def epoch(self, number: int) -> Epoch:
         """The order and schedule of a pass over all samples: an epoch, unless epochs are parts.
@@ -207,7 +212,7 @@ class RankPlan:
         if self._planned is None or self._planned.epoch != number:
             options = self.options
             self._planned = Epoch(
-                self._planned_footprint, self.plan, options.seed, number, options.drop_last
+                self.planned_footprint, self.plan, options.seed, number, options.drop_last
             )
         return self._planned
 
@@ -402,7 +407,7 @@ class RankPlan:
         # With a small spread given by the user, no amount of memory would mix well enough.
         other.options = options = dataclasses.replace(self.options, spread=None, memory=memory)
         other.plan = plan = self._make_plan(options, self.plan.workers)
-        epoch = Epoch(self._planned_footprint, plan, options.seed, 0, options.drop_last)
+        epoch = Epoch(self.planned_footprint, plan, options.seed, 0, options.drop_last)
         # As explain() would tell it, with the reads of each worker process.
         told = other.explain(epoch)
         if not plan.is_resident and (mixes_poorly(told) or reads_often(told, options)):
@@ -410,7 +415,7 @@ class RankPlan:
         return EnoughMemory(memory, told.mixing, told.read_amplification, plan.is_resident)
 
     def _make_plan(self, options: LoaderOptions, workers: int) -> Plan:
-        return make_plan(self._planned_footprint, self._planned_layouts, options, workers)
+        return make_plan(self.planned_footprint, self._planned_layouts, options, workers)
 
     def _sublanes(self, rank: int, worker: int) -> range:
         lanes, workers = self._lanes_of(rank), self.plan.workers

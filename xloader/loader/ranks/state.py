@@ -21,8 +21,9 @@ from xloader.errors import LanesError, MemoryBudgetError, OptionError, StateErro
 from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.fingerprint import describe_samples
 from xloader.loader.ranks.rank_plan import RankPlan
-from xloader.planning.make_plan import batch_nbytes
+from xloader.planning.make_plan import batch_nbytes, delivered_nbytes
 from xloader.planning.plan import Plan
+from xloader.planning.plan_check import check_plan
 
 VERSION: Final = 1
 
@@ -145,8 +146,12 @@ def read_state(state: object, rank_plan: RankPlan) -> Saved:
         raise unusable_state("its plan is not valid", repr(checked["plan"])[:500])
     try:
         plan = Plan.from_dict(checked["plan"])
-    except (OptionError, TypeError, KeyError, ValueError) as error:
-        raise unusable_state("its plan is not valid", repr(checked["plan"])) from error
+        if plan != rank_plan.plan:
+            row_nbytes = delivered_nbytes(rank_plan.layouts, None)
+            check_plan(plan, rank_plan.planned_footprint, row_nbytes)
+    except OptionError as error:
+        why = f"its plan does not fit the samples: {error.what}"
+        raise unusable_state(why, error.given, error.allowed) from error
     _check_options(checked, plan, rank_plan)
     _check_memory(plan, rank_plan)
     position = Position(checked["epoch"], checked["step"], checked["row"])
@@ -169,9 +174,10 @@ def _check_shape(state: object) -> dict[str, Any]:
     check_form(state, _KEYS, ("epoch", "step", "row"))
     is_well_formed = (
         type(state["seed"]) is int
+        and -(2**63) <= state["seed"] < 2**64
         and type(state["drop_last"]) is bool
         and isinstance(state["samples"], Mapping)
-        and all(type(part) is str for part in state["samples"].values())
+        and all(type(part) is str for pair in state["samples"].items() for part in pair)
     )
     if not is_well_formed:
         raise unusable_state("its values are not of the right types", repr(dict(state))[:500])
@@ -198,21 +204,22 @@ def check_form(state: Mapping[Any, Any], keys: Sequence[str], counts: Sequence[s
     if state["version"] != VERSION:
         raise StateError(
             "the state was saved by another version of xloader",
-            given=f"version {state['version']!r}",
+            given=state["version"],
             allowed=VERSION,
             remedy="load it with the version of xloader that saved it, and finish the epoch there",
         )
     if sorted(map(str, state)) != sorted(keys):
         raise unusable_state("it does not have the keys of a state", sorted(map(str, state)))
     for name in counts:
-        if type(state[name]) is not int or state[name] < 0:
-            raise unusable_state(f"its {name} is not a whole number >= 0", repr(state[name]))
+        if type(state[name]) is not int or not 0 <= state[name] < 1 << 63:
+            why = f"its {name} is not a whole number from 0 to 2**63 - 1"
+            raise unusable_state(why, state[name])
     try:
         is_whole = sign(state)["check"] == state["check"]
     except (TypeError, ValueError, RecursionError):
         is_whole = False
     if not is_whole:
-        raise unusable_state("it was changed after it was saved", f"check {state['check']!r}")
+        raise unusable_state("it was changed after it was saved", "another checksum")
 
 
 def _no_state(given: object) -> StateError:
@@ -333,7 +340,7 @@ def _too_large(needed: int, given: int) -> MemoryBudgetError:
     )
 
 
-def unusable_state(why: str, given: object) -> StateError:
+def unusable_state(why: str, given: object, allowed: object = _FROM_STATE_DICT) -> StateError:
     """Error for a state that cannot be loaded.
 
     Parameters
@@ -342,10 +349,12 @@ def unusable_state(why: str, given: object) -> StateError:
         The reason, as a phrase.
     given : object
         What of the state is wrong.
+    allowed : object
+        What it may be.
     """
     return StateError(
         f"the state cannot be used: {why}",
         given=given,
-        allowed=_FROM_STATE_DICT,
+        allowed=allowed,
         remedy="load another checkpoint",
     )
