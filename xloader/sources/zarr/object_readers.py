@@ -20,7 +20,15 @@ from xloader.sources.retries import Attempts, current
 from xloader.sources.stores.retrying_store import plain
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.file_objects import Files
-from xloader.sources.zarr.stored_objects import ABSENT, Asking, ObjectPart, Objects
+from xloader.sources.zarr.object_sizes import reads_ranges, told_size
+from xloader.sources.zarr.stored_objects import (
+    ABSENT,
+    MOST_OBJECT_NBYTES,
+    Asking,
+    ObjectPart,
+    Objects,
+    check_size,
+)
 from xloader.sources.zarr_adapter import (
     RangeByteRequest,
     SuffixByteRequest,
@@ -30,6 +38,7 @@ from xloader.sources.zarr_adapter import (
     is_known,
     is_synchronous,
     read_zip,
+    size_in_zip,
     sync,
 )
 
@@ -78,8 +87,8 @@ class _OneByOne(Asking):
         # Made once, because zarr looks it up in its settings.
         self._prototype = default_buffer_prototype()
 
-    def _get(self, key: str) -> Bytes | None:
-        return self._read(key, None)
+    def _get(self, key: str, most: int) -> Bytes | None:
+        return _checked(self._read(key, None), most)
 
     def _get_last(self, key: str, nbytes: int) -> Bytes | None:
         return self._read(key, SuffixByteRequest(nbytes))
@@ -122,6 +131,10 @@ class Zipped(_OneByOne):
         super().__init__()
         self._store = store
 
+    def _get(self, key: str, most: int) -> Bytes | None:
+        check_size(size_in_zip(self._store, key), most)
+        return super()._get(key, most)
+
     def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
         return _as_bytes(read_zip(self._store, key, byte_range))
 
@@ -139,39 +152,54 @@ class Asynchronous(Objects):
         self._store = store
         self._prototype = default_buffer_prototype()
 
-    def get(self, key: str) -> Bytes | None:
+    def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
         """Read a whole object."""
-        return next(self._get_all(key, [None]))
+        return next(self._get_all(key, [ObjectPart(key, most_nbytes=most_nbytes)]))
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """Read the end of an object."""
-        return next(self._get_all(key, [SuffixByteRequest(nbytes)]))
+        return next(self._get_all(key, [ObjectPart(key, -nbytes)]))
 
     def get_parts(
         self, parts: Sequence[ObjectPart], room_nbytes: int
     ) -> Iterator[list[Bytes | None]]:
         """Read parts of objects, those of one object concurrently."""
         for key, own in groupby(parts, key=lambda part: part.key):
-            yield list(self._get_all(key, [_request(part) for part in own]))
+            yield list(self._get_all(key, list(own)))
 
-    def _get_all(self, key: str, parts: Sequence[ByteRequest | None]) -> Iterator[Bytes | None]:
+    def _get_all(self, key: str, parts: Sequence[ObjectPart]) -> Iterator[Bytes | None]:
         attempts = current()
         found = attempts.ask(key, lambda: sync(self._gather(attempts, key, parts)))
         return map(_as_bytes, found)
 
     async def _gather(
-        self, attempts: Attempts, key: str, parts: Sequence[ByteRequest | None]
+        self, attempts: Attempts, key: str, parts: Sequence[ObjectPart]
     ) -> list[Buffer | None]:
         limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or len(parts))
 
-        async def get(part: ByteRequest | None) -> Buffer | None:
+        async def get(part: ObjectPart) -> Buffer | None:
             """Read one part of the object, once fewer requests than the limit are under way."""
             async with limit:
-                return await attempts.ask_async(
-                    key, lambda: self._store.get(key, self._prototype, part)
-                )
+                return await attempts.ask_async(key, lambda: self._get_one(part))
 
         return await asyncio.gather(*map(get, parts))
+
+    async def _get_one(self, part: ObjectPart) -> Buffer | None:
+        key, start, stop, most = part
+        if stop is not None:
+            request: ByteRequest | None = RangeByteRequest(start, stop)
+        elif start:
+            request = SuffixByteRequest(-start)
+        else:
+            size, request = told_size(self._store, key), None
+            check_size(size or 0, most)
+            if size is None and most < MOST_OBJECT_NBYTES and reads_ranges(self._store):
+                # One byte more than there can be shows that there are too many.
+                request = RangeByteRequest(0, most + 1)
+        found = await self._store.get(key, self._prototype, request)
+        if found is not None and not stop:
+            check_size(len(found), most)
+        return found
 
 
 class OfObstore(Asking):
@@ -212,9 +240,12 @@ class OfObstore(Asking):
             else:
                 yield from self._by_zarr.get_parts(own, room_nbytes)
 
-    def _get(self, key: str) -> Bytes | None:
+    def _get(self, key: str, most: int) -> Bytes | None:
         try:
-            return _view(self._obstore.get(self._inner, key).bytes())
+            found = self._obstore.get(self._inner, key)
+            # Known from the head of the answer, before the bytes come.
+            check_size(found.meta["size"], most)
+            return _view(found.bytes())
         except ABSENT:
             return None
 
@@ -232,9 +263,9 @@ class OfObstore(Asking):
             return None
 
 
-def _request(part: ObjectPart) -> ByteRequest | None:
-    assert part.stop is not None or not part.start, "the end of a part is known, or it is all"
-    return None if part.stop is None else RangeByteRequest(part.start, part.stop)
+def _checked(data: Bytes | None, most: int) -> Bytes | None:
+    check_size(0 if data is None else data.size, most)
+    return data
 
 
 def _as_bytes(buffer: Buffer | None) -> Bytes | None:

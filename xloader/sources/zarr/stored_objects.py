@@ -20,6 +20,36 @@ ABSENT: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 """Errors that are raised for an absent object."""
 
 
+MOST_OBJECT_NBYTES: Final = 2**43
+"""An upper bound on the size of any stored object in bytes."""
+
+
+class DamagedObjectError(ValueError):
+    """Raised for an object that is larger than it can be, or a shard whose index is impossible.
+
+    It never leaves the source, which raises a `CorruptChunkError` with the chunk's name instead.
+    """
+
+
+def check_size(nbytes: int, most_nbytes: int) -> None:
+    """Refuse an object that is too large, before memory is taken for it.
+
+    Parameters
+    ----------
+    nbytes : int
+        Its size in bytes.
+    most_nbytes : int
+        The most bytes that it may have.
+
+    Raises
+    ------
+    DamagedObjectError
+        If it has more.
+    """
+    if nbytes > most_nbytes:
+        raise DamagedObjectError(f"{nbytes} stored bytes, but there can be at most {most_nbytes}")
+
+
 class ObjectPart(NamedTuple):
     """A part of a stored object.
 
@@ -31,28 +61,38 @@ class ObjectPart(NamedTuple):
         Its first byte; negative if it is counted from the end, which only files allow.
     stop : int or None
         The byte after its last; None for the end of the object.
+    most_nbytes : int
+        The most bytes of a whole object. A larger one is not read, but a `DamagedObjectError`.
     """
 
     key: str
     start: int = 0
     stop: int | None = None
+    most_nbytes: int = MOST_OBJECT_NBYTES
 
 
 class Objects(Protocol):
     """Interface: stored objects, read by key. Each result is None for an absent object."""
 
-    def get(self, key: str) -> Bytes | None:
+    def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
         """Read a whole object.
 
         Parameters
         ----------
         key : str
             Key of the object.
+        most_nbytes : int
+            The most bytes that it may have.
 
         Returns
         -------
         numpy.ndarray of uint8 or None
             Its bytes, or None if it is absent.
+
+        Raises
+        ------
+        DamagedObjectError
+            If it is larger. Where the store tells sizes in time, no memory is taken for it.
         """
         ...
 
@@ -97,9 +137,9 @@ class Objects(Protocol):
 class Asking(Objects):
     """Base class whose requests are retried as part of the read that is being made."""
 
-    def get(self, key: str) -> Bytes | None:
+    def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
         """Read a whole object."""
-        return current().ask(key, lambda: self._get(key))
+        return current().ask(key, lambda: self._get_part(key, 0, None, most_nbytes))
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """Read the end of an object, or all of it if it is shorter."""
@@ -112,10 +152,10 @@ class Asking(Objects):
         attempts = current()
         return ([attempts.ask(part.key, partial(self._get_part, *part))] for part in parts)
 
-    def _get_part(self, key: str, start: int, stop: int | None) -> Bytes | None:
-        return self._get(key) if stop is None else self._get_range(key, start, stop)
+    def _get_part(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
+        return self._get(key, most) if stop is None else self._get_range(key, start, stop)
 
-    def _get(self, key: str) -> Bytes | None:
+    def _get(self, key: str, most: int) -> Bytes | None:
         raise NotImplementedError
 
     def _get_last(self, key: str, nbytes: int) -> Bytes | None:
