@@ -7,19 +7,24 @@ end. Both are refused before they are read.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import stat
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
 from xloader.errors import SourceAccessError
+from xloader.sources.zarr.object_inventory import CHUNK_KEY
+from xloader.sources.zarr.stored_objects import DamagedObjectError
 
 if TYPE_CHECKING:
-    from zarr.abc.buffer import Buffer
+    from zarr.abc.buffer import Buffer, BufferPrototype
+    from zarr.abc.store import ByteRequest
 
 _KINDS: Final = {
     stat.S_IFIFO: "a fifo (a named pipe)",
@@ -27,6 +32,19 @@ _KINDS: Final = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+_CHUNK_KEY: Final = re.compile(rf"(?:^|/)(?:{CHUNK_KEY.pattern})$")
+"""The end of a key that follows the path of an array."""
+
+_MOST_TIMES: Final = 16
+_SPARE_NBYTES: Final = 1 << 24
+"""What a chunk may take as stored: 16 times as many bytes as decoded, and 16 MiB. What codecs of
+other packages add is not known. Numbers that are written as text take up to 8 times as many.
+"""
+
+_TEXTS: Final = "OT"
+"""Kinds of dtype of texts of any length."""
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
@@ -79,7 +97,7 @@ def check_mode(mode: int, path: str) -> None:
         )
 
 
-def check_path(path: str | os.PathLike[str]) -> None:
+def check_path(path: str | os.PathLike[str]) -> int:
     """Refuse a path that leads to a fifo, a socket or a device.
 
     A path that cannot be looked up passes.
@@ -89,40 +107,68 @@ def check_path(path: str | os.PathLike[str]) -> None:
     path : str or os.PathLike
         The path. Links are followed.
 
+    Returns
+    -------
+    int
+        Size of the file in bytes; 0 if it cannot be looked up.
+
     Raises
     ------
     SourceAccessError
         If it leads to a fifo, a socket or a device.
     """
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
     except (OSError, ValueError):
         # Opening the file raises an error that says what is wrong.
-        return
-    check_mode(mode, os.fspath(path))
+        return 0
+    check_mode(found.st_mode, os.fspath(path))
+    return found.st_size
 
 
 class OrdinaryFiles(LocalStore):
-    """zarr's store of a directory, but with fifos, sockets and devices refused.
+    """zarr's store of a directory, but with fifos, sockets, devices and giant chunks refused.
 
     zarr reads metadata, coordinates, and the chunks that xloader does not decode itself through
     it.
     """
 
-    async def get(self, key: str, *args: Any, **kwargs: Any) -> Buffer | None:
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
         """Read an object as `LocalStore` does, after a check that it is an ordinary file."""
-        await asyncio.to_thread(check_path, self.root / key)
-        return await super().get(key, *args, **kwargs)
+        await asyncio.to_thread(self._check, key, byte_range)
+        return await super().get(key, prototype, byte_range)
 
     def get_sync(self, key: str, **kwargs: Any) -> Buffer | None:
         """Read an object on the calling thread, after the same check."""
-        check_path(self.root / key)
+        self._check(key, kwargs.get("byte_range"))
         return super().get_sync(key, **kwargs)
 
     async def exists(self, key: str) -> bool:
         """Whether there is a file. A fifo, a socket or a device raises, and is not absent."""
         await asyncio.to_thread(check_path, self.root / key)
         return await super().exists(key)
+
+    def _check(self, key: str, byte_range: ByteRequest | None) -> None:
+        """Refuse what is no ordinary file, and more bytes than a chunk of this array can have."""
+        nbytes = check_path(self.root / key)
+        # Indexes of shards may claim ranges of any size, for which memory is taken at once.
+        begin, end = getattr(byte_range, "start", 0), getattr(byte_range, "end", nbytes)
+        if end - begin <= _SPARE_NBYTES or (found := _CHUNK_KEY.search(key)) is None:
+            return
+        try:
+            path = key[: found.start()]
+            array = zarr.open_array(LocalStore(self.root, read_only=True), path=path, mode="r")
+            decoded = math.prod(array.shards or array.chunks) * array.dtype.itemsize
+        # zarr itself tells what is wrong with the metadata.
+        except Exception:
+            return
+        most = _MOST_TIMES * decoded + _SPARE_NBYTES
+        if end - begin > most and array.dtype.kind not in _TEXTS:
+            raise DamagedObjectError(
+                f"{end - begin} stored bytes of {key!r}, but there can be at most {most}"
+            )
 
 
 def with_ordinary_files(store: Store) -> Store:
