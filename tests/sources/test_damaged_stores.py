@@ -23,7 +23,6 @@ import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
-import zarr
 from google_crc32c import value as crc32c
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.storage import FsspecStore, ObjectStore
@@ -95,9 +94,7 @@ def write(layout: str, rng: np.random.Generator, folder: Path) -> None:
         encoding = {**encoding, "shards": shards}
     chunks = {"t": (PER_CHUNK, NUM_CELLS)}
     zarr_format = 2 if name in VERSION_2 else 3
-    write_store(
-        make_dataset(), chunks, folder, zarr_format=zarr_format, encoding={"t": encoding}
-    )
+    write_store(make_dataset(), chunks, folder, zarr_format=zarr_format, encoding={"t": encoding})
 
 
 def some_number(rng: np.random.Generator, size: int) -> bytes:
@@ -134,9 +131,9 @@ def damage(file: Path, rng: np.random.Generator, *, is_sharded: bool) -> str:
         at = begin + 8 * int(rng.integers(4))
         data[at : at + 8] = some_number(rng, 8)
         if has_sum:
-            data[begin + size : begin + size + 4] = crc32c(bytes(data[begin : begin + size])).to_bytes(
-                4, "little"
-            )
+            data[begin + size : begin + size + 4] = crc32c(
+                bytes(data[begin : begin + size])
+            ).to_bytes(4, "little")
     file.write_bytes(data)
     if kind == "sparse":
         with open(file, "r+b") as opened:
@@ -235,6 +232,10 @@ def test_damage_ends_in_values_or_an_error(first: int, tmp_path: Path) -> None:
     assert len({outcome.words for outcome in outcomes}) > 2
 
 
+def tell(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
 def main(num_stores: int) -> None:
     """Try many stores, and print how many ended in which way."""
     warnings.simplefilter("ignore")
@@ -246,13 +247,14 @@ def main(num_stores: int) -> None:
                 outcome = read_and_compare(seed, Path(folder))
             except Exception as error:
                 num_failed += 1
-                print(seed, type(error).__name__, str(error)[:300], *getattr(error, "__notes__", []))
+                notes = "; ".join(getattr(error, "__notes__", ()))
+                tell(f"{seed} {type(error).__name__}: {str(error)[:300]} {notes}")
                 continue
         counts[outcome.words] += 1
         most = max(most, outcome.grown_nbytes or 0)
     for words, count in sorted(counts.items()):
-        print(f"{count:6} {words}")
-    print(f"{num_failed} of {num_stores} failed; memory grew by at most {most / 2**20:.1f} MiB")
+        tell(f"{count:6} {words}")
+    tell(f"{num_failed} of {num_stores} failed; memory grew by at most {most / 2**20:.1f} MiB")
     sys.exit(num_failed > 0)
 
 

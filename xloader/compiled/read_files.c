@@ -105,14 +105,12 @@ typedef struct {
 /* Takes room for a part in the buffer; returns its offset there, or -1 where no room is left. A file may
    claim any size, so sizes are compared before they are added. */
 static int64_t take_room(Reading *own, int64_t size) {
-    int64_t begin = own->used, end;
+    int64_t begin = own->used, room;
     do {
-        const int64_t left = own->capacity - begin;
-        if (size > left)
+        if (size > own->capacity - begin)
             return -1;
-        const int64_t padding = (ALIGNMENT - size % ALIGNMENT) % ALIGNMENT;
-        end = padding < left - size ? begin + size + padding : own->capacity;
-    } while (!atomic_compare_exchange_weak(&own->used, &begin, end));
+        room = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    } while (!atomic_compare_exchange_weak(&own->used, &begin, begin + room));
     return begin;
 }
 

@@ -7,10 +7,10 @@ end. Both are refused before they are read.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import re
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -19,12 +19,11 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
 from xloader.errors import SourceAccessError
+from xloader.sources.stores.bounded_reads import check_size, most_stored_nbytes
 from xloader.sources.zarr.object_inventory import CHUNK_KEY
-from xloader.sources.zarr.stored_objects import DamagedObjectError
 
 if TYPE_CHECKING:
-    from zarr.abc.buffer import Buffer, BufferPrototype
-    from zarr.abc.store import ByteRequest
+    from zarr.abc.buffer import Buffer
 
 _KINDS: Final = {
     stat.S_IFIFO: "a fifo (a named pipe)",
@@ -37,14 +36,8 @@ _KINDS: Final = {
 _CHUNK_KEY: Final = re.compile(rf"(?:^|/)(?:{CHUNK_KEY.pattern})$")
 """The end of a key that follows the path of an array."""
 
-_MOST_TIMES: Final = 16
-_SPARE_NBYTES: Final = 1 << 24
-"""What a chunk may take as stored: 16 times as many bytes as decoded, and 16 MiB. What codecs of
-other packages add is not known. Numbers that are written as text take up to 8 times as many.
-"""
-
-_TEXTS: Final = "OT"
-"""Kinds of dtype of texts of any length."""
+_SMALL_NBYTES: Final = 1 << 22
+"""So many bytes are read of any object without a look at the metadata of its array."""
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
@@ -133,12 +126,11 @@ class OrdinaryFiles(LocalStore):
     it.
     """
 
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
+    async def get(self, key: str, *args: Any, **kwargs: Any) -> Buffer | None:
         """Read an object as `LocalStore` does, after a check that it is an ordinary file."""
+        byte_range = args[1] if args[1:] else kwargs.get("byte_range")
         await asyncio.to_thread(self._check, key, byte_range)
-        return await super().get(key, prototype, byte_range)
+        return await super().get(key, *args, **kwargs)
 
     def get_sync(self, key: str, **kwargs: Any) -> Buffer | None:
         """Read an object on the calling thread, after the same check."""
@@ -150,25 +142,19 @@ class OrdinaryFiles(LocalStore):
         await asyncio.to_thread(check_path, self.root / key)
         return await super().exists(key)
 
-    def _check(self, key: str, byte_range: ByteRequest | None) -> None:
+    def _check(self, key: str, byte_range: Any) -> None:
         """Refuse what is no ordinary file, and more bytes than a chunk of this array can have."""
         nbytes = check_path(self.root / key)
         # Indexes of shards may claim ranges of any size, for which memory is taken at once.
         begin, end = getattr(byte_range, "start", 0), getattr(byte_range, "end", nbytes)
-        if end - begin <= _SPARE_NBYTES or (found := _CHUNK_KEY.search(key)) is None:
+        if (most := end - begin) <= _SMALL_NBYTES:
             return
-        try:
-            path = key[: found.start()]
-            array = zarr.open_array(LocalStore(self.root, read_only=True), path=path, mode="r")
-            decoded = math.prod(array.shards or array.chunks) * array.dtype.itemsize
+        path = _CHUNK_KEY.sub("", key)
         # zarr itself tells what is wrong with the metadata.
-        except Exception:
-            return
-        most = _MOST_TIMES * decoded + _SPARE_NBYTES
-        if end - begin > most and array.dtype.kind not in _TEXTS:
-            raise DamagedObjectError(
-                f"{end - begin} stored bytes of {key!r}, but there can be at most {most}"
-            )
+        with suppress(Exception):
+            own = zarr.open_array(LocalStore(self.root, read_only=True), path=path, mode="r")
+            most = most_stored_nbytes(own)
+        check_size(key, end - begin, most)
 
 
 def with_ordinary_files(store: Store) -> Store:

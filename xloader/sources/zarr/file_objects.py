@@ -12,16 +12,11 @@ import numpy as np
 
 from xloader.sources.ordinary_files import check_mode, check_path
 from xloader.sources.retries import current
+from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, check_size
 from xloader.sources.zarr.compiled_files import read_parts, reads_together
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH
-from xloader.sources.zarr.stored_objects import (
-    ABSENT,
-    MOST_OBJECT_NBYTES,
-    Asking,
-    ObjectPart,
-    check_size,
-)
+from xloader.sources.zarr.stored_objects import ABSENT, Asking, ObjectPart
 
 _STORED: Final = 2
 """Number of the scratch buffer for stored bytes. Chunks are decoded in buffers 0 and 1."""
@@ -116,7 +111,7 @@ class Files(Asking):
                     found = os.fstat(file)
                     check_mode(found.st_mode, path)
                     start, stop, _ = slice(start, stop).indices(found.st_size)
-                check_size(stop - start, most)
+                check_size(key, stop - start, most)
                 return _read_into(file, start, SCRATCH.take(stop - start, _STORED))
             finally:
                 os.close(file)

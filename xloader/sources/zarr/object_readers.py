@@ -17,18 +17,16 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
 from xloader.sources.ordinary_files import OrdinaryFiles
 from xloader.sources.retries import Attempts, current
+from xloader.sources.stores.bounded_reads import (
+    MOST_OBJECT_NBYTES,
+    check_size,
+    get_bounded,
+    told_size,
+)
 from xloader.sources.stores.retrying_store import plain
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.file_objects import Files
-from xloader.sources.zarr.object_sizes import reads_ranges, told_size
-from xloader.sources.zarr.stored_objects import (
-    ABSENT,
-    MOST_OBJECT_NBYTES,
-    Asking,
-    ObjectPart,
-    Objects,
-    check_size,
-)
+from xloader.sources.zarr.stored_objects import ABSENT, Asking, ObjectPart, Objects
 from xloader.sources.zarr_adapter import (
     RangeByteRequest,
     SuffixByteRequest,
@@ -38,7 +36,6 @@ from xloader.sources.zarr_adapter import (
     is_known,
     is_synchronous,
     read_zip,
-    size_in_zip,
     sync,
 )
 
@@ -83,12 +80,16 @@ def objects_of(store: Store) -> Objects:
 class _OneByOne(Asking):
     """Base class for stores that are read with one direct call for each part, without a wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Any) -> None:
+        self._store = store
         # Made once, because zarr looks it up in its settings.
         self._prototype = default_buffer_prototype()
 
     def _get(self, key: str, most: int) -> Bytes | None:
-        return _checked(self._read(key, None), most)
+        check_size(key, told_size(self._store, key), most)
+        data = self._read(key, None)
+        check_size(key, 0 if data is None else data.size, most)
+        return data
 
     def _get_last(self, key: str, nbytes: int) -> Bytes | None:
         return self._read(key, SuffixByteRequest(nbytes))
@@ -109,10 +110,6 @@ class Synchronous(_OneByOne):
         The open store.
     """
 
-    def __init__(self, store: SupportsGetSync) -> None:
-        super().__init__()
-        self._store = store
-
     def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
         prototype = self._prototype
         return _as_bytes(self._store.get_sync(key, prototype=prototype, byte_range=byte_range))
@@ -126,14 +123,6 @@ class Zipped(_OneByOne):
     store : zarr.storage.ZipStore
         The open store.
     """
-
-    def __init__(self, store: ZipStore) -> None:
-        super().__init__()
-        self._store = store
-
-    def _get(self, key: str, most: int) -> Bytes | None:
-        check_size(size_in_zip(self._store, key), most)
-        return super()._get(key, most)
 
     def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
         return _as_bytes(read_zip(self._store, key, byte_range))
@@ -154,52 +143,40 @@ class Asynchronous(Objects):
 
     def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
         """Read a whole object."""
-        return next(self._get_all(key, [ObjectPart(key, most_nbytes=most_nbytes)]))
+        return next(self._get_all(key, [None], most_nbytes))
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """Read the end of an object."""
-        return next(self._get_all(key, [ObjectPart(key, -nbytes)]))
+        return next(self._get_all(key, [SuffixByteRequest(nbytes)]))
 
     def get_parts(
         self, parts: Sequence[ObjectPart], room_nbytes: int
     ) -> Iterator[list[Bytes | None]]:
         """Read parts of objects, those of one object concurrently."""
-        for key, own in groupby(parts, key=lambda part: part.key):
-            yield list(self._get_all(key, list(own)))
+        for key, group in groupby(parts, key=lambda part: part.key):
+            own = list(group)
+            yield list(self._get_all(key, list(map(_request, own)), own[0].most_nbytes))
 
-    def _get_all(self, key: str, parts: Sequence[ObjectPart]) -> Iterator[Bytes | None]:
+    def _get_all(
+        self, key: str, parts: Sequence[ByteRequest | None], most: int = MOST_OBJECT_NBYTES
+    ) -> Iterator[Bytes | None]:
         attempts = current()
-        found = attempts.ask(key, lambda: sync(self._gather(attempts, key, parts)))
+        found = attempts.ask(key, lambda: sync(self._gather(attempts, key, parts, most)))
         return map(_as_bytes, found)
 
     async def _gather(
-        self, attempts: Attempts, key: str, parts: Sequence[ObjectPart]
+        self, attempts: Attempts, key: str, parts: Sequence[ByteRequest | None], most: int
     ) -> list[Buffer | None]:
         limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or len(parts))
 
-        async def get(part: ObjectPart) -> Buffer | None:
+        async def get(part: ByteRequest | None) -> Buffer | None:
             """Read one part of the object, once fewer requests than the limit are under way."""
             async with limit:
-                return await attempts.ask_async(key, lambda: self._get_one(part))
+                return await attempts.ask_async(
+                    key, lambda: get_bounded(self._store, key, self._prototype, part, most)
+                )
 
         return await asyncio.gather(*map(get, parts))
-
-    async def _get_one(self, part: ObjectPart) -> Buffer | None:
-        key, start, stop, most = part
-        if stop is not None:
-            request: ByteRequest | None = RangeByteRequest(start, stop)
-        elif start:
-            request = SuffixByteRequest(-start)
-        else:
-            size, request = told_size(self._store, key), None
-            check_size(size or 0, most)
-            if size is None and most < MOST_OBJECT_NBYTES and reads_ranges(self._store):
-                # One byte more than there can be shows that there are too many.
-                request = RangeByteRequest(0, most + 1)
-        found = await self._store.get(key, self._prototype, request)
-        if found is not None and not stop:
-            check_size(len(found), most)
-        return found
 
 
 class OfObstore(Asking):
@@ -244,7 +221,7 @@ class OfObstore(Asking):
         try:
             found = self._obstore.get(self._inner, key)
             # Known from the head of the answer, before the bytes come.
-            check_size(found.meta["size"], most)
+            check_size(key, found.meta["size"], most)
             return _view(found.bytes())
         except ABSENT:
             return None
@@ -263,9 +240,9 @@ class OfObstore(Asking):
             return None
 
 
-def _checked(data: Bytes | None, most: int) -> Bytes | None:
-    check_size(0 if data is None else data.size, most)
-    return data
+def _request(part: ObjectPart) -> ByteRequest | None:
+    assert part.stop is not None or not part.start, "the end of a part is known, or it is all"
+    return None if part.stop is None else RangeByteRequest(part.start, part.stop)
 
 
 def _as_bytes(buffer: Buffer | None) -> Bytes | None:

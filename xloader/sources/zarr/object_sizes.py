@@ -16,9 +16,6 @@ from xloader.sources.zarr.stored_grid import StoredGrid
 
 _MOST_OBJECTS: Final = 8
 
-_WITH_RANGES: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "http", "https", "file"})
-"""Protocols of fsspec whose file systems read a part that reaches past the end of an object."""
-
 
 def stored_share(
     store: Store, grid: StoredGrid, key_of: Callable[[tuple[int, ...]], str], itemsize: int
@@ -55,27 +52,6 @@ def stored_share(
         stored += nbytes
         decoded += itemsize * _num_elements(grid, chunk)
     return stored / decoded if decoded else None
-
-
-def told_size(store: Store, key: str) -> int | None:
-    """The size of an object in bytes, where references of fsspec tell it; else None."""
-    references = getattr(getattr(store, "fs", None), "references", {})
-    own = references.get(f"{getattr(store, 'path', '')}/{key}".lstrip("/"))
-    # A file's address, and the first byte and the size of what is its part.
-    is_part = isinstance(own, list | tuple) and len(own) == 3
-    return int(own[2]) if is_part else None
-
-
-def reads_ranges(store: Store) -> bool:
-    """Whether a part of an object that reaches past its end can be asked for.
-
-    Only of stores that are known to allow it: others read what lies behind the object, as
-    references of fsspec do, or fail.
-    """
-    if type(store).__module__.startswith("icechunk"):
-        return True
-    protocol = getattr(getattr(store, "fs", None), "protocol", ())
-    return bool(_WITH_RANGES.intersection((protocol,) if isinstance(protocol, str) else protocol))
 
 
 def _size_of(store: Store, key: str) -> int:

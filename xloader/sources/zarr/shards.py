@@ -12,17 +12,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, DamagedObjectError
 from xloader.sources.zarr.codec_chain import SPARE_NBYTES, Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import Scratch
 from xloader.sources.zarr.shard_indexes import Index, IndexCache
-from xloader.sources.zarr.stored_objects import (
-    MOST_OBJECT_NBYTES,
-    DamagedObjectError,
-    ObjectPart,
-    Objects,
-    Span,
-)
+from xloader.sources.zarr.stored_objects import ObjectPart, Objects, Span
 
 MOST_GAP_NBYTES: Final = 64 * 2**10
 """The widest gap between two chunks, in bytes, that is fetched along with them in one request."""

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from xloader.sources.retries import current
+from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES
 from xloader.sources.zarr.compressors import Bytes
 
 Span: TypeAlias = tuple[int, int]
@@ -18,36 +19,6 @@ Span: TypeAlias = tuple[int, int]
 
 ABSENT: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 """Errors that are raised for an absent object."""
-
-
-MOST_OBJECT_NBYTES: Final = 2**43
-"""An upper bound on the size of any stored object in bytes."""
-
-
-class DamagedObjectError(ValueError):
-    """Raised for an object that is larger than it can be, or a shard whose index is impossible.
-
-    It never leaves the source, which raises a `CorruptChunkError` with the chunk's name instead.
-    """
-
-
-def check_size(nbytes: int, most_nbytes: int) -> None:
-    """Refuse an object that is too large, before memory is taken for it.
-
-    Parameters
-    ----------
-    nbytes : int
-        Its size in bytes.
-    most_nbytes : int
-        The most bytes that it may have.
-
-    Raises
-    ------
-    DamagedObjectError
-        If it has more.
-    """
-    if nbytes > most_nbytes:
-        raise DamagedObjectError(f"{nbytes} stored bytes, but there can be at most {most_nbytes}")
 
 
 class ObjectPart(NamedTuple):
