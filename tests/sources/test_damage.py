@@ -240,6 +240,33 @@ def test_a_file_of_any_size_is_an_error_and_no_allocation(
     kinds.read(source, "a", (0, 0))
 
 
+class FirstOf(numcodecs.abc.Codec):
+    """A codec that takes its values out of a larger record, as some of other packages do."""
+
+    codec_id = "first-of"
+
+    def encode(self, buf: Any) -> bytes:
+        return bytes(np.ascontiguousarray(buf)) + bytes(8 << 20)
+
+    def decode(self, buf: Any, out: Any = None) -> Any:
+        return np.frombuffer(buf, np.uint8)[: 1024 * 8]
+
+
+def test_codecs_of_others_may_read_more_than_a_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(numcodecs.registry.codec_registry, "first-of", FirstOf)
+    dataset = xr.Dataset({"a": (("x", "y"), np.arange(2048.0).reshape(SHAPE))})
+    encoding = {"a": {"compressors": FirstOf()}}
+    write_store(dataset, {"a": (32, 32)}, tmp_path, zarr_format=2, encoding=encoding)
+    for store in (tmp_path, FsspecStore.from_url(f"file://{tmp_path}", read_only=True)):
+        source = open_source(store)
+        np.testing.assert_array_equal(kinds.read_all(source, "a"), dataset["a"].values)
+    os.truncate(tmp_path / "a/1.0", 2**43)
+    with pytest.raises(CorruptChunkError, match=f"where at most {2**32} can be"):
+        kinds.read(open_source(tmp_path), "a", (1, 0))
+
+
 @pytest.mark.parametrize("codecs", ["none", "zstd"])
 def test_a_member_of_a_zip_file_of_any_size_is_an_error_and_no_allocation(
     codecs: str, tmp_path: Path

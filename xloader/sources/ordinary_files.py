@@ -19,8 +19,8 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
 from xloader.errors import SourceAccessError
-from xloader.sources.stores.bounded_reads import check_size, most_stored_nbytes
-from xloader.sources.zarr.object_inventory import CHUNK_KEY
+from xloader.sources.bounded_reads import check_size, most_stored_nbytes
+from xloader.sources.stored_objects import CHUNK_KEY
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer

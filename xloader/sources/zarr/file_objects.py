@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from xloader.sources.bounded_reads import MOST_OBJECT_NBYTES, check_size
 from xloader.sources.ordinary_files import check_mode, check_path
 from xloader.sources.retries import current
-from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, check_size
 from xloader.sources.zarr.compiled_files import read_parts, reads_together
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, DamagedObjectError
+from xloader.sources.bounded_reads import MOST_OBJECT_NBYTES, DamagedObjectError
 from xloader.sources.zarr.codec_chain import SPARE_NBYTES, Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import Scratch

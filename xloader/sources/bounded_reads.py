@@ -25,6 +25,9 @@ MOST_OBJECT_NBYTES: Final = 2**43
 _MOST_TIMES: Final = 16
 _SPARE_NBYTES: Final = 1 << 22
 
+_OWN: Final = frozenset({"zarr", "numcodecs", "builtins"})
+"""Packages whose codecs read no more than their chunk. Without a serializer there is None."""
+
 _WITH_RANGES: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "http", "https", "file"})
 """Protocols of fsspec whose file systems read a part that reaches past the end of an object.
 Others read what lies behind it, as references do, or fail.
@@ -60,19 +63,22 @@ def check_size(key: str, nbytes: int, most_nbytes: int) -> None:
 
 
 def most_stored_nbytes(array: zarr.Array[Any]) -> int:
-    """The most bytes of a stored object of an array whose codecs are not known here.
+    """The most bytes of a stored object of an array that xloader does not decode itself.
 
-    Numbers that are written as text take up to 8 times as many bytes as decoded, and codecs of
-    other packages may add any header: 16 times as many are allowed, and 4 MiB.
+    Numbers that are written as text take up to 8 times as many bytes as decoded: 16 times as many
+    are allowed, and 4 MiB for headers. A codec of another package may take its chunk out of a far
+    larger record, as kerchunk's does for netCDF 3, which allows 4 GiB. Texts may have any length.
     """
     try:
         decoded = math.prod(array.shards or array.chunks) * array.dtype.itemsize
+        codecs = (*array.filters, array.serializer, *array.compressors)
     # Only regular grids have one size.
     except Exception:
         return MOST_OBJECT_NBYTES
-    # Texts may have any length.
-    is_text = array.dtype.kind in "OT"
-    return MOST_OBJECT_NBYTES if is_text else _MOST_TIMES * decoded + _SPARE_NBYTES
+    if array.dtype.kind in "OT":
+        return MOST_OBJECT_NBYTES
+    is_foreign = not _OWN.issuperset(type(own).__module__.partition(".")[0] for own in codecs)
+    return max(_MOST_TIMES * decoded + _SPARE_NBYTES, is_foreign << 32)
 
 
 async def get_bounded(
