@@ -75,7 +75,7 @@ def most_stored_nbytes(array: zarr.Array[Any]) -> int:
     # Only regular grids have one size.
     except Exception:
         return MOST_OBJECT_NBYTES
-    if array.dtype.kind in "OT":
+    if array.dtype.kind in ("O", "T"):
         return MOST_OBJECT_NBYTES
     is_foreign = not _OWN.issuperset(type(own).__module__.partition(".")[0] for own in codecs)
     return max(_MOST_TIMES * decoded + _SPARE_NBYTES, is_foreign << 32)

@@ -188,7 +188,7 @@ class SingleChunks(_Chunks):
         pairs = [(a, read.chunk) for a, read in zip(self._arrays, self._reads, strict=True)]
         chains = [array.chain(chunk) for array, chunk in pairs]
         parts = [
-            (ObjectPart(array.key(chunk), most_nbytes=chain.stored_nbytes), at)
+            (ObjectPart(array.key(chunk), 0, None, chain.stored_nbytes), at)
             for at, ((array, chunk), chain) in enumerate(zip(pairs, chains, strict=True))
         ]
         for num_begun, found in self._arriving(parts, sum(chain.nbytes for chain in chains)):
