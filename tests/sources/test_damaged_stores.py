@@ -1,7 +1,10 @@
 """Stores with random damage end in the values that zarr reads, or in an error of xloader.
 
-The suite tries a few dozen. To try more, as with a library that is compiled with sanitizers::
+The suite tries a few dozen. To try more, with a library that is compiled with sanitizers::
 
+    CC="cc -g -fsanitize=address,undefined" pip install -e .
+    export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=4
+    export LD_PRELOAD="$(cc -print-file-name=libasan.so) $(cc -print-file-name=libubsan.so)"
     python -m tests.sources.test_damaged_stores 1000
 
 Memory may grow by no more than the budget and 64 MiB, whatever sizes a store claims.
