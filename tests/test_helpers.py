@@ -218,6 +218,42 @@ def test_files_that_cannot_be_read_are_told_in_the_same_way(tmp_path, number, ki
     assert len(expected[0]) == (96 if kind == "absent" else number)
 
 
+def test_files_of_giant_sizes_change_nothing_outside_the_buffer(tmp_path):
+    parts = parts_in(tmp_path, 96, 1 << 18)
+    whole, _ = read(tmp_path, parts, 50 << 20)
+    for number in (60, 61, 62):
+        os.truncate(tmp_path / str(number), 1 << 43)
+    memory = np.full(120 << 20, 7, np.uint8)
+    guard, told = 50 << 20, array("q", (-9,)) * (2 * len(parts))
+    buffer = memory[guard : 2 * guard]
+    (found, needed), _ = on_a_helped_thread(lambda: read_parts(f"{tmp_path}/", parts, buffer, told))
+    assert needed == 0
+    assert 0 < len(found) <= 60
+    assert [data.tobytes() for data in found] == whole[: len(found)]
+    assert (memory[:guard] == 7).all()
+    assert (memory[2 * guard :] == 7).all()
+
+
+@pytest.mark.parametrize("size", [2**62, 2**63 - 1])
+def test_sums_of_sizes_do_not_wrap(tmp_path, size):
+    # Its size is not known before it is read: some file systems tell 0 for files with contents.
+    (tmp_path / "0").write_bytes(b"")
+    (tmp_path / "1").write_bytes(b"ab")
+    parts = [ObjectPart("1"), *[ObjectPart("0", 5, size)] * 4]
+    assert read(tmp_path, parts, 1000) == ([b"ab"], 0)
+    assert read(tmp_path, parts[1:], 1000) == ([], -2)
+    parts = [ObjectPart("1", start, size) for start in (0, 1, 2, size - 1)] * 2
+    assert read(tmp_path, parts, 1000) == ([b"ab", b"b", b"", b""] * 2, 0)
+
+
+def test_larger_files_than_there_can_be_are_not_read(tmp_path):
+    parts_in(tmp_path, 3, 100)
+    parts = [ObjectPart("0", most_nbytes=100), ObjectPart("1", most_nbytes=99)]
+    found, needed = read(tmp_path, parts, 1000)
+    assert ([len(data) for data in found], needed) == ([100], 0)
+    assert read(tmp_path, parts[1:], 1000) == ([], -2)
+
+
 def test_without_room_for_all_the_first_ones_are_right(tmp_path):
     parts = parts_in(tmp_path, 96, 1 << 19)
     whole, _ = read(tmp_path, parts, 50 << 20)

@@ -161,6 +161,14 @@ def no_array(path: Path, kind: dict[str, Any]) -> str:
     return "its metadata cannot be read any more"
 
 
+def no_attributes(path: Path, kind: dict[str, Any]) -> str:
+    if kind.get("zarr_format") == 2:
+        put(path / "t" / ".zattrs", "1.5")
+    else:
+        edit(path, lambda document: document.update(attributes=1.5))
+    return "its metadata cannot be read any more"
+
+
 CHANGES = [
     other_chunks,
     other_shape_of_chunks,
@@ -174,6 +182,7 @@ CHANGES = [
     deleted,
     deleted_array,
     no_array,
+    no_attributes,
 ]
 
 

@@ -105,6 +105,21 @@ def test_no_file_is_read_where_none_can_be(tmp_path: Path, offset: int, nbytes: 
         decode(open_source(tmp_path), [3])
 
 
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("way", ["memory", "files"])
+def test_a_shard_may_hold_more_than_its_chunks(way: str, location: str, tmp_path: Path):
+    store, values = make_store(location=location)
+    # What an earlier writer left between the chunks and the index at the end, or behind all.
+    at = None if location == "start" else -(NUM_CHUNKS * 16 + 4)
+    for size in (100, 10**6):
+        dead = bytes(size)
+        rewrite(store, lambda data, dead=dead: data[:at] + dead + (data[at:] if at else b""))
+        for key, buffer in store._store_dict.items():
+            (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / key).write_bytes(buffer.to_bytes())
+        read(open_source(store if way == "memory" else tmp_path), list(range(NUM_CHUNKS)), values)
+
+
 @pytest.mark.parametrize("is_checked", [True, False], ids=["checked", "unchecked"])
 def test_chunks_do_not_lie_in_an_index_at_the_start(is_checked: bool):
     store, _ = make_store(location="start", is_checked=is_checked)

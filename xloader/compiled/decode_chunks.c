@@ -69,8 +69,10 @@ static int decompress(
     }
     if (codec == BLOSC) {
         const unsigned char *header = (const unsigned char *)data;
-        /* blosc believes its header, so the two sizes there are compared with the true ones. */
-        if (size < BLOSC_HEADER || number_at(header + 4) != nbytes || number_at(header + 12) > size)
+        /* blosc believes its header, so the two sizes there are compared with the true ones. It takes
+           them for signed numbers. */
+        if (size < BLOSC_HEADER || size > INT32_MAX || nbytes > INT32_MAX ||
+            number_at(header + 4) != nbytes || number_at(header + 12) > size)
             return 0;
         return codecs->unblosc(data, target, (size_t)nbytes, 1) == nbytes;
     }
@@ -152,8 +154,9 @@ EXPORT int64_t xloader_decode_chunks(
         .scratch = scratch,
         .is_scratch_taken = ATOMIC_FLAG_INIT,
     };
+    /* Not beyond what is worth all chunks: sizes of chunks far larger than memory would overflow. */
     int64_t nbytes = 0;
-    for (int64_t at = 0; at < num; at++)
+    for (int64_t at = 0; at < num && nbytes / SHARE_NBYTES < num; at++)
         nbytes += chunks[at * row_size + 3];
     const int64_t shares = nbytes / SHARE_NBYTES;
     share_work(decode_some, &own, (shares < num ? shares : num) - 1);

@@ -29,6 +29,9 @@ typedef struct {
     int64_t size;
 } File;
 
+/* Numbers that describe a part. */
+#define PART_NUMBERS 4
+
 /* Parts begin at multiples of this many bytes, so that arrays over them are aligned. */
 #define ALIGNMENT 64
 
@@ -77,17 +80,15 @@ static int64_t begin_file(const char *path, File *own) {
 
 /* The first byte of a part, and its number of bytes as far as they are in the file. */
 static int64_t clip(const int64_t *part, int64_t file_size, int64_t *start) {
-    int64_t size = part[2];
+    const int64_t size = part[2];
     *start = part[1];
-    if (size < 0) {
-        if (*start < 0)
-            *start = file_size + *start < 0 ? 0 : file_size + *start;
-        return file_size > *start ? file_size - *start : 0;
-    }
+    if (*start < 0)
+        *start = file_size + *start < 0 ? 0 : file_size + *start;
+    const int64_t left = file_size > *start ? file_size - *start : 0;
+    if (size < 0)
+        return left;
     /* Some file systems tell a size of 0 for files that have contents. */
-    if (file_size && *start + size > file_size)
-        return file_size > *start ? file_size - *start : 0;
-    return size;
+    return file_size && size > left ? left : size;
 }
 
 typedef struct {
@@ -101,11 +102,23 @@ typedef struct {
     _Atomic int64_t next, used, num_read;
 } Reading;
 
+/* Takes room for a part in the buffer; returns its offset there, or -1 where no room is left. A file may
+   claim any size, so sizes are compared before they are added. */
+static int64_t take_room(Reading *own, int64_t size) {
+    int64_t begin = own->used, room;
+    do {
+        if (size > own->capacity - begin)
+            return -1;
+        room = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    } while (!atomic_compare_exchange_weak(&own->used, &begin, begin + room));
+    return begin;
+}
+
 /* Reads some parts that lie in the same file. Where a part cannot be read, `num_read` becomes its
    number, if it is not smaller already. */
 static void read_run(Reading *own, int64_t begin, int64_t end) {
     File file = {0};
-    const int64_t why = begin_file(own->paths + own->parts[3 * begin], &file);
+    const int64_t why = begin_file(own->paths + own->parts[PART_NUMBERS * begin], &file);
     int64_t at = begin;
     for (; at < end; at++) {
         int64_t *told = own->found + 2 * at;
@@ -117,11 +130,12 @@ static void read_run(Reading *own, int64_t begin, int64_t end) {
             continue;
         }
         int64_t start;
-        const int64_t size = clip(own->parts + 3 * at, file.size, &start);
-        const int64_t room = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        told[0] = atomic_fetch_add(&own->used, room);
-        if (told[0] + size > own->capacity) {
-            told[1] = size;
+        const int64_t *part = own->parts + PART_NUMBERS * at;
+        const int64_t size = clip(part, file.size, &start);
+        const int is_too_large = size > part[3];
+        told[0] = is_too_large ? -1 : take_room(own, size);
+        if (told[0] < 0) {
+            told[1] = is_too_large ? UNUSUAL : size;
             break;
         }
         told[1] = read_part(file.descriptor, start, size, own->buffer + told[0]);
@@ -139,13 +153,14 @@ static void read_run(Reading *own, int64_t begin, int64_t end) {
 
 /* The end of the parts that one thread reads from a number on. */
 static int64_t end_of_run(const Reading *own, int64_t begin) {
-    const int64_t *parts = own->parts;
+    const int64_t *first = own->parts + PART_NUMBERS * begin, *part = first;
     int64_t end = begin, nbytes = 0;
     do {
-        nbytes += parts[3 * end + 2] > 0 ? parts[3 * end + 2] : 0;
+        /* A part may be asked for of any size, so no more than matters is added. */
+        nbytes += part[2] < 0 ? 0 : part[2] < RUN_NBYTES ? part[2] : RUN_NBYTES;
+        part += PART_NUMBERS;
         end++;
-    } while (end < own->num && parts[3 * end] == parts[3 * begin] &&
-             (!own->may_share || nbytes < RUN_NBYTES));
+    } while (end < own->num && part[0] == first[0] && (!own->may_share || nbytes < RUN_NBYTES));
     return end;
 }
 
@@ -177,9 +192,9 @@ static void read_quickly(Reading *own) {
     }
 }
 
-/* Each of `parts` is the offset of its path in `paths`, its first byte and its size. Without a
-   size, which is negative then, it reaches to the end of the file; and a negative first byte counts
-   from there. For each part, `found` gets its offset in the buffer and its size. Returns the number
+/* Each of `parts` is the offset of its path in `paths`, its first byte, its size, and the most bytes
+   that it may have; one with more is unusual. Without a size, which is negative then, it reaches to
+   the end of the file; and a negative first byte counts from there. For each part, `found` gets its offset in the buffer and its size. Returns the number
    of parts before the first for which there was no room, or that is unusual; `found` has the size of
    that part too. What is unusual is left to the caller, who tells what it is. Helpers read some of
    the parts, so these lie in the buffer in any order. */

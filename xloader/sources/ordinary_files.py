@@ -10,13 +10,17 @@ import asyncio
 import os
 import re
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
 from xloader.errors import SourceAccessError
+from xloader.sources.bounded_reads import check_size, most_stored_nbytes
+from xloader.sources.stored_objects import CHUNK_KEY
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer
@@ -27,6 +31,13 @@ _KINDS: Final = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+_CHUNK_KEY: Final = re.compile(rf"(?:^|/)(?:{CHUNK_KEY.pattern})$")
+"""The end of a key that follows the path of an array."""
+
+_SMALL_NBYTES: Final = 1 << 22
+"""So many bytes are read of any object without a look at the metadata of its array."""
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
@@ -79,7 +90,7 @@ def check_mode(mode: int, path: str) -> None:
         )
 
 
-def check_path(path: str | os.PathLike[str]) -> None:
+def check_path(path: str | os.PathLike[str]) -> int:
     """Refuse a path that leads to a fifo, a socket or a device.
 
     A path that cannot be looked up passes.
@@ -89,21 +100,27 @@ def check_path(path: str | os.PathLike[str]) -> None:
     path : str or os.PathLike
         The path. Links are followed.
 
+    Returns
+    -------
+    int
+        Size of the file in bytes; 0 if it cannot be looked up.
+
     Raises
     ------
     SourceAccessError
         If it leads to a fifo, a socket or a device.
     """
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
     except (OSError, ValueError):
         # Opening the file raises an error that says what is wrong.
-        return
-    check_mode(mode, os.fspath(path))
+        return 0
+    check_mode(found.st_mode, os.fspath(path))
+    return found.st_size
 
 
 class OrdinaryFiles(LocalStore):
-    """zarr's store of a directory, but with fifos, sockets and devices refused.
+    """zarr's store of a directory, but with fifos, sockets, devices and giant chunks refused.
 
     zarr reads metadata, coordinates, and the chunks that xloader does not decode itself through
     it.
@@ -111,18 +128,33 @@ class OrdinaryFiles(LocalStore):
 
     async def get(self, key: str, *args: Any, **kwargs: Any) -> Buffer | None:
         """Read an object as `LocalStore` does, after a check that it is an ordinary file."""
-        await asyncio.to_thread(check_path, self.root / key)
+        byte_range = args[1] if args[1:] else kwargs.get("byte_range")
+        await asyncio.to_thread(self._check, key, byte_range)
         return await super().get(key, *args, **kwargs)
 
     def get_sync(self, key: str, **kwargs: Any) -> Buffer | None:
         """Read an object on the calling thread, after the same check."""
-        check_path(self.root / key)
+        self._check(key, kwargs.get("byte_range"))
         return super().get_sync(key, **kwargs)
 
     async def exists(self, key: str) -> bool:
         """Whether there is a file. A fifo, a socket or a device raises, and is not absent."""
         await asyncio.to_thread(check_path, self.root / key)
         return await super().exists(key)
+
+    def _check(self, key: str, byte_range: Any) -> None:
+        """Refuse what is no ordinary file, and more bytes than a chunk of this array can have."""
+        nbytes = check_path(self.root / key)
+        # Indexes of shards may claim ranges of any size, for which memory is taken at once.
+        begin, end = getattr(byte_range, "start", 0), getattr(byte_range, "end", nbytes)
+        if (most := end - begin) <= _SMALL_NBYTES:
+            return
+        path = _CHUNK_KEY.sub("", key)
+        # zarr itself tells what is wrong with the metadata.
+        with suppress(Exception):
+            own = zarr.open_array(LocalStore(self.root, read_only=True), path=path, mode="r")
+            most = most_stored_nbytes(own)
+        check_size(key, end - begin, most)
 
 
 def with_ordinary_files(store: Store) -> Store:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
 from xloader.sources.chunk_sizes import Sizes
+
+CHUNK_KEY: Final = re.compile(r"(?:c[./])?\d+(?:[./]\d+)*|c")
+"""Keys of stored objects within their array: ``c/0/1`` of Zarr v3, ``0.1`` of v2, ``c`` or ``0``
+of a single value.
+"""
 
 
 @dataclass(frozen=True)

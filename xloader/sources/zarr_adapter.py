@@ -68,6 +68,7 @@ __all__ = [
     "open_zip",
     "read_selection",
     "read_zip",
+    "size_in_zip",
     "sync",
     "warn_of_unknown_release",
 ]
@@ -210,6 +211,12 @@ def read_zip(store: ZipStore, key: str, byte_range: ByteRequest | None) -> Buffe
         return sync(store.get(key, prototype, byte_range))
     with store._lock:
         return store._get(key, prototype, byte_range)
+
+
+def size_in_zip(store: ZipStore, key: str) -> int:
+    """The size in bytes of a member of an open zip file; 0 if it is absent or not told."""
+    files = getattr(getattr(store, "_zf", None), "NameToInfo", {})
+    return files[key].file_size if key in files else 0
 
 
 def read_selection(array: zarr.Array[Any], selection: tuple[slice, ...], out: NDArray[Any]) -> None:

@@ -8,6 +8,7 @@ from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
 from xloader.core.retry_policy import RetryPolicy
+from xloader.sources.bounded_reads import MOST_OBJECT_NBYTES, get_bounded
 from xloader.sources.retries import current
 
 if TYPE_CHECKING:
@@ -26,14 +27,19 @@ class RetryingStore(WrapperStore[Store]):
         The wrapped store, which makes each request once.
     retry_policy : RetryPolicy
         Timeout and number of retries of requests outside a read of chunks.
+    most_nbytes : int
+        The most bytes that are read of an object.
     """
 
-    def __init__(self, store: Store, retry_policy: RetryPolicy) -> None:
+    def __init__(
+        self, store: Store, retry_policy: RetryPolicy, most_nbytes: int = MOST_OBJECT_NBYTES
+    ) -> None:
         super().__init__(store)
         self._retry_policy = retry_policy
+        self._most_nbytes = most_nbytes
 
     def _with_store(self, store: Store) -> Self:
-        return type(self)(store, self._retry_policy)
+        return type(self)(store, self._retry_policy, self._most_nbytes)
 
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
@@ -54,8 +60,10 @@ class RetryingStore(WrapperStore[Store]):
         Buffer or None
             The bytes. None if there is no such object.
         """
-        attempts = current(self._retry_policy)
-        return await attempts.ask_async(key, lambda: self._store.get(key, prototype, byte_range))
+        attempts, most = current(self._retry_policy), self._most_nbytes
+        return await attempts.ask_async(
+            key, lambda: get_bounded(self._store, key, prototype, byte_range, most)
+        )
 
     async def set(self, key: str, value: Buffer) -> None:
         """Write an object as a whole. The request is retried, with the same bytes."""
@@ -71,3 +79,9 @@ class RetryingStore(WrapperStore[Store]):
 def plain(store: Store) -> Store:
     """The store inside a `RetryingStore`, or the store itself if it is not wrapped."""
     return store._store if isinstance(store, RetryingStore) else store
+
+
+def bounded(store: Store, most_nbytes: int) -> Store:
+    """The same store, but with larger objects than ``most_nbytes`` bytes refused."""
+    policy = store._retry_policy if isinstance(store, RetryingStore) else RetryPolicy()
+    return RetryingStore(plain(store), policy, most_nbytes)

@@ -193,9 +193,10 @@ class _ArrayWatch(Watch):
         """Describe how documents differ from those at opening; empty if they do not."""
         try:
             now = parse(texts, self._metadata)
+            # zarr parses attributes of any type, which are first looked at here.
+            found = differences(self._metadata, now)
         except Exception as error:
             return f"its metadata cannot be read any more ({type(error).__name__})"
-        found = differences(self._metadata, now)
         is_first = not self._seen_digest
         if found and is_first and self._openings.is_behind and is_grown(self._metadata, now):
             # Older consolidated metadata is accepted if the array had grown before the opening.

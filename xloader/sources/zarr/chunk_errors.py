@@ -17,11 +17,11 @@ from xloader.errors import (
     show_attempts,
 )
 from xloader.sources.base import Read
+from xloader.sources.bounded_reads import DamagedObjectError
 from xloader.sources.retries import current
 from xloader.sources.stores.access_errors import DENIED_REMEDY, cause_of, is_denied, told_of
 from xloader.sources.stores.redaction import Secrets
 from xloader.sources.transient_errors import is_transient, status_of
-from xloader.sources.zarr.shards import DamagedShardError
 from xloader.sources.zarr.stored_array import StoredArray
 
 _OF_CODECS: Final = (
@@ -90,7 +90,9 @@ class ChunkErrors:
             raise ChunkError(told, chunk=read.chunk, remedy=error.remedy, **place) from error
         cause = cause_of(error, self.secrets)
         is_of_codecs = is_decoding and isinstance(error, _OF_CODECS)
-        is_damaged = is_of_codecs or isinstance(error, DamagedShardError)
+        # A server answers 416 where an object ends before the part that was asked for.
+        is_too_short = status_of(error) == 416
+        is_damaged = is_of_codecs or is_too_short or isinstance(error, DamagedObjectError)
         if is_damaged or isinstance(error, FileNotFoundError | NotADirectoryError):
             # If the store does not answer, the error of the chunk is raised below.
             with suppress(SourceAccessError):

@@ -140,7 +140,7 @@ class Chain:
         """Whether all chunks take the same number of bytes as stored."""
         return not any(isinstance(step, Compressed) for step in self.steps)
 
-    @property
+    @cached_property
     def stored_nbytes(self) -> int:
         """The most bytes that a stored chunk can take: its exact size where sizes are fixed."""
         fixed = self.nbytes + checksums_nbytes(self.steps)

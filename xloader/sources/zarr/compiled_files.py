@@ -51,11 +51,11 @@ def read_parts(
     assert function is not None, "reads_together() says whether there is one"
     paths, offset = bytearray(), 0
     asked = array("q")
-    for at, (key, start, stop) in enumerate(parts):
+    for at, (key, start, stop, most) in enumerate(parts):
         if not at or key != parts[at - 1].key:
             offset = len(paths)
             paths += os.fsencode(prefix + key) + b"\0"
-        asked.extend((offset, start, -1 if stop is None else stop - start))
+        asked.extend((offset, start, -1 if stop is None else stop - start, most))
     num = function(
         *(bytes(paths), asked.buffer_info()[0], len(parts)),
         *(address_of(buffer), buffer.size, told.buffer_info()[0]),

@@ -186,8 +186,12 @@ class SingleChunks(_Chunks):
 
     def _fetch(self) -> Iterator[FetchedPart]:
         pairs = [(a, read.chunk) for a, read in zip(self._arrays, self._reads, strict=True)]
-        parts = [(ObjectPart(a.key(chunk)), at) for at, (a, chunk) in enumerate(pairs)]
-        for num_begun, found in self._arriving(parts, sum(a.chain(c).nbytes for a, c in pairs)):
+        chains = [array.chain(chunk) for array, chunk in pairs]
+        parts = [
+            (ObjectPart(array.key(chunk), 0, None, chain.stored_nbytes), at)
+            for at, ((array, chunk), chain) in enumerate(zip(pairs, chains, strict=True))
+        ]
+        for num_begun, found in self._arriving(parts, sum(chain.nbytes for chain in chains)):
             nbytes = sum(data.nbytes for data in found if data is not None)
             yield FetchedPart(list(enumerate(found, num_begun)), len(found), nbytes)
             del found

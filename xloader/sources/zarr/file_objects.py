@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from xloader.sources.bounded_reads import MOST_OBJECT_NBYTES, check_size
 from xloader.sources.ordinary_files import check_mode, check_path
 from xloader.sources.retries import current
 from xloader.sources.zarr.compiled_files import read_parts, reads_together
@@ -47,9 +48,9 @@ class Files(Asking):
         self._root = root
         self._prefix = os.path.join(root, "")
 
-    def get(self, key: str) -> Bytes | None:
+    def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
         """Read a whole file."""
-        return next(self.get_parts([ObjectPart(key)], 0))[0]
+        return next(self.get_parts([ObjectPart(key, most_nbytes=most_nbytes)], 0))[0]
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """Read the end of a file, or all of it if it is shorter."""
@@ -99,7 +100,7 @@ class Files(Asking):
         # If the whole store is gone, its chunks must not be read as fill values.
         return found if is_whole or os.path.isdir(self._root) else []
 
-    def _get_part(self, key: str, start: int, stop: int | None) -> Bytes | None:
+    def _get_part(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
         """Read some bytes of a file. The arguments are those of a slice of all its bytes."""
         # Few system calls: each releases the GIL, and waits for other threads to get it back.
         path = self._prefix + key
@@ -110,6 +111,7 @@ class Files(Asking):
                     found = os.fstat(file)
                     check_mode(found.st_mode, path)
                     start, stop, _ = slice(start, stop).indices(found.st_size)
+                check_size(key, stop - start, most)
                 return _read_into(file, start, SCRATCH.take(stop - start, _STORED))
             finally:
                 os.close(file)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -16,16 +15,11 @@ from zarr.abc.store import Store
 
 from xloader.errors import XloaderError
 from xloader.sources import zarr_adapter
-from xloader.sources.stored_objects import ObjectInventory
+from xloader.sources.stored_objects import CHUNK_KEY, ObjectInventory
 from xloader.sources.zarr.stored_grid import StoredGrid
 
 METADATA: Final = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 """Last parts of keys that hold no values."""
-
-CHUNK_KEY: Final = re.compile(r"(?:c[./])?\d+(?:[./]\d+)*|c")
-"""Keys of stored objects within their array: ``c/0/1`` of Zarr v3, ``0.1`` of v2, ``c`` or ``0``
-of a single value.
-"""
 
 _MOST_LISTED: Final = 2_000_000
 """Arrays of more objects are not listed, which would take minutes and much memory."""

@@ -15,6 +15,12 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
+from xloader.sources.bounded_reads import (
+    MOST_OBJECT_NBYTES,
+    check_size,
+    get_bounded,
+    told_size,
+)
 from xloader.sources.ordinary_files import OrdinaryFiles
 from xloader.sources.retries import Attempts, current
 from xloader.sources.stores.retrying_store import plain
@@ -74,12 +80,16 @@ def objects_of(store: Store) -> Objects:
 class _OneByOne(Asking):
     """Base class for stores that are read with one direct call for each part, without a wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Any) -> None:
+        self._store = store
         # Made once, because zarr looks it up in its settings.
         self._prototype = default_buffer_prototype()
 
-    def _get(self, key: str) -> Bytes | None:
-        return self._read(key, None)
+    def _get(self, key: str, most: int) -> Bytes | None:
+        check_size(key, told_size(self._store, key), most)
+        data = self._read(key, None)
+        check_size(key, 0 if data is None else data.size, most)
+        return data
 
     def _get_last(self, key: str, nbytes: int) -> Bytes | None:
         return self._read(key, SuffixByteRequest(nbytes))
@@ -100,10 +110,6 @@ class Synchronous(_OneByOne):
         The open store.
     """
 
-    def __init__(self, store: SupportsGetSync) -> None:
-        super().__init__()
-        self._store = store
-
     def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
         prototype = self._prototype
         return _as_bytes(self._store.get_sync(key, prototype=prototype, byte_range=byte_range))
@@ -117,10 +123,6 @@ class Zipped(_OneByOne):
     store : zarr.storage.ZipStore
         The open store.
     """
-
-    def __init__(self, store: ZipStore) -> None:
-        super().__init__()
-        self._store = store
 
     def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
         return _as_bytes(read_zip(self._store, key, byte_range))
@@ -139,9 +141,9 @@ class Asynchronous(Objects):
         self._store = store
         self._prototype = default_buffer_prototype()
 
-    def get(self, key: str) -> Bytes | None:
+    def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
         """Read a whole object."""
-        return next(self._get_all(key, [None]))
+        return next(self._get_all(key, [None], most_nbytes))
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """Read the end of an object."""
@@ -151,16 +153,19 @@ class Asynchronous(Objects):
         self, parts: Sequence[ObjectPart], room_nbytes: int
     ) -> Iterator[list[Bytes | None]]:
         """Read parts of objects, those of one object concurrently."""
-        for key, own in groupby(parts, key=lambda part: part.key):
-            yield list(self._get_all(key, [_request(part) for part in own]))
+        for key, group in groupby(parts, key=lambda part: part.key):
+            own = list(group)
+            yield list(self._get_all(key, list(map(_request, own)), own[0].most_nbytes))
 
-    def _get_all(self, key: str, parts: Sequence[ByteRequest | None]) -> Iterator[Bytes | None]:
+    def _get_all(
+        self, key: str, parts: Sequence[ByteRequest | None], most: int = MOST_OBJECT_NBYTES
+    ) -> Iterator[Bytes | None]:
         attempts = current()
-        found = attempts.ask(key, lambda: sync(self._gather(attempts, key, parts)))
+        found = attempts.ask(key, lambda: sync(self._gather(attempts, key, parts, most)))
         return map(_as_bytes, found)
 
     async def _gather(
-        self, attempts: Attempts, key: str, parts: Sequence[ByteRequest | None]
+        self, attempts: Attempts, key: str, parts: Sequence[ByteRequest | None], most: int
     ) -> list[Buffer | None]:
         limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or len(parts))
 
@@ -168,7 +173,7 @@ class Asynchronous(Objects):
             """Read one part of the object, once fewer requests than the limit are under way."""
             async with limit:
                 return await attempts.ask_async(
-                    key, lambda: self._store.get(key, self._prototype, part)
+                    key, lambda: get_bounded(self._store, key, self._prototype, part, most)
                 )
 
         return await asyncio.gather(*map(get, parts))
@@ -212,9 +217,12 @@ class OfObstore(Asking):
             else:
                 yield from self._by_zarr.get_parts(own, room_nbytes)
 
-    def _get(self, key: str) -> Bytes | None:
+    def _get(self, key: str, most: int) -> Bytes | None:
         try:
-            return _view(self._obstore.get(self._inner, key).bytes())
+            found = self._obstore.get(self._inner, key)
+            # Known from the head of the answer, before the bytes come.
+            check_size(key, found.meta["size"], most)
+            return _view(found.bytes())
         except ABSENT:
             return None
 

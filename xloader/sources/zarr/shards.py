@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from xloader.sources.zarr.codec_chain import Chain, Sharding
+from xloader.sources.bounded_reads import MOST_OBJECT_NBYTES, DamagedObjectError
+from xloader.sources.zarr.codec_chain import SPARE_NBYTES, Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import Scratch
 from xloader.sources.zarr.shard_indexes import Index, IndexCache
@@ -24,22 +25,10 @@ MOST_GAP_NBYTES: Final = 64 * 2**10
 MOST_RANGE_NBYTES: Final = 16 * 2**20
 """The most bytes that are fetched with one request, unless one chunk is larger."""
 
-MOST_SHARD_NBYTES: Final = 2**43
-"""An upper bound on the size of a shard in bytes. An index that points further is damaged,
-and no file can be read at such an offset.
-"""
-
 ABSENT: Final = 2**64 - 1
 """The value of both offset and size, in an index, of a chunk that the shard does not hold."""
 
 _PAST_CHUNKS: Final = "the index of the shard points past the end of the shard's chunks"
-
-
-class DamagedShardError(ValueError):
-    """Raised for a shard whose index is impossible.
-
-    It never leaves the source, which raises a `CorruptChunkError` with the chunk's name instead.
-    """
 
 
 @dataclass(frozen=True)
@@ -108,7 +97,7 @@ class ShardRange(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Size of the range in bytes."""
-        _, start, stop = self.part
+        _, start, stop, _ = self.part
         assert stop is not None, "the end of a range is known"
         return stop - start
 
@@ -128,13 +117,13 @@ class ShardRange(NamedTuple):
 
         Raises
         ------
-        DamagedShardError
+        DamagedObjectError
             If the shard ends too early.
         """
         if data is None:
             return [(number, None) for *_, number in self.members]
         if self.guard_nbytes and data.size < self.nbytes:
-            raise DamagedShardError(_PAST_CHUNKS)
+            raise DamagedObjectError(_PAST_CHUNKS)
         begin = self.part.start
         # A chunk gets too few bytes if those of the range end before it does.
         return [(number, data[start - begin : end - begin]) for start, end, number in self.members]
@@ -216,9 +205,9 @@ class ShardReader:
         self._objects = objects
         self._indexes = indexes
         self._owner = object()
-        self._nbytes = MOST_SHARD_NBYTES if chain is None else chain.nbytes
+        self._nbytes = MOST_OBJECT_NBYTES if chain is None else chain.nbytes
         self._fewest_nbytes = chain.stored_nbytes if chain and chain.is_fixed_size else 1
-        self._most_nbytes = MOST_SHARD_NBYTES if chain is None else chain.stored_nbytes
+        self._most_nbytes = MOST_OBJECT_NBYTES if chain is None else chain.stored_nbytes
 
     def index(self, shard: Shard) -> tuple[Index | None, int]:
         """The index of a shard, and the number of requests that this call made for it.
@@ -231,7 +220,7 @@ class ShardReader:
 
         Raises
         ------
-        DamagedShardError
+        DamagedObjectError
             If the shard exists, but its index does not decode.
         """
         return self._indexes.get((self._owner, shard.key), lambda: self._read_index(shard))
@@ -252,7 +241,7 @@ class ShardReader:
 
         Raises
         ------
-        DamagedShardError
+        DamagedObjectError
             If the index is damaged, or points to where no chunk can be.
         """
         index, _ = self.index(shard)
@@ -264,8 +253,8 @@ class ShardReader:
     ) -> Located:
         """Find chunks of one shard by its index.
 
-        A small shard is fetched whole if all its chunks are wanted and its index is not in the
-        cache.
+        A small shard is fetched whole if all its chunks are wanted, its index is not in the cache,
+        and it holds little else.
 
         Parameters
         ----------
@@ -278,13 +267,15 @@ class ShardReader:
 
         Raises
         ------
-        DamagedShardError
+        DamagedObjectError
             If the index is damaged, or points to where no chunk can be.
         """
         is_small = self._nbytes * shard.sharding.num_chunks <= MOST_RANGE_NBYTES
         is_new = is_small and (self._owner, shard.key) not in self._indexes
         if is_new and len({chunk for _, chunk in chunks}) == num_within():
-            return Located([self._read_whole(shard, chunks)], [])
+            whole = self._read_whole(shard, chunks)
+            if whole is not None:
+                return Located([whole], [])
         index, num_requests = self.index(shard)
         there, absent = self._find(shard, index, chunks)
         parts = [FetchedPart(absent, num_requests)] if absent or num_requests else []
@@ -295,18 +286,24 @@ class ShardReader:
         ]
         return Located(parts, ranges)
 
-    def _read_whole(self, shard: Shard, chunks: Sequence[Numbered]) -> FetchedPart:
-        data = self._objects.get(shard.key)
+    def _read_whole(self, shard: Shard, chunks: Sequence[Numbered]) -> FetchedPart | None:
+        """The chunks of a shard that is read as a whole; None if it is too large for that."""
+        nbytes = shard.sharding.index_stored_nbytes
+        most = nbytes + 2 * self._nbytes * shard.sharding.num_chunks + SPARE_NBYTES
+        try:
+            data = self._objects.get(shard.key, most)
+        except DamagedObjectError:
+            # That is no damage: padding may follow the chunks, or what was there before them.
+            return None
         if data is None:
             return FetchedPart([(number, None) for number, _ in chunks], 1)
-        nbytes = shard.sharding.index_stored_nbytes
         is_at_start = shard.sharding.is_at_start
         index = _parse(shard.sharding, data[:nbytes] if is_at_start else data[-nbytes:])
         self._indexes.put((self._owner, shard.key), index)
         there, absent = self._find(shard, index, chunks)
         last = data.size if is_at_start else data.size - nbytes
         if any(end > last for _, end, _ in there):
-            raise DamagedShardError(_PAST_CHUNKS)
+            raise DamagedObjectError(_PAST_CHUNKS)
         found = [(number, data[start:end]) for start, end, number in there]
         return FetchedPart([*absent, *found], 1, data.nbytes)
 
@@ -335,12 +332,12 @@ class ShardReader:
         for number, chunk in chunks:
             row = 2 * (sum(map(mul, chunk, strides)) - origin)
             offset, nbytes = entries[row], entries[row + 1]
-            if first <= offset <= MOST_SHARD_NBYTES and fewest <= nbytes <= most:
+            if first <= offset <= MOST_OBJECT_NBYTES and fewest <= nbytes <= most:
                 there.append((offset, offset + nbytes, number))
             elif offset == nbytes == ABSENT:
                 absent.append((number, None))
             else:
-                raise DamagedShardError(
+                raise DamagedObjectError(
                     f"the index of the shard gives chunk {chunk} {nbytes} bytes at byte {offset}"
                 )
         return there, absent
@@ -350,7 +347,7 @@ def _parse(sharding: Sharding, data: Bytes) -> Index:
     try:
         index = sharding.index_chain.decode(data, Scratch())
     except Exception as error:
-        raise DamagedShardError(f"the index of the shard does not decode: {error}") from error
+        raise DamagedObjectError(f"the index of the shard does not decode: {error}") from error
     # A copy, because a view in the cache would keep the whole shard in memory.
     return index.astype(np.uint64, copy=True)
 

@@ -19,10 +19,12 @@ from zarr.abc.store import Store
 from xloader.errors import UnsupportedDataError
 from xloader.sources import zarr_adapter
 from xloader.sources.base import Cut
+from xloader.sources.bounded_reads import most_stored_nbytes
 from xloader.sources.chunk_slices import shift, take
 from xloader.sources.retries import current
 from xloader.sources.store_watch import Watch
 from xloader.sources.stored_objects import ObjectInventory
+from xloader.sources.stores.retrying_store import bounded
 from xloader.sources.zarr.allowed_codecs import Metadata
 from xloader.sources.zarr.codec_chain import Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
@@ -135,7 +137,12 @@ class StoredArray:
 
     @cached_property
     def _array(self) -> zarr.Array[Any]:
-        return zarr_adapter.array_of(self._store, self._path, self._metadata)
+        array = zarr_adapter.array_of(self._store, self._path, self._metadata)
+        # Files are bounded by `OrdinaryFiles`, and what lies in memory takes none.
+        if not zarr_adapter.is_known() or zarr_adapter.is_synchronous(self._store):
+            return array
+        store = bounded(self._store, most_stored_nbytes(array))
+        return zarr_adapter.array_of(store, self._path, self._metadata)
 
     def _make_shard_reader(self) -> ShardReader | None:
         first = (0,) * len(self._grid.shape)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from xloader.sources.bounded_reads import MOST_OBJECT_NBYTES
 from xloader.sources.retries import current
 from xloader.sources.zarr.compressors import Bytes
 
@@ -31,28 +32,38 @@ class ObjectPart(NamedTuple):
         Its first byte; negative if it is counted from the end, which only files allow.
     stop : int or None
         The byte after its last; None for the end of the object.
+    most_nbytes : int
+        The most bytes of a whole object. A larger one is not read, but a `DamagedObjectError`.
     """
 
     key: str
     start: int = 0
     stop: int | None = None
+    most_nbytes: int = MOST_OBJECT_NBYTES
 
 
 class Objects(Protocol):
     """Interface: stored objects, read by key. Each result is None for an absent object."""
 
-    def get(self, key: str) -> Bytes | None:
+    def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
         """Read a whole object.
 
         Parameters
         ----------
         key : str
             Key of the object.
+        most_nbytes : int
+            The most bytes that it may have.
 
         Returns
         -------
         numpy.ndarray of uint8 or None
             Its bytes, or None if it is absent.
+
+        Raises
+        ------
+        DamagedObjectError
+            If it is larger. Where the store tells sizes in time, no memory is taken for it.
         """
         ...
 
@@ -97,9 +108,9 @@ class Objects(Protocol):
 class Asking(Objects):
     """Base class whose requests are retried as part of the read that is being made."""
 
-    def get(self, key: str) -> Bytes | None:
+    def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
         """Read a whole object."""
-        return current().ask(key, lambda: self._get(key))
+        return current().ask(key, lambda: self._get_part(key, 0, None, most_nbytes))
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """Read the end of an object, or all of it if it is shorter."""
@@ -112,10 +123,10 @@ class Asking(Objects):
         attempts = current()
         return ([attempts.ask(part.key, partial(self._get_part, *part))] for part in parts)
 
-    def _get_part(self, key: str, start: int, stop: int | None) -> Bytes | None:
-        return self._get(key) if stop is None else self._get_range(key, start, stop)
+    def _get_part(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
+        return self._get(key, most) if stop is None else self._get_range(key, start, stop)
 
-    def _get(self, key: str) -> Bytes | None:
+    def _get(self, key: str, most: int) -> Bytes | None:
         raise NotImplementedError
 
     def _get_last(self, key: str, nbytes: int) -> Bytes | None:

@@ -33,9 +33,8 @@ from xloader.sources.fetched import Deferred, Several, Values
 from xloader.sources.per_process import PerProcess
 from xloader.sources.store_watch import Watch
 from xloader.sources.stored_objects import ObjectInventory, StoredObjects
-from xloader.sources.stores.access_errors import access_error, cause_of, is_denied
+from xloader.sources.stores.access_errors import access_error, cause_of
 from xloader.sources.stores.redaction import Secrets
-from xloader.sources.transient_errors import is_transient
 from xloader.sources.zarr.allowed_codecs import check_codecs
 from xloader.sources.zarr.array_watch import Openings
 from xloader.sources.zarr.chunk_errors import ChunkErrors
@@ -328,8 +327,9 @@ def _open_coordinates(
 ) -> xr.Dataset:
     try:
         return open_dataset(is_indexed).coords.to_dataset()
+    except XloaderError:
+        raise
+    # Damaged labels raise the errors of codecs.
     except Exception as error:
-        if isinstance(error, XloaderError) or not (is_transient(error) or is_denied(error)):
-            raise
         told = access_error(error, name, secrets, "while reading its labels")
         raise told from cause_of(error, secrets)

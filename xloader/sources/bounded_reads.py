@@ -1,0 +1,149 @@
+"""Whole objects of stores over a network or in zip files, read only if they are not too large.
+
+Most stores tell the size of an object only in a request of its own, which would take as long as the
+read. They are asked for one byte more than there can be, or tell the size in another way.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import zarr
+from zarr.abc.store import Store
+from zarr.storage import ObjectStore, ZipStore
+
+from xloader.sources.zarr_adapter import RangeByteRequest, size_in_zip
+
+if TYPE_CHECKING:
+    from zarr.abc.buffer import Buffer, BufferPrototype
+    from zarr.abc.store import ByteRequest
+
+MOST_OBJECT_NBYTES: Final = 2**43
+"""An upper bound on the size of any stored object in bytes."""
+
+_MOST_TIMES: Final = 16
+_SPARE_NBYTES: Final = 1 << 22
+
+_OWN: Final = frozenset({"zarr", "numcodecs", "builtins"})
+"""Packages whose codecs read no more than their chunk. Without a serializer there is None."""
+
+_WITH_RANGES: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "http", "https", "file"})
+"""Protocols of fsspec whose file systems read a part that reaches past the end of an object.
+Others read what lies behind it, as references do, or fail.
+"""
+
+
+class DamagedObjectError(ValueError):
+    """Raised for an object that is larger than it can be, or a shard whose index is impossible.
+
+    It never leaves the source, which raises a `CorruptChunkError` with the chunk's name instead.
+    """
+
+
+def check_size(key: str, nbytes: int, most_nbytes: int) -> None:
+    """Refuse an object that is too large, before memory is taken for it.
+
+    Parameters
+    ----------
+    key : str
+        Its key.
+    nbytes : int
+        Its size in bytes.
+    most_nbytes : int
+        The most bytes that it may have.
+
+    Raises
+    ------
+    DamagedObjectError
+        If it has more.
+    """
+    if nbytes > most_nbytes:
+        raise DamagedObjectError(f"{nbytes} bytes at {key!r}, where at most {most_nbytes} can be")
+
+
+def most_stored_nbytes(array: zarr.Array[Any]) -> int:
+    """The most bytes of a stored object of an array that xloader does not decode itself.
+
+    Numbers that are written as text take up to 8 times as many bytes as decoded: 16 times as many
+    are allowed, and 4 MiB for headers. A codec of another package may take its chunk out of a far
+    larger record, as kerchunk's does for netCDF 3, which allows 4 GiB. Texts may have any length.
+    """
+    try:
+        decoded = math.prod(array.shards or array.chunks) * array.dtype.itemsize
+        codecs = (*array.filters, array.serializer, *array.compressors)
+    # Only regular grids have one size.
+    except Exception:
+        return MOST_OBJECT_NBYTES
+    if array.dtype.kind in ("O", "T"):
+        return MOST_OBJECT_NBYTES
+    is_foreign = not _OWN.issuperset(type(own).__module__.partition(".")[0] for own in codecs)
+    return max(_MOST_TIMES * decoded + _SPARE_NBYTES, is_foreign << 32)
+
+
+async def get_bounded(
+    store: Store, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None, most: int
+) -> Buffer | None:
+    """Read an object of a store, or a part of it.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The store.
+    key : str
+        Key of the object.
+    prototype : BufferPrototype
+        Kind of buffer to read into.
+    byte_range : ByteRequest or None
+        The part to read. None reads the whole object.
+    most : int
+        The most bytes that are read.
+
+    Returns
+    -------
+    Buffer or None
+        The bytes, or None if the object is absent.
+
+    Raises
+    ------
+    DamagedObjectError
+        If there are more. Where the store allows it, no memory is taken for them.
+    """
+    if byte_range is not None:
+        # The index of a shard may claim parts of any size.
+        claimed = getattr(byte_range, "end", 0) - getattr(byte_range, "start", 0)
+        check_size(key, claimed, most)
+    elif most < MOST_OBJECT_NBYTES:
+        check_size(key, told_size(store, key), most)
+        if _reads_ranges(store):
+            byte_range = RangeByteRequest(0, most + 1)
+    found = await store.get(key, prototype, byte_range)
+    check_size(key, 0 if found is None else len(found), most)
+    return found
+
+
+def told_size(store: Store, key: str) -> int:
+    """The size of an object in bytes, where a store tells it without a request; else 0.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The store.
+    key : str
+        Key of the object.
+    """
+    if isinstance(store, ZipStore):
+        return size_in_zip(store, key)
+    references: Any = getattr(getattr(store, "fs", None), "references", {})
+    own = references.get(f"{getattr(store, 'path', '')}/{key}".lstrip("/"))
+    # A file's address, and the first byte and the size of what is its part.
+    is_part = isinstance(own, list | tuple) and len(own) == 3
+    return int(own[2]) if is_part else 0
+
+
+def _reads_ranges(store: Store) -> bool:
+    """Whether a part of an object that reaches past its end can be asked for."""
+    if type(store) is ObjectStore or type(store).__module__.startswith("icechunk"):
+        return True
+    protocol = getattr(getattr(store, "fs", None), "protocol", ())
+    return bool(_WITH_RANGES.intersection((protocol,) if isinstance(protocol, str) else protocol))
