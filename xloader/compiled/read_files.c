@@ -194,10 +194,11 @@ static void read_quickly(Reading *own) {
 
 /* Each of `parts` is the offset of its path in `paths`, its first byte, its size, and the most bytes
    that it may have; one with more is unusual. Without a size, which is negative then, it reaches to
-   the end of the file; and a negative first byte counts from there. For each part, `found` gets its offset in the buffer and its size. Returns the number
-   of parts before the first for which there was no room, or that is unusual; `found` has the size of
-   that part too. What is unusual is left to the caller, who tells what it is. Helpers read some of
-   the parts, so these lie in the buffer in any order. */
+   the end of the file; and a negative first byte counts from there. For each part, `found` gets its
+   offset in the buffer and its size. Returns the number of parts before the first for which there was
+   no room, or that is unusual; `found` has the size of that part too. What is unusual is left to the
+   caller, who tells what it is. Helpers read some of the parts, so these lie in the buffer in any
+   order. */
 EXPORT int64_t xloader_read_files(
     const char *paths, const int64_t *parts, int64_t num, char *buffer, int64_t capacity,
     int64_t *found) {
