@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import hashlib
+import io
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,8 @@ from hypothesis import strategies as st
 import xloader
 from xloader import Samples
 from xloader.errors import MosaicError, MosaicWarning, SourceNotFoundError
+from xloader.mosaic.merged_boxes import MosaicSummary
+from xloader.mosaic.mosaic import Mosaic
 from xloader.testing import write_store
 
 HOLES = "ignore:the mosaic has holes"
@@ -235,28 +242,78 @@ def test_a_merge_that_was_killed_is_done_again(tmp_path: Path) -> None:
     samples, path = patches(), tmp_path / "forecast.zarr"
     with pytest.raises(ZeroDivisionError):
         break_off(samples, path, np.arange(len(samples)))
-    half = path.with_name("forecast.zarr.merging")
+    assert not path.exists()
+    # One rank of several was killed while it merged, and another in between two renames.
+    half = path.with_name("forecast.zarr.parts") / "3f2a9c51.merging"
     half.mkdir()
     (half / "zarr.json").write_text("{")
-    assert xloader.merge(path).is_complete
+    path.with_name("forecast.zarr.3f2a9c51.replaced").mkdir()
+    with samples.mosaic(path, rank=0, world_size=2) as out:
+        pass
+    assert out.summary is not None
     check_store(path, whole(samples))
     with pytest.raises(SourceNotFoundError, match="may be merged already"):
         xloader.merge(path)
 
 
-def test_a_rank_that_was_killed_while_it_merged_is_named(tmp_path: Path) -> None:
-    samples, path = patches(), tmp_path / "forecast.zarr"
-    with pytest.raises(ZeroDivisionError):
-        break_off(samples, path, np.arange(len(samples)))
-    path.with_name("forecast.zarr.parts").joinpath("merging").mkdir()
-    with (
-        pytest.warns(MosaicWarning, match=r"another process is merging .* call xloader\.merge"),
-        samples.mosaic(path, rank=0, world_size=2),
-    ):
-        pass
-    assert not path.exists()
-    assert xloader.merge(path).is_complete
-    check_store(path, whole(samples))
+def recipe(samples: Samples, path: Path) -> Mosaic:
+    """The recipe of the guide, with a file for each batch."""
+    with samples.mosaic(path) as out:
+        left = out.remaining_ids
+        for batch in samples.select(left).loader(batch_size=4, shuffle=False, output="numpy"):
+            out.write(batch, model(samples, left[batch.ids]), selected=left)
+            out.flush()
+    return out
+
+
+class Killed(BaseException):
+    """Takes the place of the end of a process: nothing that follows reaches the disk either."""
+
+
+@contextmanager
+def killed_at(count: int, folder: Path) -> Iterator[list[str]]:
+    """Let a run end at its n-th change of the disk."""
+    done: list[str] = []
+
+    def ends(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *args: Any, **options: Any) -> Any:
+            is_ours = options.get("dir_fd") is not None or str(path).startswith(str(folder))
+            mode = args[0] if args else options.get("mode", "r")
+            if is_ours and not (name == "open" and set(str(mode)) <= set("rb")):
+                done.append(f"{name} {path}")
+                if len(done) > count:
+                    raise Killed
+            return own(path, *args, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("rename", "replace", "mkdir", "unlink", "remove", "rmdir"):
+            patch.setattr(os, name, ends(name, getattr(os, name)))
+        for module in (io, builtins):
+            patch.setattr(module, "open", ends("open", io.open))
+        with suppress(Killed):
+            yield done
+
+
+def test_the_recipe_ends_well_after_a_kill_at_any_moment(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(6, 2, 2))
+    ds = xr.Dataset({"t2m": (("time", "lat", "lon"), values)})
+    samples = ds.xloader.window(time=2, stride=1).targets("t2m")
+    expected = whole(samples)
+    for count in itertools.count():
+        path = tmp_path / f"{count}" / "a.zarr"
+        with killed_at(count, tmp_path) as done:
+            recipe(samples, path)
+        # Once more after the kill, and once more when all is done.
+        for _ in range(2):
+            out = recipe(samples, path)
+            assert out.summary == MosaicSummary(5, 5, 24, 0, 2), done[-1]
+            check_store(path, expected)
+        if len(done) <= count:
+            break
+    assert count > 50
+    assert any(".removed" in own for own in done)
 
 
 def test_a_sample_of_two_ranks_needs_the_same_bits(tmp_path: Path) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import glob
+import logging
 import os
 import shutil
+import uuid
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,13 +18,15 @@ import xarray as xr
 import zarr
 
 from xloader.core.messages import warn_caller
-from xloader.errors import MosaicError, MosaicWarning, SourceNotFoundError
+from xloader.errors import MosaicError, MosaicWarning, SourceAccessError, SourceNotFoundError
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.parts import GRID_FILE, LABELS, FolderParts, differences, parts_folder
+from xloader.mosaic.parts import LABELS, FolderParts, differences, has_parts, parts_folder
 from xloader.mosaic.records import Record
 from xloader.mosaic.stored_groups import group_of, groups_of, name_within
 from xloader.mosaic.target_grid import COVERAGE, TargetGrid
-from xloader.sources.stores.write_places import check_replaceable
+from xloader.sources.stores.write_places import check_replaceable, remove_folder, writing
+
+_LOG: Final = logging.getLogger("xloader")
 
 _ATTRIBUTE: Final = "xloader_mosaic"
 
@@ -56,45 +63,36 @@ def merge_store(
         If the memory is too small for a chunk.
     """
     path = Path(target)
-    folder = parts_folder(path)
-    if not (folder / GRID_FILE).is_file():
+    if not has_parts(path):
         has_target = path.exists()
         raise SourceNotFoundError(
             f"{path} has no predictions or partial statistics to merge",
-            given=f"nothing in {folder}" + " (the target is there)" * has_target,
+            given=f"nothing in {parts_folder(path)}" + " (the target is there)" * has_target,
             allowed="the target of samples.mosaic(target) or samples.stats(path=target, part=...), "
             "some of which is written",
             remedy="it may be merged already: open it with xarray"
             if has_target
             else "check the path",
         )
-    parts = FolderParts(folder)
+    with writing(path.parent):
+        parts = FolderParts(parts_folder(path))
     if overwrite:
         check_replaceable(path)
     else:
-        check_target(path, parts.grid)
-    damaged = parts.damaged()
-    if damaged:
-        warn_caller(
-            f"{len(damaged)} files of predictions are damaged, and are left out; the first is "
-            f"{damaged[0]}. Write the mosaic once more: its samples count as not written",
-            MosaicWarning,
-        )
-    partial = path.with_name(path.name + ".merging")
-    shutil.rmtree(partial, ignore_errors=True)
-    summary = _write(parts, partial, memory)
-    _replace(partial, path)
-    if summary.is_complete:
-        # Renamed first: another rank that closes now finds either all parts or none.
-        removed = folder.with_name(folder.name + ".removed")
-        shutil.rmtree(removed, ignore_errors=True)
-        os.rename(folder, removed)
-        shutil.rmtree(removed)
-    return summary
+        merged_summary(path, parts.grid)
+    try:
+        with writing(path.parent), _turn(parts.folder):
+            return _merge(parts, path, memory)
+    except SourceAccessError:
+        found = None if has_parts(path) else merged_summary(path, parts.grid)
+        if found is None:
+            raise
+        # Another process was faster, and has removed the parts.
+        return found
 
 
-def check_target(target: Path, grid: TargetGrid) -> None:
-    """Check that nothing lies at the target but an earlier merge of the same mosaic.
+def merged_summary(target: Path, grid: TargetGrid) -> MosaicSummary | None:
+    """The counts of an earlier merge of a mosaic into its target; None if nothing lies there.
 
     Raises
     ------
@@ -102,25 +100,72 @@ def check_target(target: Path, grid: TargetGrid) -> None:
         If something else does.
     """
     if not target.exists():
-        return
-    found = known_mosaic(target)
-    if found is None or differences(found, grid.fingerprint):
+        return None
+    try:
+        found: dict[str, Any] = zarr.open_group(str(target / COVERAGE), mode="r").attrs.asdict()
+    except (OSError, ValueError):
+        found = {}
+    own = found.get(_ATTRIBUTE)
+    if not isinstance(own, dict) or differences(own, grid.fingerprint):
         raise MosaicError(
             f"something else lies at {target} already",
-            given="a mosaic of other samples" if found is not None else "no mosaic",
-            allowed="a path where nothing lies, or the same mosaic with samples left to write",
+            given="a mosaic of other samples" if isinstance(own, dict) else "no mosaic",
+            allowed="a path where nothing lies, or the same mosaic",
             remedy="choose another target, remove what is there, or pass overwrite=True",
         )
+    num_cells = sum(variable.num_cells for variable in grid.variables)
+    counts = found["num_windows"], num_cells, found["num_uncovered"]
+    return MosaicSummary(grid.num_ids, *counts, found.get("max_coverage", 0))
 
 
-def known_mosaic(target: Path) -> dict[str, str] | None:
-    """The fingerprint of the mosaic that lies at a target; None if it is no mosaic."""
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Wait until no other process merges some parts, and remove what killed ones have left.
+
+    The system frees the lock of a process that ends, however it does. Where there are no locks, two
+    may merge at once: each makes a store of its own, and both are the same.
+    """
     try:
-        group = zarr.open_group(str(target / COVERAGE), mode="r")
-        found = group.attrs[_ATTRIBUTE]
-    except (OSError, ValueError, KeyError):
-        return None
-    return {str(key): str(own) for key, own in found.items()} if isinstance(found, dict) else None
+        import fcntl
+    except ImportError:
+        # Windows has no such locks.
+        yield
+        return
+    with open(folder / "merging.lock", "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _LOG.warning("another process is merging %s: this one waits for it", folder)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            # Some file systems have none either.
+            yield
+            return
+        name = glob.escape(folder.name.removesuffix(".parts"))
+        for left in (*folder.glob("*.merging"), *folder.parent.glob(f"{name}.*.replaced")):
+            _remove(left)
+        yield
+
+
+def _merge(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
+    damaged = parts.damaged()
+    if damaged:
+        warn_caller(
+            f"{len(damaged)} files of predictions are damaged, and are left out; the first is "
+            f"{damaged[0]}. Write the mosaic once more: its samples count as not written",
+            MosaicWarning,
+        )
+    # In the folder that is removed afterwards, so that a killed process leaves nothing else.
+    made = parts.folder / f"{uuid.uuid4().hex[:8]}.merging"
+    try:
+        summary = _write(parts, made, memory)
+        _replace(made, path)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    if summary.is_complete:
+        remove_folder(parts.folder)
+    return summary
 
 
 def _write(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
@@ -135,6 +180,7 @@ def _write(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
             "num_ids": summary.num_ids,
             "num_windows": summary.num_windows,
             "num_uncovered": summary.num_uncovered,
+            "max_coverage": summary.max_coverage,
         }
     )
     with warnings.catch_warnings():
@@ -206,11 +252,16 @@ def open_merged(target: Path, grid: TargetGrid, labels: xr.Dataset, group: str =
 
 def _replace(made: Path, target: Path) -> None:
     """Move a store to the target, in place of what is there."""
-    old = target.with_name(target.name + ".replaced")
-    _remove(old)
-    if target.exists():
+    old = target.with_name(f"{target.name}.{made.stem}.replaced")
+    with suppress(FileNotFoundError):
         os.rename(target, old)
-    os.rename(made, target)
+    try:
+        os.rename(made, target)
+    except OSError:
+        # Where there are no locks, another process may have been faster.
+        with suppress(OSError):
+            os.rename(old, target)
+        raise
     _remove(old)
 
 

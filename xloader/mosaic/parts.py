@@ -15,8 +15,6 @@ process leaves nothing half done.
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +30,7 @@ from xloader.errors import MosaicError, OptionError
 from xloader.mosaic.records import Record, read_record, write_record
 from xloader.mosaic.stored_groups import label_groups
 from xloader.mosaic.target_grid import TargetGrid
+from xloader.sources.stores.write_places import check_stored_names, whole_folder, writing
 
 GRID_FILE: Final = Path("grid", "mosaic.json")
 LABELS: Final = Path("grid", "labels.zarr")
@@ -92,7 +91,8 @@ class FolderParts:
 
     def add(self, ids: Ints, starts: Ints, rows: Sequence[NDArray[Any]]) -> None:
         """Add the predictions of some samples, as a file of this rank."""
-        self._own.mkdir(exist_ok=True)
+        with writing(self.folder):
+            self._own.mkdir(exist_ok=True)
         name = f"{self._token}-{self._num_files:06d}.records"
         write_record(self._own / name, self.key, ids, starts, rows)
         self._num_files += 1
@@ -133,8 +133,13 @@ def parts_folder(target: Path) -> Path:
     return target.with_name(target.name + ".parts")
 
 
-def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) -> FolderParts:
-    """Open the parts of a target, which are made if there are none.
+def has_parts(target: Path) -> bool:
+    """Whether predictions wait beside a target."""
+    return (parts_folder(target) / GRID_FILE).is_file()
+
+
+def begin_parts(target: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
+    """Make the folder of parts of a target. Several ranks may do so at once: all write the same.
 
     Parameters
     ----------
@@ -144,6 +149,31 @@ def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) ->
         The grid of the samples at hand.
     labels : xarray.Dataset
         The coordinates.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If something has a name under which it cannot be stored.
+    """
+    check_stored_names([own.name for own in grid.variables])
+    check_stored_names(map(str, (*labels.dims, *labels.coords)))
+    with whole_folder(parts_folder(target) / GRID_FILE.parent) as made:
+        (made / GRID_FILE.name).write_text(grid.to_json(), "utf-8")
+        stored = made / LABELS.name
+        zarr.create_group(str(stored), zarr_format=3)
+        for group, own in label_groups(grid, labels):
+            own.to_zarr(stored, group=group or None, mode="a", zarr_format=3, consolidated=False)
+
+
+def open_parts(target: Path, grid: TargetGrid, rank: int) -> FolderParts:
+    """Open the parts of a target.
+
+    Parameters
+    ----------
+    target : pathlib.Path
+        The target.
+    grid : TargetGrid
+        The grid of the samples at hand.
     rank : int
         Rank of this process.
 
@@ -156,15 +186,14 @@ def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) ->
     ------
     MosaicError
         If the parts there belong to other samples, or to another field or blend.
+    FileNotFoundError
+        If there are none.
     """
-    folder = parts_folder(target)
-    if not (folder / GRID_FILE).exists():
-        _make(folder, grid, labels)
-    parts = FolderParts(folder, rank)
+    parts = FolderParts(parts_folder(target), rank)
     differing = differences(parts.grid.fingerprint, grid.fingerprint)
     if differing:
         raise MosaicError(
-            f"{folder} holds predictions of other samples",
+            f"{parts.folder} holds predictions of other samples",
             given=f"samples with another {', '.join(differing)}",
             allowed="the samples, the field and the blend with which the mosaic was begun",
             remedy="make the samples as before, choose another target, or pass overwrite=True to "
@@ -173,28 +202,9 @@ def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) ->
     return parts
 
 
-def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """The parts in which two fingerprints differ."""
     return [name for name in second if first.get(name) != second[name]]
-
-
-def _make(folder: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
-    """Make a folder of parts. Several ranks may do so at once: all write the same."""
-    partial = folder / f"{uuid.uuid4().hex[:8]}.partial"
-    partial.mkdir(parents=True)
-    (partial / GRID_FILE.name).write_text(grid.to_json(), "utf-8")
-    stored = partial / LABELS.name
-    zarr.create_group(str(stored), zarr_format=3)
-    for group, own in label_groups(grid, labels):
-        own.to_zarr(stored, group=group or None, mode="a", zarr_format=3, consolidated=False)
-    try:
-        # Both appear at one stroke.
-        os.rename(partial, folder / GRID_FILE.parent)
-    except OSError:
-        shutil.rmtree(partial)
-        if not (folder / GRID_FILE).exists():
-            raise
-        # Another rank was faster.
 
 
 def done_ids(records: Sequence[Record]) -> Ints:

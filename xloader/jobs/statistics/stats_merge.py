@@ -14,20 +14,24 @@ from typing import Any, Final
 import xarray as xr
 
 from xloader.core.merge_tree import MergeTree, Node
-from xloader.errors import OptionError, PartsError, SourceNotFoundError, TargetError
+from xloader.errors import (
+    OptionError,
+    PartsError,
+    SourceAccessError,
+    SourceNotFoundError,
+    TargetError,
+)
 from xloader.jobs.statistics.labelled_moments import LabelledMoments
 from xloader.jobs.statistics.partial_stats import PartialStats
 from xloader.jobs.statistics.stats_parts import (
     FORM_FILE,
     StatsParts,
     StoredNode,
-    remove_folder,
     stats_folder,
-    writing,
 )
 from xloader.jobs.statistics.stats_template import JOB, StatsResult, StatsTemplate
 from xloader.sources.ordinary_files import local_path
-from xloader.sources.stores.write_places import check_replaceable
+from xloader.sources.stores.write_places import check_replaceable, remove_folder, writing
 
 _LEAST_FREE: Final = 1 << 20
 """Bytes for what a file holds beside its values."""
@@ -73,7 +77,8 @@ def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
     if not target.exists():
         return None
     found = _stored_stats(target)
-    key_of_parts = StatsParts(stats_folder(target)).template.key if _has_parts(target) else None
+    folder = stats_folder(target)
+    key_of_parts = StatsParts(folder).template.key if _has_parts(target) else None
     if key is None:
         key = key_of_parts
     if found is None or key not in (None, found.attrs[JOB]):
@@ -85,9 +90,9 @@ def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
             allowed="a path where nothing lies, or the result of the same job",
             remedy="open it with xarray, choose another path, or pass overwrite=True",
         )
-    if key_of_parts is not None and key_of_parts == key:
+    if key_of_parts == key or not folder.exists():
         # The job was killed after its result was whole.
-        remove_folder(stats_folder(target))
+        remove_folder(folder)
     return found
 
 
@@ -141,12 +146,24 @@ def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> x
             allowed="the path that was passed to stats(path=..., part=...)",
             remedy="check the path",
         )
-    return write_target(path, merge_stored(path), overwrite=overwrite)
+    try:
+        return write_target(path, merge_stored(path), overwrite=overwrite)
+    except (PartsError, SourceAccessError):
+        finished = None if overwrite else finished_stats(path, None)
+        if finished is None:
+            raise
+        return finished
 
 
 def merge_stored(target: Path) -> xr.Dataset:
     """The result of the partial statistics beside a target."""
-    parts = StatsParts(stats_folder(target))
+    folder = stats_folder(target)
+    with writing(folder):
+        # An equal job that is faster removes them.
+        return _merge_files(StatsParts(folder))
+
+
+def _merge_files(parts: StatsParts) -> xr.Dataset:
     trees: dict[tuple[int, int], dict[Node, LabelledMoments | StoredNode]] = {}
     for own in parts.nodes():
         trees.setdefault(own.tree, {})[own.node] = own
