@@ -74,8 +74,7 @@ def merge_store(
             if has_target
             else "check the path",
         )
-    with writing(path.parent):
-        parts = FolderParts(parts_folder(path))
+    parts = FolderParts(parts_folder(path))
     if overwrite:
         check_replaceable(path)
     else:
@@ -88,6 +87,7 @@ def merge_store(
         if found is None:
             raise
         # Another process was faster, and has removed the parts.
+        remove_folder(parts.folder)
         return found
 
 
@@ -159,6 +159,9 @@ def _merge(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
     made = parts.folder / f"{uuid.uuid4().hex[:8]}.merging"
     try:
         summary = _write(parts, made, memory)
+        # Without locks, another process may have removed it meanwhile, and zarr makes folders anew.
+        for variable in parts.grid.variables:
+            os.stat(made / variable.name / "zarr.json")
         _replace(made, path)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)

@@ -437,7 +437,9 @@ class Mosaic:
             if not has_begun:
                 begin_parts(target, grid, self._labels)
             return open_parts(target, grid, self._world.rank)
-        except FileNotFoundError:
+        except SourceAccessError:
+            if self._overwrite or not target.exists():
+                raise
             # Another process has merged them at this moment.
             return self._open_parts()
 

@@ -77,11 +77,14 @@ class FolderParts:
     ------
     MosaicError
         If the grid cannot be read.
+    SourceAccessError
+        If there is none.
     """
 
     def __init__(self, folder: Path, rank: int = 0) -> None:
         self.folder = folder
-        text = (folder / GRID_FILE).read_text("utf-8")
+        with writing(folder):
+            text = (folder / GRID_FILE).read_text("utf-8")
         self.grid = TargetGrid.from_json(text)
         self.key = hashlib.sha256(text.encode()).hexdigest()[:16]
         self._own = folder / f"rank-{rank:04d}"
@@ -186,7 +189,7 @@ def open_parts(target: Path, grid: TargetGrid, rank: int) -> FolderParts:
     ------
     MosaicError
         If the parts there belong to other samples, or to another field or blend.
-    FileNotFoundError
+    SourceAccessError
         If there are none.
     """
     parts = FolderParts(parts_folder(target), rank)
