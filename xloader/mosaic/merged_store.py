@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import logging
 import os
 import shutil
 import uuid
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 import xarray as xr
@@ -24,7 +24,13 @@ from xloader.mosaic.parts import LABELS, FolderParts, differences, has_parts, pa
 from xloader.mosaic.records import Record
 from xloader.mosaic.stored_groups import group_of, groups_of, name_within
 from xloader.mosaic.target_grid import COVERAGE, TargetGrid
-from xloader.sources.stores.write_places import check_replaceable, remove_folder, writing
+from xloader.sources.stores.write_places import (
+    check_replaceable,
+    remove_folder,
+    remove_partial,
+    replace_folder,
+    writing,
+)
 
 _LOG: Final = logging.getLogger("xloader")
 
@@ -80,14 +86,15 @@ def merge_store(
     else:
         merged_summary(path, parts.grid)
     try:
-        with writing(path.parent), _turn(parts.folder):
+        with writing(path.parent), open(parts.folder / "merging.lock", "ab") as lock:
+            with suppress(OSError):
+                _take_turn(lock, path)
             return _merge(parts, path, memory)
     except SourceAccessError:
         found = None if has_parts(path) else merged_summary(path, parts.grid)
         if found is None:
             raise
         # Another process was faster, and has removed the parts.
-        remove_folder(parts.folder)
         return found
 
 
@@ -118,33 +125,20 @@ def merged_summary(target: Path, grid: TargetGrid) -> MosaicSummary | None:
     return MosaicSummary(grid.num_ids, *counts, found.get("max_coverage", 0))
 
 
-@contextmanager
-def _turn(folder: Path) -> Iterator[None]:
-    """Wait until no other process merges some parts, and remove what killed ones have left.
+def _take_turn(lock: IO[bytes], target: Path) -> None:
+    """Wait until no other process merges a mosaic, and remove what killed ones have left.
 
     The system frees the lock of a process that ends, however it does. Where there are no locks, two
     may merge at once: each makes a store of its own, and both are the same.
     """
     try:
-        import fcntl
-    except ImportError:
-        # Windows has no such locks.
-        yield
-        return
-    with open(folder / "merging.lock", "ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _LOG.warning("another process is merging %s: this one waits for it", folder)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            # Some file systems have none either.
-            yield
-            return
-        name = glob.escape(folder.name.removesuffix(".parts"))
-        for left in (*folder.glob("*.merging"), *folder.parent.glob(f"{name}.*.replaced")):
-            _remove(left)
-        yield
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _LOG.warning("another process is merging %s: this one waits for it", target)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    replaced = target.parent.glob(f"{glob.escape(target.name)}.*.replaced")
+    for left in (*replaced, *parts_folder(target).glob("*.merging")):
+        remove_partial(left)
 
 
 def _merge(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
@@ -160,11 +154,10 @@ def _merge(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
     try:
         summary = _write(parts, made, memory)
         # Without locks, another process may have removed it meanwhile, and zarr makes folders anew.
-        for variable in parts.grid.variables:
-            os.stat(made / variable.name / "zarr.json")
-        _replace(made, path)
+        os.stat(made / parts.grid.variables[0].name / "zarr.json")
+        replace_folder(made, path)
     except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
+        remove_partial(made)
         raise
     if summary.is_complete:
         remove_folder(parts.folder)
@@ -251,25 +244,3 @@ def open_merged(target: Path, grid: TargetGrid, labels: xr.Dataset, group: str =
     for part in parts[1:]:
         merged = merged.merge(part, compat="no_conflicts", join="exact")
     return merged
-
-
-def _replace(made: Path, target: Path) -> None:
-    """Move a store to the target, in place of what is there."""
-    old = target.with_name(f"{target.name}.{made.stem}.replaced")
-    with suppress(FileNotFoundError):
-        os.rename(target, old)
-    try:
-        os.rename(made, target)
-    except OSError:
-        # Where there are no locks, another process may have been faster.
-        with suppress(OSError):
-            os.rename(old, target)
-        raise
-    _remove(old)
-
-
-def _remove(path: Path) -> None:
-    """Remove a folder or a file, if there is one."""
-    if path.is_file():
-        path.unlink()
-    shutil.rmtree(path, ignore_errors=True)

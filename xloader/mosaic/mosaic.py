@@ -18,13 +18,7 @@ from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import check_choice
 from xloader.core.ranks import resolve_world
-from xloader.errors import (
-    ClosedError,
-    MosaicError,
-    MosaicWarning,
-    OptionError,
-    SourceAccessError,
-)
+from xloader.errors import ClosedError, MosaicError, MosaicWarning, OptionError, SourceAccessError
 from xloader.loader.batches.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid
 from xloader.mosaic.grid_labels import make_labels
@@ -452,8 +446,9 @@ class Mosaic:
                 allowed=f"a mosaic whose {parts_folder(target)} is kept",
                 remedy="choose another target, or pass overwrite=True to begin anew",
             )
-        # A process may have been killed while it did so.
-        remove_folder(parts_folder(target))
+        if not parts_folder(target).exists():
+            # A process may have been killed while it removed it.
+            remove_folder(parts_folder(target))
         self.summary, self._was_complete = summary, True
         return MemoryParts()
 

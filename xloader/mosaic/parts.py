@@ -158,9 +158,8 @@ def begin_parts(target: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
     UnsupportedDataError
         If something has a name under which it cannot be stored.
     """
-    check_stored_names([own.name for own in grid.variables])
-    check_stored_names(map(str, (*labels.dims, *labels.coords)))
-    with whole_folder(parts_folder(target) / GRID_FILE.parent) as made:
+    check_stored_names([*(own.name for own in grid.variables), *map(str, labels.coords)])
+    with whole_folder(parts_folder(target) / GRID_FILE.parent, GRID_FILE.name) as made:
         (made / GRID_FILE.name).write_text(grid.to_json(), "utf-8")
         stored = made / LABELS.name
         zarr.create_group(str(stored), zarr_format=3)

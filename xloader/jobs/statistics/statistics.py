@@ -15,7 +15,7 @@ from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole, is_whole
 from xloader.core.options import usable_cores
-from xloader.errors import OptionError, PartsError, SourceAccessError, StatisticsWarning
+from xloader.errors import OptionError, PartsError, StatisticsWarning
 from xloader.jobs.cluster_tasks import ClusterTasks, find_cluster
 from xloader.jobs.progress_bar import is_shown
 from xloader.jobs.statistics.label_pairs import Lead
@@ -121,8 +121,8 @@ def _in_files(
         if part is not None:
             return PartialStats(part, num_reads, job.template, {}, str(target))
         return write_target(target, merge_stored(target), overwrite=overwrite)
-    except (PartsError, SourceAccessError):
-        if overwrite or finished_stats(target, job.template.key) is None:
+    except (PartsError, OSError):
+        if overwrite or not target.exists():
             raise
         # An equal job that was faster has removed the parts.
         return _in_files(run, part, target, overwrite=False)
@@ -130,7 +130,7 @@ def _in_files(
 
 def _check_names(job: StatsJob) -> None:
     names = [own.name for own in job.template.variables]
-    check_stored_names([*names, *map(str, (*job.template.labels.coords, *job.template.labels.dims))])
+    check_stored_names([*names, *map(str, job.template.labels.coords)])
     if any("/" in name for name in names):
         raise OptionError(
             "statistics of joined data cannot be written to one group",

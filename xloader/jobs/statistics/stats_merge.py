@@ -14,24 +14,19 @@ from typing import Any, Final
 import xarray as xr
 
 from xloader.core.merge_tree import MergeTree, Node
-from xloader.errors import (
-    OptionError,
-    PartsError,
-    SourceAccessError,
-    SourceNotFoundError,
-    TargetError,
-)
+from xloader.errors import OptionError, PartsError, SourceNotFoundError, TargetError
 from xloader.jobs.statistics.labelled_moments import LabelledMoments
 from xloader.jobs.statistics.partial_stats import PartialStats
-from xloader.jobs.statistics.stats_parts import (
-    FORM_FILE,
-    StatsParts,
-    StoredNode,
-    stats_folder,
-)
+from xloader.jobs.statistics.stats_parts import FORM_FILE, StatsParts, StoredNode, stats_folder
 from xloader.jobs.statistics.stats_template import JOB, StatsResult, StatsTemplate
 from xloader.sources.ordinary_files import local_path
-from xloader.sources.stores.write_places import check_replaceable, remove_folder, writing
+from xloader.sources.stores.write_places import (
+    check_replaceable,
+    remove_folder,
+    remove_partial,
+    replace_folder,
+    writing,
+)
 
 _LEAST_FREE: Final = 1 << 20
 """Bytes for what a file holds beside its values."""
@@ -148,22 +143,16 @@ def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> x
         )
     try:
         return write_target(path, merge_stored(path), overwrite=overwrite)
-    except (PartsError, SourceAccessError):
-        finished = None if overwrite else finished_stats(path, None)
-        if finished is None:
+    except (PartsError, OSError):
+        if overwrite or not path.exists():
             raise
-        return finished
+        # Another process was faster, and has removed the parts.
+        return merge_stats(path)
 
 
 def merge_stored(target: Path) -> xr.Dataset:
     """The result of the partial statistics beside a target."""
-    folder = stats_folder(target)
-    with writing(folder):
-        # An equal job that is faster removes them.
-        return _merge_files(StatsParts(folder))
-
-
-def _merge_files(parts: StatsParts) -> xr.Dataset:
+    parts = StatsParts(stats_folder(target))
     trees: dict[tuple[int, int], dict[Node, LabelledMoments | StoredNode]] = {}
     for own in parts.nodes():
         trees.setdefault(own.tree, {})[own.node] = own
@@ -272,11 +261,13 @@ def write_target(target: Path, result: xr.Dataset, *, overwrite: bool) -> xr.Dat
                 _write_zarr(result, partial)
             if overwrite and target.is_dir():
                 check_replaceable(target)
-                remove_folder(target)
-            os.replace(partial, target)
+                # Another process may have removed it meanwhile, and zarr makes folders anew.
+                os.stat(stats_folder(target) / FORM_FILE)
+                replace_folder(partial, target)
+            else:
+                os.replace(partial, target)
         except (OSError, RuntimeError) as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.unlink(missing_ok=True)
+            remove_partial(partial)
             if isinstance(error, OSError):
                 raise
             # The netCDF library does not tell a full disk from other failures.

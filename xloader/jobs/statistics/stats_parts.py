@@ -67,7 +67,8 @@ class StoredNode:
 
     def load(self) -> LabelledMoments:
         """Read it."""
-        with open(self.path, "rb") as file:
+        # An equal job that was faster may have removed it.
+        with writing(self.path.parent), open(self.path, "rb") as file:
             file.seek(self.offset)
             return LabelledMoments.from_bytes(file.read(self.nbytes))
 
@@ -254,6 +255,6 @@ def _check_is_ours(folder: Path) -> None:
 
 def _make(folder: Path, template: StatsTemplate) -> None:
     """Make a folder of parts."""
-    with whole_folder(folder / FORM_FILE.parent) as form:
+    with whole_folder(folder / FORM_FILE.parent, FORM_FILE.name) as form:
         (form / FORM_FILE.name).write_text(template.to_json(), "utf-8")
         template.labels.to_zarr(form / _LABELS.name, zarr_format=3, consolidated=False)

@@ -30,6 +30,15 @@ FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of the errors of a disk or a quota without room."""
 
 
+def full_error(place: object, given: object) -> StoreFullError:
+    """The error for a place without room."""
+    return StoreFullError(
+        f"no room is left in {place}",
+        given=str(given),
+        remedy="make room, and run the same job again: it goes on from what is written",
+    )
+
+
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
     """Turn errors of the file system while something is written into errors of this library.
@@ -52,11 +61,7 @@ def writing(place: Path) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in FULL_ERRNOS:
-            raise StoreFullError(
-                f"no room is left in {place}",
-                given=str(error),
-                remedy="make room, and run the same job again: it goes on from what is written",
-            ) from error
+            raise full_error(place, error) from error
         raise SourceAccessError(
             f"{place} cannot be written to",
             given=str(error),
@@ -93,13 +98,15 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def whole_folder(path: Path, first: str) -> Iterator[Path]:
     """Fill a folder that appears at one stroke. Several processes may do so: all fill in the same.
 
     Parameters
     ----------
     path : pathlib.Path
         The folder. It must not be there.
+    first : str
+        The file that is written first. If it is gone in the end, others may be, too.
 
     Yields
     ------
@@ -116,13 +123,41 @@ def whole_folder(path: Path) -> Iterator[Path]:
         try:
             partial.mkdir(parents=True)
             yield partial
+            os.stat(partial / first)
             os.rename(partial, path)
         except OSError:
             # Another process may have been faster.
             if not path.exists():
                 raise
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            remove_partial(partial)
+
+
+def replace_folder(made: Path, target: Path) -> None:
+    """Move a file or folder to a target, in place of what is there.
+
+    If another process is faster in one of the steps, its own stays.
+    """
+    old = target.with_name(f"{target.name}.{uuid.uuid4().hex[:8]}.replaced")
+    with suppress(FileNotFoundError):
+        os.rename(target, old)
+    try:
+        os.rename(made, target)
+    except OSError:
+        with suppress(OSError):
+            os.rename(old, target)
+        raise
+    finally:
+        if target.exists():
+            remove_partial(old)
+
+
+def remove_partial(path: Path) -> None:
+    """Remove a folder or file, if there is one, and the folder that it lies in, if it is empty."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()
 
 
 def remove_folder(folder: Path) -> None:
