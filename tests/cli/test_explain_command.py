@@ -131,7 +131,7 @@ def test_a_page_that_cannot_be_written_is_an_error(store, tmp_path):
     (tmp_path / "plan").write_text("")
     result = run(*described, tmp_path / "plan" / "plan.html")
     assert result.exit_code == 2
-    assert "To mend it: choose another file." in result.stderr
+    assert "To mend it: check that its folder is there" in result.stderr
 
 
 # --- several memories

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
+import fcntl
 import hashlib
-import io
 import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xloader
+from tests.moments import killed_at
 from xloader import Samples
 from xloader.errors import MosaicError, MosaicWarning, SourceNotFoundError
 from xloader.mosaic.merged_boxes import MosaicSummary
@@ -266,43 +265,13 @@ def recipe(samples: Samples, path: Path) -> Mosaic:
     return out
 
 
-class Killed(BaseException):
-    """Takes the place of the end of a process: nothing that follows reaches the disk either."""
-
-
-@contextmanager
-def killed_at(count: int, folder: Path) -> Iterator[list[str]]:
-    """Let a run end at its n-th change of the disk."""
-    done: list[str] = []
-
-    def ends(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
-        def call(path: Any, *args: Any, **options: Any) -> Any:
-            is_ours = options.get("dir_fd") is not None or str(path).startswith(str(folder))
-            mode = args[0] if args else options.get("mode", "r")
-            if is_ours and not (name == "open" and set(str(mode)) <= set("rb")):
-                done.append(f"{name} {path}")
-                if len(done) > count:
-                    raise Killed
-            return own(path, *args, **options)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("rename", "replace", "unlink", "rmdir"):
-            patch.setattr(os, name, ends(name, getattr(os, name)))
-        opens = ends("open", io.open)
-        for module in (io, builtins):
-            patch.setattr(module, "open", opens)
-        with suppress(Killed):
-            yield done
-
-
 def test_the_recipe_ends_well_after_a_kill_at_any_moment(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(6, 2, 2))
     ds = xr.Dataset({"t2m": (("time", "lat", "lon"), values)})
     samples = ds.xloader.window(time=2, stride=1).targets("t2m")
     expected = whole(samples)
-    for count in itertools.count():
+    # A folder that is made is seen at the file that follows.
+    for count in itertools.count(step=2):
         path = tmp_path / f"{count}" / "a.zarr"
         with killed_at(count, tmp_path) as done:
             recipe(samples, path)
@@ -310,7 +279,7 @@ def test_the_recipe_ends_well_after_a_kill_at_any_moment(tmp_path: Path) -> None
         check_store(path, expected)
         if len(done) <= count:
             break
-    assert count > 40
+    assert count > 80
     assert any(".removed" in own for own in done)
     # All is done now, and the recipe ends well all the same.
     out = recipe(samples, path)
@@ -387,3 +356,18 @@ def test_few_predictions_are_written_after_some_time(
     assert len(files) == 2
     out.write(range(5, 9), samples[5:9].t)
     out.close()
+
+
+def test_a_merge_waits_for_another_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    samples, path = patches(), tmp_path / "forecast.zarr"
+    out = samples.mosaic(path)
+    out.write(np.arange(len(samples)), model(samples, np.arange(len(samples))))
+    with open(tmp_path / "forecast.zarr.parts" / "merging.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        merge = threading.Thread(target=out.close)
+        merge.start()
+        while "another process is merging" not in caplog.text:
+            assert merge.is_alive()
+        assert not path.exists()
+    merge.join()
+    check_store(path, whole(samples))

@@ -20,7 +20,15 @@ import zarr
 from xloader.core.messages import warn_caller
 from xloader.errors import MosaicError, MosaicWarning, SourceAccessError, SourceNotFoundError
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.parts import LABELS, FolderParts, differences, has_parts, parts_folder
+from xloader.mosaic.parts import (
+    LABELS,
+    FolderParts,
+    begin_parts,
+    differences,
+    has_parts,
+    open_parts,
+    parts_folder,
+)
 from xloader.mosaic.records import Record
 from xloader.mosaic.stored_groups import group_of, groups_of, name_within
 from xloader.mosaic.target_grid import COVERAGE, TargetGrid
@@ -35,6 +43,63 @@ from xloader.sources.stores.write_places import (
 _LOG: Final = logging.getLogger("xloader")
 
 _ATTRIBUTE: Final = "xloader_mosaic"
+
+
+def open_target(
+    target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int, *, overwrite: bool
+) -> FolderParts | MosaicSummary:
+    """Go on with the parts of a target, or begin them.
+
+    Parameters
+    ----------
+    target : pathlib.Path
+        The target.
+    grid : TargetGrid
+        The grid of the samples at hand.
+    labels : xarray.Dataset
+        The coordinates.
+    rank : int
+        Rank of this process.
+    overwrite : bool
+        Whether to begin anew.
+
+    Returns
+    -------
+    FolderParts or MosaicSummary
+        The parts; or the counts of the store, if it is complete.
+
+    Raises
+    ------
+    MosaicError
+        If something else lies at the target, or parts of the mosaic are gone.
+    """
+    folder = parts_folder(target)
+    if overwrite:
+        remove_folder(folder)
+    # In this order, because the store is there before its parts are removed.
+    has_begun = has_parts(target)
+    found = None if overwrite else merged_summary(target, grid)
+    if found is not None and not has_begun:
+        if not found.is_complete:
+            raise MosaicError(
+                f"the mosaic at {target} lacks samples, and its folder of parts is gone",
+                given=str(found),
+                allowed=f"a mosaic whose {folder} is kept",
+                remedy="choose another target, or pass overwrite=True to begin anew",
+            )
+        if not folder.exists():
+            # A process may have been killed while it removed it.
+            remove_folder(folder)
+        return found
+    try:
+        if not has_begun:
+            begin_parts(target, grid, labels)
+        return open_parts(target, grid, rank)
+    except SourceAccessError:
+        if overwrite or not target.exists():
+            raise
+        # Another process has merged them at this moment.
+        return open_target(target, grid, labels, rank, overwrite=False)
 
 
 def merge_store(

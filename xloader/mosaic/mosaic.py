@@ -23,15 +23,13 @@ from xloader.loader.batches.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid
 from xloader.mosaic.grid_labels import make_labels
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.merged_store import merge_store, merged_summary, open_merged
+from xloader.mosaic.merged_store import merge_store, merged_summary, open_merged, open_target
 from xloader.mosaic.noted_mosaics import note_mosaic
 from xloader.mosaic.parts import (
     FolderParts,
     MemoryParts,
-    begin_parts,
     done_ids,
     has_parts,
-    open_parts,
     parts_folder,
 )
 from xloader.mosaic.prediction_arrays import RemainingIds, as_predictions
@@ -39,7 +37,7 @@ from xloader.mosaic.sample_rows import SampleRows
 from xloader.mosaic.target_grid import BLENDS, COVERAGE, Blend
 from xloader.recipe.recipe import Recipe
 from xloader.sources.ordinary_files import local_path
-from xloader.sources.stores.write_places import check_apart, check_replaceable, remove_folder
+from xloader.sources.stores.write_places import check_apart, check_replaceable
 
 _LOG: Final = logging.getLogger("xloader")
 
@@ -412,44 +410,20 @@ class Mosaic:
                     remedy='pass a path: samples.mosaic("forecast.zarr")',
                 )
             return MemoryParts()
-        target, grid = self.target, self._grid.target
-        if self._overwrite:
-            if self._world.world_size > 1:
-                raise OptionError(
-                    "overwrite=True would remove what other ranks have written",
-                    given=f"rank {self._world.rank} of {self._world.world_size}",
-                    allowed="overwrite=True on a single rank",
-                    remedy=f"remove {target} and {parts_folder(target)} before the ranks start",
-                )
-            remove_folder(parts_folder(target))
-        # In this order, because the store is there before its parts are removed.
-        has_begun = has_parts(target)
-        found = None if self._overwrite else merged_summary(target, grid)
-        if found is not None and not has_begun:
-            return self._open_complete(target, found)
-        try:
-            if not has_begun:
-                begin_parts(target, grid, self._labels)
-            return open_parts(target, grid, self._world.rank)
-        except SourceAccessError:
-            if self._overwrite or not target.exists():
-                raise
-            # Another process has merged them at this moment.
-            return self._open_parts()
-
-    def _open_complete(self, target: Path, summary: MosaicSummary) -> MemoryParts:
-        """Open a store that has no parts."""
-        if not summary.is_complete:
-            raise MosaicError(
-                f"the mosaic at {target} lacks samples, and its folder of parts is gone",
-                given=str(summary),
-                allowed=f"a mosaic whose {parts_folder(target)} is kept",
-                remedy="choose another target, or pass overwrite=True to begin anew",
+        target = self.target
+        if self._overwrite and self._world.world_size > 1:
+            raise OptionError(
+                "overwrite=True would remove what other ranks have written",
+                given=f"rank {self._world.rank} of {self._world.world_size}",
+                allowed="overwrite=True on a single rank",
+                remedy=f"remove {target} and {parts_folder(target)} before the ranks start",
             )
-        if not parts_folder(target).exists():
-            # A process may have been killed while it removed it.
-            remove_folder(parts_folder(target))
-        self.summary, self._was_complete = summary, True
+        opened = open_target(
+            target, self._grid.target, self._labels, self._world.rank, overwrite=self._overwrite
+        )
+        if isinstance(opened, FolderParts):
+            return opened
+        self.summary, self._was_complete = opened, True
         return MemoryParts()
 
     def _opened(self, group: str) -> xr.Dataset:

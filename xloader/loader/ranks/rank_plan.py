@@ -335,7 +335,7 @@ class RankPlan:
 
     def warn_if_empty(self) -> None:
         """Warn once if an epoch has no batch, because ``drop_last`` leaves all samples out."""
-        if self._empty_note and self.num_samples and not self._has_warned:
+        if self._empty_note and not self._has_warned:
             self._has_warned = True
             warn_caller(
                 f"{self._empty_note}: pass drop_last=False or a smaller batch_size",
@@ -344,11 +344,9 @@ class RankPlan:
 
     @property
     def _empty_note(self) -> str:
-        if self.num_steps:
+        if self.num_steps or not self.num_samples:
             return ""
         num_samples, options = self.num_samples, self.options
-        if not num_samples:
-            return "0 batches: there are no samples"
         are = "sample is" if num_samples == 1 else "samples are"
         batch = f"batch of {options.global_batch}"
         if options.world.world_size > 1:

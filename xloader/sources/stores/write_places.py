@@ -65,7 +65,7 @@ def writing(place: Path) -> Iterator[None]:
         raise SourceAccessError(
             f"{place} cannot be written to",
             given=str(error),
-            remedy="check the path and its permissions, and run the same job again",
+            remedy="check that its folder is there and may be written to, and run the same again",
         ) from error
 
 
