@@ -20,15 +20,7 @@ import zarr
 from xloader.core.messages import warn_caller
 from xloader.errors import MosaicError, MosaicWarning, SourceAccessError, SourceNotFoundError
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.parts import (
-    LABELS,
-    FolderParts,
-    begin_parts,
-    differences,
-    has_parts,
-    open_parts,
-    parts_folder,
-)
+from xloader.mosaic.parts import LABELS, FolderParts, has_parts, open_parts, parts_folder
 from xloader.mosaic.records import Record
 from xloader.mosaic.stored_groups import group_of, groups_of, name_within
 from xloader.mosaic.target_grid import COVERAGE, TargetGrid
@@ -92,9 +84,7 @@ def open_target(
             remove_folder(folder)
         return found
     try:
-        if not has_begun:
-            begin_parts(target, grid, labels)
-        return open_parts(target, grid, rank)
+        return open_parts(target, grid, labels, rank)
     except SourceAccessError:
         if overwrite or not target.exists():
             raise
@@ -178,10 +168,10 @@ def merged_summary(target: Path, grid: TargetGrid) -> MosaicSummary | None:
     except (OSError, ValueError):
         found = {}
     own = found.get(_ATTRIBUTE)
-    if not isinstance(own, dict) or differences(own, grid.fingerprint):
+    if own != dict(grid.fingerprint):
         raise MosaicError(
             f"something else lies at {target} already",
-            given="a mosaic of other samples" if isinstance(own, dict) else "no mosaic",
+            given="no mosaic" if own is None else "a mosaic of other samples",
             allowed="a path where nothing lies, or the same mosaic",
             remedy="choose another target, remove what is there, or pass overwrite=True",
         )

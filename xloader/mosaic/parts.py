@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -141,8 +141,8 @@ def has_parts(target: Path) -> bool:
     return (parts_folder(target) / GRID_FILE).is_file()
 
 
-def begin_parts(target: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
-    """Make the folder of parts of a target. Several ranks may do so at once: all write the same.
+def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) -> FolderParts:
+    """Open the parts of a target, which are made if there are none.
 
     Parameters
     ----------
@@ -152,30 +152,6 @@ def begin_parts(target: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
         The grid of the samples at hand.
     labels : xarray.Dataset
         The coordinates.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If something has a name under which it cannot be stored.
-    """
-    check_stored_names([*(own.name for own in grid.variables), *map(str, labels.coords)])
-    with whole_folder(parts_folder(target) / GRID_FILE.parent, GRID_FILE.name) as made:
-        (made / GRID_FILE.name).write_text(grid.to_json(), "utf-8")
-        stored = made / LABELS.name
-        zarr.create_group(str(stored), zarr_format=3)
-        for group, own in label_groups(grid, labels):
-            own.to_zarr(stored, group=group or None, mode="a", zarr_format=3, consolidated=False)
-
-
-def open_parts(target: Path, grid: TargetGrid, rank: int) -> FolderParts:
-    """Open the parts of a target.
-
-    Parameters
-    ----------
-    target : pathlib.Path
-        The target.
-    grid : TargetGrid
-        The grid of the samples at hand.
     rank : int
         Rank of this process.
 
@@ -188,11 +164,14 @@ def open_parts(target: Path, grid: TargetGrid, rank: int) -> FolderParts:
     ------
     MosaicError
         If the parts there belong to other samples, or to another field or blend.
-    SourceAccessError
-        If there are none.
+    UnsupportedDataError
+        If something has a name under which it cannot be stored.
     """
+    if not has_parts(target):
+        _make(parts_folder(target), grid, labels)
     parts = FolderParts(parts_folder(target), rank)
-    differing = differences(parts.grid.fingerprint, grid.fingerprint)
+    before = parts.grid.fingerprint
+    differing = [name for name, own in grid.fingerprint.items() if before.get(name) != own]
     if differing:
         raise MosaicError(
             f"{parts.folder} holds predictions of other samples",
@@ -204,9 +183,15 @@ def open_parts(target: Path, grid: TargetGrid, rank: int) -> FolderParts:
     return parts
 
 
-def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """The parts in which two fingerprints differ."""
-    return [name for name in second if first.get(name) != second[name]]
+def _make(folder: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
+    """Make a folder of parts."""
+    check_stored_names([*(own.name for own in grid.variables), *map(str, labels.coords)])
+    with whole_folder(folder / GRID_FILE.parent, GRID_FILE.name) as made:
+        (made / GRID_FILE.name).write_text(grid.to_json(), "utf-8")
+        stored = made / LABELS.name
+        zarr.create_group(str(stored), zarr_format=3)
+        for group, own in label_groups(grid, labels):
+            own.to_zarr(stored, group=group or None, mode="a", zarr_format=3, consolidated=False)
 
 
 def done_ids(records: Sequence[Record]) -> Ints:
