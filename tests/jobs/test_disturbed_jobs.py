@@ -18,8 +18,9 @@ import pytest
 import xarray as xr
 
 import xloader
-from tests.moments import watched
+from tests.moments import killed_at, watched
 from xloader.errors import SourceAccessError, StoreFullError, XloaderError
+
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -101,6 +102,25 @@ def test_an_equal_job_may_come_at_any_moment(
         assert job.values(path).identical(expected), done[number]
         assert os.listdir(path.parent) == [job.name], done[number]
     assert num_met > 1
+
+
+@by_name
+def test_a_job_that_is_killed_at_any_moment_goes_on(
+    job: Job, samples: xloader.Samples, tmp_path: Path
+) -> None:
+    job.run(samples, tmp_path / job.name)
+    expected = job.values(tmp_path / job.name)
+    for number in itertools.count(step=7):
+        path = tmp_path / f"{number}" / job.name
+        path.parent.mkdir()
+        with killed_at(number, path.parent) as done:
+            job.run(samples, path)
+        if len(done) <= number:
+            break
+        job.run(samples, path)
+        assert job.values(path).identical(expected), done[number]
+        assert os.listdir(path.parent) == [job.name], done[number]
+    assert number > 20
 
 
 @by_name
