@@ -21,7 +21,6 @@ import xloader
 from tests.moments import killed_at, watched
 from xloader.errors import SourceAccessError, StoreFullError, XloaderError
 
-
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
