@@ -30,7 +30,6 @@ from xloader import errors
 from xloader.cli import main
 from xloader.dask import rank_queue
 from xloader.jobs.cluster_tasks import ClusterTasks
-from xloader.jobs.statistics import stats_parts
 from xloader.samples import unplanned_warning
 from xloader.sources import zarr_adapter
 from xloader.sources.stores import pickling
@@ -165,7 +164,7 @@ def fill_the_disk(patch, folder):
     def fail(handle):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    patch.setattr(stats_parts.os, "fsync", fail)
+    patch.setattr(os, "fsync", fail)
     small_samples().stats(path=folder / "stats.nc")
 
 

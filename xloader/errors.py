@@ -533,7 +533,7 @@ class ShardsWarning(XloaderWarning):
 
 
 class MosaicWarning(XloaderWarning):
-    """A mosaic has holes, lacks damaged files, or is merged by another process."""
+    """A mosaic has holes, lacks damaged files, or was written by another process meanwhile."""
 
 
 class BatchGeneratorWarning(XloaderWarning):

@@ -123,7 +123,7 @@ def test_a_page_that_cannot_be_written_is_an_error(store, tmp_path):
     described = (store, "--window", "time=3", "--html")
     result = run(*described, tmp_path / "none" / "plan.html")
     assert result.exit_code == 2
-    assert "the page cannot be written" in result.stderr
+    assert "plan.html cannot be written to" in result.stderr
     assert str(tmp_path / "none") in result.stderr
     assert result.stdout == ""
     assert run(*described, tmp_path).exit_code == 2
@@ -131,7 +131,7 @@ def test_a_page_that_cannot_be_written_is_an_error(store, tmp_path):
     (tmp_path / "plan").write_text("")
     result = run(*described, tmp_path / "plan" / "plan.html")
     assert result.exit_code == 2
-    assert "To mend it: choose another file." in result.stderr
+    assert "To mend it: check that its folder is there" in result.stderr
 
 
 # --- several memories

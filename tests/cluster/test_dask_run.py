@@ -29,7 +29,9 @@ from xloader.errors import (
     MemoryBudgetError,
     NanWarning,
     OptionError,
+    SourceAccessError,
     StateError,
+    StoreFullError,
     TargetError,
     TransformError,
 )
@@ -504,6 +506,27 @@ def test_an_older_attempt_gives_up_its_rank(tmp_path: Path):
     assert sorted(path.suffix for path in (tmp_path / "job").rglob("*.*")) == [
         ".claim", ".claim", ".claim", ".result",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "kind"), [(28, StoreFullError), (30, SourceAccessError)])
+def test_a_disk_that_refuses_a_checkpoint(
+    number: int, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    place = FolderPlace(tmp_path)
+    claim = place.claim(0)
+    claim.save(b"first")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        patch.setattr(os, "open", refuse)
+        for write in (claim.save, claim.finish, lambda _: place.claim(0)):
+            with pytest.raises(kind):
+                write(b"second")
+    assert claim.load() == b"first"
+    claim.save(b"third")
+    assert claim.load() == b"third"
 
 
 def test_a_worker_that_was_thought_lost_ends_at_its_next_save(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,11 +128,23 @@ def test_a_damaged_file_is_made_again(damage, tmp_path: Path, cache: Path) -> No
     assert path.read_bytes() == body
 
 
-def test_a_folder_that_cannot_be_written_to_does_not_matter(tmp_path: Path, cache: Path) -> None:
+def test_what_killed_processes_had_begun_to_write_is_removed(tmp_path: Path) -> None:
+    old, new = tmp_path / "ab12.part", tmp_path / "cd34.part"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 90_000,) * 2)
+    CacheFile(tmp_path, "mask", "ef56").save(b"bits")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cd34.part", "ef56.mask"]
+
+
+def test_a_folder_that_cannot_be_written_to_does_not_matter(
+    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write_store(make_dataset(), CHUNKS, tmp_path / "s")
     (tmp_path / "file").write_text("no folder")
     samples = xloader.open(tmp_path / "s").window(time=2)
     assert samples.is_valid("sst", cache=tmp_path / "file").num_reads == 5
+    assert "is not kept, and will be computed again" in caplog.text
 
 
 def test_files_that_were_used_longest_ago_are_removed(

@@ -211,7 +211,7 @@ def test_a_full_disk_is_an_error_and_the_rerun_goes_on(
 
     with monkeypatch.context() as patch:
         often(patch)
-        patch.setattr(stats_parts.os, "fsync", fill)
+        patch.setattr(os, "fsync", fill)
         with pytest.raises(StoreFullError, match="no room"):
             samples.stats(path=path)
     assert len(list(tmp_path.glob("stats.nc.parts/nodes/*"))) == 3

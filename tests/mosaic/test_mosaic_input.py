@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -189,8 +190,8 @@ def test_a_mosaic_of_other_samples_is_refused(tmp_path: Path) -> None:
         out.write(np.arange(len(other)), other[:].targets)
     with pytest.raises(MosaicError, match="a mosaic of other samples"):
         samples.mosaic(path)
-    with pytest.raises(MosaicError, match="is complete"):
-        other.mosaic(path)
+    with other.mosaic(path) as out, pytest.raises(MosaicError, match="is complete"):
+        out.write([0], other[:1].targets)
     with samples.mosaic(path, overwrite=True) as out:
         out.write(range(8), samples[:].targets + 1)
     assert xr.open_zarr(path).t.load().equals(weather().t + 1)
@@ -343,8 +344,44 @@ def test_the_command_merges_and_says_what_is_missing(tmp_path: Path) -> None:
 def test_samples_without_windows_are_refused() -> None:
     with pytest.raises(OptionError, match="windows are not set"):
         weather().xloader.mosaic()
-    with pytest.raises(EmptySamplesError):
-        weather().xloader.window(time=2).select([])
+
+
+@pytest.mark.parametrize("name", ["../up", "..", "a//b", "/a", "a/", "", "zarr.json", "a\\b"])
+def test_names_that_are_no_parts_of_paths_are_refused(name: str, tmp_path: Path) -> None:
+    odd = weather().rename(t=name)
+    samples = odd.xloader.window(time=2, lat=2).targets(name)
+    # Nothing is stored in memory.
+    with samples.mosaic() as out:
+        out.write(range(8), samples[:].targets)
+    assert out.dataset[name].equals(odd[name])
+    jobs: list[Callable[[Path], object]] = [
+        samples.mosaic,
+        samples.materialize,
+        lambda path: samples.stats(path=path),
+        weather().assign_coords({name: 1.0}).xloader.window(time=2).targets("t").mosaic,
+    ]
+    for job in jobs:
+        with pytest.raises(UnsupportedDataError, match="cannot be stored under its name"):
+            job(tmp_path / "a.zarr")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_ids_that_a_mosaic_lacks_may_be_none() -> None:
+    samples = windows()
+    with samples.mosaic() as out:
+        out.write(range(8), samples[:].targets)
+    left = out.remaining_ids
+    for none in (left, left[1::2]):
+        empty = samples.weighted(np.ones(8)).select(none)
+        assert len(empty) == 0
+        assert "0 samples" in repr(empty)
+        for options in ({}, {"shuffle": False}, {"rank": 1, "world_size": 2}, {"processes": 2}):
+            loader = empty.loader(batch_size=4, output="numpy", **options)
+            assert len(loader) == len(list(loader)) == 0
+            assert "0 in 0 batches" in str(loader.explain())
+    for mistake in ([], np.asarray(left), np.zeros(8, bool), slice(0)):
+        with pytest.raises(EmptySamplesError):
+            samples.select(mistake)
 
 
 def test_batches_of_other_samples_are_refused() -> None:

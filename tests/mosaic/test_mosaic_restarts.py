@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xloader
+from tests.moments import killed_at
 from xloader import Samples
 from xloader.errors import MosaicError, MosaicWarning, SourceNotFoundError
+from xloader.mosaic.merged_boxes import MosaicSummary
+from xloader.mosaic.mosaic import Mosaic
 from xloader.testing import write_store
 
 HOLES = "ignore:the mosaic has holes"
@@ -235,28 +241,52 @@ def test_a_merge_that_was_killed_is_done_again(tmp_path: Path) -> None:
     samples, path = patches(), tmp_path / "forecast.zarr"
     with pytest.raises(ZeroDivisionError):
         break_off(samples, path, np.arange(len(samples)))
-    half = path.with_name("forecast.zarr.merging")
+    assert not path.exists()
+    # One rank of several was killed while it merged, and another in between two renames.
+    half = path.with_name("forecast.zarr.parts") / "3f2a9c51.merging"
     half.mkdir()
     (half / "zarr.json").write_text("{")
-    assert xloader.merge(path).is_complete
+    path.with_name("forecast.zarr.3f2a9c51.replaced").mkdir()
+    with samples.mosaic(path, rank=0, world_size=2) as out:
+        pass
+    assert out.summary is not None
     check_store(path, whole(samples))
     with pytest.raises(SourceNotFoundError, match="may be merged already"):
         xloader.merge(path)
 
 
-def test_a_rank_that_was_killed_while_it_merged_is_named(tmp_path: Path) -> None:
-    samples, path = patches(), tmp_path / "forecast.zarr"
-    with pytest.raises(ZeroDivisionError):
-        break_off(samples, path, np.arange(len(samples)))
-    path.with_name("forecast.zarr.parts").joinpath("merging").mkdir()
-    with (
-        pytest.warns(MosaicWarning, match=r"another process is merging .* call xloader\.merge"),
-        samples.mosaic(path, rank=0, world_size=2),
-    ):
-        pass
-    assert not path.exists()
-    assert xloader.merge(path).is_complete
-    check_store(path, whole(samples))
+def recipe(samples: Samples, path: Path) -> Mosaic:
+    """The recipe of the guide, with a file for each batch."""
+    with samples.mosaic(path) as out:
+        left = out.remaining_ids
+        for batch in samples.select(left).loader(batch_size=4, shuffle=False, output="numpy"):
+            out.write(batch, model(samples, left[batch.ids]), selected=left)
+            out.flush()
+    return out
+
+
+def test_the_recipe_ends_well_after_a_kill_at_any_moment(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(6, 2, 2))
+    ds = xr.Dataset({"t2m": (("time", "lat", "lon"), values)})
+    samples = ds.xloader.window(time=2, stride=1).targets("t2m")
+    expected = whole(samples)
+    # A folder that is made is seen at the file that follows.
+    for count in itertools.count(step=2):
+        path = tmp_path / f"{count}" / "a.zarr"
+        with killed_at(count, tmp_path) as done:
+            recipe(samples, path)
+        assert recipe(samples, path).summary == MosaicSummary(5, 5, 24, 0, 2), done[-1]
+        check_store(path, expected)
+        if len(done) <= count:
+            break
+    assert count > 80
+    assert any(".removed" in own for own in done)
+    # All is done now, and the recipe ends well all the same.
+    out = recipe(samples, path)
+    assert out.num_done == 5
+    assert len(out.remaining_ids) == out.num_skipped == 0
+    xr.testing.assert_identical(out.dataset.load(), expected)
+    assert int(out.coverage.t2m.max()) == 2
 
 
 def test_a_sample_of_two_ranks_needs_the_same_bits(tmp_path: Path) -> None:
@@ -326,3 +356,18 @@ def test_few_predictions_are_written_after_some_time(
     assert len(files) == 2
     out.write(range(5, 9), samples[5:9].t)
     out.close()
+
+
+def test_a_merge_waits_for_another_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    samples, path = patches(), tmp_path / "forecast.zarr"
+    out = samples.mosaic(path)
+    out.write(np.arange(len(samples)), model(samples, np.arange(len(samples))))
+    with open(tmp_path / "forecast.zarr.parts" / "merging.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        merge = threading.Thread(target=out.close)
+        merge.start()
+        while "another process is merging" not in caplog.text:
+            assert merge.is_alive()
+        assert not path.exists()
+    merge.join()
+    check_store(path, whole(samples))

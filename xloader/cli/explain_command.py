@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,9 +13,10 @@ from xloader.cli.loader_options import takes_loader_options
 from xloader.cli.option_texts import split_names
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
 from xloader.core.nbytes import show_nbytes
-from xloader.errors import OptionError, TargetError
+from xloader.errors import OptionError
 from xloader.html.pages import write_page
 from xloader.sources.stores.redaction import safe_name
+from xloader.sources.stores.write_places import writing
 
 
 @click.command(cls=SampleCommand, short_help="Predict what an epoch reads and needs.")
@@ -84,16 +85,7 @@ def _compare(samples: Any, compare: str, options: dict[str, Any]) -> Any:
 
 
 def _write_page(page: str, title: str, *shown: Any) -> None:
-    try:
+    with writing(Path(page)):
         write_page(page, title, *shown)
-    except OSError as error:
-        folder = os.path.dirname(page) or "."
-        remedy = "" if os.path.exists(folder) else f"make the folder {folder!r}, or "
-        raise TargetError(
-            "the page cannot be written",
-            given=f"{page} ({error.strerror or error})",
-            allowed="a file that you may write, in a folder that exists",
-            remedy=f"{remedy}choose another file",
-        ) from None
     # Standard output holds JSON alone, if that is asked for.
     say(f"Written to {page}.", err=True)

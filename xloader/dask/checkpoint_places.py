@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from xloader.core.nbytes import show_nbytes
-from xloader.errors import ClusterError, OptionError
-from xloader.sources.stores.write_places import whole_file
+from xloader.errors import ClusterError, OptionError, SourceAccessError
+from xloader.sources.stores.write_places import whole_file, writing
 
 MOST_ON_SCHEDULER_NBYTES: Final = 1 << 20
 """Bytes of a checkpoint that is kept on the scheduler."""
@@ -164,8 +164,11 @@ class FolderPlace:
         """Take up a rank, on a worker."""
         own = self._folder_of(rank)
         try:
-            own.mkdir(exist_ok=True)
-        except FileNotFoundError as error:
+            with writing(self.folder):
+                own.mkdir(exist_ok=True)
+        except SourceAccessError as error:
+            if self.folder.exists():
+                raise
             raise ClusterError(
                 "a worker does not find the folder of this job",
                 given=str(self.folder),
@@ -175,13 +178,14 @@ class FolderPlace:
         attempt = max(_attempts(own, "claim"), default=-1) + 1
         while True:
             claim = FolderClaim(rank, attempt, own)
-            try:
-                # Only one process makes a file that must not exist yet, on a shared disk too.
-                os.close(os.open(claim.file("claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-            except FileExistsError:
-                attempt += 1
-            else:
-                return claim
+            with writing(own):
+                try:
+                    # Only one process makes a file that must not exist yet, on a shared disk too.
+                    os.close(os.open(claim.file("claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                except FileExistsError:
+                    attempt += 1
+                else:
+                    return claim
 
     def result(self, rank: int) -> bytes | None:
         """The pickle of a finished rank's result; None if the rank is not finished."""
@@ -223,7 +227,9 @@ class FolderClaim:
         try:
             with whole_file(self.file(kind)) as file:
                 file.write(data)
-        except FileNotFoundError as error:
+        except SourceAccessError as error:
+            if self.folder.exists():
+                raise
             raise _superseded(self.rank, "its job was begun anew") from error
 
     def _remove_states(self, end: int) -> None:

@@ -23,7 +23,7 @@ from xloader.core.options import LoaderOptions
 from xloader.dask.checkpoint_places import FolderPlace
 from xloader.errors import OptionError, TargetError
 from xloader.sources.ordinary_files import local_path
-from xloader.sources.stores.write_places import whole_file
+from xloader.sources.stores.write_places import whole_file, writing
 
 _JOB_FILE: Final = "job.json"
 _VERSION: Final = 1
@@ -81,7 +81,8 @@ def open_folder(
     else:
         token = uuid.uuid4().hex[:12]
         job = {"version": _VERSION, "token": token, **own, "state": dict(state)}
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         with whole_file(folder / _JOB_FILE) as file:
             file.write(json.dumps(job, indent=1).encode())
         if found is not None:

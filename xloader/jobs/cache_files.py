@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import tempfile
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +31,8 @@ _MOST_NBYTES: Final = 1 << 30
 """Bytes of all files of a kind in a folder. Beyond it, those used longest ago are removed."""
 
 _MOST_HEAD: Final = 1 << 12
+
+_LOG: Final = logging.getLogger("xloader")
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class CacheFile:
         head = self._head(len(body), hashlib.sha256(body).hexdigest())
         if len(body) > _MOST_NBYTES:
             return
-        with suppress(OSError):
+        try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._make_room(len(body))
             handle, name = tempfile.mkstemp(".part", self.fingerprint, self.folder)
@@ -88,6 +92,8 @@ class CacheFile:
             except BaseException:
                 os.unlink(name)
                 raise
+        except OSError as error:
+            _LOG.warning("%s is not kept, and will be computed again: %s", self.path, error)
 
     def _head(self, nbytes: int, sha256: str) -> dict[str, object]:
         return {
@@ -98,6 +104,10 @@ class CacheFile:
         }
 
     def _make_room(self, nbytes: int) -> None:
+        for left in self.folder.glob("*.part"):
+            # Nobody writes a mask for a day.
+            if left.stat().st_mtime < time.time() - 86_400:
+                left.unlink(missing_ok=True)
         found = sorted(
             (stat.st_mtime_ns, stat.st_size, path)
             for path in self.folder.glob(f"*.{self.kind}")

@@ -47,7 +47,8 @@ class MosaicSummary:
     num_uncovered : int
         Number of cells that no window covers. They are NaN.
     max_coverage : int
-        The largest number of windows of a cell.
+        The largest number of windows of a cell; 0 if it is not known, because an earlier release
+        of xloader has merged the mosaic.
 
     Examples
     --------
@@ -68,10 +69,10 @@ class MosaicSummary:
 
     def __str__(self) -> str:
         covered = self.num_cells - self.num_uncovered
-        most = show_count(self.max_coverage, "window")
+        most = f", by up to {show_count(self.max_coverage, 'window')}" * (self.max_coverage > 0)
         text = (
             f"{self.num_windows:,} of {self.num_ids:,} windows; {covered:,} of "
-            f"{self.num_cells:,} cells covered, by up to {most}"
+            f"{self.num_cells:,} cells covered{most}"
         )
         return text + f"; {self.num_uncovered:,} uncovered cells are NaN" * (self.num_uncovered > 0)
 

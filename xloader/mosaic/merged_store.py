@@ -2,26 +2,94 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
+import logging
 import os
 import shutil
+import uuid
 import warnings
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 import xarray as xr
 import zarr
 
 from xloader.core.messages import warn_caller
-from xloader.errors import MosaicError, MosaicWarning, SourceNotFoundError
+from xloader.errors import MosaicError, MosaicWarning, SourceAccessError, SourceNotFoundError
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.parts import GRID_FILE, LABELS, FolderParts, differences, parts_folder
+from xloader.mosaic.parts import LABELS, FolderParts, has_parts, open_parts, parts_folder
 from xloader.mosaic.records import Record
 from xloader.mosaic.stored_groups import group_of, groups_of, name_within
 from xloader.mosaic.target_grid import COVERAGE, TargetGrid
-from xloader.sources.stores.write_places import check_replaceable
+from xloader.sources.stores.write_places import (
+    check_replaceable,
+    remove_folder,
+    remove_partial,
+    replace_folder,
+    writing,
+)
+
+_LOG: Final = logging.getLogger("xloader")
 
 _ATTRIBUTE: Final = "xloader_mosaic"
+
+
+def open_target(
+    target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int, *, overwrite: bool
+) -> FolderParts | MosaicSummary:
+    """Go on with the parts of a target, or begin them.
+
+    Parameters
+    ----------
+    target : pathlib.Path
+        The target.
+    grid : TargetGrid
+        The grid of the samples at hand.
+    labels : xarray.Dataset
+        The coordinates.
+    rank : int
+        Rank of this process.
+    overwrite : bool
+        Whether to begin anew.
+
+    Returns
+    -------
+    FolderParts or MosaicSummary
+        The parts; or the counts of the store, if it is complete.
+
+    Raises
+    ------
+    MosaicError
+        If something else lies at the target, or parts of the mosaic are gone.
+    """
+    folder = parts_folder(target)
+    if overwrite:
+        remove_folder(folder)
+    # In this order, because the store is there before its parts are removed.
+    has_begun = has_parts(target)
+    found = None if overwrite else merged_summary(target, grid)
+    if found is not None and not has_begun:
+        if not found.is_complete:
+            raise MosaicError(
+                f"the mosaic at {target} lacks samples, and its folder of parts is gone",
+                given=str(found),
+                allowed=f"a mosaic whose {folder} is kept",
+                remedy="choose another target, or pass overwrite=True to begin anew",
+            )
+        if not folder.exists():
+            # A process may have been killed while it removed it.
+            remove_folder(folder)
+        return found
+    try:
+        return open_parts(target, grid, labels, rank)
+    except SourceAccessError:
+        if overwrite or not target.exists():
+            raise
+        # Another process has merged them at this moment.
+        return open_target(target, grid, labels, rank, overwrite=False)
 
 
 def merge_store(
@@ -56,45 +124,37 @@ def merge_store(
         If the memory is too small for a chunk.
     """
     path = Path(target)
-    folder = parts_folder(path)
-    if not (folder / GRID_FILE).is_file():
+    if not has_parts(path):
         has_target = path.exists()
         raise SourceNotFoundError(
             f"{path} has no predictions or partial statistics to merge",
-            given=f"nothing in {folder}" + " (the target is there)" * has_target,
+            given=f"nothing in {parts_folder(path)}" + " (the target is there)" * has_target,
             allowed="the target of samples.mosaic(target) or samples.stats(path=target, part=...), "
             "some of which is written",
             remedy="it may be merged already: open it with xarray"
             if has_target
             else "check the path",
         )
-    parts = FolderParts(folder)
+    parts = FolderParts(parts_folder(path))
     if overwrite:
         check_replaceable(path)
     else:
-        check_target(path, parts.grid)
-    damaged = parts.damaged()
-    if damaged:
-        warn_caller(
-            f"{len(damaged)} files of predictions are damaged, and are left out; the first is "
-            f"{damaged[0]}. Write the mosaic once more: its samples count as not written",
-            MosaicWarning,
-        )
-    partial = path.with_name(path.name + ".merging")
-    shutil.rmtree(partial, ignore_errors=True)
-    summary = _write(parts, partial, memory)
-    _replace(partial, path)
-    if summary.is_complete:
-        # Renamed first: another rank that closes now finds either all parts or none.
-        removed = folder.with_name(folder.name + ".removed")
-        shutil.rmtree(removed, ignore_errors=True)
-        os.rename(folder, removed)
-        shutil.rmtree(removed)
-    return summary
+        merged_summary(path, parts.grid)
+    try:
+        with writing(path.parent), open(parts.folder / "merging.lock", "ab") as lock:
+            with suppress(OSError):
+                _take_turn(lock, path)
+            return _merge(parts, path, memory)
+    except SourceAccessError:
+        found = None if has_parts(path) else merged_summary(path, parts.grid)
+        if found is None:
+            raise
+        # Another process was faster, and has removed the parts.
+        return found
 
 
-def check_target(target: Path, grid: TargetGrid) -> None:
-    """Check that nothing lies at the target but an earlier merge of the same mosaic.
+def merged_summary(target: Path, grid: TargetGrid) -> MosaicSummary | None:
+    """The counts of an earlier merge of a mosaic into its target; None if nothing lies there.
 
     Raises
     ------
@@ -102,25 +162,61 @@ def check_target(target: Path, grid: TargetGrid) -> None:
         If something else does.
     """
     if not target.exists():
-        return
-    found = known_mosaic(target)
-    if found is None or differences(found, grid.fingerprint):
+        return None
+    try:
+        found: dict[str, Any] = zarr.open_group(str(target / COVERAGE), mode="r").attrs.asdict()
+    except (OSError, ValueError):
+        found = {}
+    own = found.get(_ATTRIBUTE)
+    if own != dict(grid.fingerprint):
         raise MosaicError(
             f"something else lies at {target} already",
-            given="a mosaic of other samples" if found is not None else "no mosaic",
-            allowed="a path where nothing lies, or the same mosaic with samples left to write",
+            given="no mosaic" if own is None else "a mosaic of other samples",
+            allowed="a path where nothing lies, or the same mosaic",
             remedy="choose another target, remove what is there, or pass overwrite=True",
         )
+    num_cells = sum(variable.num_cells for variable in grid.variables)
+    counts = found["num_windows"], num_cells, found["num_uncovered"]
+    return MosaicSummary(grid.num_ids, *counts, found.get("max_coverage", 0))
 
 
-def known_mosaic(target: Path) -> dict[str, str] | None:
-    """The fingerprint of the mosaic that lies at a target; None if it is no mosaic."""
+def _take_turn(lock: IO[bytes], target: Path) -> None:
+    """Wait until no other process merges a mosaic, and remove what killed ones have left.
+
+    The system frees the lock of a process that ends, however it does. Where there are no locks, two
+    may merge at once: each makes a store of its own, and both are the same.
+    """
     try:
-        group = zarr.open_group(str(target / COVERAGE), mode="r")
-        found = group.attrs[_ATTRIBUTE]
-    except (OSError, ValueError, KeyError):
-        return None
-    return {str(key): str(own) for key, own in found.items()} if isinstance(found, dict) else None
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _LOG.warning("another process is merging %s: this one waits for it", target)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    replaced = target.parent.glob(f"{glob.escape(target.name)}.*.replaced")
+    for left in (*replaced, *parts_folder(target).glob("*.merging")):
+        remove_partial(left)
+
+
+def _merge(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
+    damaged = parts.damaged()
+    if damaged:
+        warn_caller(
+            f"{len(damaged)} files of predictions are damaged, and are left out; the first is "
+            f"{damaged[0]}. Write the mosaic once more: its samples count as not written",
+            MosaicWarning,
+        )
+    # In the folder that is removed afterwards, so that a killed process leaves nothing else.
+    made = parts.folder / f"{uuid.uuid4().hex[:8]}.merging"
+    try:
+        summary = _write(parts, made, memory)
+        # Without locks, another process may have removed it meanwhile, and zarr makes folders anew.
+        os.stat(made / parts.grid.variables[0].name / "zarr.json")
+        replace_folder(made, path)
+    except BaseException:
+        remove_partial(made)
+        raise
+    if summary.is_complete:
+        remove_folder(parts.folder)
+    return summary
 
 
 def _write(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
@@ -135,6 +231,7 @@ def _write(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
             "num_ids": summary.num_ids,
             "num_windows": summary.num_windows,
             "num_uncovered": summary.num_uncovered,
+            "max_coverage": summary.max_coverage,
         }
     )
     with warnings.catch_warnings():
@@ -202,20 +299,3 @@ def open_merged(target: Path, grid: TargetGrid, labels: xr.Dataset, group: str =
     for part in parts[1:]:
         merged = merged.merge(part, compat="no_conflicts", join="exact")
     return merged
-
-
-def _replace(made: Path, target: Path) -> None:
-    """Move a store to the target, in place of what is there."""
-    old = target.with_name(target.name + ".replaced")
-    _remove(old)
-    if target.exists():
-        os.rename(target, old)
-    os.rename(made, target)
-    _remove(old)
-
-
-def _remove(path: Path) -> None:
-    """Remove a folder or a file, if there is one."""
-    if path.is_file():
-        path.unlink()
-    shutil.rmtree(path, ignore_errors=True)

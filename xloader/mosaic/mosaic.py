@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -19,21 +18,21 @@ from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import check_choice
 from xloader.core.ranks import resolve_world
-from xloader.errors import ClosedError, MosaicError, MosaicWarning, OptionError
+from xloader.errors import ClosedError, MosaicError, MosaicWarning, OptionError, SourceAccessError
 from xloader.loader.batches.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid
 from xloader.mosaic.grid_labels import make_labels
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.merged_store import check_target, merge_store, open_merged
+from xloader.mosaic.merged_store import merge_store, merged_summary, open_merged, open_target
 from xloader.mosaic.noted_mosaics import note_mosaic
 from xloader.mosaic.parts import (
     FolderParts,
     MemoryParts,
     done_ids,
-    open_parts,
+    has_parts,
     parts_folder,
 )
-from xloader.mosaic.prediction_arrays import as_predictions
+from xloader.mosaic.prediction_arrays import RemainingIds, as_predictions
 from xloader.mosaic.sample_rows import SampleRows
 from xloader.mosaic.target_grid import BLENDS, COVERAGE, Blend
 from xloader.recipe.recipe import Recipe
@@ -55,8 +54,9 @@ class Mosaic:
     """Predictions of samples, put back on the grid that the samples were cut from.
 
     `Samples.mosaic` makes it, and describes the options. Use it in a ``with`` block: at its end,
-    the predictions are merged. If an error leaves the block, they are kept, and a later run goes
-    on.
+    the predictions are merged. If an error leaves the block, they are kept but not merged, and a
+    later run goes on, also if nothing is left to write. A mosaic that is complete can be opened
+    again: nothing remains, and writing to it is an error.
 
     Attributes
     ----------
@@ -116,9 +116,11 @@ class Mosaic:
             check_apart(self.target, recipe.source)
             if overwrite:
                 check_replaceable(self.target)
+        self.summary, self._was_complete = None, False
         self._parts = self._open_parts()
         self._is_weighted = recipe.subset is not None and recipe.subset.weights is not None
-        self._states = np.full(recipe.num_ids, _NOT_DONE, np.uint8)
+        is_known = _DONE_BEFORE if self._was_complete else _NOT_DONE
+        self._states = np.full(recipe.num_ids, is_known, np.uint8)
         self._states[done_ids(self._parts.records())] = _DONE_BEFORE
         self._waiting: list[tuple[Ints, NDArray[Any]]] = []
         self._waiting_nbytes = 0
@@ -126,7 +128,6 @@ class Mosaic:
         self._merged: tuple[xr.Dataset, xr.Dataset] | None = None
         self.is_closed = False
         self.num_skipped = 0
-        self.summary = None
         note_mosaic(self)
 
     def __repr__(self) -> str:
@@ -159,8 +160,12 @@ class Mosaic:
 
     @property
     def remaining_ids(self) -> Ints:
-        """Ids of the samples without a prediction that this run knows of, ascending, int64."""
-        return np.flatnonzero(self._states == _NOT_DONE)
+        """Ids of the samples without a prediction that this run knows of, ascending, int64.
+
+        If none is left, ``samples.select(out.remaining_ids)`` has no samples, and its loader no
+        batches. Any other empty selection is an error.
+        """
+        return np.flatnonzero(self._states == _NOT_DONE).view(RemainingIds)
 
     @property
     def num_uncovered(self) -> int:
@@ -240,8 +245,9 @@ class Mosaic:
         SampleIndexError
             If an id is out of range.
         MosaicError
-            If the predictions have another shape, a sample was written before in this run, or the
-            batch is of other samples than the mosaic.
+            If the predictions have another shape, a sample was written before in this run, the
+            batch is of other samples than the mosaic, or the mosaic was complete when it was
+            opened.
         UnsupportedDataError
             If the predictions are not real numbers of up to 64 bits.
         ClosedError
@@ -254,6 +260,13 @@ class Mosaic:
         others, which then count as not written.
         """
         self._require_open()
+        if self._was_complete:
+            raise MosaicError(
+                f"the mosaic at {self.target} is complete: every sample is written",
+                given="predictions of samples that are done",
+                allowed="out.remaining_ids, of which there are none",
+                remedy="open it with xarray.open_zarr, or pass overwrite=True to write it anew",
+            )
         own, is_padding = self._rows.of(ids, selected)
         checked = as_predictions(predictions, len(own), self._grid.layout)
         kept = ~is_padding
@@ -284,6 +297,10 @@ class Mosaic:
         ------
         ClosedError
             If the mosaic is closed.
+        StoreFullError
+            If no room is left. Make some, and run the same again.
+        SourceAccessError
+            If the disk cannot be written to for another reason.
         """
         self._require_open()
         self._flushed_at = time.monotonic()
@@ -292,7 +309,17 @@ class Mosaic:
         ids = np.concatenate([own for own, _ in self._waiting])
         rows = [self._grid.rows_of(own) for _, own in self._waiting]
         starts = self._grid.starts_of(ids)
-        self._parts.add(ids, starts, [np.concatenate(own) for own in zip(*rows, strict=True)])
+        try:
+            self._parts.add(ids, starts, [np.concatenate(own) for own in zip(*rows, strict=True)])
+        except SourceAccessError:
+            if not self._take_merged():
+                raise
+            warn_caller(
+                f"another process has written all samples of {self.target}, and has merged them. "
+                f"{len(ids)} predictions of this one are left out, and so are any that follow",
+                MosaicWarning,
+            )
+            self._states[self._states == _NOT_DONE] = _DONE_BEFORE
         self._waiting, self._waiting_nbytes = [], 0
 
     def close(self) -> None:
@@ -308,6 +335,8 @@ class Mosaic:
             target.
         MemoryBudgetError
             If the memory is too small for a chunk.
+        StoreFullError, SourceAccessError
+            If the store cannot be written. Run the same again, and only the merge is left to do.
         """
         if self.is_closed:
             return
@@ -315,42 +344,26 @@ class Mosaic:
         self.is_closed = True
         if self.target is None:
             self._merge_in_memory()
-        elif self._world.world_size == 1:
+        elif not self._take_merged() and (self._world.world_size == 1 or self._has_all()):
             self.summary = merge_store(self.target, memory=self._memory, overwrite=self._overwrite)
-        else:
-            self._merge_if_last(self.target)
         if self.summary is not None:
             _warn_of_holes(self.summary, self.target)
 
-    def _merge_if_last(self, target: Path) -> None:
-        folder, num_ids = parts_folder(target), self._grid.target.num_ids
-        if not folder.exists():
-            # Another rank has merged all samples.
-            return
-        num_done = len(np.unique(done_ids(self._parts.records())))
+    def _take_merged(self) -> bool:
+        """Whether the store is complete without this process, whose summary is taken then."""
+        if self.target is not None and not has_parts(self.target):
+            self.summary = merged_summary(self.target, self._grid.target)
+        return self.summary is not None and self.summary.is_complete
+
+    def _has_all(self) -> bool:
+        """Whether the files of all ranks together hold all samples."""
+        num_done, num_ids = len(np.unique(done_ids(self._parts.records()))), len(self._states)
         if num_done < num_ids:
             _LOG.info(
                 "%s: %d of %d samples are written. If no other rank is left, call "
-                "xloader.merge(%r)", target, num_done, num_ids, str(target),
+                "xloader.merge(%r)", self.target, num_done, num_ids, str(self.target),
             )  # fmt: skip
-            return
-        lock = folder / "merging"
-        try:
-            lock.mkdir()
-        except OSError:
-            if lock.exists():
-                # Nobody can tell a rank that merges from one that was killed while it did.
-                warn_caller(
-                    f"all samples of {target} are written, and another process is merging them. "
-                    f"If it was killed, call xloader.merge({str(target)!r})",
-                    MosaicWarning,
-                )
-            return
-        try:
-            self.summary = merge_store(target, memory=self._memory)
-        finally:
-            if lock.exists():
-                lock.rmdir()
+        return num_done == num_ids
 
     def _merge_in_memory(self) -> None:
         grid, records = self._grid.target, self._parts.records()
@@ -397,29 +410,21 @@ class Mosaic:
                     remedy='pass a path: samples.mosaic("forecast.zarr")',
                 )
             return MemoryParts()
-        folder = parts_folder(self.target)
-        if self._overwrite:
-            if self._world.world_size > 1:
-                raise OptionError(
-                    "overwrite=True would remove what other ranks have written",
-                    given=f"rank {self._world.rank} of {self._world.world_size}",
-                    allowed="overwrite=True on a single rank",
-                    remedy=f"remove {self.target} and {folder} before the ranks start",
-                )
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            self._check_target(self.target, folder)
-        return open_parts(self.target, self._grid.target, self._labels, self._world.rank)
-
-    def _check_target(self, target: Path, folder: Path) -> None:
-        check_target(target, self._grid.target)
-        if target.exists() and not folder.exists():
-            raise MosaicError(
-                f"the mosaic at {target} is complete: every sample is written",
-                given="no predictions left to write",
-                allowed="a path where nothing lies, or a mosaic with samples left to write",
-                remedy="open it with xarray.open_zarr, or pass overwrite=True to write it anew",
+        target = self.target
+        if self._overwrite and self._world.world_size > 1:
+            raise OptionError(
+                "overwrite=True would remove what other ranks have written",
+                given=f"rank {self._world.rank} of {self._world.world_size}",
+                allowed="overwrite=True on a single rank",
+                remedy=f"remove {target} and {parts_folder(target)} before the ranks start",
             )
+        opened = open_target(
+            target, self._grid.target, self._labels, self._world.rank, overwrite=self._overwrite
+        )
+        if isinstance(opened, FolderParts):
+            return opened
+        self.summary, self._was_complete = opened, True
+        return MemoryParts()
 
     def _opened(self, group: str) -> xr.Dataset:
         assert self.target is not None

@@ -15,10 +15,8 @@ process leaves nothing half done.
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -32,6 +30,7 @@ from xloader.errors import MosaicError, OptionError
 from xloader.mosaic.records import Record, read_record, write_record
 from xloader.mosaic.stored_groups import label_groups
 from xloader.mosaic.target_grid import TargetGrid
+from xloader.sources.stores.write_places import check_stored_names, whole_folder, writing
 
 GRID_FILE: Final = Path("grid", "mosaic.json")
 LABELS: Final = Path("grid", "labels.zarr")
@@ -78,11 +77,14 @@ class FolderParts:
     ------
     MosaicError
         If the grid cannot be read.
+    SourceAccessError
+        If there is none.
     """
 
     def __init__(self, folder: Path, rank: int = 0) -> None:
         self.folder = folder
-        text = (folder / GRID_FILE).read_text("utf-8")
+        with writing(folder):
+            text = (folder / GRID_FILE).read_text("utf-8")
         self.grid = TargetGrid.from_json(text)
         self.key = hashlib.sha256(text.encode()).hexdigest()[:16]
         self._own = folder / f"rank-{rank:04d}"
@@ -92,7 +94,8 @@ class FolderParts:
 
     def add(self, ids: Ints, starts: Ints, rows: Sequence[NDArray[Any]]) -> None:
         """Add the predictions of some samples, as a file of this rank."""
-        self._own.mkdir(exist_ok=True)
+        with writing(self.folder):
+            self._own.mkdir(exist_ok=True)
         name = f"{self._token}-{self._num_files:06d}.records"
         write_record(self._own / name, self.key, ids, starts, rows)
         self._num_files += 1
@@ -133,6 +136,11 @@ def parts_folder(target: Path) -> Path:
     return target.with_name(target.name + ".parts")
 
 
+def has_parts(target: Path) -> bool:
+    """Whether predictions wait beside a target."""
+    return (parts_folder(target) / GRID_FILE).is_file()
+
+
 def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) -> FolderParts:
     """Open the parts of a target, which are made if there are none.
 
@@ -156,15 +164,17 @@ def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) ->
     ------
     MosaicError
         If the parts there belong to other samples, or to another field or blend.
+    UnsupportedDataError
+        If something has a name under which it cannot be stored.
     """
-    folder = parts_folder(target)
-    if not (folder / GRID_FILE).exists():
-        _make(folder, grid, labels)
-    parts = FolderParts(folder, rank)
-    differing = differences(parts.grid.fingerprint, grid.fingerprint)
+    if not has_parts(target):
+        _make(parts_folder(target), grid, labels)
+    parts = FolderParts(parts_folder(target), rank)
+    before = parts.grid.fingerprint
+    differing = [name for name, own in grid.fingerprint.items() if before.get(name) != own]
     if differing:
         raise MosaicError(
-            f"{folder} holds predictions of other samples",
+            f"{parts.folder} holds predictions of other samples",
             given=f"samples with another {', '.join(differing)}",
             allowed="the samples, the field and the blend with which the mosaic was begun",
             remedy="make the samples as before, choose another target, or pass overwrite=True to "
@@ -173,28 +183,15 @@ def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) ->
     return parts
 
 
-def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
-    """The parts in which two fingerprints differ."""
-    return [name for name in second if first.get(name) != second[name]]
-
-
 def _make(folder: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
-    """Make a folder of parts. Several ranks may do so at once: all write the same."""
-    partial = folder / f"{uuid.uuid4().hex[:8]}.partial"
-    partial.mkdir(parents=True)
-    (partial / GRID_FILE.name).write_text(grid.to_json(), "utf-8")
-    stored = partial / LABELS.name
-    zarr.create_group(str(stored), zarr_format=3)
-    for group, own in label_groups(grid, labels):
-        own.to_zarr(stored, group=group or None, mode="a", zarr_format=3, consolidated=False)
-    try:
-        # Both appear at one stroke.
-        os.rename(partial, folder / GRID_FILE.parent)
-    except OSError:
-        shutil.rmtree(partial)
-        if not (folder / GRID_FILE).exists():
-            raise
-        # Another rank was faster.
+    """Make a folder of parts."""
+    check_stored_names([*(own.name for own in grid.variables), *map(str, labels.coords)])
+    with whole_folder(folder / GRID_FILE.parent, GRID_FILE.name) as made:
+        (made / GRID_FILE.name).write_text(grid.to_json(), "utf-8")
+        stored = made / LABELS.name
+        zarr.create_group(str(stored), zarr_format=3)
+        for group, own in label_groups(grid, labels):
+            own.to_zarr(stored, group=group or None, mode="a", zarr_format=3, consolidated=False)
 
 
 def done_ids(records: Sequence[Record]) -> Ints:

@@ -12,6 +12,10 @@ from xloader.errors import MosaicError, SampleIndexError, UnsupportedDataError
 from xloader.recipe.layout import FieldLayout
 
 
+class RemainingIds(np.ndarray[Any, Any]):
+    """Ids of the samples that a mosaic lacks. `Samples.select` takes them if there are none."""
+
+
 def as_array(values: Any) -> NDArray[Any]:
     """A NumPy array of an array or tensor, in the memory of the host.
 

@@ -112,7 +112,8 @@ def measure_mixing(
     footprint, lanes, share, most_samples, num_spots
         As for `batch_regions`.
     """
-    return float(batch_regions(footprint, lanes, share, most_samples, num_spots)[1].mean())
+    counts = batch_regions(footprint, lanes, share, most_samples, num_spots)[1]
+    return float(counts.mean()) if len(counts) else 0.0
 
 
 def batch_regions(
@@ -145,7 +146,7 @@ def batch_regions(
     """
     num_samples = max(lane.num_samples for lane in lanes)
     # A batch may ask for more samples than there are.
-    share = min(share, num_samples)
+    share = max(min(share, num_samples), 1)
     # A batch takes samples from every lane, so the shortest lane limits the number of full
     # batches. If no batch is full, the only batch counts.
     num_batches = max(min(lane.num_samples for lane in lanes) // share, 1)

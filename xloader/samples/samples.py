@@ -916,7 +916,9 @@ class Samples(RecordedMethods):
         SampleIndexError
             If an id is out of range, or a mask has another length.
         EmptySamplesError
-            If no sample is left, or all that are left have weight 0.
+            If no sample is left, or all that are left have weight 0. Only ``out.remaining_ids`` of
+            a :meth:`mosaic`, or a part of it, may be empty: then there are no samples, and their
+            loader has no batches.
         OptionError
             If there are no windows yet.
 
@@ -2284,11 +2286,17 @@ class Samples(RecordedMethods):
             have no place on a grid.
         MosaicError
             If something else lies at the target, such as the mosaic of other samples.
+        UnsupportedDataError
+            If a variable or label cannot be stored under its name.
+        StoreFullError, SourceAccessError
+            If the disk is full, or cannot be written to.
 
         Notes
         -----
         Predictions wait in the folder ``<target>.parts`` until they are merged; it takes as many
-        bytes as all predictions together. It is removed when every sample is written.
+        bytes as all predictions together. It is removed when every sample is written. After a kill
+        at any moment, run the same again; if the mosaic is complete, ``out.remaining_ids`` is
+        empty.
         """
         return Mosaic(
             self.recipe,

@@ -18,6 +18,7 @@ from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits
 from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
 from xloader.jobs.valid.sample_mask import SampleMask
+from xloader.mosaic.prediction_arrays import RemainingIds
 from xloader.recipe import selection
 from xloader.recipe.recipe import Recipe, find
 from xloader.samples.sample_ids import as_mask, listed_ids, normal_ids
@@ -37,6 +38,8 @@ def select(recipe: Recipe, ids: ArrayLike | slice | SampleMask) -> Subset:
     else:
         chosen = normal_ids(recipe.num_ids, listed_ids(recipe.num_ids, ids))
         subset = subset_of(recipe).select(chosen)
+    if not len(subset) and isinstance(ids, RemainingIds):
+        return replace(subset, weights=None, num_draws=None)
     if not len(subset):
         raise EmptySamplesError("no sample is selected", given=repr(ids), allowed="at least one id")
     return _require_weight(subset, ids)

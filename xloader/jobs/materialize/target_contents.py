@@ -83,9 +83,10 @@ def contents_of(
     TargetError
         If something else lies there.
     """
-    found = store.get("zarr.json")
-    has_store = found is not None or any(store.get(mark) is not None for mark in ZARR_MARKS)
+    # In this order, because a job that ends at this moment removes its mark last.
     is_begun = not store.is_transaction and store.get(BEGUN) is not None
+    found = store.get("zarr.json")
+    has_store = found is not None or any(store.get(mark) is not None for mark in ZARR_MARKS[1:])
     if overwrite and (has_store or is_begun):
         if not store.is_transaction:
             remove_mark(store, BEGUN, tasks)
@@ -96,7 +97,7 @@ def contents_of(
         if isinstance(attrs.get(WRITTEN_BY), dict):
             own = attrs[WRITTEN_BY]
             return TargetContents(own["job"], own["is_complete"], own.get("digests"))
-    if has_store or (not is_begun and not store.is_empty()):
+    if has_store or (not is_begun and not store.is_empty(besides=FOLDER)):
         raise TargetError(
             f"something else lies at {store.name} already",
             given="another Zarr store" if has_store else "files that are no Zarr store",

@@ -46,7 +46,7 @@ from xloader.jobs.materialize.value_packing import ValueBounds, parse_dtype, par
 from xloader.jobs.progress_bar import ProgressBar
 from xloader.recipe.recipe import Recipe
 from xloader.sources.stores.writable_store import WritableStore, open_writable
-from xloader.sources.stores.write_places import check_apart
+from xloader.sources.stores.write_places import check_apart, check_stored_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +179,7 @@ class TrainingStore:
                 allowed="samples with a variable of the source",
                 remedy="forcings are computed again from the labels of any store",
             )
+        check_stored_names(names)
         check_sizes("chunks", options.chunks, self._recipe, names)
         if options.shards is not None:
             check_sizes("shards", options.shards, self._recipe, names)

@@ -15,7 +15,7 @@ from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole, is_whole
 from xloader.core.options import usable_cores
-from xloader.errors import OptionError, StatisticsWarning
+from xloader.errors import OptionError, PartsError, StatisticsWarning
 from xloader.jobs.cluster_tasks import ClusterTasks, find_cluster
 from xloader.jobs.progress_bar import is_shown
 from xloader.jobs.statistics.label_pairs import Lead
@@ -34,7 +34,7 @@ from xloader.jobs.statistics.stats_tasks import StatsWork
 from xloader.jobs.statistics.stats_template import StatsResult
 from xloader.jobs.statistics.stats_trees import StatsTrees
 from xloader.recipe.recipe import Recipe
-from xloader.sources.stores.write_places import check_apart, check_replaceable
+from xloader.sources.stores.write_places import check_apart, check_replaceable, check_stored_names
 
 
 def compute_stats(
@@ -71,7 +71,7 @@ def compute_stats(
     run = StatsRun(job, memory_nbytes, num_threads, tasks, progress)
     if target is None:
         return _in_memory(run, own_part)
-    _check_has_no_groups(job)
+    _check_names(job)
     return _in_files(run, own_part, target, overwrite=overwrite)
 
 
@@ -111,22 +111,30 @@ def _in_files(
     if finished is not None and part is None:
         return finished
     num_reads = 0
-    if finished is None:
-        parts = open_stats_parts(target, job.template, overwrite=overwrite)
-        wanted = _missing(job, parts)
+    try:
+        if finished is None:
+            parts = open_stats_parts(target, job.template, overwrite=overwrite)
+            wanted = _missing(job, parts)
+            if part is not None:
+                wanted = [_share(own, part) for own in wanted]
+            num_reads = run.compute_files(parts, wanted, is_written=part is None)
         if part is not None:
-            wanted = [_share(own, part) for own in wanted]
-        num_reads = run.compute_files(parts, wanted, is_written=part is None)
-    if part is not None:
-        return PartialStats(part, num_reads, job.template, {}, str(target))
-    return write_target(target, merge_stored(target), overwrite=overwrite)
+            return PartialStats(part, num_reads, job.template, {}, str(target))
+        return write_target(target, merge_stored(target), overwrite=overwrite)
+    except (PartsError, OSError):
+        if overwrite or not target.exists():
+            raise
+        # An equal job that was faster has removed the parts.
+        return _in_files(run, part, target, overwrite=False)
 
 
-def _check_has_no_groups(job: StatsJob) -> None:
-    if any("/" in own.name for own in job.template.variables):
+def _check_names(job: StatsJob) -> None:
+    names = [own.name for own in job.template.variables]
+    check_stored_names([*names, *map(str, job.template.labels.coords)])
+    if any("/" in name for name in names):
         raise OptionError(
             "statistics of joined data cannot be written to one group",
-            given=", ".join(own.name for own in job.template.variables if "/" in own.name),
+            given=", ".join(name for name in names if "/" in name),
             allowed="variables without a '/' in their names",
             remedy="leave path out, and write the variables of each group as you like",
         )

@@ -17,17 +17,16 @@ from xloader.core.merge_tree import MergeTree, Node
 from xloader.errors import OptionError, PartsError, SourceNotFoundError, TargetError
 from xloader.jobs.statistics.labelled_moments import LabelledMoments
 from xloader.jobs.statistics.partial_stats import PartialStats
-from xloader.jobs.statistics.stats_parts import (
-    FORM_FILE,
-    StatsParts,
-    StoredNode,
-    remove_folder,
-    stats_folder,
-    writing,
-)
+from xloader.jobs.statistics.stats_parts import FORM_FILE, StatsParts, StoredNode, stats_folder
 from xloader.jobs.statistics.stats_template import JOB, StatsResult, StatsTemplate
 from xloader.sources.ordinary_files import local_path
-from xloader.sources.stores.write_places import check_replaceable
+from xloader.sources.stores.write_places import (
+    check_replaceable,
+    remove_folder,
+    remove_partial,
+    replace_folder,
+    writing,
+)
 
 _LEAST_FREE: Final = 1 << 20
 """Bytes for what a file holds beside its values."""
@@ -73,7 +72,8 @@ def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
     if not target.exists():
         return None
     found = _stored_stats(target)
-    key_of_parts = StatsParts(stats_folder(target)).template.key if _has_parts(target) else None
+    folder = stats_folder(target)
+    key_of_parts = StatsParts(folder).template.key if _has_parts(target) else None
     if key is None:
         key = key_of_parts
     if found is None or key not in (None, found.attrs[JOB]):
@@ -85,9 +85,9 @@ def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
             allowed="a path where nothing lies, or the result of the same job",
             remedy="open it with xarray, choose another path, or pass overwrite=True",
         )
-    if key_of_parts is not None and key_of_parts == key:
+    if key_of_parts == key or not folder.exists():
         # The job was killed after its result was whole.
-        remove_folder(stats_folder(target))
+        remove_folder(folder)
     return found
 
 
@@ -141,7 +141,13 @@ def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> x
             allowed="the path that was passed to stats(path=..., part=...)",
             remedy="check the path",
         )
-    return write_target(path, merge_stored(path), overwrite=overwrite)
+    try:
+        return write_target(path, merge_stored(path), overwrite=overwrite)
+    except (PartsError, OSError):
+        if overwrite or not path.exists():
+            raise
+        # Another process was faster, and has removed the parts.
+        return merge_stats(path)
 
 
 def merge_stored(target: Path) -> xr.Dataset:
@@ -255,11 +261,13 @@ def write_target(target: Path, result: xr.Dataset, *, overwrite: bool) -> xr.Dat
                 _write_zarr(result, partial)
             if overwrite and target.is_dir():
                 check_replaceable(target)
-                remove_folder(target)
-            os.replace(partial, target)
+                # Another process may have removed it meanwhile, and zarr makes folders anew.
+                os.stat(stats_folder(target) / FORM_FILE)
+                replace_folder(partial, target)
+            else:
+                os.replace(partial, target)
         except (OSError, RuntimeError) as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.unlink(missing_ok=True)
+            remove_partial(partial)
             if isinstance(error, OSError):
                 raise
             # The netCDF library does not tell a full disk from other failures.

@@ -15,12 +15,8 @@ of a job on several machines do not meet.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import uuid
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,14 +24,15 @@ from typing import Final
 import xarray as xr
 
 from xloader.core.merge_tree import Node
-from xloader.errors import (
-    PartsError,
-    SourceAccessError,
-    StoreFullError,
-)
+from xloader.errors import PartsError
 from xloader.jobs.statistics.labelled_moments import LabelledMoments
 from xloader.jobs.statistics.stats_template import StatsTemplate
-from xloader.sources.stores.write_places import FULL_ERRNOS, whole_file
+from xloader.sources.stores.write_places import (
+    remove_folder,
+    whole_file,
+    whole_folder,
+    writing,
+)
 
 FORM_FILE: Final = Path("form", "stats.json")
 _LABELS: Final = Path("form", "labels.zarr")
@@ -70,7 +67,8 @@ class StoredNode:
 
     def load(self) -> LabelledMoments:
         """Read it."""
-        with open(self.path, "rb") as file:
+        # An equal job that was faster may have removed it.
+        with writing(self.path.parent), open(self.path, "rb") as file:
             file.seek(self.offset)
             return LabelledMoments.from_bytes(file.read(self.nbytes))
 
@@ -197,31 +195,6 @@ def _nodes_of(path: Path, key: str) -> list[StoredNode]:
         return []
 
 
-@contextmanager
-def writing(place: Path) -> Iterator[None]:
-    """Turn errors of the file system while something is written into errors of this library.
-
-    Parameters
-    ----------
-    place : pathlib.Path
-        Where it is written, for messages.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno in FULL_ERRNOS:
-            raise StoreFullError(
-                f"no room is left in {place}",
-                given=str(error),
-                remedy="make room, and run the same job again: it goes on from what is written",
-            ) from error
-        raise SourceAccessError(
-            f"{place} cannot be written to",
-            given=str(error),
-            remedy="check the path and its permissions, and run the same job again",
-        ) from error
-
-
 def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) -> StatsParts:
     """Open the partial statistics of a target, which are begun if there are none.
 
@@ -281,25 +254,7 @@ def _check_is_ours(folder: Path) -> None:
 
 
 def _make(folder: Path, template: StatsTemplate) -> None:
-    """Make a folder of parts. Several processes may do so at once: all write the same."""
-    partial = folder / f"{uuid.uuid4().hex[:8]}.partial"
-    with writing(folder):
-        partial.mkdir(parents=True)
-        (partial / FORM_FILE.name).write_text(template.to_json(), "utf-8")
-        template.labels.to_zarr(partial / _LABELS.name, zarr_format=3, consolidated=False)
-        try:
-            # Both appear at one stroke.
-            os.rename(partial, folder / FORM_FILE.parent)
-        except OSError:
-            shutil.rmtree(partial, ignore_errors=True)
-            if not (folder / FORM_FILE).exists():
-                raise
-            # Another process was faster.
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder, under another name first, so that nobody sees a half of it."""
-    removed = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}.removed")
-    with suppress(FileNotFoundError):
-        os.rename(folder, removed)
-    shutil.rmtree(removed, ignore_errors=True)
+    """Make a folder of parts."""
+    with whole_folder(folder / FORM_FILE.parent, FORM_FILE.name) as form:
+        (form / FORM_FILE.name).write_text(template.to_json(), "utf-8")
+        template.labels.to_zarr(form / _LABELS.name, zarr_format=3, consolidated=False)

@@ -348,8 +348,8 @@ class JobFactory:
         sizes = (
             _MOST_IN_TRAY,
             num_batches // (num_planned + 1),
-            _MOST_TRAY_NBYTES // self._rank_plan.plan.budget.batch_nbytes,
-            LOOK_SIZE // self._share.num_rows,
+            _MOST_TRAY_NBYTES // max(self._rank_plan.plan.budget.batch_nbytes, 1),
+            LOOK_SIZE // max(self._share.num_rows, 1),
         )
         size = min(sizes)
         if size < 2 or not self._num_ready:

@@ -349,7 +349,7 @@ class RankPlan:
 
     @property
     def _empty_note(self) -> str:
-        if self.num_steps:
+        if self.num_steps or not self.num_samples:
             return ""
         num_samples, options = self.num_samples, self.options
         are = "sample is" if num_samples == 1 else "samples are"
@@ -449,7 +449,7 @@ class RankPlan:
 
     def _check_samples(self) -> None:
         num_samples, options = self.num_samples, self.options
-        if num_samples < options.world.world_size:
+        if 0 < num_samples < options.world.world_size:
             raise EmptySamplesError(
                 "there are fewer samples than ranks",
                 given=f"{num_samples} samples, world_size={options.world.world_size}",

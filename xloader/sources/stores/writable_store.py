@@ -17,7 +17,7 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
 from xloader.core.retry_policy import RetryPolicy
-from xloader.errors import OptionError, StoreFullError, UnsupportedDataError, XloaderError
+from xloader.errors import OptionError, UnsupportedDataError, XloaderError
 from xloader.sources import zarr_adapter
 from xloader.sources.ordinary_files import local_path
 from xloader.sources.stores.access_errors import access_error, cause_of
@@ -25,7 +25,7 @@ from xloader.sources.stores.locations import GivenPlace, UrlPlace, lies_in_memor
 from xloader.sources.stores.recognise import is_obstore
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.stores.retrying_store import RetryingStore
-from xloader.sources.stores.write_places import FULL_ERRNOS
+from xloader.sources.stores.write_places import FULL_ERRNOS, full_error
 
 _FULL_TEXT: Final = re.compile(r"no space left on device|os error 28|quota exceeded", re.IGNORECASE)
 
@@ -80,7 +80,15 @@ class WritableStore:
             If the store does not answer, or refuses access.
         """
         buffer = zarr_adapter.default_buffer_prototype().buffer.from_bytes(data)
-        self._ask(self.store.set(key, buffer), f"while writing {key}")
+
+        async def write() -> None:
+            try:
+                await self.store.set(key, buffer)
+            except FileNotFoundError:
+                # An equal job has just ended. It removes what killed ones have begun to write.
+                await self.store.set(key, buffer)
+
+        self._ask(write(), f"while writing {key}")
 
     def get(self, key: str) -> bytes | None:
         """Read an object; None if there is none."""
@@ -112,14 +120,15 @@ class WritableStore:
 
         return sorted(self._ask(listed(), "while listing it"))
 
-    def is_empty(self) -> bool:
-        """Whether no object lies in the store."""
+    def is_empty(self, besides: str) -> bool:
+        """Whether no object lies in the store, unless in one folder."""
         if self._is_absent:
             return True
 
         async def first() -> bool:
-            async for _ in self.store.list_dir(""):
-                return False
+            async for name in self.store.list_dir(""):
+                if name.strip("/") != besides:
+                    return False
             return True
 
         return bool(self._ask(first(), "while listing it"))
@@ -150,12 +159,7 @@ class WritableStore:
             raise
         except Exception as error:
             if _is_full(error):
-                raise StoreFullError(
-                    f"no room is left in {self.name}",
-                    given=tried,
-                    remedy="make room, and call the same again: what is written stays, and the "
-                    "rest is written then",
-                ) from cause_of(error, self._secrets)
+                raise full_error(self.name, tried) from cause_of(error, self._secrets)
             told = access_error(error, self.name, self._secrets, tried)
             raise told from cause_of(error, self._secrets)
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import re
-from collections.abc import Iterator
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from xloader.errors import TargetError
+from xloader.errors import (
+    SourceAccessError,
+    StoreFullError,
+    TargetError,
+    UnsupportedDataError,
+    XloaderError,
+)
 from xloader.sources.base import Source
 from xloader.sources.ordinary_files import local_path
 
@@ -21,6 +30,45 @@ FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of the errors of a disk or a quota without room."""
 
 
+def full_error(place: object, given: object) -> StoreFullError:
+    """The error for a place without room."""
+    return StoreFullError(
+        f"no room is left in {place}",
+        given=str(given),
+        remedy="make room, and run the same job again: it goes on from what is written",
+    )
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Turn errors of the file system while something is written into errors of this library.
+
+    Parameters
+    ----------
+    place : pathlib.Path
+        Where it is written, for messages.
+
+    Raises
+    ------
+    StoreFullError
+        If there is no room left.
+    SourceAccessError
+        If it cannot be written for another reason.
+    """
+    try:
+        yield
+    except XloaderError:
+        raise
+    except OSError as error:
+        if error.errno in FULL_ERRNOS:
+            raise full_error(place, error) from error
+        raise SourceAccessError(
+            f"{place} cannot be written to",
+            given=str(error),
+            remedy="check that its folder is there and may be written to, and run the same again",
+        ) from error
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file to write it. It appears at one stroke, when all of it is on the disk.
@@ -29,18 +77,122 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     ----------
     path : pathlib.Path
         The file. Its folder must exist.
+
+    Raises
+    ------
+    StoreFullError, SourceAccessError
+        If it cannot be written.
     """
     partial = path.with_suffix(".partial")
+    with writing(path.parent):
+        try:
+            with open(partial, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def whole_folder(path: Path, first: str) -> Iterator[Path]:
+    """Fill a folder that appears at one stroke. Several processes may do so: all fill in the same.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The folder. It must not be there.
+    first : str
+        The file that is written first. If it is gone in the end, others may be, too.
+
+    Yields
+    ------
+    pathlib.Path
+        The folder to fill, beside it.
+
+    Raises
+    ------
+    StoreFullError, SourceAccessError
+        If it cannot be written.
+    """
+    partial = path.with_name(f"{uuid.uuid4().hex[:8]}.partial")
+    with writing(path.parent):
+        try:
+            partial.mkdir(parents=True)
+            yield partial
+            os.stat(partial / first)
+            os.rename(partial, path)
+        except OSError:
+            # Another process may have been faster.
+            if not path.exists():
+                raise
+        finally:
+            remove_partial(partial)
+
+
+def replace_folder(made: Path, target: Path) -> None:
+    """Move a file or folder to a target, in place of what is there.
+
+    If another process is faster in one of the steps, its own stays.
+    """
+    old = target.with_name(f"{target.name}.{uuid.uuid4().hex[:8]}.replaced")
+    with suppress(FileNotFoundError):
+        os.rename(target, old)
     try:
-        with open(partial, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
+        os.rename(made, target)
+    except OSError:
         with suppress(OSError):
-            partial.unlink(missing_ok=True)
+            os.rename(old, target)
         raise
+    finally:
+        if target.exists():
+            remove_partial(old)
+
+
+def remove_partial(path: Path) -> None:
+    """Remove a folder or file, if there is one, and the folder that it lies in, if it is empty."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, under another name first, so that nobody sees a half of it.
+
+    What killed processes had begun to remove goes as well.
+    """
+    if folder.exists():
+        with writing(folder.parent), suppress(FileNotFoundError):
+            os.rename(folder, folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}.removed"))
+    for removed in folder.parent.glob(f"{glob.escape(folder.name)}.*.removed"):
+        shutil.rmtree(removed, ignore_errors=True)
+
+
+def check_stored_names(names: Iterable[str]) -> None:
+    """Check that variables and dimensions can be stored under their names, as parts of paths.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If a part of a name is empty, or has a meaning of its own in a path or a Zarr store.
+
+    Examples
+    --------
+    >>> check_stored_names(["t2m", "radar/rain"])
+    """
+    for name in names:
+        parts = name.split("/")
+        if "\\" in name or any(own in ("", ".", "..", *ZARR_MARKS) for own in parts):
+            raise UnsupportedDataError(
+                "a variable or dimension cannot be stored under its name",
+                given=repr(name),
+                allowed="names that can be parts of a path, without empty parts, '.' and '..'",
+                remedy=f"rename it in xarray before: ds.rename({{{name!r}: 'another_name'}})",
+            )
 
 
 def check_apart(target: str | os.PathLike[str], source: Source) -> None:
