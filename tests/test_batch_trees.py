@@ -68,7 +68,7 @@ def test_rebuilt_by_its_type(samples: Samples) -> None:
         assert "without ids" in repr(again)
         assert "without ids" in again._repr_html_()
     for ask in (lambda: rebuilt.coords, rebuilt.to_xarray, rebuilt.plot, rebuilt.require_ids):
-        with pytest.raises(OptionError, match=r"another library has rebuilt.*before it is handed"):
+        with pytest.raises(OptionError, match=r"another library has rebuilt.*ask it before it is"):
             ask()
     assert type(pickle.loads(pickle.dumps(batch))) is type(batch)
     with pytest.raises(OptionError, match=r"do not match. Given: 1 arrays, 2 names"):
@@ -107,6 +107,8 @@ def test_jax_compiles_once_in_an_epoch(samples: Samples) -> None:
         assert_rebuilt(doubled, batch)
     assert_rebuilt(jax.tree.map(lambda array: 2 * array, batch), batch)
     assert jax.device_put(batch).inputs.devices() == {jax.devices()[0]}
+    (path, _), _ = jax.tree_util.tree_flatten_with_path(batch)[0]
+    assert jax.tree_util.keystr(path) == ".inputs"
 
 
 @pytest.mark.skipif("torch" not in LIBRARIES, reason="PyTorch is not installed")
@@ -115,7 +117,7 @@ def test_torch_maps_and_compiles(samples: Samples) -> None:
     from torch.utils import _pytree
 
     def step(batch: Batch) -> Any:
-        return (batch.inputs - batch["targets"]).square().sum() + batch[0].mean()
+        return (batch.inputs - batch["targets"]).square().sum() + batch.to("cpu")[0].mean()
 
     counts = torch._dynamo.utils.counters
     counts.clear()
@@ -128,3 +130,7 @@ def test_torch_maps_and_compiles(samples: Samples) -> None:
     mapped = _pytree.tree_map(lambda array: 2 * array, batch)
     assert_rebuilt(mapped, batch)
     assert _pytree.tree_structure(batches[0]) == _pytree.tree_structure(mapped)
+    assert [_pytree.keystr(path) for path, _ in _pytree.tree_flatten_with_path(batch)[0]] == [
+        ".inputs",
+        ".targets",
+    ]

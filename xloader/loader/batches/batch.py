@@ -85,7 +85,8 @@ class Batch(tuple[Any, ...]):
         origin: BatchOrigin | None = None,
         source: NDArray[np.str_] | None = None,
     ) -> Batch:
-        kind = cls if names is None else _kind_of(tuple(names))
+        names = cls._names if names is None else tuple(names)
+        kind = cls if names == cls._names else _kind_of(names)
         batch = super().__new__(kind, arrays)
         num_ids = 0 if ids is None else len(ids)
         batch._ids = None if ids is None else np.asarray(ids, np.int64)
@@ -102,8 +103,8 @@ class Batch(tuple[Any, ...]):
                 f"{num_ids} ids, {num_flags} flags",
                 allowed="a name for each array, a flag for each id",
             )
-        if ids is not None:  # PyTorch compiles the making of those that have none.
-            batch_trees.register(kind, Batch)
+        if cls is Batch:  # A batch that is made of another one may be compiled, and this may not.
+            batch_trees.register(kind)
         return batch
 
     @property
@@ -259,7 +260,8 @@ class Batch(tuple[Any, ...]):
                 given="a batch that another library has rebuilt from its arrays alone, to cast, "
                 "move or cut them",
                 allowed="the batch as the loader gave it",
-                remedy="ask it for ids, flags and labels before it is handed on",
+                remedy="ask it before it is handed on, or make ids a field: collate_fn="
+                "lambda rows: {**collate(rows).as_dict(), 'ids': rows.ids}",
             )
         return self._ids
 
@@ -352,7 +354,7 @@ class Batch(tuple[Any, ...]):
             If the numbers of arrays and names differ.
         """
         parts = (self._names, self._ids, self._is_padding, self._origin, self._source)
-        return Batch(arrays, *parts)
+        return type(self)(arrays, *parts)
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
         """Copy the tensors to a device. Ids and flags stay where they are.

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 
-def _in_torch(pytree: Any, kind: type, flatten: Flatten, build: Build) -> None:
-    pytree.register_pytree_node(kind, flatten, build)
+def _in_torch(pytree: Any, kind: type[Any]) -> None:
+    def with_keys(batch: Any) -> Any:
+        return _keyed(batch, pytree.GetAttrKey), batch.names
 
-
-def _in_jax(tree_util: Any, kind: type, flatten: Flatten, build: Build) -> None:
-    tree_util.register_pytree_node(kind, flatten, lambda names, arrays: build(arrays, names))
-
-
-def _in_optree(optree: Any, kind: type, flatten: Flatten, build: Build) -> None:
-    # Keras and PyTorch look up types in namespaces of their own, and then in the global one.
-    everywhere = optree.registry.__dict__["__GLOBAL_NAMESPACE"]
-    optree.register_pytree_node(
-        kind, flatten, lambda names, arrays: build(arrays, names), namespace=everywhere
+    pytree.register_pytree_node(
+        kind, _parts, lambda arrays, _: kind(arrays), flatten_with_keys_fn=with_keys
     )
 
 
-Flatten = Callable[[Any], tuple[tuple[Any, ...], tuple[str, ...]]]
-Build = Callable[[Iterable[Any], Iterable[str]], Any]
+def _in_jax(tree_util: Any, kind: type[Any]) -> None:
+    def with_keys(batch: Any) -> Any:
+        return _keyed(batch, tree_util.GetAttrKey), batch.names
+
+    tree_util.register_pytree_with_keys(kind, with_keys, lambda _, arrays: kind(arrays), _parts)
+
+
+def _in_optree(optree: Any, kind: type[Any]) -> None:
+    # Keras and PyTorch look up types in namespaces of their own, and then in the global one.
+    everywhere = optree.registry.__dict__["__GLOBAL_NAMESPACE"]
+    optree.register_pytree_node(kind, _parts, lambda _, arrays: kind(arrays), namespace=everywhere)
+
+
+def _parts(batch: Any) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    return tuple(batch), batch.names
+
+
+def _keyed(batch: Any, key: Callable[[str], Any]) -> list[tuple[Any, Any]]:
+    """The arrays, each with a key of its name, by which errors of a library call it."""
+    return [(key(name), array) for name, array in zip(batch.names, batch, strict=True)]
+
 
 _LIBRARIES = {
     "torch.utils._pytree": _in_torch,
@@ -33,24 +45,22 @@ _LIBRARIES = {
     "optree": _in_optree,
 }
 _known: set[tuple[type, str]] = set()
-_lock = threading.Lock()
 
 
-def register(kind: type, build: Build) -> None:
+def register(kind: type[Any]) -> None:
     """Let the libraries that are loaded by now walk through batches of a kind.
 
     Parameters
     ----------
     kind : type
-        A class of batches.
-    build : callable
-        Makes a batch of arrays, or of whatever stands for them, and names.
+        The class of batches with certain fields.
     """
     for library, enter in _LIBRARIES.items():
+        # A library that another thread is importing takes the next batch.
         if library in sys.modules and (kind, library) not in _known:
-            with _lock:
-                # A library that another thread is importing takes the next batch.
-                module = sys.modules[library]
-                if (kind, library) not in _known and hasattr(module, "register_pytree_node"):
-                    enter(module, kind, lambda batch: (tuple(batch), batch.names), build)
-                    _known.add((kind, library))
+            module = sys.modules[library]
+            if hasattr(module, "register_pytree_node"):
+                # Another thread may have been faster.
+                with suppress(ValueError):
+                    enter(module, kind)
+                _known.add((kind, library))

@@ -118,8 +118,9 @@ def merge_sources(sources: Sequence[Source], variables: Iterable[str] = ()) -> S
                     f"two sources have a variable of the name {name!r}",
                     given=f"{label_of(sources, owners[name])}, {label_of(sources, number)}",
                     allowed="each name once, to open different variables of one grid together",
-                    remedy=f"join parts of one series with xloader.concat({_pasted(sources)}), and "
-                    "sources whose names mean different things with xloader.join({...})",
+                    remedy=f"join parts of one series with xloader.concat({_pasted(sources)}), "
+                    "parts along another dimension with its dim=, and sources whose names mean "
+                    "different things with xloader.join({...})",
                 )
             owners[name] = number
     names = SharedNames(frozenset(owners), is_strict=True)
