@@ -75,6 +75,23 @@ def test_rebuilt_by_its_type(samples: Samples) -> None:
         type(batch)([np.zeros(1)])
 
 
+@pytest.mark.parametrize("fields", [["t"], ["inputs", "targets"]])
+def test_rebuilt_as_a_named_tuple(fields: list[str]) -> None:
+    batch = Batch([np.full((3, 2), at) for at in range(len(fields))], fields, np.arange(3))
+    kind, doubled = type(batch), [2 * array for array in batch]
+    for again in (kind(*doubled), kind(doubled), kind(iter(doubled)), kind(tuple(doubled))):
+        assert_rebuilt(again, batch)
+    if "torch" in LIBRARIES:
+        import torch
+        from torch.utils.data import default_convert
+
+        tensors = batch.with_arrays(map(torch.from_numpy, batch))
+        assert_rebuilt(default_convert(kind(doubled)), tensors)
+        # As DistributedDataParallel does for a GPU.
+        moved = torch.distributed.utils._to_kwargs((tensors,), {}, torch.device("cpu"), False)
+        assert moved[0][0][0].names == batch.names
+
+
 def test_what_needs_ids_says_why_it_has_none(samples: Samples, tmp_path: Any) -> None:
     batch = next(iter(samples.loader(batch_size=4, output="numpy")))
     rebuilt = type(batch)(batch)

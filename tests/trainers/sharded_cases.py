@@ -27,9 +27,8 @@ class Net(torch.nn.Module):
         self.seen: list[Any] = []
 
     def forward(self, batch: Any) -> torch.Tensor:
-        inputs, targets = batch
-        self.seen.append([str(inputs.dtype), inputs[:, 0, 0].tolist()])
-        return (self.linear(inputs) - targets).square().mean()
+        self.seen.append([str(batch.inputs.dtype), batch.inputs[:, 0, 0].tolist()])
+        return (self.linear(batch.inputs) - batch.targets).square().mean()
 
 
 def main(store: str, folder: Path) -> None:

@@ -70,7 +70,7 @@ class Batch(tuple[Any, ...]):
     Batch(inputs=float32 (2, 3), targets=float32 (2,), rebuilt without ids)
     """
 
-    _names: tuple[str, ...] = ()
+    _fields: tuple[str, ...] = ()
     _ids: Ints | None
     _is_padding: NDArray[np.bool_] | None
     _origin: BatchOrigin | None
@@ -85,8 +85,8 @@ class Batch(tuple[Any, ...]):
         origin: BatchOrigin | None = None,
         source: NDArray[np.str_] | None = None,
     ) -> Batch:
-        names = cls._names if names is None else tuple(names)
-        kind = cls if names == cls._names else _kind_of(names)
+        names = cls._fields if names is None else tuple(names)
+        kind = cls if names == cls._fields else _kind_of(names)
         batch = super().__new__(kind, arrays)
         num_ids = 0 if ids is None else len(ids)
         batch._ids = None if ids is None else np.asarray(ids, np.int64)
@@ -96,10 +96,10 @@ class Batch(tuple[Any, ...]):
         batch._origin = origin
         batch._source = source
         num_flags = 0 if is_padding is None else len(is_padding)
-        if len(kind._names) != len(batch) or num_flags != num_ids:
+        if len(kind._fields) != len(batch) or num_flags != num_ids:
             raise OptionError(
                 "the parts of a batch do not match",
-                given=f"{len(batch)} arrays, {len(kind._names)} names, "
+                given=f"{len(batch)} arrays, {len(kind._fields)} names, "
                 f"{num_ids} ids, {num_flags} flags",
                 allowed="a name for each array, a flag for each id",
             )
@@ -110,7 +110,7 @@ class Batch(tuple[Any, ...]):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the fields."""
-        return self._names
+        return self._fields
 
     @property
     def ids(self) -> Ints | Any:
@@ -171,23 +171,23 @@ class Batch(tuple[Any, ...]):
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
-            if key not in self._names:
-                raise unknown(key, self._names, "field")
-            return super().__getitem__(self._names.index(key))
+            if key not in self._fields:
+                raise unknown(key, self._fields, "field")
+            return super().__getitem__(self._fields.index(key))
         return super().__getitem__(key)
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._names:
+        if name in self._fields:
             return self[name]
         raise AttributeError(
-            f"a batch has no attribute or field {name!r}; its fields are {self._names}"
+            f"a batch has no attribute or field {name!r}; its fields are {self._fields}"
         )
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._names})
+        return sorted({*super().__dir__(), *self._fields})
 
     def __reduce__(self) -> tuple[object, ...]:
-        parts = (tuple(self), self._names, self._ids, self._is_padding, self._origin, self._source)
+        parts = (tuple(self), self._fields, self._ids, self._is_padding, self._origin, self._source)
         return Batch, parts
 
     def __repr__(self) -> str:
@@ -202,7 +202,7 @@ class Batch(tuple[Any, ...]):
 
     def as_dict(self) -> dict[str, Any]:
         """Dict of the fields by name."""
-        return dict(zip(self._names, self, strict=True))
+        return dict(zip(self._fields, self, strict=True))
 
     _asdict = as_dict
 
@@ -353,8 +353,8 @@ class Batch(tuple[Any, ...]):
         OptionError
             If the numbers of arrays and names differ.
         """
-        parts = (self._names, self._ids, self._is_padding, self._origin, self._source)
-        return type(self)(arrays, *parts)
+        parts = (self._fields, self._ids, self._is_padding, self._origin, self._source)
+        return Batch.__new__(type(self), arrays, *parts)
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
         """Copy the tensors to a device. Ids and flags stay where they are.
@@ -376,7 +376,7 @@ class Batch(tuple[Any, ...]):
         UnsupportedDataError
             If a field is not a tensor.
         """
-        for name, array in zip(self._names, self, strict=True):
+        for name, array in zip(self._fields, self, strict=True):
             if not hasattr(array, "to"):
                 raise UnsupportedDataError(
                     f"the field {name!r} cannot be moved to a device",
@@ -409,7 +409,15 @@ class Batch(tuple[Any, ...]):
 @functools.cache
 def _kind_of(names: tuple[str, ...]) -> type[Batch]:
     """The class of batches of these fields, by which ``type(batch)(arrays)`` knows their names."""
-    return cast(type[Batch], type("Batch", (Batch,), {"_names": names, "__module__": __name__}))
+    own = {"_fields": names, "__new__": _rebuilt, "__module__": __name__}
+    return cast(type[Batch], type("Batch", (Batch,), own))
+
+
+def _rebuilt(kind: type[Batch], *given: Any) -> Batch:
+    """A batch of arrays alone, given together or, as a named tuple takes them, one by one."""
+    are_together = len(given) == 1 and isinstance(given[0], Iterable)
+    is_field = are_together and hasattr(given[0], "shape")
+    return Batch.__new__(kind, given[0] if are_together and not is_field else given)
 
 
 def _look(array: Any) -> str:
