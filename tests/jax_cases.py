@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader import Samples
+from xloader import Batch, Samples
 from xloader.engine.buffers import ArrayKind, BatchPool
 from xloader.errors import OptionError, UnsupportedDataError
 from xloader.tensors.other_arrays import jax_maker
@@ -131,7 +131,7 @@ def wide_numbers() -> None:
 
 def other_options() -> None:
     samples = make_samples().window(time=2, stride=1)
-    with pytest.raises(OptionError, match=r"jax.device_put\(batch, device\)"):
+    with pytest.raises(OptionError, match=r"jax.device_put\(batch.as_dict\(\), device\)"):
         samples.loader(output="jax", device="cpu")
     with samples.loader(output="jax", batch_size=3, on_nan="raise") as loader:
         (batch, *_) = loader
@@ -189,3 +189,27 @@ def mosaics_take_predictions() -> None:
     assert out.dataset.t.dtype == np.float32
     read = plain.to_xarray(slice(None)).t.to_numpy().reshape(60, 37)
     np.testing.assert_allclose(out.dataset.t, read, rtol=2**-8)
+
+
+def functions_are_compiled_once_for_all_batches() -> None:
+    traced = []
+
+    @jax.jit
+    def double(batch: Batch) -> tuple[Batch, jax.Array]:
+        traced.append(batch.ids)
+        return type(batch)(2 * array for array in batch), batch.inputs.mean()
+
+    samples = make_samples().window(time=2, stride=1).inputs("t", time=0).targets("t", time=1)
+    with samples.loader(batch_size=5, drop_last=True, output="jax", memory="64KiB") as loader:
+        batches = list(loader)
+    doubled = [double(batch)[0] for batch in batches]
+    assert len(batches) == 11
+    assert traced == [None]
+    assert len({jax.tree.structure(batch) for batch in batches}) == 1
+    for batch, again in zip(batches, doubled, strict=True):
+        mapped = jax.tree.map(lambda array: 2 * array, batch)
+        for found in (again, mapped):
+            assert (found.names, found.ids, found.num_samples) == (batch.names, None, 5)
+            assert all(map(np.array_equal, found, [2 * np.asarray(array) for array in batch]))
+    (path, _), _ = jax.tree_util.tree_flatten_with_path(batch)[0]
+    assert jax.tree_util.keystr(path) == ".inputs"

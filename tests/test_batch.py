@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -83,3 +86,18 @@ def test_errors() -> None:
         _ = _batch().input
     with pytest.raises(OptionError, match=r"do not match. Given: 1 arrays, 2 names, 1 ids"):
         Batch([np.zeros(1)], ["a", "b"], np.array([1]))
+
+
+def test_threads_that_make_the_first_batches_make_one_class() -> None:
+    def make(name: str) -> type[Batch]:
+        barrier.wait()
+        return type(Batch([np.zeros(1)], [name], np.array([1])))
+
+    barrier, interval = threading.Barrier(4), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for number in range(100):
+                assert len(set(pool.map(make, 4 * [f"one of threads {number}"]))) == 1
+    finally:
+        sys.setswitchinterval(interval)

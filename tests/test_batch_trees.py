@@ -104,30 +104,6 @@ def test_what_needs_ids_says_why_it_has_none(samples: Samples, tmp_path: Any) ->
         xloader.torch.Rows(rebuilt)
 
 
-@pytest.mark.skipif("jax" not in LIBRARIES, reason="JAX is not installed")
-def test_jax_compiles_once_in_an_epoch(samples: Samples) -> None:
-    import jax
-
-    traced = []
-
-    @jax.jit
-    def double(batch: Batch) -> Any:
-        traced.append(batch.ids)
-        return type(batch)(2 * array for array in batch), batch.inputs.mean()
-
-    loader = samples.loader(batch_size=7, drop_last=True, output="numpy", memory="8KiB")
-    batches = [(batch, double(batch)[0]) for batch in loader]
-    assert len(batches) == 11
-    assert traced == [None]
-    assert len({jax.tree.structure(batch) for batch, _ in batches}) == 1
-    for batch, doubled in batches:
-        assert_rebuilt(doubled, batch)
-    assert_rebuilt(jax.tree.map(lambda array: 2 * array, batch), batch)
-    assert jax.device_put(batch).inputs.devices() == {jax.devices()[0]}
-    (path, _), _ = jax.tree_util.tree_flatten_with_path(batch)[0]
-    assert jax.tree_util.keystr(path) == ".inputs"
-
-
 @pytest.mark.skipif("torch" not in LIBRARIES, reason="PyTorch is not installed")
 def test_torch_maps_and_compiles(samples: Samples) -> None:
     import torch

@@ -23,8 +23,9 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
+import xloader
 from tests.sources import kinds
-from xloader.errors import ChunkError, CorruptChunkError
+from xloader.errors import ChunkError, CorruptChunkError, UnsupportedDataError
 from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import compiled_files, compressors
 from xloader.sources.zarr.compressors import zstd_content_size
@@ -443,3 +444,14 @@ def test_a_damaged_file_is_one_error(tmp_path: Path):
         kinds.read(source, "a", (5, 0))
     assert caught.value.chunk == (5, 0)
     np.testing.assert_array_equal(kinds.read(source, "a", (0, 0)), dataset["a"].values[:8])
+
+
+def test_damaged_labels_are_no_fault_of_the_address(tmp_path: Path) -> None:
+    labels = np.arange(40.0)
+    xr.Dataset({"t": ("x", labels)}, {"x": labels}).to_zarr(
+        tmp_path / "a.zarr", zarr_format=3, consolidated=False
+    )
+    (chunk,) = (tmp_path / "a.zarr" / "x" / "c").iterdir()
+    chunk.write_bytes(b"no labels")
+    with pytest.raises(UnsupportedDataError, match=r"labels of .*a.zarr cannot be decoded"):
+        xloader.open(tmp_path / "a.zarr").sel(x=slice(3, 9))

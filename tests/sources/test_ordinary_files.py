@@ -11,13 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from zarr.codecs import ZstdCodec
 from zarr.storage import LocalStore
 
 import xloader
 from tests.sources import kinds
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
+from xloader.sources.bounded_reads import DamagedObjectError
 from xloader.sources.open.open_source import open_source
+from xloader.sources.ordinary_files import with_ordinary_files
 from xloader.sources.zarr import compiled_files
 from xloader.sources.zarr import file_objects as objects
 from xloader.testing import write_store
@@ -144,3 +147,24 @@ def test_a_file_on_which_another_process_has_a_lease_is_waited_for(
     assert data is not None
     assert data.tobytes() == b"stored"
     assert refused
+
+
+def test_many_large_chunks_are_checked_at_once(tmp_path):
+    """The look at their array must not wait for threads that wait for it."""
+    size, folder = (1 << 19) + 1, tmp_path / "a.zarr"
+    zarr.create_array(folder, shape=(40 * size,), chunks=(size,), dtype="f8", compressors=None)
+    (folder / "c").mkdir()
+    for number in range(40):
+        with open(folder / "c" / str(number), "wb") as file:
+            file.truncate(8 * size)
+    files = with_ordinary_files(LocalStore(folder, read_only=True))
+    assert not zarr.open_array(files, mode="r")[:].any()
+
+
+def test_a_file_of_more_than_its_chunk_is_not_read(tmp_path):
+    array = zarr.create_array(tmp_path / "a.zarr", shape=(8,), chunks=(8,), dtype="f8")
+    array[:] = 1
+    os.truncate(tmp_path / "a.zarr" / "c" / "0", 1 << 40)
+    files = with_ordinary_files(LocalStore(tmp_path / "a.zarr", read_only=True))
+    with pytest.raises(DamagedObjectError, match=r"1099511627776 bytes at 'c/0', where at most"):
+        zarr.open_array(files, mode="r")[:]

@@ -249,7 +249,7 @@ class LoaderOptions:
 
 
 _WITHOUT_DEVICE = {
-    "jax": "move batches with jax.device_put(batch, device)",
+    "jax": "move batches with jax.device_put(batch.as_dict(), device)",
     "cupy": "choose the GPU with cupy.cuda.Device(0).use() before the loop",
 }
 """By output that takes no ``device``, how arrays come to one."""

@@ -62,7 +62,7 @@ def check_size(key: str, nbytes: int, most_nbytes: int) -> None:
         raise DamagedObjectError(f"{nbytes} bytes at {key!r}, where at most {most_nbytes} can be")
 
 
-def most_stored_nbytes(array: zarr.Array[Any]) -> int:
+def most_stored_nbytes(array: zarr.Array[Any] | zarr.AsyncArray[Any]) -> int:
     """The most bytes of a stored object of an array that xloader does not decode itself.
 
     Numbers that are written as text take up to 8 times as many bytes as decoded: 16 times as many

@@ -10,16 +10,17 @@ import asyncio
 import os
 import re
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-import zarr
 from zarr.abc.store import Store
+from zarr.api.asynchronous import open_array
 from zarr.storage import LocalStore
 
 from xloader.errors import SourceAccessError
-from xloader.sources.bounded_reads import check_size, most_stored_nbytes
+from xloader.sources.bounded_reads import MOST_OBJECT_NBYTES, check_size, most_stored_nbytes
 from xloader.sources.stored_objects import CHUNK_KEY
 
 if TYPE_CHECKING:
@@ -126,6 +127,10 @@ class OrdinaryFiles(LocalStore):
     it.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._most_nbytes: dict[str, int] = {}
+
     async def get(self, key: str, *args: Any, **kwargs: Any) -> Buffer | None:
         """Read an object as `LocalStore` does, after a check that it is an ordinary file."""
         byte_range = args[1] if args[1:] else kwargs.get("byte_range")
@@ -146,15 +151,23 @@ class OrdinaryFiles(LocalStore):
         """Refuse what is no ordinary file, and more bytes than a chunk of this array can have."""
         nbytes = check_path(self.root / key)
         # Indexes of shards may claim ranges of any size, for which memory is taken at once.
-        begin, end = getattr(byte_range, "start", 0), getattr(byte_range, "end", nbytes)
-        if (most := end - begin) <= _SMALL_NBYTES:
+        nbytes = getattr(byte_range, "end", nbytes) - getattr(byte_range, "start", 0)
+        if nbytes <= _SMALL_NBYTES:
             return
         path = _CHUNK_KEY.sub("", key)
+        if path not in self._most_nbytes:
+            # In a loop of its own: zarr's may be waiting for this very thread.
+            with ThreadPoolExecutor(1) as pool:
+                self._most_nbytes[path] = pool.submit(asyncio.run, self._find_most(path)).result()
+        check_size(key, nbytes, self._most_nbytes[path])
+
+    async def _find_most(self, path: str) -> int:
+        """The most bytes of an object of an array; no limit where its metadata cannot be read."""
         # zarr itself tells what is wrong with the metadata.
         with suppress(Exception):
-            own = zarr.open_array(LocalStore(self.root, read_only=True), path=path, mode="r")
-            most = most_stored_nbytes(own)
-        check_size(key, end - begin, most)
+            files = LocalStore(self.root, read_only=True)
+            return most_stored_nbytes(await open_array(store=files, path=path, mode="r"))
+        return MOST_OBJECT_NBYTES
 
 
 def with_ordinary_files(store: Store) -> Store:

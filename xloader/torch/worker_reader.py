@@ -140,12 +140,9 @@ class WorkerReader:
         elif way.next_step != step_tag.step:
             self._leave_plan(f"step {step_tag.step} is out of order, as with in_order=False")
             return None
-        # A part that raises is not continued: its next step begins anew. After an error, no
-        # warning is given.
+        # A part that raises is not continued: its next step begins anew.
         del self._ways[number]
-        has_warned, self._has_warned = self._has_warned, True
         delivery = next(way.steps)
-        self._has_warned = has_warned
         own = ~delivery.is_padding
         assert (delivery.ids == ids)[own].all(), "samplers and workers have one order"
         way.next_step += step_tag.plan_tag.plan.workers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -327,13 +326,14 @@ class Batch(tuple[Any, ...]):
         >>> len(batch.plot(rows=[0, 2]).axes)
         2
         """
+        recipe = self._require_origin().recipe
         chosen = plotted_rows(self.num_samples, row, rows)
         frame = self.to_xarray()
         frames = {
             f"sample {self.ids[one]} (row {one})": show_labels(frame.isel({SAMPLE: one}))
             for one in chosen
         }
-        return draw_samples(frames, self._require_origin().recipe, channel)
+        return draw_samples(frames, recipe, channel)
 
     def with_arrays(self, arrays: Iterable[Any]) -> Batch:
         """Replace the arrays of the fields. Names, ids, flags and labels stay the same.
@@ -383,7 +383,7 @@ class Batch(tuple[Any, ...]):
                     given=type(array).__name__,
                     allowed="tensors",
                     remedy='make the loader with output="torch"; with JAX, call '
-                    "jax.device_put(batch, device)",
+                    "jax.device_put(batch.as_dict(), device)",
                 )
         return self.with_arrays([array.to(device, non_blocking=non_blocking) for array in self])
 
@@ -406,11 +406,16 @@ class Batch(tuple[Any, ...]):
         return self.with_arrays(a.pin_memory() if hasattr(a, "pin_memory") else a for a in self)
 
 
-@functools.cache
+_KINDS: dict[tuple[str, ...], Any] = {}
+
+
 def _kind_of(names: tuple[str, ...]) -> type[Batch]:
     """The class of batches of these fields, by which ``type(batch)(arrays)`` knows their names."""
-    own = {"_fields": names, "__new__": _rebuilt, "__module__": __name__}
-    return cast(type[Batch], type("Batch", (Batch,), own))
+    if names not in _KINDS:
+        own = {"_fields": names, "__new__": _rebuilt, "__module__": __name__}
+        # Of two threads that make one, both take the first.
+        _KINDS.setdefault(names, type("Batch", (Batch,), own))
+    return cast(type[Batch], _KINDS[names])
 
 
 def _rebuilt(kind: type[Batch], *given: Any) -> Batch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 
@@ -26,7 +25,7 @@ def _in_jax(tree_util: Any, kind: type[Any]) -> None:
 
 def _in_optree(optree: Any, kind: type[Any]) -> None:
     # Keras and PyTorch look up types in namespaces of their own, and then in the global one.
-    everywhere = optree.registry.__dict__["__GLOBAL_NAMESPACE"]
+    everywhere = getattr(optree.registry, "__GLOBAL_NAMESPACE", "keras")
     optree.register_pytree_node(kind, _parts, lambda _, arrays: kind(arrays), namespace=everywhere)
 
 
@@ -44,7 +43,8 @@ _LIBRARIES = {
     "jax.tree_util": _in_jax,
     "optree": _in_optree,
 }
-_known: set[tuple[type, str]] = set()
+_entries: dict[tuple[type, str], object] = {}
+"""Who has entered a class of batches in a library, or is about to."""
 
 
 def register(kind: type[Any]) -> None:
@@ -56,11 +56,10 @@ def register(kind: type[Any]) -> None:
         The class of batches with certain fields.
     """
     for library, enter in _LIBRARIES.items():
-        # A library that another thread is importing takes the next batch.
-        if library in sys.modules and (kind, library) not in _known:
-            module = sys.modules[library]
-            if hasattr(module, "register_pytree_node"):
-                # Another thread may have been faster.
-                with suppress(ValueError):
-                    enter(module, kind)
-                _known.add((kind, library))
+        if library in sys.modules and (kind, library) not in _entries:
+            module, own = sys.modules[library], object()
+            # A library that another thread is importing takes the next batch.
+            is_ready = hasattr(module, "register_pytree_node")
+            # Of two threads, one enters it. No lock, as a fork might copy it while it is held.
+            if is_ready and _entries.setdefault((kind, library), own) is own:
+                enter(module, kind)

@@ -51,8 +51,9 @@ class Rows(list[tuple[Any, ...]]):
     _kept: tuple[tuple[Any, ...], ...]
 
     def __init__(self, batch: Batch) -> None:
-        columns = [_items(array, batch.num_samples) for array in batch]
-        parts = batch.names, batch.require_ids(), batch.is_padding, batch.origin
+        ids = batch.require_ids()
+        columns = [_items(array, len(ids)) for array in batch]
+        parts = batch.names, ids, batch.is_padding, batch.origin
         self._keep(zip(*columns, strict=True), *parts)
         self._batch = batch
 

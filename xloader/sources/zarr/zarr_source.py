@@ -33,8 +33,9 @@ from xloader.sources.fetched import Deferred, Several, Values
 from xloader.sources.per_process import PerProcess
 from xloader.sources.store_watch import Watch
 from xloader.sources.stored_objects import ObjectInventory, StoredObjects
-from xloader.sources.stores.access_errors import access_error, cause_of
+from xloader.sources.stores.access_errors import access_error, cause_of, is_denied, told_of
 from xloader.sources.stores.redaction import Secrets
+from xloader.sources.transient_errors import is_transient
 from xloader.sources.zarr.allowed_codecs import check_codecs
 from xloader.sources.zarr.array_watch import Openings
 from xloader.sources.zarr.chunk_errors import ChunkErrors
@@ -327,9 +328,17 @@ def _open_coordinates(
 ) -> xr.Dataset:
     try:
         return open_dataset(is_indexed).coords.to_dataset()
-    except XloaderError:
+    except (XloaderError, MemoryError):
         raise
-    # Damaged labels raise the errors of codecs.
     except Exception as error:
-        told = access_error(error, name, secrets, "while reading its labels")
-        raise told from cause_of(error, secrets)
+        cause = cause_of(error, secrets)
+        if is_transient(error) or is_denied(error):
+            raise access_error(error, name, secrets, "while reading its labels") from cause
+        # Damaged labels raise the errors of codecs.
+        raise UnsupportedDataError(
+            f"the labels of {name} cannot be decoded",
+            given=told_of(error, secrets),
+            allowed="labels that xarray can decode",
+            remedy="write the coordinates again, or leave out the one that "
+            "xarray.open_zarr(...) cannot load",
+        ) from cause
