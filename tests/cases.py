@@ -111,10 +111,7 @@ class Case:
         if self.visits > 1:
             # Data as small as these mix well with one visit, so the plan would not take more.
             state = loader.state_dict()
-            plan, visits = state["plan"], min(self.visits, loader.num_samples)
-            plan["pace"]["visits"] = visits
-            # As many reads as visits must be allowed.
-            plan["max_amplification"] = max(plan["max_amplification"], float(visits))
+            state["plan"]["pace"]["visits"] = min(self.visits, loader.num_samples)
             loader.load_state_dict(sign(state))
         return loader
 

@@ -63,7 +63,7 @@ def _bounds(
     yield "streams", pace.streams, 1, tiling.cohorts.num_tiles
     yield "spread", pace.spread, 0, MOST
     yield "draws", pace.draws, 1, MOST_DRAWS
-    yield "visits", pace.visits, 1, min(int(plan.max_amplification), footprint.num_samples)
+    yield "visits", pace.visits, 1, footprint.num_samples
     yield "global_batch", plan.global_batch, 1, MOST
     yield "lanes", pace.lanes, 1, plan.global_batch
     yield "num_lanes", budget.num_lanes, 1, pace.lanes
