@@ -24,6 +24,7 @@ from tests.ground import (
 from tests.test_lane_order import paces
 from tests.test_search import amplification, mixing, room_for
 from xloader.core.footprint import Footprint
+from xloader.loader.ranks.state import sign
 from xloader.order.shuffle import Pace
 from xloader.order.visits import Visits
 from xloader.planning.epoch import Epoch
@@ -195,3 +196,20 @@ def test_visits_need_no_runs_where_tiles_share_nothing(allowed: float) -> None:
     assert plan.pace.run == 1
     # Two visits mix hardly better than one here.
     assert (plan.pace.visits > 1) == (allowed > 2)
+
+
+@pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+def test_blocks_that_only_other_visits_use_are_freed() -> None:
+    """A row may take a block that is its whole window; the others of its tile go all the same."""
+    field, line = np.zeros((14, 4, 19), "f4"), np.zeros((4, 14), "f4")
+    dims = ("time", "y", "x")
+    dataset = xr.Dataset({"a": (dims, field), "b": (dims, field), "c": (("y", "time"), line)})
+    store = write_store(dataset, {"a": (6, 5, 2), "b": (1, 2, 1), "c": (1, 4)})
+    samples = xloader.open(store).window(time=1, stride={"time": 2})
+    loader = samples.loader(batch_size=2, seed=4, memory=8379, output="numpy", threads=1)
+    state = loader.state_dict()
+    state["plan"]["pace"]["visits"], state["plan"]["max_amplification"] = 3, 3.0
+    loader.load_state_dict(sign(state))
+    with loader:
+        assert sorted(np.concatenate([batch.ids for batch in loader])) == list(range(7))

@@ -116,6 +116,8 @@ class Job:
         Sends finished batches to a device; by default they stay in this process's memory.
     is_part : bool
         Whether these are some rows of larger batches, whose bad rows are replaced later.
+    has_visits : bool
+        Whether tiles are visited several times, and each visit holds blocks for other rows.
     """
 
     walker: Walker
@@ -129,6 +131,7 @@ class Job:
     on_error: OnError = "raise"
     outbox: Outbox | None = None
     is_part: bool = False
+    has_visits: bool = False
 
     def skips(self, error: BaseException | None) -> bool:
         """Whether rows that meet this error are skipped, so that the epoch goes on.
@@ -162,7 +165,8 @@ class Job:
         begin : Begin
             The first need of the block, in one of them.
         """
-        if self.is_resident or begin.num_samples > 1:
+        # Such a row is not counted, and the other blocks of its visit would never be freed.
+        if self.is_resident or self.has_visits or begin.num_samples > 1:
             return False
         if not self.parts.gatherer.is_direct(begin.group):
             return False

@@ -317,6 +317,7 @@ class JobFactory:
             is_resident=plan.is_resident,
             on_error=options.on_error,
             outbox=None if self._device_path is None else self._device_path.outbox(),
+            has_visits=plan.pace.visits > 1,
         )
 
     def _fields_of(self, tray_size: int, num_trays: int) -> Fields:
