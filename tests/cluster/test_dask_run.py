@@ -191,8 +191,12 @@ def test_an_error_names_its_rank_and_ends_the_others(
 ):
     def fail_late(loader: Any) -> None:
         if loader.rank == 1:
+            # A rank that has not begun is not ended: it never runs.
+            while not (tmp_path / "begun").exists():
+                time.sleep(0.01)
             raise KeyError("no such weights")
         try:
+            (tmp_path / "begun").touch()
             while True:
                 gather(loader)
         except ClosedError:
