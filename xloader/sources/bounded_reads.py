@@ -143,7 +143,7 @@ def told_size(store: Store, key: str) -> int:
 
 def _reads_ranges(store: Store) -> bool:
     """Whether a part of an object that reaches past its end can be asked for."""
-    if type(store) is ObjectStore or type(store).__module__.startswith("icechunk"):
+    if type(store) is ObjectStore:
         return True
     protocol = getattr(getattr(store, "fs", None), "protocol", ())
     return bool(_WITH_RANGES.intersection((protocol,) if isinstance(protocol, str) else protocol))
