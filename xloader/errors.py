@@ -77,23 +77,6 @@ def printable(text: str, kept: str = "\n") -> str:
 
     Names and attributes of a store can hold any character: control characters, marks that turn the
     direction of writing, and others without width.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-    kept : str
-        Control characters that stay as they are.
-
-    Returns
-    -------
-    str
-        The text, with each such character as `repr` shows it.
-
-    Examples
-    --------
-    >>> print(printable("t2m\x1b[2J in \u202eK"))
-    t2m\x1b[2J in \u202eK
     """
     if text.isprintable():
         return text
@@ -183,13 +166,7 @@ class EmptySamplesError(OptionError):
 
 
 def show_memory(nbytes: int) -> str:
-    """The option ``memory`` for at least so many bytes, as it is written in code.
-
-    Examples
-    --------
-    >>> show_memory(200_000_000)
-    'memory="191MiB"'
-    """
+    """The option ``memory`` for at least so many bytes, as it is written in code."""
     size, unit = _unit_of(nbytes)
     return f'memory="{-(-nbytes // size)}{unit}"'
 
@@ -355,13 +332,7 @@ class MissingChunkError(ChunkError):
 
 
 def show_attempts(number: int) -> str:
-    """Return a number of attempts in words.
-
-    Examples
-    --------
-    >>> show_attempts(1), show_attempts(3)
-    ('one attempt', '3 attempts')
-    """
+    """Return a number of attempts in words."""
     return "one attempt" if number == 1 else f"{number} attempts"
 
 

@@ -31,24 +31,7 @@ _OF_DATALOADER: Final = {"batch_size": 32, "shuffle": True, "seed": 0, "drop_las
 
 @dataclass(frozen=True)
 class LoaderComparison:
-    """Speeds of several loaders over the same samples.
-
-    Parameters
-    ----------
-    speeds : tuple of LoaderSpeed
-        One for each loader, xloader first.
-    left_out : dict of str to str
-        The loaders that were not measured, and why.
-    batch_size : int
-        Samples of a batch.
-    num_samples : int
-        Samples of an epoch.
-    num_workers : int
-        Worker processes of each ``DataLoader``.
-    extra : dict of str to (dict of str to int)
-        Per loader, the windows that it takes in an epoch although the samples leave them out, by
-        reason.
-    """
+    """Speeds of several loaders over the same samples."""
 
     speeds: tuple[LoaderSpeed, ...]
     left_out: Mapping[str, str]
@@ -118,31 +101,7 @@ def compare_loaders(
     num_workers: int,
     loader_options: Mapping[str, Any],
 ) -> LoaderComparison:
-    """Measure loaders over samples, in turns.
-
-    Parameters
-    ----------
-    samples : Samples
-        Samples of one store, without transforms.
-    opener : PlainOpener
-        Opens the same store with xarray.
-    seconds : float
-        Time for each loader.
-    num_workers : int
-        Worker processes of each ``DataLoader``.
-    loader_options : mapping of str to object
-        Options of `Samples.loader`.
-
-    Returns
-    -------
-    LoaderComparison
-        The speeds, and the loaders that were left out.
-
-    Raises
-    ------
-    XloaderError
-        As `Samples.loader` raises it.
-    """
+    """Measure loaders over samples, in turns."""
     recipe = samples.recipe
     opener = replace(opener, selection=recipe.selection)
     has_torch = find_spec("torch") is not None

@@ -27,19 +27,7 @@ MOST_SELECTORS: Final = 200_000
 
 @dataclass(frozen=True)
 class PlainOpener:
-    """Opens a store with xarray, lazily and without dask, as most users do.
-
-    Parameters
-    ----------
-    path : str
-        A path or URL.
-    group : str, optional
-        Path of the group within the store.
-    storage_options : mapping, optional
-        Options for the file system of a URL.
-    selection : tuple of (str, range or tuple of int or int)
-        The elements that are kept, for each dimension that is not kept whole.
-    """
+    """Opens a store with xarray, lazily and without dask, as most users do."""
 
     path: str
     group: str | None = None
@@ -68,15 +56,7 @@ def _indexer(kept: Kept) -> Any:
 
 
 class IselSamples:
-    """Map-style dataset that reads each sample by ``isel``.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-    open_dataset : callable
-        Opens the store, once in each process. It must pickle.
-    """
+    """Map-style dataset that reads each sample by ``isel``."""
 
     def __init__(self, recipe: Recipe, open_dataset: PlainOpener) -> None:
         self._recipe = recipe
@@ -92,15 +72,7 @@ class IselSamples:
 
 
 class XbatcherSamples:
-    """Map-style dataset that takes each sample from a ``BatchGenerator`` of xbatcher.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows that `why_not_xbatcher` does not refuse.
-    open_dataset : callable
-        Opens the store, once in each process. It must pickle.
-    """
+    """Map-style dataset that takes each sample from a ``BatchGenerator`` of xbatcher."""
 
     def __init__(self, recipe: Recipe, open_dataset: PlainOpener) -> None:
         windows = recipe.require_windows()
@@ -137,19 +109,7 @@ def fill_fields(
 ) -> tuple[NDArray[Any], ...]:
     """Read the fields of one sample with xarray.
 
-    Parameters
-    ----------
-    layouts : sequence of FieldLayout
-        The fields.
-    dataset : xarray.Dataset
-        The data, opened lazily.
-    starts : sequence of int
-        The first element of the sample along each windowed dimension.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        One array for each field, in the field's shape and dtype.
+    One array for each field, in the field's shape and dtype.
     """
     fields = []
     for layout in layouts:
@@ -171,13 +131,7 @@ def _elements(start: int, first: int, step: int, count: int) -> slice:
 
 
 def why_not_plain(recipe: Recipe) -> str:
-    """Why samples cannot be read by plain ``isel``; an empty text if they can.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-    """
+    """Why samples cannot be read by plain ``isel``; an empty text if they can."""
     windows = recipe.require_windows()
     if any(windows.wraps) or any(pad is not None for pad in windows.pads):
         return "its windows wrap or are padded, which isel cannot do"
@@ -185,32 +139,14 @@ def why_not_plain(recipe: Recipe) -> str:
 
 
 def extra_of_xbatcher(recipe: Recipe) -> dict[str, int]:
-    """Windows that xbatcher takes although the samples leave them out, by reason.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows that `why_not_xbatcher` does not refuse.
-
-    Returns
-    -------
-    dict of str to int
-        ``"gap"``: windows that cross gaps between labels. ``"dropped"``: windows that a check of
-        their values has dropped. Empty if the samples have all windows.
-    """
+    """Windows that xbatcher takes although the samples leave them out, by reason."""
     windows = recipe.require_windows()
     found = {"gap": windows.dropped.get("gap", 0), "dropped": len(windows) - recipe.num_ids}
     return {reason: count for reason, count in found.items() if count > 0}
 
 
 def why_not_xbatcher(recipe: Recipe) -> str:
-    """Why xbatcher cannot make samples; an empty text if it can.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-    """
+    """Why xbatcher cannot make samples; an empty text if it can."""
     windows = recipe.require_windows()
     if reason := why_not_plain(recipe):
         return reason

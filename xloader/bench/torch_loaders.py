@@ -13,13 +13,7 @@ from xloader.bench.turns import BatchSize
 
 
 class _StoppableBatches:
-    """The ids of each batch of an epoch, until it is stopped.
-
-    Parameters
-    ----------
-    batches : BatchSampler
-        The ids of all batches of an epoch.
-    """
+    """The ids of each batch of an epoch, until it is stopped."""
 
     def __init__(self, batches: BatchSampler) -> None:
         self._batches = batches
@@ -37,23 +31,7 @@ class _StoppableBatches:
 
 
 class DataLoaderPass:
-    """Starts epochs of a ``DataLoader``. Its workers live until it is closed.
-
-    Parameters
-    ----------
-    dataset : object
-        A map-style dataset whose samples are tuples of arrays.
-    num_workers : int
-        Number of worker processes.
-    batch_size : int
-        Samples of a batch.
-    shuffle : bool
-        Whether samples come in random order.
-    seed : int
-        Seed of the order.
-    drop_last : bool
-        Whether a last batch that is not full is left out.
-    """
+    """Starts epochs of a ``DataLoader``. Its workers live until it is closed."""
 
     def __init__(
         self,

@@ -25,19 +25,7 @@ Pass = Callable[[], Iterator[BatchSize]]
 
 @dataclass(frozen=True)
 class LoaderSpeed:
-    """The batches that one loader delivered in all of its turns.
-
-    Parameters
-    ----------
-    name : str
-        Name of the loader.
-    num_batches, num_samples, nbytes : int
-        Batches, samples and bytes that were delivered.
-    seconds : float
-        Time of its turns. Each begins with the call of ``iter``.
-    first_seconds : float
-        Time to the first batch at the very first, when imports, workers and caches are cold.
-    """
+    """The batches that one loader delivered in all of its turns."""
 
     name: str
     num_batches: int
@@ -85,28 +73,7 @@ def measure_in_turns(
 ) -> tuple[list[LoaderSpeed], dict[str, str]]:
     """Measure loaders in turns.
 
-    Parameters
-    ----------
-    passes : mapping of str to callable
-        What starts an epoch of each loader.
-    seconds : float
-        Time for each loader, in all turns together. A batch that has begun is waited for.
-    must : str
-        The loader whose errors are raised. Others that fail at their first batch are left out.
-    clock : callable
-        Gives the time in seconds.
-
-    Returns
-    -------
-    speeds : list of LoaderSpeed
-        One for each loader that works, in the order given.
-    failed : dict of str to str
-        The errors of the others.
-
-    Raises
-    ------
-    EmptySamplesError
-        If a loader has no batch.
+    `clock`: gives the time in seconds.
     """
     first: dict[str, float] = {}
     failed: dict[str, str] = {}

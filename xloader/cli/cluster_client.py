@@ -22,19 +22,7 @@ _ADDRESS: Final = re.compile(r"(tcp|tls|ws|wss|ucx|ucxx)://\S+")
 
 
 def takes_scheduler(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command with the option ``--scheduler``.
-
-    Parameters
-    ----------
-    command : callable
-        The command, which takes the keyword argument ``scheduler``: a text for `cluster_client`, or
-        None.
-
-    Returns
-    -------
-    callable
-        The command with the option.
-    """
+    """Decorate a command with the option ``--scheduler``."""
     return click.option(
         "--scheduler",
         metavar="ADDRESS",
@@ -47,24 +35,7 @@ def takes_scheduler(command: Callable[..., None]) -> Callable[..., None]:
 def cluster_client(scheduler: str | None) -> Iterator[dict[str, Any]]:
     """The keyword ``client`` of a verb, as a client that is there for the time of the context.
 
-    Parameters
-    ----------
-    scheduler : str or None
-        The address of a scheduler, or the path of a scheduler file. None stands for this process.
-
-    Returns
-    -------
-    dict
-        ``{"client": client}``, or nothing.
-
-    Raises
-    ------
-    MissingDependencyError
-        If distributed is not installed.
-    OptionError
-        If it is neither an address nor a scheduler file.
-    ClusterError
-        If the scheduler does not answer within 10 seconds.
+    `scheduler`: None stands for this process.
     """
     if scheduler is None:
         yield {}

@@ -37,32 +37,13 @@ _BESIDE_AN_ERROR: Final = (
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print text of a command, with escapes for characters that a terminal obeys or hides.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-    err : bool
-        Whether it goes to standard error.
-    """
+    """Print text of a command, with escapes for characters that a terminal obeys or hides."""
     click.echo(printable(text), err=err)
 
 
 @contextmanager
 def plain_endings(on_interrupt: str = "") -> Iterator[None]:
-    """Context that prints errors and warnings without a traceback, and ends with an exit code.
-
-    Parameters
-    ----------
-    on_interrupt : str
-        How to go on after Ctrl-C, as a sentence.
-
-    Raises
-    ------
-    SystemExit
-        With 2 after an `XloaderError`, and 130 after Ctrl-C.
-    """
+    """Context that prints errors and warnings without a traceback, and ends with an exit code."""
     _ASYNCIO.addFilter(_is_shown)
     with warnings.catch_warnings():
         warnings.showwarning = _OncePerText()
@@ -83,11 +64,6 @@ def full_disk_ending() -> Iterator[None]:
     """Context that says on one line that there is no space left, and ends with code 1.
 
     click does the same without a line where the reader of a pipe has gone.
-
-    Raises
-    ------
-    SystemExit
-        With 1 if the disk is full, or no more may be written to it.
     """
     try:
         yield
@@ -102,18 +78,7 @@ def full_disk_ending() -> Iterator[None]:
 
 
 def end_incomplete(message: str) -> None:
-    """Say what is missing or broken, and end with code 1.
-
-    Parameters
-    ----------
-    message : str
-        A sentence, which goes to standard error.
-
-    Raises
-    ------
-    SystemExit
-        Always, with 1.
-    """
+    """Say what is missing or broken, and end with code 1."""
     say(message, err=True)
     sys.exit(INCOMPLETE)
 

@@ -12,15 +12,7 @@ from xloader.core.json_values import to_json_value
 
 
 def print_result(result: Any, *, is_json: bool) -> None:
-    """Print a result on standard output.
-
-    Parameters
-    ----------
-    result : object
-        Anything that `to_json` takes.
-    is_json : bool
-        Whether to print JSON, in place of the text of the result.
-    """
+    """Print a result on standard output."""
     if is_json:
         print_json(result)
     else:
@@ -28,37 +20,12 @@ def print_result(result: Any, *, is_json: bool) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a result as JSON on standard output, where commands print nothing else.
-
-    Parameters
-    ----------
-    value : object
-        Anything that `to_json` takes.
-    """
+    """Print a result as JSON on standard output, where commands print nothing else."""
     say(json.dumps(to_json(value), indent=2))
 
 
 def to_json(value: Any) -> Any:
-    """Convert a result to the types of JSON.
-
-    Parameters
-    ----------
-    value : object
-        Mappings, sequences, numbers, text, dates, paths, arrays, Datasets, objects with a method
-        ``to_dict``, and dataclasses.
-
-    Returns
-    -------
-    object
-        The same in dicts, lists, text and numbers. NaN and infinity become None, because JSON has
-        no word for them. Dates are in ISO 8601.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> to_json({"mean": np.array([278.5, np.nan]), "time": np.datetime64("2001-01-01")})
-    {'mean': [278.5, None], 'time': '2001-01-01'}
-    """
+    """Convert a result to the types of JSON."""
     return to_json_value(value, {xr.Dataset: _dataset_to_json})
 
 

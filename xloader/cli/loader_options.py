@@ -50,20 +50,7 @@ _ORDER_OPTIONS: tuple[_Option, ...] = (
 def takes_loader_options(
     memory_flag: str = "--memory", *, has_order: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command with options of a loader; the command takes them as ``loader_options``.
-
-    Parameters
-    ----------
-    memory_flag : str
-        The option for the loader's memory; another name where the command has memory of its own.
-    has_order : bool
-        Whether the command also takes the options of the order, the threads and the processes.
-
-    Returns
-    -------
-    callable
-        The decorator. ``loader_options`` holds only what was given.
-    """
+    """Decorate a command with options of a loader; the command takes them as ``loader_options``."""
     memory = (memory_flag, {"metavar": "SIZE", "help": "The loader's memory. Default: 2GiB."})
 
     every = (*_OPTIONS, *(_ORDER_OPTIONS if has_order else ()), memory)

@@ -26,41 +26,12 @@ _CLOCK: Final = re.compile(
 
 
 def split_names(text: str | None) -> Texts:
-    """Split ``a,b`` into the names ``a`` and ``b``.
-
-    Examples
-    --------
-    >>> split_names("t2m, u10"), split_names(None)
-    (('t2m', 'u10'), ())
-    """
+    """Split ``a,b`` into the names ``a`` and ``b``."""
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 def split_pairs(option: str, texts: Sequence[str]) -> dict[str, Texts]:
-    """Split ``time=1979:2017,level=500,850`` into the values of each name.
-
-    Parameters
-    ----------
-    option : str
-        The option, such as ``"--sel"``, for error messages.
-    texts : sequence of str
-        The option's texts; it may have been given several times.
-
-    Returns
-    -------
-    dict of str to tuple of str
-        The values of each name, in the order given. A comma at the end adds an empty value.
-
-    Raises
-    ------
-    OptionError
-        If a text has no name, or a name comes twice.
-
-    Examples
-    --------
-    >>> split_pairs("--sel", ["time=1979:2017,level=500,850", "lat=60:30"])
-    {'time': ('1979:2017',), 'level': ('500', '850'), 'lat': ('60:30',)}
-    """
+    """Split ``time=1979:2017,level=500,850`` into the values of each name."""
     pairs: dict[str, Texts] = {}
     for text in texts:
         name = ""
@@ -90,34 +61,7 @@ _EXAMPLES: Final = {
 
 
 def plain_or_pairs(option: str, texts: Sequence[str], read: Callable[[str], Any]) -> Any:
-    """Read ``6``, which holds for all dimensions, or ``time=6,lat=64``.
-
-    Parameters
-    ----------
-    option : str
-        The option, for error messages.
-    texts : sequence of str
-        The option's texts.
-    read : callable
-        Converts the text of one value.
-
-    Returns
-    -------
-    object
-        The single value, or a dict of values by name.
-
-    Raises
-    ------
-    OptionError
-        If a name comes twice or has several values.
-
-    Examples
-    --------
-    >>> plain_or_pairs("--stride", ["time=3D", "lat=32"], read_size)
-    {'time': '3D', 'lat': 32}
-    >>> plain_or_pairs("--stride", ["1"], read_size)
-    1
-    """
+    """Read ``6``, which holds for all dimensions, or ``time=6,lat=64``."""
     if len(texts) == 1 and "=" not in texts[0]:
         return read(texts[0].strip())
     pairs = split_pairs(option, texts)
@@ -133,24 +77,12 @@ def plain_or_pairs(option: str, texts: Sequence[str], read: Callable[[str], Any]
 
 
 def read_size(text: str) -> int | str:
-    """Read a number of elements, or leave a duration such as ``3D`` as it is.
-
-    Examples
-    --------
-    >>> read_size("6"), read_size("3D"), read_size("+6")
-    (6, '3D', '+6')
-    """
+    """Read a number of elements, or leave a duration such as ``3D`` as it is."""
     return int(text) if _INTEGER.fullmatch(text) else text
 
 
 def read_pad(text: str) -> float | str:
-    """Read a number, or leave ``edge`` and ``reflect`` as they are.
-
-    Examples
-    --------
-    >>> read_pad("0"), read_pad("edge")
-    (0.0, 'edge')
-    """
+    """Read a number, or leave ``edge`` and ``reflect`` as they are."""
     try:
         return float(text)
     except ValueError:
@@ -158,32 +90,7 @@ def read_pad(text: str) -> float | str:
 
 
 def read_selection(values: Texts, read: Callable[[str], Any] = read_size) -> Any:
-    """Read one value, a slice or a list of values.
-
-    Parameters
-    ----------
-    values : tuple of str
-        The values of one dimension. One value and a comma make a list of one.
-    read : callable
-        Converts the text of one label or position.
-
-    Returns
-    -------
-    object, slice or list
-        The selection along the dimension.
-
-    Raises
-    ------
-    OptionError
-        If a slice has more than three parts, or slices are in a list.
-
-    Examples
-    --------
-    >>> read_selection(("0:12:2",)), read_selection(("500", "850")), read_selection(("5",))
-    (slice(0, 12, 2), [500, 850], 5)
-    >>> read_selection(("2001-01-01T06:00:2001-03",), str)
-    slice('2001-01-01T06:00', '2001-03', None)
-    """
+    """Read one value, a slice or a list of values."""
     if len(values) > 1:
         listed = [value for value in values if value]
         if any(len(_parts_of(value)) > 1 for value in listed):
@@ -215,18 +122,7 @@ def _parts_of(text: str) -> list[str]:
 
 
 def read_number(text: str) -> float:
-    """Read a label that is a number: an int where it is whole.
-
-    Raises
-    ------
-    OptionError
-        If it is no number.
-
-    Examples
-    --------
-    >>> read_number("500"), read_number("-0.25")
-    (500, -0.25)
-    """
+    """Read a label that is a number: an int where it is whole."""
     try:
         return int(text) if _INTEGER.fullmatch(text) else float(text)
     except ValueError:
@@ -239,34 +135,7 @@ def read_number(text: str) -> float:
 
 
 def read_fields(option: str, text: str) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Read the variables and the offsets of a field: ``t2m,u10@time=0:2``.
-
-    Parameters
-    ----------
-    option : str
-        The option, for error messages.
-    text : str
-        Variables, and after ``@`` positions within the window, or leads.
-
-    Returns
-    -------
-    variables : tuple of str
-        Names of variables.
-    offsets : dict of str to (int, str, slice or list)
-        The offsets along each dimension, as :meth:`xloader.Samples.field` takes them.
-
-    Raises
-    ------
-    OptionError
-        If there are no variables, or the offsets cannot be read.
-
-    Examples
-    --------
-    >>> read_fields("--inputs", "t2m,u10@time=0:2")
-    (('t2m', 'u10'), {'time': slice(0, 2, None)})
-    >>> read_fields("--targets", "t2m@time=+10D")
-    (('t2m',), {'time': '+10D'})
-    """
+    """Read the variables and the offsets of a field: ``t2m,u10@time=0:2``."""
     names, at, offsets = text.partition("@")
     variables = split_names(names)
     if not variables or "=" in names or (at and not offsets.strip()):
@@ -286,16 +155,6 @@ def read_storage(option: str, texts: Sequence[str]) -> Mapping[str, Any] | None:
 
     Values are text, because keys of accounts may be made of digits. The exceptions are ``true``,
     ``false``, ``null``, and JSON in braces or brackets.
-
-    Raises
-    ------
-    OptionError
-        If a text has no name, or JSON cannot be read. No value is in the message.
-
-    Examples
-    --------
-    >>> read_storage("--storage-option", ["anon=true", 'kwargs={"region": "eu-1"}', "key=012"])
-    {'anon': True, 'kwargs': {'region': 'eu-1'}, 'key': '012'}
     """
     found: dict[str, Any] = {}
     for text in texts:
@@ -317,18 +176,7 @@ def read_storage(option: str, texts: Sequence[str]) -> Mapping[str, Any] | None:
 
 
 def read_part(text: str | None) -> tuple[int, int] | None:
-    """Read ``3/8``, the fourth of eight parts.
-
-    Raises
-    ------
-    OptionError
-        If it is no such text, or there are not so many parts.
-
-    Examples
-    --------
-    >>> read_part("0/8"), read_part(None)
-    ((0, 8), None)
-    """
+    """Read ``3/8``, the fourth of eight parts."""
     if text is None:
         return None
     found = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", text)
@@ -345,18 +193,7 @@ def read_part(text: str | None) -> tuple[int, int] | None:
 
 
 def read_numbers(option: str, text: str | None) -> tuple[float, ...]:
-    """Read numbers that are separated by commas.
-
-    Raises
-    ------
-    OptionError
-        If one is no number.
-
-    Examples
-    --------
-    >>> read_numbers("--quantiles", "0.01,0.99"), read_numbers("--quantiles", None)
-    ((0.01, 0.99), ())
-    """
+    """Read numbers that are separated by commas."""
     try:
         return tuple(float(part) for part in split_names(text))
     except ValueError:
@@ -369,18 +206,7 @@ def read_numbers(option: str, text: str | None) -> tuple[float, ...]:
 
 
 def read_counts(option: str, texts: Sequence[str]) -> dict[str, int] | None:
-    """Read whole numbers by dimension, such as the sizes of chunks.
-
-    Raises
-    ------
-    OptionError
-        If a number is not whole, or a dimension comes twice.
-
-    Examples
-    --------
-    >>> read_counts("--chunks", ["time=24,lat=90"]), read_counts("--chunks", [])
-    ({'time': 24, 'lat': 90}, None)
-    """
+    """Read whole numbers by dimension, such as the sizes of chunks."""
     if not texts:
         return None
     found = plain_or_pairs(option, texts, read_size)
@@ -395,18 +221,7 @@ def read_counts(option: str, texts: Sequence[str]) -> dict[str, int] | None:
 
 
 def read_packing(texts: Sequence[str]) -> dict[str, Any] | None:
-    """Read the integers that variables are packed to: ``t2m=int16`` or ``t2m=int16,0.01``.
-
-    Raises
-    ------
-    OptionError
-        If a text cannot be read.
-
-    Examples
-    --------
-    >>> read_packing(["t2m=int16", "u10=int16,0.01"])
-    {'t2m': 'int16', 'u10': ('int16', 0.01)}
-    """
+    """Read the integers that variables are packed to: ``t2m=int16`` or ``t2m=int16,0.01``."""
     found: dict[str, Any] = {}
     for name, values in split_pairs("--pack", texts).items():
         dtype, *errors = values

@@ -20,36 +20,7 @@ from xloader.sources.stores.redaction import safe_name
 
 @dataclass(frozen=True)
 class SampleDescription:
-    """The texts of the options that describe samples, which become verbs of `Samples`.
-
-    Parameters
-    ----------
-    store : str
-        A path or URL.
-    variables, group : str, optional
-        As in :func:`xloader.open`; the names of variables are separated by commas.
-    storage_option : tuple of str
-        Options of the file system of a URL, each ``name=value``.
-    sel, isel : tuple of str
-        Selections by label and by position: ``time=1979:2017``. Labels are selected first.
-    window, stride, dilation, gaps, pad : tuple of str
-        The arguments of :meth:`Samples.window`: ``time=6``.
-    wrap : str, optional
-        Dimensions along which windows wrap, separated by commas.
-    inputs, targets : str, optional
-        Variables and offsets of these fields: ``t2m,u10@time=0:2``.
-    field : tuple of str
-        Other fields: ``past=t2m@time=0:2``.
-    dropna : bool
-        Whether samples with too few valid values are dropped.
-    at_least : float, optional
-        Share of the values that must be valid; by default all.
-
-    Examples
-    --------
-    >>> SampleDescription("era5.zarr", sel=("time=1979:2017",), window=("time=6",)).store
-    'era5.zarr'
-    """
+    """The texts of the options that describe samples, which become verbs of `Samples`."""
 
     store: str
     variables: str | None = None
@@ -85,18 +56,7 @@ class SampleDescription:
         return any((self.window, self.stride, self.dilation, self.gaps, self.wrap, self.pad))
 
     def open(self) -> Samples:
-        """Open the store and call the verbs that the options name.
-
-        Returns
-        -------
-        Samples
-            The samples; without windows if no window is described.
-
-        Raises
-        ------
-        XloaderError
-            If a text cannot be read, or as the verbs raise it.
-        """
+        """Open the store and call the verbs that the options name."""
         try:
             samples = open_samples(
                 self.store,
@@ -124,20 +84,7 @@ class SampleDescription:
         return samples.dropna(at_least=share) if self.dropna else samples
 
     def open_windowed(self) -> Samples:
-        """Open the store as `open` does, for a command that needs windows.
-
-        Returns
-        -------
-        Samples
-            The samples, with windows.
-
-        Raises
-        ------
-        OptionError
-            If no window is described. It names the option.
-        XloaderError
-            As `open` raises it.
-        """
+        """Open the store as `open` does, for a command that needs windows."""
         samples = self.open()
         if not self.has_windows:
             dims = list(samples.recipe.dim_sizes)
@@ -301,35 +248,12 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def takes_samples(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command with ``STORE`` and the options that describe samples.
-
-    Parameters
-    ----------
-    command : callable
-        The command, which takes the keyword argument ``description``: a `SampleDescription`.
-
-    Returns
-    -------
-    callable
-        The command, to be decorated with `click.command` and options of its own.
-    """
+    """Decorate a command with ``STORE`` and the options that describe samples."""
     return _described(command, _OPTIONS)
 
 
 def takes_store(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command with ``STORE`` and the options with which it is opened.
-
-    Parameters
-    ----------
-    command : callable
-        The command, which takes the keyword argument ``description``: a `SampleDescription` that
-        describes a whole store.
-
-    Returns
-    -------
-    callable
-        The command, to be decorated with `click.command` and options of its own.
-    """
+    """Decorate a command with ``STORE`` and the options with which it is opened."""
     return _described(command, _STORE_OPTIONS)
 
 

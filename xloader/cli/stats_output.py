@@ -19,17 +19,7 @@ _MOST_NUMBERS: Final = 1_000
 
 
 def show_stats(stats: xr.Dataset, path: str | None, *, is_json: bool) -> None:
-    """Print statistics. Of many numbers that are in a file, only the sizes are printed.
-
-    Parameters
-    ----------
-    stats : xarray.Dataset
-        Statistics along the dimension ``stat``.
-    path : str, optional
-        The file that holds them.
-    is_json : bool
-        Whether to print JSON, in place of a table.
-    """
+    """Print statistics. Of many numbers that are in a file, only the sizes are printed."""
     num_numbers = sum(own.size for own in stats.data_vars.values())
     is_short = path is None or num_numbers <= _MOST_NUMBERS
     if is_json:
@@ -45,25 +35,7 @@ def show_stats(stats: xr.Dataset, path: str | None, *, is_json: bool) -> None:
 
 
 def make_stats_table(stats: xr.Dataset) -> str:
-    """Return statistics as a table: a row for each variable, channel, month and lead.
-
-    Parameters
-    ----------
-    stats : xarray.Dataset
-        Statistics along the dimension ``stat``, as `Samples.stats` returns them.
-
-    Returns
-    -------
-    str
-        The lines of the table, the head first. NaN is ``nan``.
-
-    Examples
-    --------
-    >>> held = xr.DataArray([2.0, 278.5], {"stat": ["count", "mean"]}, attrs={"units": "K"})
-    >>> print(make_stats_table(xr.Dataset({"t2m": held})))
-    variable   units   count    mean
-    t2m        K           2   278.5
-    """
+    """Return statistics as a table: a row for each variable, channel, month and lead."""
     dims = list(dict.fromkeys(dim for own in stats.values() for dim in own.dims if dim != _STAT))
     names = [str(name) for name in stats[_STAT].values]
     rows = [["variable", *map(str, dims), "units", *names]]

@@ -45,35 +45,7 @@ def int_dtype(most: int) -> np.dtype[np.signedinteger[Any]]:
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a stored array: its chunk sizes and its selected elements.
-
-    Parameters
-    ----------
-    stored_size : int
-        Number of stored elements.
-    chunks : int or tuple of int
-        The size of every chunk in elements, where the array's end may cut the last one short;
-        or the size of each chunk, where they differ.
-    selection : range, tuple of int or ElementList
-        Indices of the selected stored elements, see `Selection`.
-
-    Raises
-    ------
-    OptionError
-        If the selection has an element twice, comes back to a chunk that it has left, or leaves
-        the dimension, if a chunk size is below 1, or if the sizes of a tuple do not add up to
-        ``stored_size``.
-
-    Examples
-    --------
-    >>> axis = Axis(stored_size=10, chunks=4, selection=range(3, 9))
-    >>> axis.size, axis.num_blocks, axis.edges.tolist()
-    (6, 3, [0, 1, 5, 6])
-    >>> axis.block_of(np.array([0, 4, 5])).tolist()
-    [0, 1, 2]
-    >>> axis.stored_chunk(2), axis.cut(2)
-    (2, slice(0, 1, 1))
-    """
+    """One dimension of a stored array: its chunk sizes and its selected elements."""
 
     stored_size: int
     chunks: int | tuple[int, ...]
@@ -131,14 +103,7 @@ class Axis:
 
     @cached_property
     def edges(self) -> Ints:
-        """Offset of the first element of every block, then ``size``; int64, ``(num_blocks + 1,)``.
-
-        Raises
-        ------
-        OptionError
-            If the selection is a range, all chunks have one size, and there are more than
-            `MOST_BLOCKS` blocks.
-        """
+        """Offset of the first element of every block, then ``size``; ``(num_blocks + 1,)``."""
         if not self.size:
             return np.zeros(1, np.int64)
         if isinstance(self.selection, range):
@@ -212,15 +177,7 @@ class Axis:
     def block_of(self, offsets: Ints) -> Ints:
         """Find the block of each offset. It is not checked that offsets lie in ``[0, size)``.
 
-        Parameters
-        ----------
-        offsets : numpy.ndarray of int
-            Offsets of selected elements.
-
-        Returns
-        -------
-        numpy.ndarray of int64
-            Blocks, of the same shape.
+        Blocks, of the same shape.
         """
         if self.division is not None:
             scale, shift, chunk = self.division
@@ -256,14 +213,7 @@ class Axis:
         return int(self._chunk_of_stored(np.array([first]))[0])
 
     def cut(self, block: int) -> slice | Ints:
-        """Elements of its stored chunk that a block keeps, counted from the chunk's start.
-
-        Returns
-        -------
-        slice or numpy.ndarray of int64
-            A slice where the selection is a range, otherwise the index of each element, in the
-            order of the selection.
-        """
+        """Elements of its stored chunk that a block keeps, counted from the chunk's start."""
         begin, end = self.span_of(block)
         origin = int(self._chunk_bounds(np.array([self.stored_chunk(block)]))[0])
         kept = self.selection[begin:end]

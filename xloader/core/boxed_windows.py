@@ -57,31 +57,7 @@ Starts = tuple[Ints, ...]
 
 
 class BoxedWindows:
-    """The windows of a set by box; their ids are those of the set.
-
-    Parameters
-    ----------
-    windows : WindowSet
-        The set.
-    shape : tuple of int
-        Number of positions along each dimension.
-    starts : tuple of numpy.ndarray of int
-        First position of each piece along each dimension, then the number of positions.
-
-    Attributes
-    ----------
-    offsets : numpy.ndarray of int64, shape (num_boxes + 1,)
-        Number of windows of the set in all boxes before each one.
-
-    Examples
-    --------
-    >>> bits = WindowBits.of_flags(np.array([0, 1, 1, 0, 1, 1, 1, 0, 0, 1], bool))
-    >>> boxed = BoxedWindows(bits, (2, 5), (np.array([0, 2]), np.array([0, 2, 5])))
-    >>> boxed.offsets.tolist()
-    [0, 3, 6]
-    >>> boxed.find(np.array([1]), np.array([0, 0]), np.array([0, 2]))[0].tolist()
-    [1, 5]
-    """
+    """The windows of a set by box; their ids are those of the set."""
 
     def __init__(self, windows: WindowSet, shape: tuple[int, ...], starts: Starts) -> None:
         self._windows = windows
@@ -98,24 +74,7 @@ class BoxedWindows:
         self.offsets = line.rank(firsts)
 
     def find(self, boxes: Ints, which: Ints, ranks: Ints) -> tuple[Ints, None]:
-        """Ids of some windows, given the box of each and how many of its windows come before.
-
-        Parameters
-        ----------
-        boxes : numpy.ndarray of int, shape (m,)
-            Boxes.
-        which : numpy.ndarray of int, shape (n,)
-            The index in ``boxes`` of each window's box.
-        ranks : numpy.ndarray of int, shape (n,)
-            Number of windows of the set that come before each one in its box.
-
-        Returns
-        -------
-        ids : numpy.ndarray of int64, shape (n,)
-            Ids in the set.
-        occurrences : None
-            No window occurs twice.
-        """
+        """Ids of some windows, given the box of each and how many of its windows come before."""
         places = self.offsets[boxes][which] + ranks
         if self._bits is None:
             return places, None
@@ -148,23 +107,7 @@ class BoxedWindows:
 def cut_box(
     windows: WindowSet, shape: tuple[int, ...], lo: tuple[int, ...], hi: tuple[int, ...]
 ) -> WindowSet:
-    """The windows of a set in a box of positions, numbered in C order within the box.
-
-    Parameters
-    ----------
-    windows : WindowSet
-        The set.
-    shape : tuple of int
-        Number of positions along each dimension.
-    lo, hi : tuple of int
-        The box: ``lo[d] <= position < hi[d]`` along dimension ``d``.
-
-    Examples
-    --------
-    >>> bits = WindowBits.of_flags(np.array([0, 1, 1, 0, 1, 1, 1, 0, 0, 1], bool))
-    >>> cut_box(bits, (2, 5), (0, 1), (2, 4)).nth(np.arange(3)).tolist()
-    [0, 1, 3]
-    """
+    """The windows of a set in a box of positions, numbered in C order within the box."""
     sizes = tuple(high - low for low, high in zip(lo, hi, strict=True))
     if _FEW * len(windows) >= windows.size:
         packer = BitPacker(math.prod(sizes))
@@ -243,13 +186,7 @@ def _blocks(
 
 
 def _order_within(sizes: tuple[Ints, ...]) -> Ints:
-    """For each window of a block in the order of its boxes, its place in C order.
-
-    Examples
-    --------
-    >>> _order_within((np.array([2]), np.array([1, 2]))).tolist()
-    [0, 3, 1, 2, 4, 5]
-    """
+    """For each window of a block in the order of its boxes, its place in C order."""
     box = np.zeros((1,) * len(sizes), np.int64)
     for dim, own in enumerate(sizes):
         along = np.repeat(np.arange(len(own)), own)
@@ -264,17 +201,7 @@ def _order_within(sizes: tuple[Ints, ...]) -> Ints:
 def box_flags(
     bits: WindowBits, shape: tuple[int, ...], lo: tuple[int, ...], hi: tuple[int, ...]
 ) -> Iterator[Flags]:
-    """Yield whether the windows of a box are in a set, in C order, in parts of bounded size.
-
-    Parameters
-    ----------
-    bits : WindowBits
-        The set.
-    shape : tuple of int
-        Number of positions along each dimension.
-    lo, hi : tuple of int
-        The box: ``lo[d] <= position < hi[d]`` along dimension ``d``.
-    """
+    """Yield whether the windows of a box are in a set, in C order, in parts of bounded size."""
     # Neighbouring windows form a row: along the dimensions that are taken whole, and one more.
     dim = len(shape) - 1
     while dim and hi[dim] - lo[dim] == shape[dim]:

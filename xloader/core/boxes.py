@@ -40,27 +40,7 @@ class Boxes:
         return Boxes(tuple(lo[rows] for lo in self.lo), tuple(hi[rows] for hi in self.hi))
 
     def ids_of(self, which: Ints, ranks: Ints, num_positions: Sequence[int]) -> Ints:
-        """Ids of samples by their ranks: the positions of a box are counted in C order.
-
-        Parameters
-        ----------
-        which, ranks : numpy.ndarray of int64, shape (n,)
-            The index of each sample's box, which is not empty, and its rank among the samples of
-            the box.
-        num_positions : sequence of int
-            Number of positions along each dimension.
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (n,)
-            The ids, which count all positions in C order.
-
-        Examples
-        --------
-        >>> boxes = Boxes((np.array([0]), np.array([2])), (np.array([3]), np.array([4])))
-        >>> boxes.ids_of(np.array([0, 0, 0]), np.array([0, 1, 3]), num_positions=(8, 10)).tolist()
-        [2, 3, 13]
-        """
+        """Ids of samples by their ranks: the positions of a box are counted in C order."""
         lowest, weights = np.zeros(len(self), np.int64), [1]
         for dim in reversed(range(len(self.lo))):
             lowest += self.lo[dim] * weights[-1]

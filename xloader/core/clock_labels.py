@@ -26,30 +26,7 @@ CLOCKS: Final = {
 def clock_rows(times: Any, clock: str) -> Ints:
     """The row of each time in a table by month, day of the year, hour or season.
 
-    Parameters
-    ----------
-    times : array-like of datetime64 or cftime.datetime, any shape
-        The times.
-    clock : {"month", "dayofyear", "hour", "season"}
-        The labels of the table, as `CLOCKS` lists them.
-
-    Returns
-    -------
-    numpy.ndarray of int64
-        Rows from 0 on, of the shape of ``times``.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If these are no times.
-    OptionError
-        If a time is missing (NaT).
-
-    Examples
-    --------
-    >>> times = np.array(["2000-01-31T06", "2001-12-31T23"], "M8[h]")
-    >>> [CLOCKS[clock][clock_rows(times, clock)].tolist() for clock in CLOCKS]
-    [[1, 12], [31, 365], [6, 23], ['DJF', 'DJF']]
+    Rows from 0 on, of the shape of ``times``.
     """
     labels = checked_times(times, f", and have no {clock}", "open the data with decode_times=True")
     if labels.dtype.kind == "M":
@@ -59,24 +36,7 @@ def clock_rows(times: Any, clock: str) -> Ints:
 
 
 def checked_times(times: Any, lack: str, remedy: str) -> NDArray[Any]:
-    """Labels as an array of datetime64, or of the objects of cftime.
-
-    Parameters
-    ----------
-    times : array-like, any shape
-        The labels.
-    lack : str
-        For the error: what other labels do not have.
-    remedy : str
-        For the error.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If these are no times.
-    OptionError
-        If a time is missing (NaT).
-    """
+    """Labels as an array of datetime64, or of the objects of cftime."""
     labels = np.asarray(times)
     if labels.dtype.kind == "M":
         if np.isnat(labels).any():

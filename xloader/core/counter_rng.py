@@ -37,23 +37,7 @@ _ROUNDS = np.arange(1, _NUM_ROUNDS + 1, dtype=np.uint64) * _GOLDEN
 
 
 def derive_key(*words: int) -> int:
-    """Make a 64-bit key from integers. Each integer and their order change the key.
-
-    Parameters
-    ----------
-    *words : int
-        Any integers, such as a seed and an epoch; of each, the lowest 64 bits count.
-
-    Returns
-    -------
-    int
-        The key, in ``[0, 2**64)``.
-
-    Examples
-    --------
-    >>> derive_key(0, 1) == derive_key(1, 0)
-    False
-    """
+    """Make a 64-bit key from integers. Each integer and their order change the key."""
     key, golden = 0, int(_GOLDEN)
     for word in words:
         # Same as `_mix`, in Python integers: for one word, NumPy's calls take ten times as long.
@@ -67,23 +51,7 @@ def derive_key(*words: int) -> int:
 def draw(key: int, counters: Ints | Words) -> Words:
     """Draw 64 random bits for each counter.
 
-    Parameters
-    ----------
-    key : int
-        A key from `derive_key`.
-    counters : numpy.ndarray of int64 or uint64
-        One counter for each number to draw.
-
-    Returns
-    -------
-    numpy.ndarray of uint64
-        Random bits, of the shape of ``counters``.
-
-    Examples
-    --------
-    >>> bits = draw(derive_key(7), np.arange(3))
-    >>> bool((bits == draw(derive_key(7), np.arange(3))).all()), len(set(bits.tolist()))
-    (True, 3)
+    Random bits, of the shape of ``counters``.
     """
     mixed = np.asarray(counters).astype(np.uint64)
     spare = np.empty_like(mixed)
@@ -98,31 +66,13 @@ def draw(key: int, counters: Ints | Words) -> Words:
 def draw_below(key: int, counters: Ints, bound: int) -> Ints:
     """Draw an integer in ``[0, bound)`` for each counter.
 
-    Parameters
-    ----------
-    key : int
-        A key from `derive_key`.
-    counters : numpy.ndarray of int
-        One counter for each number to draw.
-    bound : int
-        Upper bound, excluded; below 2**32.
-
-    Returns
-    -------
-    numpy.ndarray of int64
-        Random integers, of the shape of ``counters``.
+    Random integers, of the shape of ``counters``.
     """
     return _scale(draw(key, counters), np.uint64(bound)).astype(np.int64)
 
 
 def permutation(key: int, size: int) -> Ints:
-    """Random order of ``range(size)``, drawn with a key; int64, shape ``(size,)``.
-
-    Examples
-    --------
-    >>> sorted(permutation(derive_key(1), 5).tolist())
-    [0, 1, 2, 3, 4]
-    """
+    """Random order of ``range(size)``, drawn with a key; int64, shape ``(size,)``."""
     return np.argsort(draw(key, np.arange(size)), kind="stable").astype(np.int64)
 
 
@@ -130,32 +80,8 @@ def bijection(keys: Words, sizes: Ints, ranks: Ints, which: Ints | None = None) 
     """Look up single elements of random permutations without storing the permutations.
 
     Element ``i`` of the result is ``p(ranks[i])``. Here ``p`` is the permutation of
-    ``range(sizes[which[i]])`` that ``keys[which[i]]`` fixes. A Feistel network permutes
-    ``a * b >= size`` numbers. It is applied again to results outside ``range(size)`` until they
-    lie inside.
-
-    Parameters
-    ----------
-    keys : numpy.ndarray of uint64, shape (m,)
-        Key of each permutation.
-    sizes : numpy.ndarray of int64, shape (m,)
-        Size of each permutation, below 2**62.
-    ranks : numpy.ndarray of int64, shape (n,)
-        Index to look up, at least 0 and below the size of its permutation.
-    which : numpy.ndarray of int64, shape (n,), optional
-        Permutation of each rank, as an index into ``keys`` and ``sizes``. By default, rank ``i``
-        belongs to permutation ``i``.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
-        Permuted ranks.
-
-    Examples
-    --------
-    >>> keys = np.full(7, 3, np.uint64)
-    >>> sorted(bijection(keys, np.full(7, 7), np.arange(7)).tolist())
-    [0, 1, 2, 3, 4, 5, 6]
+    ``range(sizes[which[i]])`` that ``keys[which[i]]`` fixes. A Feistel network permutes ``a * b >=
+    size`` numbers. It is applied again to results outside ``range(size)`` until they lie inside.
     """
     which = np.arange(len(ranks)) if which is None else which
     bounds = sizes.astype(np.uint64)

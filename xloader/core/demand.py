@@ -15,27 +15,7 @@ elements from the window's start, or None where the variable lacks the dimension
 
 @dataclass(frozen=True)
 class Demand:
-    """The parts of one variable that the fields of a sample need.
-
-    Parameters
-    ----------
-    variable : str
-        Name of the variable.
-    axes : tuple of (Axis or None)
-        Per windowed dimension, its axis; ``None`` where the variable lacks the dimension.
-    whole_axes : tuple of Axis
-        Axes of the variable's other dimensions, which each sample needs completely.
-    itemsize : int
-        Bytes of one element as it is kept in memory, packed if the variable is.
-    accesses : frozenset of Access
-        The elements of a window that each field needs.
-    index_nbytes : int
-        Bytes of the indexes of all shards of the variable.
-    thinning : int
-        Largest number of stored elements that are decoded for each one that can be selected.
-    is_computed : bool
-        Whether the values are computed, so that nothing is read for them.
-    """
+    """The parts of one variable that the fields of a sample need."""
 
     variable: str
     axes: tuple[Axis | None, ...]

@@ -40,25 +40,6 @@ def spread_evenly(total: int, count: int) -> Ints:
 
     The place within each part is drawn with a fixed key. Numbers at equal distances could all have
     the same season of the year, or lie in one column of a grid.
-
-    Parameters
-    ----------
-    total : int
-        Upper bound, excluded; below 2**32.
-    count : int
-        How many numbers. If there are no more than that, all are chosen.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (min(count, total),)
-        The numbers, ascending, each once.
-
-    Examples
-    --------
-    >>> spread_evenly(4, 9).tolist()
-    [0, 1, 2, 3]
-    >>> [int(number) // 100 for number in spread_evenly(500, 5)]
-    [0, 1, 2, 3, 4]
     """
     if count >= total:
         return np.arange(total, dtype=np.int64)
@@ -71,22 +52,7 @@ def spread_evenly(total: int, count: int) -> Ints:
 class BatchMembers:
     """The distinct samples of some batches, and the batches that have each of them.
 
-    Parameters
-    ----------
-    ids : numpy.ndarray of int64, shape (n,)
-        The distinct sample ids, ascending.
-    begins : numpy.ndarray of int64, shape (n + 1,)
-        For each sample, where its batches begin in ``batches``; then the end of the last ones.
-    batches : numpy.ndarray of int64, shape (num_rows,)
-        Numbers of the batches that have the samples, sample by sample.
-    num_batches : int
-        Number of batches.
-
-    Examples
-    --------
-    >>> members = BatchMembers.of([np.array([7, 3]), np.array([3, 9])])
-    >>> members.ids.tolist(), members.counts(np.array([0, 2])).tolist()
-    ([3, 7, 9], [[1.0, 0.0], [1.0, 1.0]])
+    `ids`: the distinct sample ids, ascending.
     """
 
     ids: Ints
@@ -96,13 +62,7 @@ class BatchMembers:
 
     @classmethod
     def of(cls, batches: Sequence[Ints]) -> BatchMembers:
-        """The members of batches.
-
-        Parameters
-        ----------
-        batches : sequence of (numpy.ndarray of int64)
-            The sample ids of each batch. A sample may occur several times.
-        """
+        """The members of batches."""
         ids, which = np.unique(np.concatenate(batches), return_inverse=True)
         number = np.repeat(np.arange(len(batches)), [len(own) for own in batches])
         by_sample = np.argsort(which, kind="stable")
@@ -112,15 +72,7 @@ class BatchMembers:
     def counts(self, rows: Ints) -> NDArray[np.float64]:
         """How often each batch has some samples, given their numbers in ``ids``.
 
-        Parameters
-        ----------
-        rows : numpy.ndarray of int64, shape (n,)
-            Numbers of samples.
-
-        Returns
-        -------
-        numpy.ndarray of float64, shape (num_batches, n)
-            The counts.
+        The result has shape (num_batches, n).
         """
         found = np.zeros((self.num_batches, len(rows)))
         for column, (begin, end) in enumerate(
@@ -132,22 +84,7 @@ class BatchMembers:
 
 @dataclass(frozen=True, eq=False)
 class DesignEffect:
-    """The design effect of batches for one variable.
-
-    Parameters
-    ----------
-    ratio : float
-        Variance of the means of batches, divided by that of a full shuffle. NaN if the variable is
-        constant.
-    standard_error : float
-        Standard error of the ratio; NaN for fewer than three batches.
-    without_each : numpy.ndarray of float64, shape (num_batches,)
-        The ratio without each of the batches.
-    num_elements : int
-        Number of elements of each sample that count.
-    num_left_out : int
-        Number of elements left out, because they are NaN or infinite in some sample.
-    """
+    """The design effect of batches for one variable."""
 
     ratio: float
     standard_error: float
@@ -161,24 +98,6 @@ class BatchSums:
 
     Samples may come in any order, each once. All sums are of differences from the first sample, so
     that nothing is lost where the mean is large beside the deviations.
-
-    Parameters
-    ----------
-    num_batches : int
-        Number of batches.
-    num_elements : int
-        Number of elements of a sample.
-
-    Examples
-    --------
-    Two batches of two samples with one element:
-
-    >>> members = BatchMembers.of([np.array([0, 1]), np.array([2, 3])])
-    >>> values = np.array([[1.0], [1.0], [5.0], [5.0]])
-    >>> sums = BatchSums(2, 1)
-    >>> sums.add(values, np.arange(4), members)
-    >>> round(sums.design_effect(batch_size=2, num_epoch_batches=2).ratio, 6)
-    3.0
     """
 
     def __init__(self, num_batches: int, num_elements: int) -> None:
@@ -195,14 +114,7 @@ class BatchSums:
     def add(self, values: NDArray[Any], rows: Ints, members: BatchMembers) -> None:
         """Add samples to the sums of the batches that have them.
 
-        Parameters
-        ----------
-        values : numpy.ndarray of bool, int or float, shape (n, num_elements)
-            The elements of the samples.
-        rows : numpy.ndarray of int64, shape (n,)
-            Numbers of the samples among the members.
-        members : BatchMembers
-            The samples of the batches.
+        `values` has shape (n, num_elements).
         """
         step = max(_PIECE_SIZE // max(values.shape[1], 1), 1)
         for begin in range(0, len(values), step):
@@ -235,13 +147,6 @@ class BatchSums:
         ``K``: means of batches without common samples vary among each other by ``S2 / B``. If all
         batches are taken, the ratio is exact for the epoch. The standard error is that of the
         jackknife over batches: how far the ratio of other batches of the epoch lies from this one.
-
-        Parameters
-        ----------
-        batch_size : int
-            Number of samples of each batch.
-        num_epoch_batches : int
-            Number of batches of the epoch, of which these are some.
         """
         kept = self._is_finite
         sums = self._sums[:, kept]
@@ -274,33 +179,14 @@ class BatchSums:
 
 
 def jackknife_error(without_each: NDArray[np.float64]) -> float:
-    """The standard error of an estimate, from the estimates without each one of the observations.
-
-    Examples
-    --------
-    The mean of 1, 2 and 6 has the standard error of a mean:
-
-    >>> round(jackknife_error(np.array([4.0, 3.5, 1.5])), 6)
-    1.527525
-    """
+    """The standard error of an estimate, from the estimates without each observation."""
     num = len(without_each)
     deviations = without_each - without_each.mean()
     return math.sqrt((num - 1) / num * float((deviations**2).sum()))
 
 
 def mean_effect(effects: Sequence[DesignEffect]) -> tuple[float, float]:
-    """The mean ratio of several variables, as if each had the same variance; and its error.
-
-    Parameters
-    ----------
-    effects : sequence of DesignEffect
-        The effects for the same batches. Those of constant variables do not count.
-
-    Returns
-    -------
-    ratio, standard_error : float
-        NaN if no variable varies.
-    """
+    """The mean ratio of several variables, as if each had the same variance; and its error."""
     varying = [own for own in effects if math.isfinite(own.ratio)]
     if not varying:
         return math.nan, math.nan

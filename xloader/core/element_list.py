@@ -20,17 +20,6 @@ class ElementList(Sequence[int]):
 
     Neighbours differ by few and mostly equal steps. So a pickle holds the compressed steps: a
     million elements, each repeated six times, take about two kilobytes.
-
-    Parameters
-    ----------
-    elements : array_like of int, shape (n,)
-        The numbers, from 0 on. They must not decrease.
-
-    Examples
-    --------
-    >>> held = ElementList([0, 0, 3, 4])
-    >>> len(held), held[2], held[1:3], np.asarray(held).tolist()
-    (4, 3, ElementList([0, 3]), [0, 0, 3, 4])
     """
 
     def __init__(self, elements: Any) -> None:
@@ -80,18 +69,7 @@ class ElementList(Sequence[int]):
 
 
 def as_elements(elements: Any) -> range | ElementList:
-    """A range where the numbers are equally spaced and increase, else a list of them.
-
-    Parameters
-    ----------
-    elements : array_like of int, shape (n,)
-        Numbers from 0 on that never decrease.
-
-    Examples
-    --------
-    >>> as_elements([3, 9, 15]), as_elements([3, 3, 4])
-    (range(3, 16, 6), ElementList([3, 3, 4]))
-    """
+    """A range where the numbers are equally spaced and increase, else a list of them."""
     values = np.asarray(elements, np.int64)
     steps = np.diff(values)
     step = int(steps[0]) if len(steps) else 1

@@ -26,16 +26,7 @@ Span = tuple[int, int, int]
 class ElementRanges:
     """The elements that the window at each position needs along one dimension.
 
-    Parameters
-    ----------
-    lo, hi : numpy.ndarray of int64, shape (num_positions, num_ranges)
-        Half-open ranges of elements. They never decrease with the position.
-
-    Examples
-    --------
-    >>> ranges = ElementRanges(np.array([[0], [2], [6]]), np.array([[3], [5], [9]]))
-    >>> ranges.cover(np.array([True, False, True]), 0, np.array([0, 2, 3, 5, 6, 9])).tolist()
-    [True, True, False, False, True]
+    `lo, hi` have shape (num_positions, num_ranges).
     """
 
     lo: Ints
@@ -47,24 +38,7 @@ class ElementRanges:
     ) -> ElementRanges:
         """The elements that a part of windows takes along a dimension.
 
-        Parameters
-        ----------
-        windows : Windows
-            All windows.
-        dim : int
-            Number of the dimension.
-        span : (int, int, int)
-            The part: ``(first, step, count)``, in elements from the window's start.
-        positions : numpy.ndarray of int64, shape (n,)
-            The positions of the windows, ascending.
-        is_split : bool
-            Whether each element is a range of its own.
-
-        Returns
-        -------
-        ElementRanges
-            Offsets within the dimension. Elements beyond padded borders are left out, and those
-            beyond the end of a dimension that wraps are at its begin.
+        `positions`: the positions of the windows, ascending.
         """
         first, step, count = span
         starts = windows.starts_of(dim, positions)
@@ -79,23 +53,7 @@ class ElementRanges:
         return cls(np.clip(lo, 0, size), np.clip(hi, 0, size))
 
     def cover(self, marks: NDArray[np.bool_], axis: int, edges: Ints) -> NDArray[np.bool_]:
-        """Replace an axis of positions by one of cells.
-
-        Parameters
-        ----------
-        marks : numpy.ndarray of bool
-            Whether there is a sample at each combination of positions or cells.
-        axis : int
-            The axis that counts the positions of these ranges.
-        edges : numpy.ndarray of int64
-            First element of each cell, then the end of the last one. No range begins or ends
-            within a cell.
-
-        Returns
-        -------
-        numpy.ndarray of bool
-            Whether a marked window needs each cell.
-        """
+        """Replace an axis of positions by one of cells."""
         num = len(edges) - 1
         found = np.zeros([num if d == axis else n for d, n in enumerate(marks.shape)], bool)
         for part in self._sums(marks, axis, edges, np.int32):
@@ -103,26 +61,7 @@ class ElementRanges:
         return found
 
     def count(self, counts: NDArray[Any], axis: int, edges: Ints) -> NDArray[Any]:
-        """Replace an axis of positions by one of cells, and sum the windows that need each cell.
-
-        Parameters
-        ----------
-        counts : numpy.ndarray of int64 or float64
-            How often there is a sample at each combination of positions or cells.
-        axis, edges
-            As for `cover`.
-
-        Returns
-        -------
-        numpy.ndarray of int64 or float64
-            How often a window needs each cell. A window of two ranges must not have a cell twice.
-
-        Examples
-        --------
-        >>> ranges = ElementRanges(np.array([[0], [2], [6]]), np.array([[3], [5], [9]]))
-        >>> ranges.count(np.array([1, 2, 5]), 0, np.array([0, 2, 3, 5, 6, 9])).tolist()
-        [1, 3, 2, 0, 5]
-        """
+        """Replace an axis of positions by one of cells, and sum the windows that need each cell."""
         parts = self._sums(counts, axis, edges, counts.dtype)
         return np.asarray(sum(parts))
 
@@ -142,21 +81,8 @@ class ElementRanges:
 def touching(windows: Windows, others: Ints, own: Ints) -> NDArray[np.bool_]:
     """Whether windows share an element with any of some other windows.
 
-    A window counts from the first to the last element that a sample needs.
-
-    Parameters
-    ----------
-    windows : Windows
-        All windows.
-    others : numpy.ndarray of int64, shape (n, num_dims)
-        Positions of the other windows.
-    own : numpy.ndarray of int64, shape (m, num_dims)
-        Positions of the windows that are asked for.
-
-    Returns
-    -------
-    numpy.ndarray of bool, shape (m,)
-        Whether each of them touches one of the others.
+    A window counts from the first to the last element that a sample needs. `others` has shape (n,
+    num_dims). `own` has shape (m, num_dims).
     """
     used = [np.unique(both) for both in np.concatenate([others, own]).T]
     # Only positions that occur take room.
@@ -187,13 +113,7 @@ def touching(windows: Windows, others: Ints, own: Ints) -> NDArray[np.bool_]:
 
 
 def check_num_places(shape: Sequence[int]) -> None:
-    """Refuse more places of windows, or cells, than can be compared in memory.
-
-    Raises
-    ------
-    OptionError
-        If there are more than `MOST_PLACES` of them.
-    """
+    """Refuse more places of windows, or cells, than can be compared in memory."""
     if math.prod(shape) > MOST_PLACES:
         raise OptionError(
             "the samples are too many to compare their elements",

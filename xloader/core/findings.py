@@ -47,28 +47,7 @@ def problems_among(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def show_findings(findings: Sequence[Finding]) -> str:
-    """Return findings as lines of text: subject, level and result, and below it the remedy.
-
-    Parameters
-    ----------
-    findings : sequence of Finding
-        The findings, in the order in which they are shown.
-
-    Returns
-    -------
-    str
-        One or two lines for each finding.
-
-    Examples
-    --------
-    >>> print(show_findings([
-    ...     Finding("cores", "ok", "8"),
-    ...     Finding("memory", "note", "1.0 GiB", 'pass memory="256MiB"'),
-    ... ]))
-    cores    ok       8
-    memory   note     1.0 GiB
-                      -> pass memory="256MiB"
-    """
+    """Return findings as lines of text: subject, level and result, and below it the remedy."""
     width = max((len(finding.subject) for finding in findings), default=0)
     lines = []
     for finding in findings:

@@ -36,16 +36,7 @@ _MOST_ROWS = 1 << 20
 class Group:
     """Variables whose chunks are always needed together.
 
-    Parameters
-    ----------
-    demands : tuple of Demand
-        One for each variable.
-    axes : tuple of (Axis or None)
-        Per windowed dimension, the axis that all of them share; None where they lack it.
-    accesses : tuple of Access
-        The elements of a window that some field needs; no access steps over a whole block.
-    ends : tuple of {"stop", "wrap", "pad"}
-        Per windowed dimension, what windows do at its ends; by default they stay within.
+    `axes`: per windowed dimension, the axis that all of them share; None where they lack it.
     """
 
     demands: tuple[Demand, ...]
@@ -131,17 +122,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Footprint:
-    """The chunks that samples need, as groups of variables.
-
-    Parameters
-    ----------
-    windows : Windows
-        All windows.
-    groups : tuple of Group
-        Groups of variables that are needed together.
-    subset : Subset, optional
-        The windows that are samples, and how often each occurs; by default all of them, once.
-    """
+    """The chunks that samples need, as groups of variables."""
 
     windows: Windows
     groups: tuple[Group, ...]
@@ -199,20 +180,7 @@ class Footprint:
         return {}
 
     def first_elements(self, dim: int, positions: Ints) -> Ints:
-        """The first element along a dimension that any field needs of windows.
-
-        Parameters
-        ----------
-        dim : int
-            Number of the windowed dimension.
-        positions : numpy.ndarray of int64, shape (n,)
-            Positions of the windows along it.
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (n,)
-            Offsets of selected elements.
-        """
+        """The first element along a dimension that any field needs of windows."""
         found = self.windows.starts_of(dim, positions) + self.first_offsets[dim]
         match self.windows.ends[dim]:
             case "wrap":
@@ -341,13 +309,7 @@ class Footprint:
         return pairs // group.num_blocks, pairs % group.num_blocks
 
     def most_nbytes(self, sizes: tuple[int, ...]) -> int:
-        """Upper bound of the bytes of all blocks that the samples of a box of positions need.
-
-        Parameters
-        ----------
-        sizes : tuple of int
-            Number of positions in the box along each windowed dimension.
-        """
+        """Upper bound of the bytes of all blocks that the samples of a box of positions need."""
         found = 0
         for group in self.groups:
             for access in group.accesses:
@@ -415,14 +377,7 @@ class Footprint:
 
 
 def expand_ranges(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
-    """Expand ranges to all pairs (row, value), ``lo[row] <= value < hi[row]``, in sorted order.
-
-    Examples
-    --------
-    >>> rows, values = expand_ranges(np.array([3, 8, 5]), np.array([5, 8, 6]))
-    >>> rows.tolist(), values.tolist()
-    ([0, 0, 2], [3, 4, 5])
-    """
+    """Expand ranges to all pairs (row, value), ``lo[row] <= value < hi[row]``, in sorted order."""
     counts = np.maximum(hi - lo, 0)
     rows = np.repeat(np.arange(len(lo), dtype=np.int64), counts)
     shifts = lo - np.cumsum(counts) + counts

@@ -15,27 +15,7 @@ _OTHER_THAN_NAMES = re.compile(r"[^0-9A-Za-z_]")
 
 
 def to_json_value(value: Any, special: Mapping[type, Callable[[Any], Any]] | None = None) -> Any:
-    """Convert a value to the types of JSON.
-
-    Parameters
-    ----------
-    value : object
-        Mappings, sequences, numbers, text, dates, paths, arrays, objects with a method ``to_dict``,
-        and dataclasses. Private fields of dataclasses are left out.
-    special : mapping of type to callable, optional
-        Functions that convert other types.
-
-    Returns
-    -------
-    object
-        The same in dicts, lists, text and numbers. NaN and infinity become None, because JSON has
-        no word for them. Dates are in ISO 8601.
-
-    Examples
-    --------
-    >>> to_json_value({"mean": np.array([278.5, np.nan]), "time": np.datetime64("2001-01-01")})
-    {'mean': [278.5, None], 'time': '2001-01-01'}
-    """
+    """Convert a value to the types of JSON."""
     if isinstance(value, np.ndarray | np.generic):
         value = np.asarray(value)
         # As numbers, dates would lose their meaning.
@@ -64,28 +44,7 @@ def to_json_value(value: Any, special: Mapping[type, Callable[[Any], Any]] | Non
 
 
 def flat_numbers(values: Mapping[str, Any], prefix: str, separator: str) -> dict[str, float]:
-    """The finite numbers among values by name, with those of mappings within.
-
-    Parameters
-    ----------
-    values : mapping of str to object
-        Numbers, mappings and dataclasses; all else is left out, and so are booleans.
-    prefix : str
-        Begins each name; may be empty.
-    separator : str
-        Stands between the parts of a name. If it is not ``"/"``, other characters than letters,
-        digits and underscores become underscores.
-
-    Returns
-    -------
-    dict of str to float
-        The numbers. If two names become equal, the later one gets a number at its end.
-
-    Examples
-    --------
-    >>> flat_numbers({"num_reads": 3, "tile": {"time": 10}, "bottleneck": "fetch"}, "a", "/")
-    {'a/num_reads': 3.0, 'a/tile/time': 10.0}
-    """
+    """The finite numbers among values by name, with those of mappings within."""
     found: dict[str, float] = {}
 
     def add(name: str, value: Any) -> None:
@@ -115,13 +74,7 @@ def _free_name(found: Mapping[str, float], name: str) -> str:
 
 
 def attribute_value(value: object) -> Any:
-    """Convert an attribute of an array to the types of JSON; NaN stays as it is, as Zarr keeps it.
-
-    Parameters
-    ----------
-    value : object
-        Mappings, lists, numbers of Python or NumPy, and arrays. All others become text.
-    """
+    """Convert an attribute of an array to the types of JSON; NaN stays, as Zarr keeps it."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):

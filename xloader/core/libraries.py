@@ -9,22 +9,7 @@ from xloader.errors import MissingDependencyError
 
 
 def require_libraries(names: tuple[str, ...]) -> None:
-    """Check that optional libraries are installed, without importing them.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Names of the libraries, as in an import statement.
-
-    Raises
-    ------
-    MissingDependencyError
-        If one is not installed. The message speaks of xloader's demo.
-
-    Examples
-    --------
-    >>> require_libraries(("numpy",))
-    """
+    """Check that optional libraries are installed, without importing them."""
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise MissingDependencyError(
@@ -35,17 +20,7 @@ def require_libraries(names: tuple[str, ...]) -> None:
 
 
 def require_matplotlib() -> None:
-    """Check that pictures can be drawn, without importing matplotlib.
-
-    Raises
-    ------
-    MissingDependencyError
-        If matplotlib is not installed.
-
-    Examples
-    --------
-    >>> require_matplotlib()
-    """
+    """Check that pictures can be drawn, without importing matplotlib."""
     if find_spec("matplotlib") is None:
         raise MissingDependencyError(
             "pictures need matplotlib", given="not installed", remedy=extra_remedy("viz")
@@ -53,17 +28,7 @@ def require_matplotlib() -> None:
 
 
 def require_tqdm() -> None:
-    """Check that progress bars can be shown, without importing tqdm.
-
-    Raises
-    ------
-    MissingDependencyError
-        If tqdm is not installed.
-
-    Examples
-    --------
-    >>> require_tqdm()
-    """
+    """Check that progress bars can be shown, without importing tqdm."""
     if find_spec("tqdm") is None:
         raise MissingDependencyError(
             "progress bars need tqdm", given="not installed", remedy=extra_remedy("viz")

@@ -37,17 +37,6 @@ class Circle:
     """An axis that closes on itself, unrolled to two turns.
 
     No window is longer than the circle, so two turns hold all windows that start in the first.
-
-    Parameters
-    ----------
-    axis : Axis
-        The stored dimension: one turn.
-
-    Examples
-    --------
-    >>> circle = Circle(Axis(stored_size=6, chunks=4, selection=range(6)))
-    >>> circle.edges.tolist(), circle.block_of(np.array([3, 5, 6, 11])).tolist()
-    ([0, 4, 6, 10, 12], [0, 1, 2, 3])
     """
 
     axis: Axis
@@ -81,19 +70,7 @@ class Circle:
 
 @dataclass(frozen=True)
 class PaddedAxis:
-    """An axis with padded borders.
-
-    Parameters
-    ----------
-    axis : Axis
-        The stored dimension.
-
-    Examples
-    --------
-    >>> padded = PaddedAxis(Axis(stored_size=6, chunks=4, selection=range(6)))
-    >>> padded.block_of(np.array([-2, 0, 5, 7])).tolist()
-    [0, 0, 1, 1]
-    """
+    """An axis with padded borders."""
 
     axis: Axis
 
@@ -148,24 +125,7 @@ def lines_of(axes: Sequence[Axis | None], ends: Sequence[Ends]) -> tuple[Line | 
 def fold_blocks(blocks: Ints, lines: tuple[Line | None, ...]) -> Ints:
     """Convert numbers of n-d blocks along lines to numbers of the blocks that are stored.
 
-    Parameters
-    ----------
-    blocks : numpy.ndarray of int64, shape (n,)
-        Numbers of blocks, counted in C order over the blocks of the lines.
-    lines : tuple of (Axis or Circle or None)
-        The line of each dimension; None where there is one block.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
-        Numbers of blocks, counted in C order over the blocks of the axes. The same array where no
-        line is a circle.
-
-    Examples
-    --------
-    >>> circle = Circle(Axis(stored_size=6, chunks=4, selection=range(6)))
-    >>> fold_blocks(np.array([1, 2, 3, 4]), (Axis(8, 4, range(8)), circle)).tolist()
-    [1, 0, 1, 2]
+    `lines`: the line of each dimension; None where there is one block.
     """
     if not any(isinstance(line, Circle) for line in lines):
         return blocks

@@ -27,23 +27,7 @@ Node = tuple[int, int]
 
 
 class MergeTree(Generic[T]):
-    """A tree that merges numbered leaves.
-
-    Parameters
-    ----------
-    num_leaves : int
-        Number of leaves, at least 1.
-    merge : callable
-        Merges two values, of which the first has the smaller numbers.
-
-    Examples
-    --------
-    >>> tree = MergeTree(3, lambda a, b: f"({a}{b})")
-    >>> for leaf in (2, 0, 1):
-    ...     tree.add(leaf, "abc"[leaf])
-    >>> tree.result(), tree.missing()
-    ('((ab)c)', [])
-    """
+    """A tree that merges numbered leaves."""
 
     def __init__(self, num_leaves: int, merge: Callable[[T, T], T]) -> None:
         assert num_leaves > 0
@@ -57,23 +41,11 @@ class MergeTree(Generic[T]):
         return self._nodes
 
     def add(self, leaf: int, value: T) -> None:
-        """Add the value of a leaf.
-
-        Raises
-        ------
-        OptionError
-            If there is no such leaf, or its value is there already.
-        """
+        """Add the value of a leaf."""
         self.add_node((0, leaf), value)
 
     def add_node(self, node: Node, value: T) -> None:
-        """Add the value of a complete subtree, as `nodes` of another tree gives it.
-
-        Raises
-        ------
-        OptionError
-            If there is no such node, or the value of one of its leaves is there already.
-        """
+        """Add the value of a complete subtree, as `nodes` of another tree gives it."""
         level, index = node
         if not 0 <= index < self._num_nodes(level) or self._overlaps(node):
             raise OptionError(
@@ -91,19 +63,6 @@ class MergeTree(Generic[T]):
 
         Threads call it one at a time, and merge meanwhile. It does not check whether leaves come
         twice.
-
-        Parameters
-        ----------
-        node : (int, int)
-            Level and index.
-        value : object
-            The value of the node.
-
-        Returns
-        -------
-        tuple of (int, int), object and object, or None
-            The parent, and the two values whose merger must be offered for it; None if the value
-            waits for its sibling.
         """
         level, index = node
         while self._num_nodes(level) > 1:
@@ -139,13 +98,7 @@ class MergeTree(Generic[T]):
         return found
 
     def result(self) -> T:
-        """The merger of all leaves.
-
-        Raises
-        ------
-        OptionError
-            If leaves are missing.
-        """
+        """The merger of all leaves."""
         missing = self.missing()
         if missing:
             raise OptionError(

@@ -26,23 +26,6 @@ class names_function:
 
     The original exception could be misunderstood further up: a ``StopIteration`` would end an
     epoch as if it were complete.
-
-    Parameters
-    ----------
-    what : str
-        Name of the function, and what it is called for.
-
-    Raises
-    ------
-    TransformError
-        If the function raises an `Exception` that is no `XloaderError`, with it as the cause.
-
-    Examples
-    --------
-    >>> with names_function("map(speed)"):
-    ...     next(iter(()))
-    Traceback (most recent call last):
-    xloader.errors.TransformError: map(speed) failed (StopIteration). To mend it: ...
     """
 
     # A class, because contextlib.contextmanager would let a StopIteration through: it takes a
@@ -67,13 +50,6 @@ def warn_caller(message: str, category: type[XloaderWarning]) -> None:
     """Give a warning that points at the user's line.
 
     That is the innermost line outside xloader and outside the libraries that call it.
-
-    Parameters
-    ----------
-    message : str
-        Text of the warning.
-    category : type of XloaderWarning
-        Class of the warning.
     """
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(_PASSED):
@@ -82,18 +58,7 @@ def warn_caller(message: str, category: type[XloaderWarning]) -> None:
 
 
 def extra_remedy(extras: str) -> str:
-    """Advice on how to install a missing library, for an error.
-
-    Parameters
-    ----------
-    extras : str
-        Names of the extras that bring the library, separated by commas.
-
-    Examples
-    --------
-    >>> extra_remedy("torch")
-    'install the extra "torch": run pip install ".[torch]" in a clone of xloader'
-    """
+    """Advice on how to install a missing library, for an error."""
     # There is no release on a package index yet.
     return f'install the extra "{extras}": run pip install ".[{extras}]" in a clone of xloader'
 
@@ -102,11 +67,6 @@ def closest(name: object, known: Iterable[str]) -> str | None:
     """The known name that is most similar to a misspelt one, or None if none is similar.
 
     Upper and lower case count as equal.
-
-    Examples
-    --------
-    >>> closest("SST", ["sst", "msl"]), closest("wind", ["sst", "msl"])
-    ('sst', None)
     """
     by_lower = {one.lower(): one for one in known}
     found = get_close_matches(str(name).lower(), by_lower, n=1)

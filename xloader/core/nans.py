@@ -40,17 +40,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, eq=False)
 class FieldNans:
-    """The NaN values of one field of a batch.
-
-    Parameters
-    ----------
-    field : str
-        Name of the field.
-    num : int
-        Number of NaN values.
-    ids : numpy.ndarray of int64, shape (n,)
-        Ids of the samples that have them, in the order of the batch's rows.
-    """
+    """The NaN values of one field of a batch."""
 
     field: str
     num: int
@@ -71,13 +61,7 @@ NO_COUNTS: Final[Mapping[str, CountNans]] = MappingProxyType({})
 
 
 def is_looked_at(on_nan: OnNan, number: int) -> bool:
-    """Whether ``on_nan`` asks to look for NaN in a batch, given its number from 0 on.
-
-    Examples
-    --------
-    >>> is_looked_at("warn", 0), is_looked_at("warn", 8), is_looked_at("ignore", 0)
-    (True, False, False)
-    """
+    """Whether ``on_nan`` asks to look for NaN in a batch, given its number from 0 on."""
     return on_nan in ("count", "raise") or (on_nan == "warn" and number < NUM_FIRST)
 
 
@@ -88,38 +72,7 @@ def look_for_nans(
     ids: Ints,
     counts: Mapping[str, CountNans] = NO_COUNTS,
 ) -> tuple[FieldNans, ...]:
-    """Look for NaN in a finished batch, if ``on_nan`` asks to check this batch.
-
-    Parameters
-    ----------
-    on_nan : {"warn", "count", "raise", "ignore"}
-        The option, as in the table of this module. No warning is given here.
-    number : int
-        Number of the batch, from 0 on; with "warn", only those below `NUM_FIRST` are checked.
-    arrays : mapping of str to numpy.ndarray
-        The arrays of the batch by field name, each of shape ``(m, ...)`` with ``m >= n``. Rows
-        from ``n`` on are padding and are not checked.
-    ids : numpy.ndarray of int64, shape (n,)
-        Sample ids of the first ``n`` rows.
-    counts : mapping of str to callable, optional
-        By field, how its NaN values are counted, for fields whose values are still packed.
-
-    Returns
-    -------
-    tuple of FieldNans
-        One for each field that has NaN. Of the other fields, only floats are checked.
-
-    Raises
-    ------
-    NanError
-        If ``on_nan`` is "raise" and the batch has NaN.
-
-    Examples
-    --------
-    >>> arrays = {"x": np.array([[1.0, np.nan], [3.0, 4.0]], np.float32)}
-    >>> [str(found) for found in look_for_nans("count", 0, arrays, np.array([7, 9]))]
-    ["1 value of the field 'x', in sample 7"]
-    """
+    """Look for NaN in a finished batch, if ``on_nan`` asks to check this batch."""
     if not is_looked_at(on_nan, number):
         return ()
     looked_at = ((name, array[: len(ids)]) for name, array in arrays.items())
@@ -146,25 +99,13 @@ def look_for_nans(
 
 
 class NanWarner:
-    """Warns of NaN in batches, once. The warning points at the user's line.
-
-    Parameters
-    ----------
-    on_nan : {"warn", "count", "raise", "ignore"}
-        The option. Only "warn" gives a warning.
-    """
+    """Warns of NaN in batches, once. The warning points at the user's line."""
 
     def __init__(self, on_nan: OnNan) -> None:
         self._is_due = on_nan == "warn"
 
     def warn(self, found: Sequence[FieldNans]) -> None:
-        """Warn that a batch holds NaN, if it does and there was no warning before.
-
-        Parameters
-        ----------
-        found : sequence of FieldNans
-            The NaN values of the batch.
-        """
+        """Warn that a batch holds NaN, if it does and there was no warning before."""
         if not found or not self._is_due:
             return
         self._is_due = False
@@ -190,23 +131,7 @@ def _count_floats(array: NDArray[Any]) -> Ints:
 
 
 def check_on_nan(on_nan: Any) -> OnNan:
-    """Check ``on_nan`` where there is no report, so that "count" is not allowed.
-
-    Returns
-    -------
-    {"warn", "raise", "ignore"}
-        The same value.
-
-    Raises
-    ------
-    OptionError
-        If it is another value.
-
-    Examples
-    --------
-    >>> check_on_nan("raise")
-    'raise'
-    """
+    """Check ``on_nan`` where there is no report, so that "count" is not allowed."""
     if on_nan == "count":
         raise OptionError(
             "NaN cannot be counted here, because there is no report",

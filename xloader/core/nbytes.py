@@ -9,28 +9,7 @@ from xloader.errors import OptionError
 
 
 def parse_nbytes(memory: int | str) -> int:
-    """Parse a number of bytes from text such as ``"512MiB"``, or check a number.
-
-    Parameters
-    ----------
-    memory : int or str
-        Whole number of bytes, or text with a unit.
-
-    Returns
-    -------
-    int
-        Number of bytes, from 1 to `MOST_NBYTES`.
-
-    Raises
-    ------
-    OptionError
-        If it cannot be parsed, is not positive, or is larger than `MOST_NBYTES`.
-
-    Examples
-    --------
-    >>> parse_nbytes("1.5KiB"), parse_nbytes(7)
-    (1536, 7)
-    """
+    """Parse a number of bytes from text such as ``"512MiB"``, or check a number."""
     allowed = 'text such as "512MiB" or "2GB", or a whole number of bytes'
     nbytes = _nbytes_of(memory)
     if nbytes <= 0:
@@ -64,13 +43,7 @@ def _parse(text: str) -> int:
 
 
 def show_nbytes(nbytes: int) -> str:
-    """Format a number of bytes with a unit from B to TiB.
-
-    Examples
-    --------
-    >>> show_nbytes(999), show_nbytes(3 << 20)
-    ('999 B', '3.0 MiB')
-    """
+    """Format a number of bytes with a unit from B to TiB."""
     size = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

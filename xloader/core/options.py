@@ -33,19 +33,6 @@ class LoaderOptions:
     """The checked options of `Samples.loader`.
 
     :meth:`xloader.Samples.loader` describes each option. Both have the same defaults.
-
-    Attributes
-    ----------
-    memory_nbytes : int
-        The option ``memory`` in bytes.
-
-    Raises
-    ------
-    OptionError
-        If an option is outside its range.
-    LanesError
-        If ``rank`` and ``world_size`` are given, and the lanes do not divide the global batch or
-        the ranks do not divide the lanes.
     """
 
     batch_size: int = 32
@@ -97,13 +84,6 @@ class LoaderOptions:
         """Copy of the options with the rank and the world size that this process has now.
 
         They are the given ones, or found by `resolve_world`.
-
-        Raises
-        ------
-        OptionError
-            If the environment sets only one of rank and world size, or the two do not fit.
-        LanesError
-            If the lanes do not divide the global batch, or the ranks do not divide the lanes.
         """
         world = resolve_world(self.rank, self.world_size)
         return replace(self, rank=world.rank, world_size=world.world_size)
@@ -143,8 +123,8 @@ class LoaderOptions:
     def carried_lanes(self) -> int:
         """Number of lanes that must fit in one process's memory.
 
-        All of them if ``lanes`` is given, because a later run may have only one rank;
-        otherwise those of a rank.
+        All of them if ``lanes`` is given, because a later run may have only one rank; otherwise
+        those of a rank.
         """
         return self.lanes or max(1, self.processes)
 
@@ -269,13 +249,7 @@ _OF_TORCH = {
 
 
 def divisors_of(number: int) -> list[int]:
-    """List the divisors of a positive number, ascending.
-
-    Examples
-    --------
-    >>> divisors_of(8)
-    [1, 2, 4, 8]
-    """
+    """List the divisors of a positive number, ascending."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)})
 
@@ -288,42 +262,13 @@ def usable_cores() -> int:
 
 
 def make_options(**options: Unpack[LoaderKeywords]) -> LoaderOptions:
-    """Make the options of a loader from keyword arguments, and refuse unknown names.
-
-    Parameters
-    ----------
-    **options
-        Options of `Samples.loader` by name.
-
-    Returns
-    -------
-    LoaderOptions
-        The checked options.
-
-    Raises
-    ------
-    OptionError
-        If there is no option of a name, or a value is outside its range.
-    LanesError
-        As `LoaderOptions` raises it.
-    """
+    """Make the options of a loader from keyword arguments, and refuse unknown names."""
     refuse_unknown(options)
     return LoaderOptions(**options)
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:
-    """Refuse names that no option of a loader has.
-
-    Parameters
-    ----------
-    options : mapping of str to object
-        The options by name.
-
-    Raises
-    ------
-    OptionError
-        If there is no option of a name. The error names the option to use instead.
-    """
+    """Refuse names that no option of a loader has."""
     known = [f.name for f in fields(LoaderOptions) if f.init]
     for name, value in options.items():
         if name not in known:
@@ -337,28 +282,7 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
 
 
 def check_epoch(epoch: Any) -> int:
-    """Check the number of an epoch, and convert it to ``int``.
-
-    Parameters
-    ----------
-    epoch : int
-        Value to check.
-
-    Returns
-    -------
-    int
-        The number of the epoch.
-
-    Raises
-    ------
-    OptionError
-        If it is not a whole number from 0 to 2**63 - 1.
-
-    Examples
-    --------
-    >>> check_epoch(3)
-    3
-    """
+    """Check the number of an epoch, and convert it to ``int``."""
     if not is_whole(epoch) or not 0 <= epoch < 1 << 63:
         raise OptionError(
             "there is no such epoch", given=epoch, allowed="whole numbers from 0 to 2**63 - 1"

@@ -28,20 +28,7 @@ budget. Blocks of four times this size were slower."""
 
 
 def converted_dtype(dtype: np.dtype, output_dtype: OutputDtype | None) -> np.dtype:
-    """The dtype in which an array of some dtype is delivered.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        The dtype after all transforms.
-    output_dtype : {"float32", "float16", "bfloat16"}, optional
-        The dtype for floats; by default, they keep their own. Other numbers always do.
-
-    Examples
-    --------
-    >>> [converted_dtype(np.dtype(own), "float16").name for own in ("f8", "i2", "?")]
-    ['float16', 'int16', 'bool']
-    """
+    """The dtype in which an array of some dtype is delivered."""
     if output_dtype is None or dtype.kind != "f":
         return dtype
     return BFLOAT16 if output_dtype == "bfloat16" else np.dtype(output_dtype)
@@ -54,37 +41,7 @@ def convert_floats(
     is_own: bool,
     left_out: Collection[str] = (),
 ) -> dict[str, NDArray[Any]]:
-    """Convert the floating fields of a batch.
-
-    Parameters
-    ----------
-    arrays : mapping of str to numpy.ndarray
-        The fields by name.
-    output_dtype : {"float32", "float16", "bfloat16"} or None
-        The dtype; None to change nothing.
-    is_own : bool
-        Whether the arrays belong to the caller, are contiguous and may be overwritten. Results that
-        are not larger then lie in the same memory.
-    left_out : collection of str
-        Fields that stay as they are.
-
-    Returns
-    -------
-    dict of str to numpy.ndarray
-        The fields. Those of bfloat16 have the dtype `BFLOAT16`.
-
-    Raises
-    ------
-    OptionError
-        If a finite value is too large for the dtype.
-
-    Examples
-    --------
-    >>> arrays = {"x": np.array([0.5, 1.0]), "n": np.array([3])}
-    >>> found = convert_floats(arrays, "float16", is_own=False)
-    >>> [(name, array.dtype.name) for name, array in found.items()]
-    [('x', 'float16'), ('n', 'int64')]
-    """
+    """Convert the floating fields of a batch."""
     if output_dtype is None:
         return dict(arrays)
     found = {}
@@ -110,18 +67,7 @@ def convert_floats(
 
 
 def largest_of(output_dtype: OutputDtype | None) -> float:
-    """The largest number of a dtype for delivery; infinity if values keep their own dtype.
-
-    Parameters
-    ----------
-    output_dtype : {"float32", "float16", "bfloat16"} or None
-        The dtype.
-
-    Examples
-    --------
-    >>> largest_of("float16"), largest_of(None)
-    (65504.0, inf)
-    """
+    """The largest number of a dtype for delivery; infinity if values keep their own dtype."""
     return math.inf if output_dtype is None else _largest(converted_dtype(_F8, output_dtype))
 
 

@@ -31,32 +31,7 @@ _PART_SIZE = 1 << 17
 class Packing:
     """The rule by which packed numbers stand for values.
 
-    Parameters
-    ----------
-    stored_dtype : numpy.dtype
-        Dtype of packed numbers, in native byte order.
-    seen_dtype : numpy.dtype
-        Dtype as which the packed bits are read. It may differ from the stored dtype in being
-        signed or unsigned.
-    fills : tuple of (int, float or numpy scalar)
-        Numbers that stand for a missing value. They are compared in the wide dtype.
-    scale, offset : int, float, numpy scalar or None
-        Factor of packed numbers, and the number added afterwards; None for neither. Their types
-        matter: NumPy computes with a ``float`` in the wide dtype, and with a ``numpy.float64`` in
-        float64.
-    wide_dtype : numpy.dtype
-        Dtype in which xarray computes; a float dtype where there are fill values.
-    dtype : numpy.dtype
-        Dtype of the values.
-    change : callable, optional
-        Changes an array of values in place, element by element. Only where there is a `table`.
-
-    Examples
-    --------
-    >>> i2, f4, f8 = np.dtype("i2"), np.dtype("f4"), np.dtype("f8")
-    >>> packing = Packing(i2, i2, (-1,), 0.5, 10.0, f8, f4)
-    >>> packing.unpack(np.array([-1, 0, 3], "i2")).tolist()
-    [nan, 10.0, 11.5]
+    `scale, offset`: factor of packed numbers, and the number added afterwards; None for neither.
     """
 
     stored_dtype: np.dtype
@@ -75,15 +50,7 @@ class Packing:
         return values
 
     def unpack_into(self, packed: NDArray[Any], out: NDArray[Any]) -> None:
-        """Unpack numbers into an existing array.
-
-        Parameters
-        ----------
-        packed : numpy.ndarray
-            Packed numbers, of the stored dtype.
-        out : numpy.ndarray
-            Array for the values: the same shape, any strides, any dtype that can hold them.
-        """
+        """Unpack numbers into an existing array."""
         if out.dtype != self.dtype:
             out[...] = self.unpack(packed)
             return

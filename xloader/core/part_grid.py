@@ -30,24 +30,7 @@ APART: Final = -2
 
 @dataclass(frozen=True, eq=False)
 class PartGrid:
-    """The cells of some dimensions, and the part that owns each.
-
-    Parameters
-    ----------
-    dims : tuple of int
-        Numbers of the windowed dimensions that are cut.
-    edges : tuple of numpy.ndarray of int64
-        Per cut dimension, the offset of the first element of each cell, then the dimension's size.
-    owners : numpy.ndarray of int8
-        The part of each cell, with one axis for each cut dimension; -1 for none.
-
-    Examples
-    --------
-    >>> windows = Windows(("time",), (12,), (3,), (2,), (1,))
-    >>> grid = PartGrid((0,), (np.array([0, 4, 6, 12]),), np.array([0, -1, 1], np.int8))
-    >>> grid.boxes(windows, (0,)).parts_of(windows.positions_of(np.arange(5))).tolist()
-    [0, -1, -1, 1, 1]
-    """
+    """The cells of some dimensions, and the part that owns each."""
 
     dims: tuple[int, ...]
     edges: tuple[Ints, ...]
@@ -58,13 +41,6 @@ class PartGrid:
 
         A window belongs to a part if the part owns all its elements, from the first to the last
         one that a sample needs, and no other part owns an element within the gap around it.
-
-        Parameters
-        ----------
-        windows : Windows
-            The windows.
-        gaps : tuple of int
-            Per cut dimension, the least number of elements between the windows of two parts.
         """
         kinds, spans, wider, owners = [], [], [], self.owners
         for axis, (dim, edges, gap) in enumerate(zip(self.dims, self.edges, gaps, strict=True)):
@@ -104,14 +80,7 @@ class PartGrid:
 class PartBoxes:
     """The part of each kind of window. Windows of a kind touch the same cells.
 
-    Parameters
-    ----------
-    dims : tuple of int
-        Numbers of the cut dimensions.
-    kinds : tuple of numpy.ndarray of int
-        Per cut dimension, the first position of each kind, ascending.
-    parts : numpy.ndarray of int8
-        The part of each combination of kinds; `CROSSES` or `APART` for none.
+    `kinds`: per cut dimension, the first position of each kind, ascending.
     """
 
     dims: tuple[int, ...]

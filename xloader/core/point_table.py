@@ -16,17 +16,7 @@ from xloader.core.axis import Ints
 
 @dataclass(frozen=True, eq=False)
 class LabelColumn:
-    """A column of a table of points: one value for each sample, which becomes a scalar field.
-
-    Parameters
-    ----------
-    name : str
-        The column's name.
-    values : numpy.ndarray of bool, int or float, shape (n,)
-        Value of each sample id.
-    classes : tuple of str, optional
-        For text, which is stored as codes: the text of each code.
-    """
+    """A column of a table of points: one value for each sample, which becomes a scalar field."""
 
     name: str
     values: NDArray[Any]
@@ -54,25 +44,8 @@ def _unpickle(name: str, packed: bytes, dtype: str, classes: tuple[str, ...]) ->
 class PointTable:
     """The table of points around which samples lie: its columns, and how many points are left out.
 
-    Parameters
-    ----------
-    columns : tuple of LabelColumn
-        The columns that are fields.
-    num_points : int
-        Number of rows of the table.
-    num_unmatched : int
-        Number of points that were left out because the labels of a dimension have none for them.
-    num_cut : int
-        Number of points that were left out because their window leaves the array or crosses a gap.
-
-    Examples
-    --------
-    >>> codes = LabelColumn("sky", np.array([0, 1, 0]), ("clear", "cloudy"))
-    >>> table = PointTable((codes,), num_points=5, num_cut=2)
-    >>> table.take(np.array([1, 1])).columns[0].values.tolist()
-    [1, 1]
-    >>> table.left_out
-    '2 of 5 points: the window of 2 leaves the array or crosses a gap'
+    `num_unmatched`: number of points that were left out because the labels of a dimension have
+    none for them.
     """
 
     columns: tuple[LabelColumn, ...] = ()

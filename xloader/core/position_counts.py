@@ -35,23 +35,8 @@ _MOST_PLACES: Final = 1 << 26
 class PositionCounts:
     """How often an epoch has the windows at each position.
 
-    Parameters
-    ----------
-    total : int or float
-        Samples of an epoch.
-    lines : tuple of numpy.ndarray, each of shape (num_positions,)
-        Per windowed dimension, the samples at each position: int64, or float64 if samples are
-        drawn by weight.
-    plane : numpy.ndarray, optional
-        The samples at each combination of positions along the last two dimensions. None if windows
-        lie at all combinations equally often, or if there is only one dimension.
-
-    Examples
-    --------
-    >>> windows = Windows(("time", "x"), (4, 3), (1, 1), (1, 1), (1, 1))
-    >>> counts = PositionCounts.of(windows, Subset(12, np.array([0, 1, 5, 11])))
-    >>> counts.total, [line.tolist() for line in counts.lines]
-    (4, [[2, 1, 0, 1], [1, 1, 2]])
+    `plane`: None if windows lie at all combinations equally often, or if there is only one
+    dimension.
     """
 
     total: float
@@ -60,21 +45,7 @@ class PositionCounts:
 
     @classmethod
     def of(cls, windows: Windows, subset: Subset | None) -> PositionCounts:
-        """Count the windows of an epoch.
-
-        Parameters
-        ----------
-        windows : Windows
-            All windows.
-        subset : Subset, optional
-            The windows that are samples. Samples that are drawn by weight count as often as they
-            occur on average.
-
-        Raises
-        ------
-        OptionError
-            If there are too many combinations of positions to count the samples at each.
-        """
+        """Count the windows of an epoch."""
         shape = windows.num_positions
         is_whole = subset is None or (subset.indices is None and subset.weights is None)
         if is_whole:

@@ -69,29 +69,6 @@ def resolve_world(
     4. ``SLURM_PROCID`` and ``SLURM_STEP_NUM_TASKS``, which ``srun`` sets for its tasks.
 
     If there is none, the process trains alone: rank 0 of 1.
-
-    Parameters
-    ----------
-    rank, world_size : int, optional
-        Rank and world size, if they are known: both or neither.
-    environ : mapping of str to str, optional
-        Environment variables; by default ``os.environ``.
-
-    Returns
-    -------
-    World
-        The rank and the world size.
-
-    Raises
-    ------
-    OptionError
-        If a rank comes without a world size or the other way round, or if one of them is not a
-        whole number or out of range.
-
-    Examples
-    --------
-    >>> resolve_world(environ={"RANK": "2", "WORLD_SIZE": "8"})
-    World(rank=2, world_size=8)
     """
     return find_world(rank, world_size, environ=environ) or World()
 
@@ -102,18 +79,7 @@ def find_world(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> World | None:
-    """Find the rank and the world size as `resolve_world` does, or None if no source has them.
-
-    Raises
-    ------
-    OptionError
-        As `resolve_world` raises it.
-
-    Examples
-    --------
-    >>> find_world(environ={}), find_world(0, 1)
-    (None, World(rank=0, world_size=1))
-    """
+    """Find the rank and the world size as `resolve_world` does, or None if no source has them."""
     if rank is not None or world_size is not None:
         if rank is None or world_size is None:
             raise OptionError(

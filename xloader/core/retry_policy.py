@@ -19,24 +19,7 @@ _LONGEST_TIMEOUT: Final = 10**7
 class RetryPolicy:
     """Time limit of each attempt at a read, number of attempts, and pauses between them.
 
-    Parameters
-    ----------
-    read_timeout : float, default 300.0
-        Seconds that one attempt at a read may take, above 0 and up to 10**7.
-    max_retries : int, default 4
-        Number of attempts after the first, from 0 to 1000. A read is tried again only after a
-        failure that may be temporary: no answer in time, a dropped connection, a short body, HTTP
-        status 408, 429 or 5xx.
-
-    Raises
-    ------
-    OptionError
-        If one of them is outside its range.
-
-    Examples
-    --------
-    >>> [RetryPolicy().pause_after(num_failed) for num_failed in (1, 2, 3, 9)]
-    [0.1, 0.2, 0.4, 10.0]
+    `read_timeout`: seconds that one attempt at a read may take, above 0 and up to 10**7.
     """
 
     read_timeout: float = 300.0
@@ -63,13 +46,7 @@ class RetryPolicy:
         object.__setattr__(self, "max_retries", int(retries))
 
     def but(self, read_timeout: float | None, max_retries: int | None) -> RetryPolicy:
-        """Copy of the policy, with each number replaced that is not None.
-
-        Raises
-        ------
-        OptionError
-            If one of them is outside its range.
-        """
+        """Copy of the policy, with each number replaced that is not None."""
         seconds = self.read_timeout if read_timeout is None else read_timeout
         return RetryPolicy(seconds, self.max_retries if max_retries is None else max_retries)
 

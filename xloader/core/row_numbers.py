@@ -19,24 +19,7 @@ _MOST_BITS: Final = 62
 def number_rows(columns: Sequence[Ints], num_rows: int) -> Ints:
     """Number the rows of some columns: two numbers are equal exactly if all columns are.
 
-    The numbers sort as the rows do, by the first column first.
-
-    Parameters
-    ----------
-    columns : sequence of numpy.ndarray
-        Each int64, of shape ``(num_rows,)``.
-    num_rows : int
-        Number of rows; there may be no column.
-
-    Returns
-    -------
-    numpy.ndarray
-        int64, of shape ``(num_rows,)``.
-
-    Examples
-    --------
-    >>> number_rows([np.array([5, 5, 7]), np.array([0, 2, 0])], 3).tolist()
-    [0, 2, 6]
+    The numbers sort as the rows do, by the first column first. int64, of shape ``(num_rows,)``.
     """
     numbers, radix = np.zeros(num_rows, np.int64), 1
     for column in columns if num_rows else ():

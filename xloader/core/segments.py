@@ -27,16 +27,7 @@ from xloader.core.axis import Ints
 class Segments:
     """Stretches of a dimension. Each window must lie whole within one of them.
 
-    Parameters
-    ----------
-    bounds : tuple of (int, int)
-        Half-open ranges of offsets, ascending and without overlap.
-
-    Examples
-    --------
-    >>> segments = Segments.between(8, np.array([4]))
-    >>> segments.bounds, segments.cut(2, 8).bounds
-    (((0, 4), (4, 8)), ((0, 2), (2, 6)))
+    `bounds`: half-open ranges of offsets, ascending and without overlap.
     """
 
     bounds: tuple[tuple[int, int], ...]
@@ -45,12 +36,7 @@ class Segments:
     def between(cls, size: int, gaps: Ints) -> Segments:
         """The segments of a dimension of ``size`` elements.
 
-        Parameters
-        ----------
-        size : int
-            Number of elements.
-        gaps : numpy.ndarray of int64
-            Ascending offsets of the elements that come right after a gap.
+        `gaps`: ascending offsets of the elements that come right after a gap.
         """
         edges = [0, *gaps.tolist(), size]
         return cls(tuple(itertools.pairwise(edges)))
@@ -61,15 +47,7 @@ class Segments:
         return Segments(tuple((lo, hi) for lo, hi in cut if lo < hi))
 
     def runs(self, extent: int, stride: int) -> Runs:
-        """The runs of windows that lie within segments.
-
-        Parameters
-        ----------
-        extent : int
-            Number of elements from the first to the last one that a window needs.
-        stride : int
-            Distance between the starts of neighbouring windows.
-        """
+        """The runs of windows that lie within segments."""
         lo, hi = np.array(self.bounds, np.int64).reshape(-1, 2).T
         firsts, ends = -(-lo // stride), (hi - extent) // stride + 1
         is_kept = firsts < ends
@@ -81,22 +59,7 @@ class Segments:
 class Runs:
     """Starts of windows along one dimension, as runs at a fixed stride.
 
-    Parameters
-    ----------
-    firsts : numpy.ndarray of int64, shape (num_runs,)
-        Offset of the first window of each run, ascending.
-    edges : numpy.ndarray of int64, shape (num_runs + 1,)
-        Position of the first window of each run, then the number of windows.
-    stride : int
-        Distance between the starts of neighbouring windows of a run.
-
-    Examples
-    --------
-    >>> runs = Segments.between(8, np.array([4])).runs(extent=3, stride=1)
-    >>> len(runs), runs.starts_of(np.arange(4)).tolist()
-    (4, [0, 1, 4, 5])
-    >>> runs.num_before(np.array([0, 1, 3, 5, 99])).tolist()
-    [0, 1, 2, 3, 4]
+    `firsts`: offset of the first window of each run, ascending.
     """
 
     firsts: Ints

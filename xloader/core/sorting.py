@@ -27,21 +27,7 @@ _ARGUMENTS: Final = (ADDRESS, ADDRESS, NUMBER, NUMBER, NUMBER)
 def sort_integers(values: Ints, num_bits: int, sorted_bits: int = 0) -> None:
     """Sort integers from 0 on, in place. It needs as much memory again.
 
-    Parameters
-    ----------
-    values : numpy.ndarray of int64, shape (n,)
-        Integers in ``[0, 2 ** num_bits)``, without gaps in memory.
-    num_bits : int
-        Bits of the largest integer; at most 63.
-    sorted_bits : int
-        Number of the lowest bits by which the integers are sorted already. These take no time.
-
-    Examples
-    --------
-    >>> values = np.array([70_000, 3, 70_001, 0])
-    >>> sort_integers(values, 17)
-    >>> values.tolist()
-    [0, 3, 70000, 70001]
+    `sorted_bits`: number of the lowest bits by which the integers are sorted already.
     """
     sort = find_function("xloader_sort_integers", _ARGUMENTS)
     if sort is None or len(values) < _FEW_INTEGERS:
@@ -54,25 +40,7 @@ def sort_integers(values: Ints, num_bits: int, sorted_bits: int = 0) -> None:
 
 
 def digit_order(keys: Ints, bound: int) -> NDArray[np.intp]:
-    """Stable sorting order of integers from 0 on.
-
-    Parameters
-    ----------
-    keys : numpy.ndarray of int, shape (n,)
-        Integers in ``[0, bound)``.
-    bound : int
-        Upper bound of the keys, excluded. ``n`` and it together take at most 63 bits.
-
-    Returns
-    -------
-    numpy.ndarray of int, shape (n,)
-        The same as ``np.argsort(keys, kind="stable")``.
-
-    Examples
-    --------
-    >>> digit_order(np.array([70_000, 3, 70_000, 0]), 70_001).tolist()
-    [3, 1, 0, 2]
-    """
+    """Stable sorting order of integers from 0 on."""
     if bound <= 1 << _DIGIT_BITS:
         return np.argsort(keys.astype(np.uint16), kind="stable")
     # With its index as the lower part of each key, keys are sorted without being moved.
@@ -85,18 +53,7 @@ def digit_order(keys: Ints, bound: int) -> NDArray[np.intp]:
 
 
 def spread_order(keys: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Stable sorting order of finite floats, fast if they are spread about evenly.
-
-    Returns
-    -------
-    numpy.ndarray of int, shape (n,)
-        The same as ``np.argsort(keys, kind="stable")``.
-
-    Examples
-    --------
-    >>> spread_order(np.array([0.5, 0.25, 0.5, 0.0])).tolist()
-    [3, 1, 0, 2]
-    """
+    """Stable sorting order of finite floats, fast if they are spread about evenly."""
     if len(keys) < _FEW_KEYS:
         return np.argsort(keys, kind="stable")
     first = keys.min()
@@ -110,13 +67,7 @@ def spread_order(keys: NDArray[np.float64]) -> NDArray[np.intp]:
 
 
 def is_first(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether each of some sorted values is the first of those equal to it.
-
-    Examples
-    --------
-    >>> is_first(np.array([4, 4, 7])).tolist()
-    [True, False, True]
-    """
+    """Whether each of some sorted values is the first of those equal to it."""
     found = np.empty(len(values), np.bool_)
     found[:1] = True
     np.not_equal(values[1:], values[:-1], out=found[1:])
@@ -127,12 +78,6 @@ def distinct_near(entries: Ints) -> tuple[Ints, Ints]:
     """Distinct entries in ascending order, and the index of each entry among them.
 
     If the entries are close together, the first array is the whole range between them.
-
-    Examples
-    --------
-    >>> distinct, which = distinct_near(np.array([7, 9, 7]))
-    >>> distinct.tolist(), distinct[which].tolist()
-    ([7, 8, 9], [7, 9, 7])
     """
     first = int(entries.min()) if len(entries) else 0
     num_near = int(entries.max(initial=0)) + 1 - first

@@ -49,30 +49,7 @@ _PLACES, _START = 0x5A3D, 0x5A3E
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """The windows that are samples, and the weights by which epochs draw them.
-
-    Parameters
-    ----------
-    num_windows : int
-        Number of all windows.
-    indices : WindowSet or numpy.ndarray of int64, shape (n,), optional
-        Window of each sample id. By default each window is a sample. Windows that ascend, each
-        once, are kept as a `WindowSet`.
-    weights : numpy.ndarray of float64, shape (n,), optional
-        Weight of each sample id. By default each sample occurs once in an epoch.
-    num_draws : int, optional
-        Number of samples of an epoch, if there are weights; by default the number of ids.
-    notes : tuple of str
-        A sentence for each check that has dropped samples. They are not compared.
-    points : PointTable, optional
-        If samples lie around points: what their table says of each sample id.
-
-    Examples
-    --------
-    >>> subset = Subset(7, np.array([1, 3, 6]), np.array([2.0, 1.0, 1.0]), 8)
-    >>> len(subset), subset.num_samples, subset.drawn(seed=0, epoch=0).tolist()
-    (3, 8, [0, 0, 0, 0, 1, 1, 2, 2])
-    """
+    """The windows that are samples, and the weights by which epochs draw them."""
 
     num_windows: int
     indices: Ints | WindowSet | None = None
@@ -182,15 +159,7 @@ class Subset:
         return Subset(self.num_windows, windows, weights, self.num_draws, self.notes, points)
 
     def keep(self, kept: WindowBits, check: str = "") -> Subset:
-        """The subset of the samples whose bit is set; their new ids ascend as the old ones do.
-
-        Parameters
-        ----------
-        kept : WindowBits
-            One bit for each sample id.
-        check : str
-            The check that chose them, in words; empty if nothing shall be noted.
-        """
+        """The subset of the samples whose bit is set; their new ids ascend as the old ones do."""
         weights = points = None
         if self.weights is not None or self.points is not None:
             ids = np.concatenate([np.zeros(0, np.int64), *kept.pieces()])
@@ -214,13 +183,6 @@ class Subset:
         """The samples by box of positions, if ids ascend with windows and occur once each.
 
         None also if the samples are so few that a list of them takes less memory.
-
-        Parameters
-        ----------
-        shape : tuple of int
-            Number of positions along each dimension.
-        starts : tuple of numpy.ndarray of int
-            First position of each piece along each dimension, then the number of positions.
         """
         if not self.is_ascending:
             return None
@@ -238,15 +200,7 @@ class Subset:
     def cut_box(
         self, shape: tuple[int, ...], begins: tuple[int, ...], sizes: tuple[int, ...]
     ) -> Subset:
-        """The subset of the samples in a box of positions, with windows numbered in the box.
-
-        Parameters
-        ----------
-        shape : tuple of int
-            Number of positions along each dimension.
-        begins, sizes : tuple of int
-            First position of the box, and its number of positions, along each dimension.
-        """
+        """The subset of the samples in a box of positions, with windows numbered in the box."""
         assert isinstance(self.indices, WindowSet)
         ends = tuple(begin + size for begin, size in zip(begins, sizes, strict=True))
         return Subset(math.prod(sizes), cut_box(self.indices, shape, begins, ends))
@@ -256,18 +210,7 @@ class Subset:
         return []
 
     def drawn(self, seed: int, epoch: int) -> Ints:
-        """Draw the sample ids of an epoch, ascending, each as often as it occurs.
-
-        Parameters
-        ----------
-        seed, epoch : int
-            They fix the draw. Without weights they do not matter.
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (num_samples,)
-            Sample ids.
-        """
+        """Draw the sample ids of an epoch, ascending, each as often as it occurs."""
         if self.weights is None:
             return np.arange(len(self), dtype=np.int64)
         line = self._line(derive_key(seed, epoch, _PLACES))
@@ -295,23 +238,7 @@ class Subset:
 def count_occurrences(line: Ints) -> NDArray[np.unsignedinteger[Any]] | None:
     """Number the occurrences of each id from 0 on, in a list where equal ids are adjacent.
 
-    Parameters
-    ----------
-    line : numpy.ndarray of int64, shape (n,)
-        Sample ids.
-
-    Returns
-    -------
-    numpy.ndarray of unsigned int, shape (n,), or None
-        For each element of ``line``, how many elements before it have the same id. Of the
-        smallest dtype that holds them. None if no id occurs twice.
-
-    Examples
-    --------
-    >>> count_occurrences(np.array([4, 4, 7, 1, 1, 1])).tolist()
-    [0, 1, 0, 0, 1, 2]
-    >>> count_occurrences(np.array([4, 7, 1])) is None
-    True
+    None if no id occurs twice.
     """
     is_new = np.ones(len(line), np.bool_)
     np.not_equal(line[1:], line[:-1], out=is_new[1:])

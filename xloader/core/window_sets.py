@@ -45,13 +45,7 @@ Flags = NDArray[np.bool_]
 
 
 class WindowSet(ABC):
-    """A set of windows, in ascending order.
-
-    Parameters
-    ----------
-    size : int
-        Number of all windows. Those of the set are in ``[0, size)``.
-    """
+    """A set of windows, in ascending order."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -88,23 +82,7 @@ class WindowSet(ABC):
 
 
 class WindowBits(WindowSet):
-    """A set of windows with one bit for each window.
-
-    Parameters
-    ----------
-    size : int
-        Number of all windows.
-    words : numpy.ndarray of uint64, shape (size // 64 + 1,)
-        The bits, little-endian. Those from ``size`` on are 0.
-
-    Examples
-    --------
-    >>> bits = WindowBits.of_flags(np.array([False, True, False, True, True]))
-    >>> len(bits), bits.rank(np.array([0, 4, 5])).tolist(), bits.nth(np.array([0, 2])).tolist()
-    (3, [0, 2, 3], [1, 4])
-    >>> (~bits).contains(np.array([0, 1])).tolist()
-    [True, False]
-    """
+    """A set of windows with one bit for each window."""
 
     def __init__(self, size: int, words: Words) -> None:
         super().__init__(size)
@@ -237,18 +215,7 @@ class WindowBits(WindowSet):
 class WindowRuns(WindowSet):
     """A set of windows as runs of neighbours.
 
-    Parameters
-    ----------
-    size : int
-        Number of all windows.
-    begins, ends : numpy.ndarray of int64, shape (num_runs,)
-        Half-open ranges of windows, ascending, none empty, no two touching.
-
-    Examples
-    --------
-    >>> runs = WindowRuns(9, np.array([1, 6]), np.array([3, 9]))
-    >>> len(runs), runs.nth(np.array([1, 2])).tolist(), runs.rank(np.array([2, 7])).tolist()
-    (5, [2, 6], [1, 3])
+    `begins, ends`: half-open ranges of windows, ascending, none empty, no two touching.
     """
 
     def __init__(self, size: int, begins: Ints, ends: Ints) -> None:
@@ -308,12 +275,7 @@ class WindowRuns(WindowSet):
 class WindowList(WindowSet):
     """A set of windows as a list.
 
-    Parameters
-    ----------
-    size : int
-        Number of all windows.
-    windows : numpy.ndarray of int64, shape (n,)
-        The windows of the set, ascending, each once.
+    `windows`: the windows of the set, ascending, each once.
     """
 
     def __init__(self, size: int, windows: Ints) -> None:
@@ -341,13 +303,7 @@ class WindowList(WindowSet):
 
 
 class BitPacker:
-    """Packs flags into bits, piece by piece.
-
-    Parameters
-    ----------
-    size : int
-        Number of flags of all pieces together.
-    """
+    """Packs flags into bits, piece by piece."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -401,13 +357,7 @@ def smallest_of_list(size: int, windows: Ints) -> WindowSet:
 
 
 def _nth_bit(words: Words, numbers: Ints) -> Ints:
-    """The place of the bit of each word that has ``numbers`` set bits below it.
-
-    Examples
-    --------
-    >>> _nth_bit(np.array([0b10110], np.uint64), np.array([2])).tolist()
-    [4]
-    """
+    """The place of the bit of each word that has ``numbers`` set bits below it."""
     place = np.zeros(len(words), np.int64)
     for half in (32, 16, 8, 4, 2, 1):
         low = np.bitwise_count(words & np.uint64((1 << half) - 1))

@@ -47,51 +47,8 @@ _ALWAYS_SHOWN: Final = ("dims", "dim_sizes", "window_sizes", "strides", "dilatio
 class Windows:
     """All positions of a window in an n-d array.
 
-    Parameters
-    ----------
-    dims : tuple of str
-        Names of the windowed dimensions, in the order in which ids count them.
-    dim_sizes : tuple of int
-        Size of each dimension, in elements.
-    window_sizes : tuple of int
-        Number of elements that a window takes along each dimension.
-    strides : tuple of int
-        Distance between neighbouring windows along each dimension, in elements.
-    dilations : tuple of int
-        Distance between neighbouring elements of a window along each dimension, in elements.
-    default_dims : tuple of str
-        Dimensions for which the user gave no stride, so that it is the window's size. They do not
-        matter in comparisons.
-    extents : tuple of int
-        Per dimension, number of elements from the first to the last one that a sample needs: more
-        than the window's span where a field has a lead beyond the window. By default the spans.
-    segments : tuple of (Segments or None)
-        Per dimension, the stretches between gaps; ``None`` for a dimension without gaps. By
-        default there are no gaps.
-    wraps : tuple of bool
-        Per dimension, whether its first element follows its last one, so that windows may begin
-        near its end and end near its begin. By default no dimension wraps.
-    pads : tuple of ("edge", "reflect", float or None)
-        Per dimension, the value of elements outside where its borders are padded; None where
-        windows stay within. By default no border is padded.
-
-    Raises
-    ------
-    WindowError
-        If a window size, stride or dilation is below 1, a window is longer than its dimension,
-        or there are more than `MOST_WINDOWS` windows.
-    EmptySamplesError
-        If every window crosses a gap.
-
-    Examples
-    --------
-    >>> windows = Windows(("time", "lat"), (11, 4), (3, 2), (4, 2), (2, 1))
-    >>> len(windows), windows.num_positions, windows.spans
-    (4, (2, 2), (5, 2))
-    >>> windows.positions_of(np.array([0, 1, 3])).tolist()
-    [[0, 0], [0, 1], [1, 1]]
-    >>> windows.num_dropped
-    2
+    `pads`: per dimension, the value of elements outside where its borders are padded; None where
+    windows stay within.
     """
 
     dims: tuple[str, ...]
@@ -225,13 +182,7 @@ class Windows:
         return tuple(-(span // 2) if end == "pad" else 0 for span, end in pairs)
 
     def num_beyond(self, end: Ends) -> int:
-        """Number of windows that reach beyond an end of some dimension.
-
-        Parameters
-        ----------
-        end : {"wrap", "pad"}
-            What they do there.
-        """
+        """Number of windows that reach beyond an end of some dimension."""
         triples = zip(self.ends, self._num_within, self.num_positions, strict=True)
         return len(self) - math.prod(num if own == end else every for own, num, every in triples)
 
@@ -246,17 +197,7 @@ class Windows:
     def starts_of(self, dim: int, positions: Ints) -> Ints:
         """Offsets at which windows start along a dimension.
 
-        Parameters
-        ----------
-        dim : int
-            Number of the dimension.
-        positions : numpy.ndarray of int
-            Positions along it.
-
-        Returns
-        -------
-        numpy.ndarray of int64
-            Offset of the first element of each window, of the shape of ``positions``.
+        Offset of the first element of each window, of the shape of ``positions``.
         """
         runs = self._runs[dim]
         if runs is not None:
@@ -267,10 +208,7 @@ class Windows:
     def firsts_of(self, positions: Ints) -> Ints:
         """Offsets of the first elements of windows; int64, shape ``(n, num_dims)``.
 
-        Parameters
-        ----------
-        positions : numpy.ndarray of int64, shape (n, num_dims)
-            Position of each window along each dimension.
+        `positions` has shape (n, num_dims).
         """
         # Each column is without gaps in memory.
         return np.array([self.starts_of(dim, own) for dim, own in enumerate(positions.T)]).T
@@ -278,18 +216,7 @@ class Windows:
     def num_before(self, dim: int, offsets: Ints) -> Ints:
         """Number of windows along a dimension that start before each offset.
 
-        Parameters
-        ----------
-        dim : int
-            Number of the dimension.
-        offsets : numpy.ndarray of int
-            Offsets, which may lie outside the dimension.
-
-        Returns
-        -------
-        numpy.ndarray of int64
-            Numbers from 0 to ``num_positions[dim]``, of the shape of ``offsets``. Each is also the
-            position of the first window that starts at the offset or after it.
+        Numbers from 0 to ``num_positions[dim]``, of the shape of ``offsets``.
         """
         runs = self._runs[dim]
         if runs is not None:
@@ -311,8 +238,7 @@ class Windows:
 
         ``"gap"`` counts the windows that end inside the array but cross a gap. ``"end"`` counts
         incomplete windows: along each dimension, one more window if it would begin inside the
-        array and reach elements that no other window reaches. Along a dimension that wraps or is
-        padded, all windows are complete.
+        array and reach elements that no other window reaches.
         """
         begun = [
             count + ((count - 1) * stride + extent < size and count * stride < size)
@@ -330,23 +256,7 @@ class Windows:
         return sum(self.dropped.values())
 
     def overlap_note(self, what: str = "samples") -> str:
-        """Note on how many windows a stride of 1 would give along `default_dims`.
-
-        Parameters
-        ----------
-        what : str
-            Plural noun for the windows.
-
-        Returns
-        -------
-        str
-            The note; empty if a stride of 1 would give no more windows.
-
-        Examples
-        --------
-        >>> Windows(("time",), (720,), (6,), (6,), (1,), ("time",)).overlap_note()
-        'windows do not overlap: 120 samples; `stride={"time": 1}` gives 715'
-        """
+        """Note on how many windows a stride of 1 would give along `default_dims`."""
         rows = zip(self.dims, self.window_sizes, self.dilations, strict=True)
         # Windows with a dilation are left out, because they interleave.
         dims = [d for d, size, gap in rows if d in self.default_dims and size > 1 and gap == 1]
@@ -361,13 +271,7 @@ class Windows:
         )
 
     def positions_of(self, ids: Ints) -> Ints:
-        """Positions of windows by their ids; int64, shape ``(len(ids), num_dims)``.
-
-        Raises
-        ------
-        SampleIndexError
-            If an id lies outside ``[0, len(self))``.
-        """
+        """Positions of windows by their ids; int64, shape ``(len(ids), num_dims)``."""
         ids = np.asarray(ids, np.int64)
         # As unsigned numbers, those below 0 are huge.
         if len(ids) and ids.view(np.uint64).max() >= len(self):

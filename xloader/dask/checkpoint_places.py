@@ -57,13 +57,7 @@ class CheckpointPlace(Protocol):
 
 @dataclass(frozen=True)
 class SchedulerPlace:
-    """Checkpoints on the scheduler, in two variables for each rank.
-
-    Parameters
-    ----------
-    token : str
-        Name of the job.
-    """
+    """Checkpoints on the scheduler, in two variables for each rank."""
 
     token: str
 
@@ -151,11 +145,6 @@ class FolderPlace:
                            000001.result  it has finished
 
     Each attempt writes files of its own, so none overwrites those of a later one.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        The folder of the job, which all workers reach.
     """
 
     folder: Path

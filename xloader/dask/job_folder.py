@@ -43,35 +43,7 @@ def open_folder(
     *,
     overwrite: bool,
 ) -> tuple[FolderPlace, dict[str, Any]]:
-    """Open the folder of a job, which is made if it is not there.
-
-    Parameters
-    ----------
-    path : str or path
-        The folder.
-    fn : callable
-        The function that each rank calls.
-    options : LoaderOptions
-        The options of the loaders, of any rank.
-    state : dict
-        The state of a loader that has delivered nothing.
-    overwrite : bool
-        Whether to forget a job that is there.
-
-    Returns
-    -------
-    FolderPlace
-        The place of its checkpoints.
-    dict
-        The state with which the ranks of this job begin: that of its first call.
-
-    Raises
-    ------
-    TargetError
-        If another job is there, or something else.
-    OptionError
-        If the path is none of a folder.
-    """
+    """Open the folder of a job, which is made if it is not there."""
     folder = _as_folder(path)
     found = _read_job(folder)
     own = {"function": describe_function(fn), "options": _compared(options)}
@@ -96,11 +68,6 @@ def describe_function(fn: Callable[..., Any]) -> str:
     """Name of a function, and a digest of its code, which a new process finds again.
 
     The code of functions that it calls, and the values that it refers to, are not part of it.
-
-    Examples
-    --------
-    >>> describe_function(lambda x: x + 1) == describe_function(lambda x: x + 2)
-    False
     """
     while isinstance(fn, functools.partial):
         fn = fn.func

@@ -51,18 +51,7 @@ class Attempt:
 class RankQueue:
     """The ranks of one job on a cluster.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        The client.
-    job : distributed.Future
-        The `RankJob`, on the cluster.
-    waiting : list of int
-        Ranks that are to run.
-    retries : int
-        How often a rank is taken up again after its worker was lost.
-    worker_timeout : float
-        Seconds to wait for a worker while there is none.
+    `worker_timeout`: seconds to wait for a worker while there is none.
     """
 
     client: Any
@@ -82,15 +71,7 @@ class RankQueue:
         self._result_seconds = _RESULT_SECONDS
 
     def results(self) -> Iterator[tuple[int, bytes]]:
-        """Yield ranks and the pickles of their results, as they come.
-
-        Raises
-        ------
-        ClusterError
-            If a rank has lost its worker too often, or no worker comes.
-        Exception
-            As the function of a rank raised it, with a note on the rank.
-        """
+        """Yield ranks and the pickles of their results, as they come."""
         try:
             with TaskWarnings(self._token) as shown:
                 while self.waiting or self._running:

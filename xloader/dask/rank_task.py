@@ -31,17 +31,7 @@ _SECONDS: Final = 0.5
 
 @dataclass(frozen=True, eq=False)
 class RankWork:
-    """The work of all ranks.
-
-    Parameters
-    ----------
-    fn : callable
-        The function, which is called with each rank's loader.
-    samples : Samples or Interleaved
-        The samples.
-    options : dict
-        Options of the loaders, without rank and world size.
-    """
+    """The work of all ranks."""
 
     fn: Callable[[Any], Any]
     samples: Samples | Interleaved
@@ -70,20 +60,7 @@ class RankWork:
 
 @dataclass(frozen=True, eq=False)
 class RankJob:
-    """All that the tasks of all ranks share. It is sent once to each worker.
-
-    Parameters
-    ----------
-    data : bytes
-        The pickle of a `RankWork`. Each task has a copy of its own, so that ranks of one process
-        share nothing that the function changes.
-    world_size : int
-        Number of ranks.
-    place : CheckpointPlace
-        Where checkpoints are kept.
-    state : dict
-        The state with which every rank begins, so that all have one plan.
-    """
+    """All that the tasks of all ranks share. It is sent once to each worker."""
 
     data: bytes
     world_size: int
@@ -112,13 +89,7 @@ class RankJob:
 
 @dataclass(frozen=True)
 class HostShares:
-    """How many ranks may be at work at a time where a rank is.
-
-    Parameters
-    ----------
-    on_worker, on_host : int
-        In its worker process, and on its machine.
-    """
+    """How many ranks may be at work at a time where a rank is."""
 
     on_worker: int
     on_host: int
@@ -132,15 +103,7 @@ class HostShares:
 
 
 def run_rank(job: RankJob, rank: int, shares: HostShares, token: str) -> tuple[bytes, list[Warned]]:
-    """Do the work of one rank, as a task on a worker; see `RankJob.run`.
-
-    Returns
-    -------
-    bytes
-        The pickle of the function's result.
-    list of Warned
-        Warnings that were given meanwhile.
-    """
+    """Do the work of one rank, as a task on a worker; see `RankJob.run`."""
     with working_for_cluster(), collect_warnings(token) as warned:
         data = job.run(rank, shares)
     return data, warned

@@ -23,22 +23,7 @@ if TYPE_CHECKING:
 
 
 def split_samples(path: str, task: ForecastTask, climate: Climate) -> tuple[Samples, Samples]:
-    """Samples of the training part and of the held-out part. No window spans both parts.
-
-    Parameters
-    ----------
-    path : str
-        Folder, file or URL of the data.
-    task : ForecastTask
-        The variables, the lead and the split of time.
-    climate : Climate
-        Means and standard deviations by which the values are normalised.
-
-    Returns
-    -------
-    tuple of (Samples, Samples)
-        Samples of the training part and of the held-out part, normalised, with NaN set to 0.
-    """
+    """Samples of the training part and of the held-out part. No window spans both parts."""
     dim = task.time_dim
     stats = {name: (climate.mean[name], climate.std[name]) for name in task.variables}
     opened = xloader.open(path, variables=list(task.variables))
@@ -63,23 +48,6 @@ def make_net(
     """The untrained network, and the standard deviation of each channel in its units.
 
     The network takes and returns normalised values. It is on the GPU where there is one.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The data. Its coordinates tell whether the map goes round the Earth.
-    task : ForecastTask
-        The forecast task. Its last dim is that of the map's columns.
-    climate : Climate
-        The climatology that the network subtracts, and the scales.
-    seed : int
-        Seed of the initial weights.
-
-    Returns
-    -------
-    tuple of (ForecastNet, numpy.ndarray)
-        The array is float64 of shape (channel,): the standard deviation about the climatology
-        in normalised units.
     """
     scale = climate.channel_std
     climatology = (climate.cycle - climate.channel_mean) / scale

@@ -18,15 +18,7 @@ from xloader.demo.task import ForecastTask, stack_channels
 
 
 class PlainDataset(Dataset[tuple[Tensor, Tensor]]):
-    """Map-style dataset that reads the two time steps of one sample by ``dataset.isel``.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The data, opened lazily and without dask.
-    task : ForecastTask
-        The variables, the dims, the lead and the end of the training part.
-    """
+    """Map-style dataset that reads the two time steps of one sample by ``dataset.isel``."""
 
     def __init__(self, dataset: xr.Dataset, task: ForecastTask) -> None:
         self._dataset = dataset[list(task.variables)]
@@ -44,19 +36,7 @@ class PlainDataset(Dataset[tuple[Tensor, Tensor]]):
 
 @dataclass(frozen=True)
 class Speed:
-    """Number and size of the batches that a loader delivered, and the time they took.
-
-    Parameters
-    ----------
-    num_batches : int
-        Batches delivered.
-    delivered_nbytes : int
-        Bytes of inputs and targets in these batches.
-    seconds : float
-        Wall time for these batches.
-    is_whole_epoch : bool
-        Whether all batches of the epoch were delivered.
-    """
+    """Number and size of the batches that a loader delivered, and the time they took."""
 
     num_batches: int
     delivered_nbytes: int
@@ -72,25 +52,7 @@ class Speed:
 def measure_plain(
     dataset: xr.Dataset, task: ForecastTask, *, batch_size: int, seed: int, seconds: float
 ) -> Speed:
-    """Time torch's own ``DataLoader(shuffle=True)`` over a `PlainDataset`, without a model.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The data.
-    task : ForecastTask
-        The variables and time steps of a sample.
-    batch_size : int
-        Samples per batch.
-    seed : int
-        Seed of the shuffle.
-    seconds : float
-        Time limit. The first batch that arrives after it is the last one.
-
-    Returns
-    -------
-    Speed
-    """
+    """Time torch's own ``DataLoader(shuffle=True)`` over a `PlainDataset`, without a model."""
     loader = DataLoader(
         PlainDataset(dataset, task),
         batch_size=batch_size,
@@ -101,19 +63,7 @@ def measure_plain(
 
 
 def measure_speed(loader: object, *, seconds: float) -> Speed:
-    """Time the batches of one epoch of a loader, without a model.
-
-    Parameters
-    ----------
-    loader : iterable of (inputs, targets)
-        The loader. Inputs and targets are tensors.
-    seconds : float
-        Time limit. The first batch that arrives after it is the last one.
-
-    Returns
-    -------
-    Speed
-    """
+    """Time the batches of one epoch of a loader, without a model."""
     begin = time.perf_counter()
     num_batches = num_bytes = 0
     elapsed = 0.0

@@ -21,30 +21,7 @@ _MONTH = np.timedelta64(27 * 24, "h"), np.timedelta64(32 * 24, "h")
 
 @dataclass(frozen=True)
 class Climate:
-    """Statistics of the training part per variable, per channel and per grid point.
-
-    Parameters
-    ----------
-    mean, std : dict of str to float
-        Mean and standard deviation of all values of each variable, in its units.
-    cycle : numpy.ndarray
-        Climatology: mean at each grid point, float32 (phase, channel, row, column), in the
-        variables' units. There is one phase, or one for each calendar month where the data are
-        monthly. A point without values in a phase has its mean over all phases. A point without
-        any value has the variable's mean.
-    phases : numpy.ndarray
-        Phase of every time step of the data, int64 (all time steps,).
-    spread : numpy.ndarray
-        Standard deviation about the cycle, float64 (channel,), in the variables' units.
-    mask : numpy.ndarray
-        True where every time step that was read has a value, bool (channel, row, column).
-    nan_share : dict of str to float
-        Share of each variable's values that are not finite, 0 to 1.
-    channel_variables : tuple of str
-        The variable of each channel.
-    num_steps : int
-        Time steps that were read.
-    """
+    """Statistics of the training part per variable, per channel and per grid point."""
 
     mean: dict[str, float]
     std: dict[str, float]
@@ -73,26 +50,7 @@ def _per_channel(values: dict[str, float], names: tuple[str, ...]) -> NDArray[np
 
 
 def measure_climate(dataset: xr.Dataset, task: ForecastTask) -> Climate:
-    """Statistics of the training part, from blocks of time steps spread evenly over it.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The data. At most 1024 steps of its training part are read, in blocks of whole chunks.
-        Chunks of more than 64 time steps are read in part.
-    task : ForecastTask
-        The variables, the dims and the end of the training part.
-
-    Returns
-    -------
-    Climate
-
-    Raises
-    ------
-    UnsupportedDataError
-        If a channel does not change with time, or none of its grid points has a value at every
-        step that was read.
-    """
+    """Statistics of the training part, from blocks of time steps spread evenly over it."""
     phases = _phases(dataset, task)
     num_phases = int(phases.max()) + 1
     count = total = square = np.zeros(0)
@@ -122,22 +80,7 @@ def _sum_up(
     total: NDArray[np.float64],
     square: NDArray[np.float64],
 ) -> Climate:
-    """The `Climate` from sums over time.
-
-    Parameters
-    ----------
-    task : ForecastTask
-        The variables.
-    names : tuple of str
-        The variable of each channel.
-    phases : numpy.ndarray
-        Phase of every time step of the data, int64.
-    num_steps : int
-        Time steps that were read.
-    count, total, square : numpy.ndarray
-        Number of finite values, their sum and the sum of their squares, float64
-        (phase, channel, row, column).
-    """
+    """The `Climate` from sums over time."""
     mask = count.sum(axis=0) == num_steps
     mean, std, nan_share = {}, {}, {}
     for name in task.variables:

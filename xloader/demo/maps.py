@@ -18,22 +18,7 @@ from xloader.forcings.coordinates import angle_of
 def row_weights(dataset: xr.Dataset, rows: str) -> NDArray[np.float64]:
     """Weight of each row of a map: the cosine of its latitude, scaled to a mean of 1.
 
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The data. Its coordinate ``rows`` holds the latitudes in degrees north.
-    rows : str
-        Name of the rows' dim.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, shape (row,). All are 1 where the rows are not latitudes.
-
-    Examples
-    --------
-    >>> row_weights(xr.Dataset(coords={"lat": [60.0, 0.0]}), "lat").round(3).tolist()
-    [0.667, 1.333]
+    `dataset`: its coordinate ``rows`` holds the latitudes in degrees north. float64, shape (row,).
     """
     if not is_latitude(dataset, rows):
         return np.ones(dataset.sizes[rows])
@@ -42,20 +27,7 @@ def row_weights(dataset: xr.Dataset, rows: str) -> NDArray[np.float64]:
 
 
 def is_latitude(dataset: xr.Dataset, dim: str) -> bool:
-    """Whether the coordinate of a dim is a latitude, by its CF attributes or its name.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The data.
-    dim : str
-        Name of the dim.
-
-    Examples
-    --------
-    >>> is_latitude(xr.Dataset(coords={"y": ("y", [1.0], {"units": "degrees_north"})}), "y")
-    True
-    """
+    """Whether the coordinate of a dim is a latitude, by its CF attributes or its name."""
     if dim not in dataset.coords:
         return False
     return angle_of(dim, dataset[dim].attrs) == "lat"
@@ -65,20 +37,6 @@ def is_periodic(dataset: xr.Dataset, dim: str) -> bool:
     """Whether the columns of a map go once round the Earth.
 
     They do where one more step after the last column makes 360 degrees.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The data.
-    dim : str
-        Name of the columns' dim.
-
-    Examples
-    --------
-    >>> is_periodic(xr.Dataset(coords={"lon": np.arange(0.0, 360.0, 2.5)}), "lon")
-    True
-    >>> is_periodic(xr.Dataset(coords={"lon": np.arange(-20.0, 40.0, 2.5)}), "lon")
-    False
     """
     if dim not in dataset.coords or dataset.sizes[dim] < 4:
         return False
@@ -90,20 +48,7 @@ def is_periodic(dataset: xr.Dataset, dim: str) -> bool:
 
 
 def lead_label(dataset: xr.Dataset, task: ForecastTask) -> str:
-    """The lead as text: in hours or days where the time coordinate holds dates, else in steps.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The data.
-    task : ForecastTask
-        The dim of time and the lead.
-
-    Returns
-    -------
-    str
-        For example ``36 h`` or ``6 steps (about 181 days)``. Leads beyond 240 h are in days.
-    """
+    """The lead as text: in hours or days where the time coordinate holds dates, else in steps."""
     steps = show_count(task.lead, "step")
     times = dataset[task.time_dim].values if task.time_dim in dataset.coords else np.zeros(0)
     if times.dtype.kind != "M":

@@ -17,17 +17,7 @@ _NUM_POINT_FEATURES = 4
 
 
 class MapConv(nn.Module):
-    """A 3x3 convolution that keeps the size of the map.
-
-    Parameters
-    ----------
-    num_in, num_out : int
-        Channels of the input and of the output.
-    dilation : int
-        Grid points from one tap to the next.
-    is_periodic : bool
-        Whether the last column neighbours the first, as on a sphere.
-    """
+    """A 3x3 convolution that keeps the size of the map."""
 
     def __init__(self, num_in: int, num_out: int, dilation: int, *, is_periodic: bool) -> None:
         super().__init__()
@@ -36,18 +26,7 @@ class MapConv(nn.Module):
         self.is_periodic = is_periodic
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Convolve maps.
-
-        Parameters
-        ----------
-        maps : torch.Tensor
-            Shape (batch, num_in, row, column). Rows beyond the edge count as 0.
-
-        Returns
-        -------
-        torch.Tensor
-            Shape (batch, num_out, row, column).
-        """
+        """Convolve maps."""
         edge = self.dilation
         maps = pad_columns(maps, edge, edge, is_periodic=self.is_periodic)
         padded: Tensor = self.conv(functional.pad(maps, (0, 0, edge, edge)))
@@ -55,28 +34,7 @@ class MapConv(nn.Module):
 
 
 def pad_columns(maps: Tensor, left: int, right: int, *, is_periodic: bool) -> Tensor:
-    """Pad maps with columns on the left and on the right.
-
-    Parameters
-    ----------
-    maps : torch.Tensor
-        Shape (batch, channel, row, column).
-    left, right : int
-        Columns to add on each side.
-    is_periodic : bool
-        Whether columns from the other side are added. Otherwise the edge is repeated, and so it
-        is where more columns are asked for than the map has.
-
-    Returns
-    -------
-    torch.Tensor
-        Shape (batch, channel, row, left + column + right).
-
-    Examples
-    --------
-    >>> pad_columns(torch.arange(3.0).reshape(1, 1, 1, 3), 1, 1, is_periodic=True).tolist()
-    [[[[2.0, 0.0, 1.0, 2.0, 0.0]]]]
-    """
+    """Pad maps with columns on the left and on the right."""
     size = maps.shape[-1]
     # Torch wraps round once at most, and a coarse map may be narrower than the dilation.
     if is_periodic and max(left, right) <= size:
@@ -96,21 +54,6 @@ class ForecastNet(nn.Module):
     from the map, so the network learns features of each row. The last layer starts at zero, so
     training starts at persistence: of the maps where the climatology has one phase, and of their
     anomalies where it has several.
-
-    Parameters
-    ----------
-    climatology : numpy.ndarray
-        Mean state of each phase in the units of the inputs, float32
-        (phase, channel, row, column).
-    spread : numpy.ndarray
-        Standard deviation about the climatology in the units of the inputs, float32 (channel,).
-    mask : numpy.ndarray
-        True where the inputs have values, bool (channel, row, column). Elsewhere the network
-        sees an anomaly of 0.
-    is_periodic : bool
-        Whether the last column neighbours the first.
-    num_hidden : int
-        Channels of the hidden layers.
     """
 
     climatology: Tensor
@@ -150,17 +93,7 @@ class ForecastNet(nn.Module):
     def forward(self, maps: Tensor, phases: Tensor, target_phases: Tensor) -> Tensor:
         """Forecast maps.
 
-        Parameters
-        ----------
-        maps : torch.Tensor
-            Input maps, float32 (batch, channel, row, column), normalised and without NaN.
-        phases, target_phases : torch.Tensor
-            Phase of the climatology at the input's and at the target's time, int64 (batch,).
-
-        Returns
-        -------
-        torch.Tensor
-            Forecast maps, float32, of the same shape and units as the input maps.
+        Forecast maps, float32, of the same shape and units as the input maps.
         """
         num_rows, num_columns = maps.shape[-2:]
         departures = maps - self.climatology[phases]

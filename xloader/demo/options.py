@@ -19,36 +19,8 @@ STEPS_LOG = "steps.jsonl"
 class DemoOptions:
     """The options of ``xloader demo``.
 
-    Parameters
-    ----------
-    store : str, optional
-        Path of a user's store or file. By default the demo makes a store of its own.
-    variables : tuple of str, optional
-        Variables to forecast. By default, in a user's store, every float variable that has the
-        time dimension and the same two last dims as the first such variable.
-    time_dim : str, optional
-        The dimension of time.
-    lead : int, optional
-        Time steps from input to target.
-    batch_size : int, optional
-        Samples per batch.
-    memory : str, optional
-        The loader's memory, for example ``"512MiB"``. By default 128 MiB for the demo's own
-        store and 1 GiB for a user's.
-    steps : int, optional
-        Batches to train on.
-    seconds : float, optional
-        Wall time in seconds after which training ends, even if steps are left.
-    plain_seconds : float, optional
-        Wall time in seconds for the comparison with a plain torch dataset.
-    seed : int, optional
-        Seed of the shuffle and of the network.
-    picture : pathlib.Path, optional
-        Path of the PNG to write.
-    cache : pathlib.Path, optional
-        Folder of the demo's own store. By default the user's cache folder.
-    spec : WaveSpec, optional
-        Size and seed of the demo's own store.
+    `seconds`: wall time in seconds after which training ends, even if steps are left.
+    `plain_seconds`: wall time in seconds for the comparison with a plain torch dataset.
     """
 
     store: str | None = None

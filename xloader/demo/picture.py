@@ -18,22 +18,7 @@ _DPI = 150
 
 @dataclass(frozen=True)
 class Panels:
-    """The content of the picture: maps of one variable of one sample.
-
-    Parameters
-    ----------
-    title : str
-        Title of the picture: the variable, the lead and the date.
-    units : str
-        Units of the maps.
-    truth, forecast, persistence : numpy.ndarray
-        Maps, float32 (row, column), NaN where there is no value.
-    weights : numpy.ndarray
-        Weight of each grid point in the RMSE, float64 (row, column). It is 0 where a map has no
-        value.
-    rows, columns : PlotAxis
-        The axes of the grid points.
-    """
+    """The content of the picture: maps of one variable of one sample."""
 
     title: str
     units: str
@@ -45,13 +30,7 @@ class Panels:
     columns: PlotAxis
 
     def rmse(self, guess: NDArray[np.float32]) -> float:
-        """Weighted RMSE of a map against the truth, in the maps' units.
-
-        Parameters
-        ----------
-        guess : numpy.ndarray
-            The forecast or persistence, float32 (row, column).
-        """
+        """Weighted RMSE of a map against the truth, in the maps' units."""
         square = np.where(self.weights > 0, np.square(guess - self.truth, dtype=np.float64), 0.0)
         return float(np.sqrt((square * self.weights).sum() / self.weights.sum()))
 
@@ -64,13 +43,6 @@ def draw(panels: Panels, path: Path) -> None:
         truth       forecast               one colour scale
         forecast    persistence
           error       error                one colour scale, white at 0
-
-    Parameters
-    ----------
-    panels : Panels
-        The maps and their labels.
-    path : pathlib.Path
-        Path of the PNG. Its folder is made if absent.
     """
     with mpl.rc_context({"font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold"}):
         figure = new_picture(11, 6.6)

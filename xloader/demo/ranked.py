@@ -55,19 +55,7 @@ _CHECKPOINT: Final = "checkpoint.pt"
 
 @dataclass(frozen=True)
 class RankedTraining:
-    """Samples, network and loss weights that a rank trains with.
-
-    Parameters
-    ----------
-    samples : Samples
-        Samples of the training part, for all ranks together.
-    net : torch.nn.Module
-        The network, on the CPU, with the same weights on all ranks.
-    calendar : Calendar
-        Phases of the training part.
-    scale : torch.Tensor
-        Weight of each grid point in the loss, float32 (channel, row, column).
-    """
+    """Samples, network and loss weights that a rank trains with."""
 
     samples: Samples
     net: nn.Module
@@ -76,17 +64,7 @@ class RankedTraining:
 
 
 def make_training(store: str) -> RankedTraining:
-    """Samples, network and loss weights for a store of the demo.
-
-    Parameters
-    ----------
-    store : str
-        Path of the store.
-
-    Returns
-    -------
-    RankedTraining
-    """
+    """Samples, network and loss weights for a store of the demo."""
     with open_dataset(store) as dataset:
         # All ranks need the same order of channels, and xarray's order may differ between
         # processes. So the variables are named here.
@@ -104,20 +82,6 @@ def train(store: str, folder: Path, epochs: int, every: int, kill_at: int | None
     """Train one rank, from the folder's checkpoint if there is one.
 
     Rank 0 logs each step and writes the checkpoints.
-
-    Parameters
-    ----------
-    store : str
-        Path of a store of the demo.
-    folder : pathlib.Path
-        Folder of the checkpoint and the log.
-    epochs : int
-        Epochs in all, including those before a restart.
-    every : int
-        Steps from one checkpoint to the next.
-    kill_at : int, optional
-        The last rank kills its own process before the loss of this step is computed. Steps are
-        counted from 0 over all epochs.
     """
     training = make_training(store)
     rank, world_size = dist.get_rank(), dist.get_world_size()

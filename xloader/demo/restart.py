@@ -35,19 +35,7 @@ _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 @dataclass(frozen=True)
 class LoggedStep:
-    """One step of a training, as logged.
-
-    Parameters
-    ----------
-    epoch, step : int
-        Epoch, and step within the epoch, counted from 0.
-    ids : str
-        Hash of the ids of the global batch, in order.
-    loss : float
-        Loss of the global batch.
-    ranks : int
-        Number of processes that trained on it.
-    """
+    """One step of a training, as logged."""
 
     epoch: int
     step: int
@@ -58,16 +46,7 @@ class LoggedStep:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The steps of an undisturbed training, and of one that was killed and restarted.
-
-    Parameters
-    ----------
-    whole : tuple of LoggedStep
-        Steps of the undisturbed training.
-    killed, restarted : tuple of LoggedStep
-        Steps of the other training before the kill, and after the restart. Steps between the
-        last checkpoint and the kill are in both.
-    """
+    """The steps of an undisturbed training, and of one that was killed and restarted."""
 
     whole: tuple[LoggedStep, ...]
     killed: tuple[LoggedStep, ...]
@@ -111,30 +90,7 @@ class Comparison:
 
 
 def compare(folder: Path, spec: WaveSpec, *, epochs: int, every: int, kill_at: int) -> Comparison:
-    """Train undisturbed on two ranks, then again with a kill and a restart on one rank.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Folder of the checkpoints and logs. Those of earlier comparisons are removed.
-    spec : WaveSpec
-        Size and seed of the store, which is kept in the user's cache folder.
-    epochs : int
-        Epochs of each training.
-    every : int
-        Steps from one checkpoint to the next.
-    kill_at : int
-        A rank is killed before this step, counted from 0 over all epochs.
-
-    Returns
-    -------
-    Comparison
-
-    Raises
-    ------
-    XloaderError
-        If a training fails, or the one to be killed is not. The message shows its output.
-    """
+    """Train undisturbed on two ranks, then again with a kill and a restart on one rank."""
     store = ensure_store(default_cache_dir(), spec)
     whole, cut = folder / "whole", folder / "cut"
     for part in (whole, cut):
@@ -149,17 +105,7 @@ def compare(folder: Path, spec: WaveSpec, *, epochs: int, every: int, kill_at: i
 
 
 def _launch(num_ranks: int, *arguments: object, is_killed: bool = False) -> None:
-    """Run a training under torchrun and wait for its end.
-
-    Parameters
-    ----------
-    num_ranks : int
-        Number of processes.
-    *arguments : object
-        Arguments of `xloader.demo.ranked`.
-    is_killed : bool
-        Whether a rank is to be killed. Any other end of the training is an error.
-    """
+    """Run a training under torchrun and wait for its end."""
     launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
     command = [sys.executable, "-m", *launch, "-m", "xloader.demo.ranked", *map(str, arguments)]
     environ = {name: value for name, value in os.environ.items() if name not in _LAUNCHED}

@@ -45,19 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The results of a demo.
-
-    Parameters
-    ----------
-    scores : tuple of Score
-        One for each variable, and last one for all variables.
-    training : TrainingResult
-        Number of steps and time of the training, with explanation and report of one epoch.
-    speed, plain : Speed
-        Speed of an epoch without a model, through xloader and through a plain torch dataset.
-    picture : pathlib.Path
-        Path of the PNG.
-    """
+    """The results of a demo."""
 
     scores: tuple[Score, ...]
     training: TrainingResult
@@ -85,22 +73,7 @@ class DemoResult:
 
 
 def run_demo(options: DemoOptions) -> DemoResult:
-    """Train a small forecast model from a chunked store, and print what happens.
-
-    Parameters
-    ----------
-    options : DemoOptions
-        The options of the demo.
-
-    Returns
-    -------
-    DemoResult
-
-    Raises
-    ------
-    XloaderError
-        If the data or the options cannot be used. The message says what to change.
-    """
+    """Train a small forecast model from a chunked store, and print what happens."""
     path = options.store or str(_own_store(options))
     with open_dataset(path) as dataset:
         names = options.variables or (() if options.store else tuple(VARIABLE_ATTRS))
@@ -201,25 +174,7 @@ def _score(
 ) -> tuple[tuple[Score, ...], Example]:
     """Score the network on the held-out part, and print the scores.
 
-    Parameters
-    ----------
-    net : ForecastNet
-        The trained network.
-    loader : Loader
-        Loader of the held-out part, in order of time.
-    dataset : xarray.Dataset
-        The data, for coordinates and units.
-    task : ForecastTask
-        The forecast task.
-    climate : Climate
-        Statistics of the training part.
-    options : DemoOptions
-        Scoring may take half of their ``seconds``, and 30 s at least.
-
-    Returns
-    -------
-    tuple of (tuple of Score, Example)
-        The scores, and the forecast of one sample from the middle of the held-out part.
+    `options`: scoring may take half of their ``seconds``, and 30 s at least.
     """
     rows = row_weights(dataset, task.space_dims[0])
     sums, example = evaluate(

@@ -13,16 +13,7 @@ from xloader.demo.climate import Climate
 
 @dataclass(frozen=True)
 class Score:
-    """Root mean squared errors of one variable, or of all variables normalised.
-
-    Parameters
-    ----------
-    name, units : str
-        The variable and its units.
-    forecast, persistence, climatology : float
-        RMSE of the network, of persistence (nothing changes) and of climatology (the mean of the
-        training part, by month where the data are monthly).
-    """
+    """Root mean squared errors of one variable, or of all variables normalised."""
 
     name: str
     units: str
@@ -37,18 +28,7 @@ class Score:
 
 
 class ErrorSums:
-    """Squared errors, summed over batches of maps.
-
-    Parameters
-    ----------
-    weights : numpy.ndarray
-        Weight of each grid point, float64 (channel, row, column), 0 where it is not scored.
-
-    Attributes
-    ----------
-    num_samples : int
-        Samples added so far.
-    """
+    """Squared errors, summed over batches of maps."""
 
     def __init__(self, weights: NDArray[np.float64]) -> None:
         self._weights = weights
@@ -56,15 +36,7 @@ class ErrorSums:
         self.num_samples = 0
 
     def add(self, truth: NDArray[np.float32], **guesses: NDArray[np.float32]) -> None:
-        """Add the squared errors of a batch.
-
-        Parameters
-        ----------
-        truth : numpy.ndarray
-            Maps in the variables' units, float32 (sample, channel, row, column).
-        **guesses : numpy.ndarray
-            The forecast maps of each method, by the method's name, of the same shape and units.
-        """
+        """Add the squared errors of a batch."""
         for name, guess in guesses.items():
             errors = np.square(guess - truth, dtype=np.float64).sum(axis=0)
             sums = (errors * self._weights).sum(axis=(1, 2))
@@ -78,23 +50,7 @@ class ErrorSums:
 
 
 def make_scores(sums: ErrorSums, climate: Climate, units: dict[str, str]) -> tuple[Score, ...]:
-    """The scores of each variable, and of all variables together.
-
-    Parameters
-    ----------
-    sums : ErrorSums
-        Squared errors of ``forecast``, ``persistence`` and ``climatology``.
-    climate : Climate
-        The variable of each channel and its standard deviation.
-    units : dict of str to str
-        Units of each variable.
-
-    Returns
-    -------
-    tuple of Score
-        The variables in order, in their units, and last ``all, normalised``: the errors of all
-        channels, each divided by the channel's standard deviation about the climatology.
-    """
+    """The scores of each variable, and of all variables together."""
     squares = sums.mean_squares()
     names = np.array(climate.channel_variables)
     scores = [
@@ -110,24 +66,7 @@ def make_scores(sums: ErrorSums, climate: Climate, units: dict[str, str]) -> tup
 
 
 def format_scores(scores: tuple[Score, ...]) -> str:
-    """The scores as a table of text.
-
-    Parameters
-    ----------
-    scores : tuple of Score
-        One for each row of the table.
-
-    Returns
-    -------
-    str
-        The lines of the table, the header first.
-
-    Examples
-    --------
-    >>> print(format_scores((Score("t2m", "K", 1.5, 3.0, 2.0),)))
-    variable   units   forecast   persistence   climatology   gain on persistence
-    t2m        K            1.5             3             2                  50 %
-    """
+    """The scores as a table of text."""
     head = ("variable", "units", "forecast", "persistence", "climatology", "gain on persistence")
     rows = [
         (

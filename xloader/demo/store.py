@@ -23,20 +23,7 @@ _STALE_SECONDS = 3600.0
 
 
 def store_path(cache: Path, spec: WaveSpec) -> Path:
-    """The path of a store. Its name holds everything that determines the data.
-
-    Parameters
-    ----------
-    cache : pathlib.Path
-        Folder of the stores.
-    spec : WaveSpec
-        Size and seed of the waves.
-
-    Examples
-    --------
-    >>> store_path(Path("cache"), WaveSpec()).name
-    'waves-v1-1792x73x144-by16-seed0.zarr'
-    """
+    """The path of a store. Its name holds everything that determines the data."""
     size = f"{spec.num_steps}x{spec.num_lats}x{spec.num_lons}-by{spec.chunk_steps}"
     return cache / f"waves-v{_VERSION}-{size}-seed{spec.seed}.zarr"
 
@@ -48,20 +35,6 @@ def ensure_store(
 
     The store is written to another folder and renamed when complete. So a run that is killed
     leaves no incomplete store at this path, and two runs at once do not disturb each other.
-
-    Parameters
-    ----------
-    cache : pathlib.Path
-        Folder of the stores; made if absent.
-    spec : WaveSpec
-        Size and seed of the waves.
-    on_progress : callable, optional
-        Called with (time steps written, time steps in all) after each chunk of time.
-
-    Returns
-    -------
-    pathlib.Path
-        Folder of the Zarr v3 group.
     """
     path = store_path(cache, spec)
     if path.is_dir():
@@ -89,15 +62,6 @@ def write_waves(
     """Write waves as a Zarr v3 store, one chunk of time after another.
 
     Memory holds one chunk of each variable and the few MB of a `Waves` object.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Folder of the Zarr v3 group. Its former content is replaced.
-    spec : WaveSpec
-        Size and seed of the waves.
-    on_progress : callable, optional
-        Called with (time steps written, time steps in all) after each chunk of time.
     """
     waves = Waves(spec)
     group = zarr.create_group(

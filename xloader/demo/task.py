@@ -36,19 +36,6 @@ class ForecastTask:
 
         steps    0 ............ num_train ............ num_steps
                  [   training   )[   held-out   )
-
-    Parameters
-    ----------
-    variables : tuple of str
-        Names of the variables to forecast, which are also the inputs.
-    time_dim : str
-        The dimension of time.
-    space_dims : tuple of str
-        The last two dims of every variable: the rows and the columns of a map.
-    lead : int
-        Time steps from input to target.
-    num_steps, num_train : int
-        Number of time steps in all, and in the training part.
     """
 
     variables: tuple[str, ...]
@@ -70,27 +57,7 @@ class ForecastTask:
 
 
 def open_dataset(path: str) -> xr.Dataset:
-    """Open a Zarr store, or a file in a format that xarray reads, lazily and without dask.
-
-    Parameters
-    ----------
-    path : str
-        Folder, file or URL.
-
-    Returns
-    -------
-    xarray.Dataset
-        The data, of which only coordinates have been read.
-
-    Raises
-    ------
-    SourceNotFoundError
-        If there is no such folder or file.
-    UnsupportedDataError
-        If the data cannot be opened.
-    MissingDependencyError
-        If it is a netCDF file, and no library that reads it is installed.
-    """
+    """Open a Zarr store, or a file in a format that xarray reads, lazily and without dask."""
     is_url = "://" in path
     if not is_url and not Path(path).exists():
         raise SourceNotFoundError(
@@ -126,43 +93,7 @@ def find_task(
     time_dim: str = "time",
     lead: int = 6,
 ) -> ForecastTask:
-    """Choose the variables and split time, and check that the data suffice.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The data.
-    variables : sequence of str, optional
-        Names of the variables to forecast. By default every float variable that has ``time_dim``
-        and two dims after it, if its last two dims are those of the first such variable.
-    time_dim : str, optional
-        The dimension of time.
-    lead : int, optional
-        Time steps from input to target.
-
-    Returns
-    -------
-    ForecastTask
-
-    Raises
-    ------
-    UnknownNameError
-        If a variable or the dimension does not exist.
-    UnsupportedDataError
-        If no variable is a map over time.
-    OptionError
-        If a named variable is not a map over time with the same last two dims as the others, or
-        the lead is below 1.
-    EmptySamplesError
-        If there are too few time steps.
-
-    Examples
-    --------
-    >>> steps = xr.Dataset({"sst": (("time", "lat", "lon"), np.zeros((100, 4, 8)))})
-    >>> task = find_task(steps, lead=6)
-    >>> task.variables, task.space_dims, task.num_train, task.num_test_samples
-    (('sst',), ('lat', 'lon'), 80, 14)
-    """
+    """Choose the variables and split time, and check that the data suffice."""
     if time_dim not in dataset.dims:
         raise UnknownNameError(
             "the data do not have this time dimension",
@@ -191,18 +122,6 @@ def stack_channels(dataset: xr.Dataset, task: ForecastTask) -> NDArray[np.floati
     """The task's variables as one array, the channels of each variable one after another.
 
     The order of the channels is that of `Samples.channels`.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The data, or some time steps of them. The variables are read.
-    task : ForecastTask
-        The variables and their dims.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (time, channel, row, column), in the variables' units and their widest dtype.
     """
     parts = []
     for name in task.variables:
@@ -213,20 +132,7 @@ def stack_channels(dataset: xr.Dataset, task: ForecastTask) -> NDArray[np.floati
 
 
 def channel_variables(dataset: xr.Dataset, task: ForecastTask) -> tuple[str, ...]:
-    """The variable of each channel. A variable with levels is named once for each level.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The data.
-    task : ForecastTask
-        The variables and their dims.
-
-    Returns
-    -------
-    tuple of str
-        Names in the order of the channels of `stack_channels`.
-    """
+    """The variable of each channel. A variable with levels is named once for each level."""
     maps = {task.time_dim, *task.space_dims}
     names: list[str] = []
     for name in task.variables:

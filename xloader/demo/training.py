@@ -29,18 +29,7 @@ _WARMUP_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a training.
-
-    Parameters
-    ----------
-    share : float
-        Share of the steps or of the time that is used up, the larger of the two, 0 to 1.
-    epoch, step : int
-        Current epoch, and steps so far over all epochs. Both count from 1.
-    loss : float
-        RMSE of the last training batches, as a running mean, in units of each channel's standard
-        deviation about the climatology.
-    """
+    """The progress of a training."""
 
     share: float
     epoch: int
@@ -50,15 +39,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Calendar:
-    """Phase of the climatology at each sample's input and target.
-
-    Parameters
-    ----------
-    phases : torch.Tensor
-        Phase of each time step of the part that the samples come from, int64 (time,).
-    lead : int
-        Time steps from input to target.
-    """
+    """Phase of the climatology at each sample's input and target."""
 
     phases: Tensor
     lead: int
@@ -67,16 +48,6 @@ class Calendar:
         """Phases of the inputs and of the targets of a batch.
 
         The stride of the windows is 1, so a sample's id is the time step of its input.
-
-        Parameters
-        ----------
-        batch : Batch
-            A batch with the ids of its samples.
-
-        Returns
-        -------
-        tuple of (torch.Tensor, torch.Tensor)
-            int64 (batch,) each.
         """
         ids = torch.from_numpy(np.array(batch.ids))
         return self.phases[ids], self.phases[ids + self.lead]
@@ -84,20 +55,7 @@ class Calendar:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """Length and time of a training, with explanation and report of one epoch.
-
-    Parameters
-    ----------
-    num_steps, num_asked : int
-        Number of batches trained on, and number of batches asked for.
-    epoch_size : int
-        Number of batches in an epoch.
-    seconds : float
-        Wall time of the training.
-    explanation, report : Explanation, Report
-        Prediction and measurement of the last complete epoch. Where the first epoch was cut off,
-        they are those of that epoch.
-    """
+    """Length and time of a training, with explanation and report of one epoch."""
 
     num_steps: int
     num_asked: int
@@ -140,17 +98,7 @@ class TrainingResult:
 def loss_weights(rows: NDArray[np.float64], climate: Climate) -> NDArray[np.float64]:
     """Weight of each grid point: the weight of its row, and 0 where it has no value.
 
-    Parameters
-    ----------
-    rows : numpy.ndarray
-        Weight of each row, float64 (row,).
-    climate : Climate
-        Statistics of the training part. Its mask tells which points have values.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, shape (channel, row, column).
+    float64, shape (channel, row, column).
     """
     return np.asarray(climate.mask * rows[:, None])
 
@@ -169,35 +117,7 @@ def train(
     """Train for a number of steps, or until a time limit, and for one step at least.
 
     The learning rate falls to 0 by the last step, or by the time limit if that comes sooner.
-
-    Parameters
-    ----------
-    net : torch.nn.Module
-        The network, which is trained in place and stays on its device.
-    loader : Loader
-        Loader of batches of normalised (inputs, targets).
-    calendar : Calendar
-        Phases of the training part.
-    weights : numpy.ndarray
-        Weight of each grid point, float64 (channel, row, column).
-    spread : numpy.ndarray
-        Standard deviation of each channel in normalised units, float64 (channel,). Errors are
-        divided by it.
-    steps : int
-        Number of batches to train on.
-    seconds : float
-        Wall time in seconds after which no further step begins.
-    on_progress : callable
-        Called with a `Progress` after each step.
-
-    Returns
-    -------
-    TrainingResult
-
-    Raises
-    ------
-    UnsupportedDataError
-        If the loss is not finite.
+    `seconds`: wall time in seconds after which no further step begins.
     """
     device = next(net.parameters()).device
     scale = weights / weights.mean() / np.square(spread)[:, None, None]
@@ -238,21 +158,7 @@ def _step(
     calendar: Calendar,
     point_scale: Tensor,
 ) -> float:
-    """Take one step of the optimizer, and return the loss before it.
-
-    Parameters
-    ----------
-    net : torch.nn.Module
-        The network.
-    optimizer : torch.optim.Optimizer
-        The optimizer of the network.
-    batch : Batch
-        Normalised (inputs, targets).
-    calendar : Calendar
-        Phases of the training part.
-    point_scale : torch.Tensor
-        Factor of each squared error in the loss, float32 (channel, row, column).
-    """
+    """Take one step of the optimizer, and return the loss before it."""
     error = _forecast(net, batch, calendar) - batch[1].to(point_scale.device).float()
     loss = (error.square() * point_scale).mean()
     value = float(loss.item())
@@ -278,15 +184,7 @@ def _forecast(net: nn.Module, batch: Batch, calendar: Calendar) -> Tensor:
 
 @dataclass(frozen=True)
 class Example:
-    """The forecast of one sample, for the picture.
-
-    Parameters
-    ----------
-    index : int
-        Number of the sample in the held-out part.
-    truth, forecast, persistence : numpy.ndarray
-        Maps in the variables' units, float32 (channel, row, column).
-    """
+    """The forecast of one sample, for the picture."""
 
     index: int
     truth: NDArray[np.float32]
@@ -306,33 +204,7 @@ def evaluate(
 ) -> tuple[ErrorSums, Example]:
     """Forecast the held-out samples in order until a time limit, and sum the errors.
 
-    Parameters
-    ----------
-    net : torch.nn.Module
-        The trained network.
-    loader : iterable of Batch
-        Batches of normalised (inputs, targets) in order of time.
-    calendar : Calendar
-        Phases of the held-out part.
-    climate : Climate
-        The climatology, and the scales that turn normalised values back into the variables' units.
-    weights : numpy.ndarray
-        Weight of each grid point, float64 (channel, row, column).
-    example_index : int
-        Number of the sample to return as the example. If the time limit comes first, it is the
-        first sample.
-    seconds : float
-        Time limit in seconds. The first batch that is done after it is the last one.
-
-    Returns
-    -------
-    tuple of (ErrorSums, Example)
-        Errors of forecast, persistence and climatology, and one forecast.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If there is no batch.
+    `seconds`: time limit in seconds.
     """
     sums = ErrorSums(weights)
     kept: Example | None = None

@@ -65,29 +65,7 @@ _MEMORY_STEPS = 80  # e-folding time of the amplitudes: 20 days
 
 @dataclass(frozen=True)
 class WaveSpec:
-    """Size and seed of the synthetic weather.
-
-    Parameters
-    ----------
-    num_steps : int
-        Number of 6-hourly time steps.
-    num_lats, num_lons : int
-        Number of latitudes, with both poles, and of longitudes, which are periodic.
-    chunk_steps : int
-        Time steps in a chunk. A chunk holds the whole globe.
-    seed : int
-        Seed of all random numbers.
-
-    Raises
-    ------
-    OptionError
-        If a size is too small for a grid, or the seed is negative.
-
-    Examples
-    --------
-    >>> WaveSpec().nbytes // 10**6
-    301
-    """
+    """Size and seed of the synthetic weather."""
 
     num_steps: int = 1792
     num_lats: int = 73
@@ -119,25 +97,7 @@ class WaveSpec:
 
 
 class Waves:
-    """The synthetic weather of a `WaveSpec`, made for any block of time on request.
-
-    Parameters
-    ----------
-    spec : WaveSpec
-        Size and seed.
-
-    Attributes
-    ----------
-    spec : WaveSpec
-        The same.
-
-    Examples
-    --------
-    >>> waves = Waves(WaveSpec(num_steps=32, num_lats=19, num_lons=36))
-    >>> block = waves.block(0, 16)
-    >>> block["z500"].shape, block["z500"].dtype
-    ((16, 19, 36), dtype('float32'))
-    """
+    """The synthetic weather of a `WaveSpec`, made for any block of time on request."""
 
     def __init__(self, spec: WaveSpec) -> None:
         self.spec = spec
@@ -148,17 +108,8 @@ class Waves:
     def block(self, start: int, stop: int) -> dict[str, NDArray[np.float32]]:
         """All variables for the time steps ``[start, stop)``.
 
-        Parameters
-        ----------
-        start, stop : int
-            First time step, and the one after the last.
-
-        Returns
-        -------
-        dict of str to numpy.ndarray
-            float32 arrays of shape (stop - start, num_lats, num_lons), in the units of
-            `VARIABLE_ATTRS`. The noise is seeded with (seed, start), so the same block always has
-            the same values. Blocks with other limits have other noise.
+        float32 arrays of shape (stop - start, num_lats, num_lons), in the units of
+        `VARIABLE_ATTRS`.
         """
         spec = self.spec
         # Seeded by the block's start, so that a block does not depend on those made before it.

@@ -42,13 +42,7 @@ class Staging(NamedTuple):
 
 
 class StagingPool:
-    """Staging memory that is not in use. There is more of it only when all is in use.
-
-    Parameters
-    ----------
-    hardware : Hardware
-        The device.
-    """
+    """Staging memory that is not in use. There is more of it only when all is in use."""
 
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware
@@ -76,15 +70,7 @@ class StagingPool:
 
 
 def release_all(hardware: Hardware, free: deque[Staging]) -> None:
-    """Release staging memory, so that nothing else uses it before its last reading is done.
-
-    Parameters
-    ----------
-    hardware : Hardware
-        The device.
-    free : deque of Staging
-        The memory. The deque is emptied.
-    """
+    """Release staging memory, so that nothing else uses it before its last reading is done."""
     while free:
         hardware.release(free.popleft().read)
 
@@ -96,26 +82,7 @@ def _release_here(hardware: Hardware, free: deque[Staging], pid: int) -> None:
 
 
 class SentBatch:
-    """A batch in staging memory, or on its way there.
-
-    Parameters
-    ----------
-    hardware : Hardware
-        The device.
-    pool : StagingPool
-        Gets the staging memory back.
-    staging : Staging
-        The staging memory.
-    copied : object
-        The mark of the end of the copy.
-    places : tuple of FieldBytes
-        Where the fields are.
-
-    Attributes
-    ----------
-    copied : object
-        The mark.
-    """
+    """A batch in staging memory, or on its way there."""
 
     def __init__(
         self,
@@ -150,23 +117,7 @@ class SentBatch:
         return [place.name for place in self._places]
 
     def receive(self, unpack: Unpack) -> list[torch.Tensor]:
-        """Unpack the fields in the current stream of the calling thread, and free the staging.
-
-        Parameters
-        ----------
-        unpack : callable
-            Makes a fresh tensor of a field from its bytes.
-
-        Returns
-        -------
-        list of torch.Tensor
-            The fields.
-
-        Raises
-        ------
-        ClosedError
-            If the run has been closed meanwhile.
-        """
+        """Unpack the fields in the current stream of the calling thread, and free the staging."""
         with self._lock:
             if self._state != "sent":
                 raise ClosedError(
@@ -199,19 +150,7 @@ class SentBatch:
 def send_bytes(
     hardware: Hardware, pool: StagingPool, memory: torch.Tensor, places: tuple[FieldBytes, ...]
 ) -> SentBatch:
-    """Queue the copy of a batch into staging memory.
-
-    Parameters
-    ----------
-    hardware : Hardware
-        The device.
-    pool : StagingPool
-        Gives the staging memory.
-    memory : torch.Tensor
-        Memory of this computer that holds the batch, uint8, shape ``(nbytes,)``.
-    places : tuple of FieldBytes
-        Where the fields are.
-    """
+    """Queue the copy of a batch into staging memory."""
     staging = pool.take(memory.numel())
     copied = staging.read
     try:
@@ -224,13 +163,7 @@ def send_bytes(
 
 
 class PinnedScratch:
-    """Pinned memory for one batch that was not gathered into a slot, such as the result of a map.
-
-    Parameters
-    ----------
-    hardware : Hardware
-        The device.
-    """
+    """Pinned memory for a batch that was not gathered into a slot, such as a result of a map."""
 
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware
@@ -239,15 +172,7 @@ class PinnedScratch:
         self._lock = threading.Lock()
 
     def copy(self, arrays: Arrays, pool: StagingPool) -> SentBatch:
-        """Copy a batch into the memory, and from there to the device.
-
-        Parameters
-        ----------
-        arrays : dict of str to numpy.ndarray
-            The fields of the batch.
-        pool : StagingPool
-            Gives the staging memory.
-        """
+        """Copy a batch into the memory, and from there to the device."""
         kinds = [ArrayKind(array.shape, array.dtype) for array in arrays.values()]
         nbytes = SlotLayout.of(kinds).nbytes
         # One batch at a time: with as many as there are workers, memory would exceed the budget.
@@ -268,19 +193,7 @@ class PinnedScratch:
 
 
 class RunCopies:
-    """The copies of one run.
-
-    Parameters
-    ----------
-    hardware : Hardware
-        The device.
-    slots : PinnedSlots, optional
-        The slots that batches are gathered into.
-    scratch : PinnedScratch
-        Pinned memory for other batches.
-    pool : StagingPool
-        Staging memory of the device.
-    """
+    """The copies of one run."""
 
     def __init__(
         self,
@@ -310,13 +223,7 @@ class RunCopies:
             self._threads.begin(self._free_slots)
 
     def send(self, arrays: Arrays) -> SentBatch:
-        """Queue the copy of a finished batch; see `Outbox.send`.
-
-        Raises
-        ------
-        ClosedError
-            If the run is closed.
-        """
+        """Queue the copy of a finished batch; see `Outbox.send`."""
         try:
             return self._send(arrays)
         except BaseException:

@@ -16,49 +16,14 @@ from xloader.transforms.rng import NO_EPOCH, Chance
 
 @dataclass(frozen=True)
 class DeviceTransform:
-    """A function that is called with each batch on the device, in the consumer's stream.
-
-    Parameters
-    ----------
-    function : callable
-        Takes a `Batch` of tensors, and an `Rng` if ``is_random``. Returns a batch, a mapping by
-        field name, or a sequence, of tensors with the same fields on the same device.
-    is_random : bool
-        Whether it takes random numbers.
-    number : int
-        Number of the function among those of the samples that take random numbers.
-    """
+    """A function that is called with each batch on the device, in the consumer's stream."""
 
     function: Callable[..., Any]
     is_random: bool
     number: int
 
     def apply(self, batch: Batch, device: torch.device, chance: Chance) -> Batch:
-        """Call the function, and check what it returns.
-
-        Parameters
-        ----------
-        batch : Batch
-            The batch, on the device.
-        device : torch.device
-            The device.
-        chance : Chance
-            What the random numbers are derived from.
-
-        Returns
-        -------
-        Batch
-            The returned tensors, with the ids of ``batch``.
-
-        Raises
-        ------
-        TransformError
-            If the function fails.
-        OptionError
-            If it returns other fields, another number of samples, or another device.
-        UnsupportedDataError
-            If it returns something other than tensors.
-        """
+        """Call the function, and check what it returns."""
         more = (chance.rng(batch.ids, self.number),) if self.is_random else ()
         with names_function(f"device_transform on a batch of {batch.num_samples} samples"):
             result = self.function(batch, *more)
@@ -68,27 +33,7 @@ class DeviceTransform:
         return batch.with_arrays(tensors)
 
     def try_on(self, zeros: Batch, device: torch.device) -> Batch:
-        """Call the function with a batch of zeros, to find its mistakes before anything is read.
-
-        Parameters
-        ----------
-        zeros : Batch
-            The batch, on the device.
-        device : torch.device
-            The device.
-
-        Returns
-        -------
-        Batch
-            What it makes of the zeros.
-
-        Raises
-        ------
-        OptionError
-            If it fails.
-        UnsupportedDataError
-            As for `apply`.
-        """
+        """Call the function with a batch of zeros, to find its mistakes before anything is read."""
         try:
             return self.apply(zeros, device, NO_EPOCH)
         except TransformError as error:

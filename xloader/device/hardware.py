@@ -25,29 +25,12 @@ _MOST_REGISTERED = 64 << 30
 
 
 class Hardware(Protocol):
-    """The operations of one device that a transfer needs.
-
-    Attributes
-    ----------
-    device : torch.device
-        The device, with its number.
-    """
+    """The operations of one device that a transfer needs."""
 
     device: torch.device
 
     def pin(self, block: Buffer) -> None:
-        """Let the device read this memory by itself.
-
-        Parameters
-        ----------
-        block : numpy.ndarray
-            The memory. It must stay until it is unpinned.
-
-        Raises
-        ------
-        RuntimeError
-            If the system refuses.
-        """
+        """Let the device read this memory by itself."""
         ...
 
     def unpin(self, block: Buffer) -> None:
@@ -59,18 +42,7 @@ class Hardware(Protocol):
         ...
 
     def copy(self, source: torch.Tensor, target: torch.Tensor, after: Mark) -> Mark:
-        """Queue a copy to the device. It begins after a mark. Return the mark of its end.
-
-        Parameters
-        ----------
-        source : torch.Tensor
-            Memory of this computer, uint8, shape ``(nbytes,)``. It must not change before the
-            mark is reached.
-        target : torch.Tensor
-            Memory of the device from `allocate`, of the same shape.
-        after : object
-            The mark after which the target may be overwritten.
-        """
+        """Queue a copy to the device. It begins after a mark. Return the mark of its end."""
         ...
 
     def follow(self, copied: Mark) -> None:
@@ -95,13 +67,7 @@ class Hardware(Protocol):
 
 
 class PlainHardware:
-    """A device without streams. A copy is done when the call returns.
-
-    Parameters
-    ----------
-    device : torch.device
-        The device.
-    """
+    """A device without streams. A copy is done when the call returns."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -141,11 +107,6 @@ class CudaHardware:
 
     PyTorch keeps freed memory of the device for the stream that it was allocated in. A new stream
     for each loader or epoch would strand some each time.
-
-    Parameters
-    ----------
-    device : torch.device
-        The GPU, with its number.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -231,24 +192,12 @@ class CudaHardware:
 
 
 def is_elsewhere(device: torch.device) -> bool:
-    """Whether batches must be copied to a device. Not to the processor itself.
-
-    Parameters
-    ----------
-    device : torch.device
-        The device.
-    """
+    """Whether batches must be copied to a device. Not to the processor itself."""
     return device.type != "cpu"
 
 
 def make_hardware(device: torch.device) -> Hardware:
-    """The operations of a device.
-
-    Parameters
-    ----------
-    device : torch.device
-        The device, other than the processor itself.
-    """
+    """The operations of a device."""
     if device.type != "cuda":
         return PlainHardware(device)
     return _cuda(device, os.getpid())

@@ -13,20 +13,7 @@ _REMEDY = "make it from a first batch: out = batch.with_arrays([t.clone() for t 
 
 
 def check_out(out: Any, example: Batch) -> None:
-    """Check that a batch can hold what is delivered. The number of rows is not checked.
-
-    Parameters
-    ----------
-    out : object
-        The option ``out``.
-    example : Batch
-        A batch as it is delivered.
-
-    Raises
-    ------
-    OptionError
-        If it is no `Batch`, or has other fields, shapes or dtypes, or is on another device.
-    """
+    """Check that a batch can hold what is delivered. The number of rows is not checked."""
     if not isinstance(out, Batch):
         raise OptionError(
             "out must be a Batch", given=type(out).__name__, allowed="Batch", remedy=_REMEDY
@@ -57,20 +44,7 @@ def check_out(out: Any, example: Batch) -> None:
 
 
 def check_rows(out: Batch, batch_size: int, last_size: int) -> None:
-    """Check that batches have as many rows as ``out``.
-
-    Parameters
-    ----------
-    out : Batch
-        The option ``out``.
-    batch_size, last_size : int
-        Rows of a full batch, and of the last one.
-
-    Raises
-    ------
-    OptionError
-        If they have not.
-    """
+    """Check that batches have as many rows as ``out``."""
     rows = {len(tensor) for tensor in out}
     if rows != {batch_size}:
         raise OptionError(

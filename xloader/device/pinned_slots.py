@@ -33,24 +33,6 @@ class PinnedBlock:
 
     It stays mapped until it has been unpinned. If the system refuses to pin it, a warning says so,
     and it is ordinary memory.
-
-    Parameters
-    ----------
-    hardware : Hardware
-        The device that reads it.
-    buffer : numpy.ndarray
-        The memory, uint8, shape ``(nbytes,)``. It begins with a page.
-    consequence : str, optional
-        A sentence for the warning: how batches come to the device if it is not pinned.
-
-    Attributes
-    ----------
-    buffer : numpy.ndarray
-        The memory.
-    tensor : torch.Tensor
-        The same memory.
-    refusal : str
-        Why it could not be pinned; empty if it is pinned.
     """
 
     def __init__(
@@ -96,15 +78,6 @@ class PinnedSlots:
 
     Somebody else decides which slot a batch is gathered into. A slot must not be used again while
     anything refers to the arrays of its batch.
-
-    Parameters
-    ----------
-    num_slots : int
-        Number of slots.
-    slot_nbytes : int
-        Bytes of each.
-    block : PinnedBlock, optional
-        Their memory, once there is some.
     """
 
     def __init__(self, num_slots: int, slot_nbytes: int, block: PinnedBlock | None = None) -> None:
@@ -131,16 +104,8 @@ class PinnedSlots:
     def find(self, arrays: Arrays) -> tuple[torch.Tensor, tuple[FieldBytes, ...]] | None:
         """Find the slot that a batch was gathered into.
 
-        Parameters
-        ----------
-        arrays : dict of str to numpy.ndarray
-            The fields of the batch.
-
-        Returns
-        -------
-        tuple or None
-            The part of the slot that holds the fields, uint8, and the places of the fields in
-            it; None if the arrays lie elsewhere.
+        The part of the slot that holds the fields, uint8, and the places of the fields in it; None
+        if the arrays lie elsewhere.
         """
         # Another thread may close the slots meanwhile.
         block = self._block
@@ -165,10 +130,7 @@ class PinnedSlots:
     def on_room(self, wake: Callable[[], None]) -> None:
         """Choose the function that is called whenever a copy is done, in place of an earlier one.
 
-        Parameters
-        ----------
-        wake : callable
-            Called on any thread, without a lock.
+        `wake`: called on any thread, without a lock.
         """
         self._wake = wake
 

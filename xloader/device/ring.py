@@ -26,22 +26,6 @@ class SlotRing(PinnedSlots):
     """A ring of slots of one size, as the memory of batches that threads gather.
 
     `take` never waits. Where all slots are in use, it gives ordinary memory of the same layout.
-
-    Parameters
-    ----------
-    hardware : Hardware
-        The device.
-    kinds : sequence of ArrayKind
-        The arrays of a batch.
-    num_slots : int
-        Number of slots.
-
-    Attributes
-    ----------
-    layout : SlotLayout
-        Where the arrays lie in a slot.
-    num_outside : int
-        How often memory outside the ring was given.
     """
 
     def __init__(self, hardware: Hardware, kinds: Sequence[ArrayKind], num_slots: int) -> None:

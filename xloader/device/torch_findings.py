@@ -12,18 +12,7 @@ from xloader.core.nbytes import show_nbytes
 
 
 def find_torch(name: str = "torch") -> list[Finding]:
-    """PyTorch's release and what it can compute on. It is imported if it is installed.
-
-    Parameters
-    ----------
-    name : str
-        Name of the module; another one in tests.
-
-    Returns
-    -------
-    list of Finding
-        One for PyTorch, and one for its devices if PyTorch can be imported.
-    """
+    """PyTorch's release and what it can compute on. It is imported if it is installed."""
     if find_spec(name) is None:
         remedy = f'pass output="numpy" to your loaders, or {extra_remedy("torch")}'
         return [Finding("PyTorch", "note", "not installed", remedy)]
@@ -38,13 +27,7 @@ def find_torch(name: str = "torch") -> list[Finding]:
 
 
 def find_devices(torch: Any) -> Finding:
-    """The GPUs that PyTorch can compute on.
-
-    Parameters
-    ----------
-    torch : module
-        The imported module.
-    """
+    """The GPUs that PyTorch can compute on."""
     built = torch.version.cuda or getattr(torch.version, "hip", None)
     if torch.cuda.is_available():
         names = []

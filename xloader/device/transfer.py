@@ -50,23 +50,6 @@ class Transfer:
 
     Memory, and the stream of the copies, are made when they are first needed. They stay until the
     loader is closed.
-
-    Parameters
-    ----------
-    device : torch.device or str
-        The device, as the user names it.
-    hand_over : callable
-        Makes a tensor over the memory of an array.
-    transform : DeviceTransform, optional
-        What to do to each batch there.
-    out : Batch, optional
-        Tensors that each batch is written to.
-    packed_fields : tuple of PackedField
-        Fields that are gathered as stored, and unpacked on the device.
-    output_dtype : {"float32", "float16", "bfloat16"}, optional
-        Dtype in which floating fields are delivered; by default their own.
-    is_elsewhere : bool
-        Whether batches must be copied to the device. If not, they are in its memory already.
     """
 
     def __init__(
@@ -131,22 +114,7 @@ class Transfer:
         return shared is not None and shared.has_lost_some
 
     def check_outputs(self, outputs: tuple[Output, ...], num_rows: int) -> None:
-        """Check that the fields can be on the device, and try what is to be done there on zeros.
-
-        Parameters
-        ----------
-        outputs : tuple of Output
-            The fields as delivered.
-        num_rows : int
-            Rows of a batch.
-
-        Raises
-        ------
-        OptionError
-            If the device lacks the dtype of a field, the transform fails, or ``out`` does not fit.
-        UnsupportedDataError
-            If the transform returns something other than tensors.
-        """
+        """Check that the fields can be on the device, and try what is to be done there on zeros."""
         dtypes = [converted_dtype(output.dtype, self._output_dtype) for output in outputs]
         names = [output.name for output in outputs]
         check_dtypes(self.device, dict(zip(names, dtypes, strict=True)))
@@ -298,26 +266,7 @@ class Transfer:
 def make_transfer(recipe: Recipe, options: LoaderOptions, hand_over: HandOver) -> Transfer | None:
     """The way to the device that a loader's options ask for.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    options : LoaderOptions
-        The options, with ``output="torch"``.
-    hand_over : callable
-        Makes a tensor over the memory of an array.
-
-    Returns
-    -------
-    Transfer or None
-        None if tensors over the gathered arrays are all that is asked for.
-
-    Raises
-    ------
-    OptionError
-        If PyTorch has no such device on this machine.
-    ForkError
-        If this process was forked from one that uses the device.
+    None if tensors over the gathered arrays are all that is asked for.
     """
     given = "cpu" if options.device is None else options.device
     device = resolve_device(given)
@@ -342,30 +291,7 @@ def make_transfer(recipe: Recipe, options: LoaderOptions, hand_over: HandOver) -
 
 
 def resolve_device(device: Any) -> torch.device:
-    """Find a device on this machine, with its number.
-
-    Parameters
-    ----------
-    device : torch.device or str
-        The device, such as ``"cuda"`` or ``"cuda:1"``.
-
-    Returns
-    -------
-    torch.device
-        The device as tensors on it name it: ``"cuda"`` is the current GPU.
-
-    Raises
-    ------
-    OptionError
-        If PyTorch has no such device on this machine.
-    ForkError
-        If this process was forked from one that uses the device.
-
-    Examples
-    --------
-    >>> resolve_device("cpu")
-    device(type='cpu')
-    """
+    """Find a device on this machine, with its number."""
     try:
         refuse_fork(torch.device(device))
         found = torch.empty(0, device=device).device
@@ -391,18 +317,7 @@ def resolve_device(device: Any) -> torch.device:
 
 
 def refuse_fork(device: torch.device) -> None:
-    """Refuse a GPU in a process that was forked from one that used it.
-
-    Parameters
-    ----------
-    device : torch.device
-        The device.
-
-    Raises
-    ------
-    ForkError
-        If the process is such a one.
-    """
+    """Refuse a GPU in a process that was forked from one that used it."""
     # PyTorch has no public name for this, and its own error comes only with the first operation.
     is_bad = getattr(torch.cuda, "_is_in_bad_fork", None)
     if device.type == "cuda" and is_bad is not None and is_bad():
@@ -420,20 +335,7 @@ def _fork_error(device: torch.device, given: str) -> ForkError:
 
 
 def check_dtypes(device: torch.device, dtypes: Mapping[str, np.dtype]) -> None:
-    """Refuse fields of a dtype that the device lacks.
-
-    Parameters
-    ----------
-    device : torch.device
-        The device.
-    dtypes : mapping of str to numpy.dtype
-        The dtypes of the fields, by name.
-
-    Raises
-    ------
-    OptionError
-        If a field is of float64, and the device is Apple's.
-    """
+    """Refuse fields of a dtype that the device lacks."""
     wide = [name for name, dtype in dtypes.items() if dtype == np.float64]
     if device.type == "mps" and wide:
         raise OptionError(

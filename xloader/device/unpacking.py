@@ -31,25 +31,7 @@ if TYPE_CHECKING:
 def unpack_array(field: PackedField, stored: NDArray[Any]) -> NDArray[Any]:
     """Unpack a field with NumPy.
 
-    Parameters
-    ----------
-    field : PackedField
-        The field.
-    stored : numpy.ndarray
-        The field as gathered, of shape ``(n, *field.shape)`` and of the stored dtype. It is not
-        changed.
-
-    Returns
-    -------
-    numpy.ndarray
-        A new array of the same shape and of ``field.dtype``.
-
-    Examples
-    --------
-    >>> i2, f4 = np.dtype("i2"), np.dtype("f4")
-    >>> field = PackedField("t", (3,), i2, i2, (0.5,), (10.0,), ((-1.0,),), (np.nan,), f4)
-    >>> unpack_array(field, np.array([[-1, 0, 3]], "i2")).tolist()
-    [[nan, 10.0, 11.5]]
+    A new array of the same shape and of ``field.dtype``.
     """
     wide = field.wide_dtype
     values = stored.view(field.seen_dtype).astype(wide)
@@ -68,26 +50,6 @@ class TensorUnpacker:
     """Unpacks one field with PyTorch, on one device.
 
     It holds the numbers of the field on the device, so that none cross with each batch.
-
-    Parameters
-    ----------
-    field : PackedField
-        The field.
-    multipliers, offsets, missing : torch.Tensor
-        As in the field, of the dtype to compute in, shaped for a batch.
-    fills : tuple of torch.Tensor
-        The same for each row of fill values.
-    dtype : torch.dtype
-        Dtype of the results.
-
-    Examples
-    --------
-    >>> import torch
-    >>> i2, f4 = np.dtype("i2"), np.dtype("f4")
-    >>> field = PackedField("t", (3,), i2, i2, (0.5,), (10.0,), ((-1.0,),), (np.nan,), f4)
-    >>> packed = torch.from_numpy(np.array([-1, 0, 3], "i2").view("u1"))
-    >>> TensorUnpacker.of(field, torch.device("cpu")).unpack(packed).tolist()
-    [[nan, 10.0, 11.5]]
     """
 
     field: PackedField
@@ -101,17 +63,7 @@ class TensorUnpacker:
     def of(
         cls, field: PackedField, device: torch.device, output_dtype: str | None = None
     ) -> TensorUnpacker:
-        """Put the numbers of a field on a device.
-
-        Parameters
-        ----------
-        field : PackedField
-            The field.
-        device : torch.device
-            The device. If it has no float64, ``field.wide_dtype`` must be float32.
-        output_dtype : {"float32", "float16", "bfloat16"}, optional
-            Dtype of the results; by default that of the field.
-        """
+        """Put the numbers of a field on a device."""
         import torch
 
         wide = getattr(torch, field.wide_dtype.name)
@@ -132,18 +84,7 @@ class TensorUnpacker:
     def unpack(self, packed: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Unpack the rows of a batch. On a GPU, nothing waits for the result.
 
-        Parameters
-        ----------
-        packed : torch.Tensor
-            The bytes of ``n`` rows as gathered, uint8, contiguous, shape ``(nbytes,)``. They
-            begin at a multiple of the stored itemsize, and are not changed.
-        out : torch.Tensor, optional
-            Tensor for the values, of shape ``(n, *field.shape)``; by default a new one.
-
-        Returns
-        -------
-        torch.Tensor
-            The values, of shape ``(n, *field.shape)``; ``out`` if it was given.
+        The values, of shape ``(n, *field.shape)``; ``out`` if it was given.
         """
         import torch
 

@@ -25,21 +25,7 @@ def batch_card(
     source: NDArray[np.str_] | None,
     recipe: Recipe | None,
 ) -> Card:
-    """The card of a batch.
-
-    Parameters
-    ----------
-    fields : mapping of str to array or tensor
-        The fields.
-    ids : numpy.ndarray of int64, shape (n,), optional
-        Ids of the samples, if they are known.
-    is_padding : numpy.ndarray of bool, shape (n,), optional
-        True where a row only repeats another sample, if ids are known.
-    source : numpy.ndarray of str, shape (n,), optional
-        Name of the set of each row.
-    recipe : Recipe, optional
-        The data behind the samples, if it is known.
-    """
+    """The card of a batch."""
     rows = [[name, *_looks(array)] for name, array in fields.items()]
     known = [] if ids is None else ids.tolist()
     shown = ", ".join(map(str, known[:_MOST_IDS])) + ", ..." * (len(known) > _MOST_IDS)

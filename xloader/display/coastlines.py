@@ -16,11 +16,7 @@ _SCALE = "110m"
 def find_coastlines() -> tuple[NDArray[np.float64], ...]:
     """Coastlines of Natural Earth, as cartopy keeps them on this machine.
 
-    Returns
-    -------
-    tuple of numpy.ndarray, each of shape (n, 2)
-        Longitude and latitude of the points of each line, in degrees east and north. Empty if
-        cartopy or the file is missing: a picture is no reason to use the network.
+    The result has shape (n, 2).
     """
     if find_spec("cartopy") is None:
         return ()

@@ -26,21 +26,7 @@ def loader_card(
 ) -> Card:
     """The card of a loader.
 
-    Parameters
-    ----------
-    title, summary : str
-        The kind of loader, and the loader in a few words.
-    facts : sequence of (str, str)
-        Its options and where it stands.
-    expected : mapping of str to FigureTable, optional
-        Explanations that were made before, by the epoch in words. None for a loader that keeps
-        none.
-    measured : FigureTable, optional
-        The report, if an epoch has begun.
-    recipes : mapping of str to Recipe
-        The samples by the title of their section.
-    drawing : Drawing, optional
-        A drawing below the facts.
+    `expected`: None for a loader that keeps none.
     """
     parts: list[CardPart] = [Facts(facts, FIGURE_WORDS), *([] if drawing is None else [drawing])]
     if expected is not None and not expected:
@@ -66,16 +52,7 @@ def option_facts(
 ) -> list[tuple[str, str]]:
     """Rows on the options of a loader, and on what comes next.
 
-    Parameters
-    ----------
-    options : LoaderOptions
-        The options.
-    epoch, step : int
-        The epoch and the step at which the next iteration begins.
-    num_steps : int or None
-        Batches of an epoch; None if they are not known yet.
-    is_closed : bool
-        Whether the loader is closed.
+    `num_steps`: batches of an epoch; None if they are not known yet.
     """
     batches = "" if num_steps is None else f" of {num_steps:,}"
     begin = f"epoch {epoch:,}, batch {step + 1:,}{batches}"
@@ -98,23 +75,11 @@ def option_facts(
 
 
 def show_rest(epoch: int, step: int) -> str:
-    """The part of an epoch that begins at a batch, in words.
-
-    Parameters
-    ----------
-    epoch, step : int
-        Number of the epoch, and of the first batch.
-    """
+    """The part of an epoch that begins at a batch, in words."""
     begun = f" from batch {step + 1:,}" if step else ""
     return f"of epoch {epoch:,}{begun}"
 
 
 def draw_weights(weights: Mapping[str, Fraction]) -> Drawing:
-    """Draw the proportions of several sets.
-
-    Parameters
-    ----------
-    weights : mapping of str to Fraction
-        By name of the set, its proportion of the rows.
-    """
+    """Draw the proportions of several sets."""
     return draw_shares("Rows of a batch", {name: float(own) for name, own in weights.items()})

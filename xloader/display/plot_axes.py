@@ -21,23 +21,7 @@ _SHORT_UNITS: Final = {
 
 
 def axis_of(name: str, dim: str, values: xr.DataArray | xr.Dataset) -> PlotAxis:
-    """The axis of a picture that shows a dimension.
-
-    Parameters
-    ----------
-    name : str
-        The dimension's name, as it is written beside the axis.
-    dim : str
-        Its name in ``values``.
-    values : xarray.DataArray or xarray.Dataset
-        The values, with their coordinates.
-
-    Returns
-    -------
-    PlotAxis
-        Elements lie at their labels, if these are numbers that ascend or descend. Longitudes that
-        pass the end of their range go on beyond it. Otherwise elements are counted.
-    """
+    """The axis of a picture that shows a dimension."""
     from xloader.plots.canvas import PlotAxis
 
     size = values.sizes[dim]
@@ -61,22 +45,7 @@ def axis_of(name: str, dim: str, values: xr.DataArray | xr.Dataset) -> PlotAxis:
 
 
 def axis_label(name: str, attrs: Mapping[Any, Any], angle: str | None = None) -> str:
-    """Label of an axis: the CF standard name, or else the dimension's name, with its units.
-
-    Parameters
-    ----------
-    name : str
-        The dimension.
-    attrs : mapping
-        The attributes of its coordinate.
-    angle : str, optional
-        Whether it is a latitude or a longitude, whose units need not be written.
-
-    Examples
-    --------
-    >>> axis_label("x", {"units": "km"}), axis_label("lat", {}, "lat")
-    ('x (km)', 'lat (°N)')
-    """
+    """Label of an axis: the CF standard name, or else the dimension's name, with its units."""
     units = str(
         attrs.get("units", {"lat": "degrees_north", "lon": "degrees_east"}.get(angle or ""))
     )

@@ -20,16 +20,7 @@ Rows = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class SampleFacts:
-    """The rows that describe samples, each a heading and a text.
-
-    Parameters
-    ----------
-    data, windows, fields, steps : list of (str, str)
-        The rows on the source, on the windows and which of them are samples, on the fields of a
-        sample, and on the methods that were recorded.
-    layouts : tuple of FieldLayout
-        The places of the fields; empty if the samples have none.
-    """
+    """The rows that describe samples, each a heading and a text."""
 
     data: Rows
     windows: Rows
@@ -44,13 +35,7 @@ class SampleFacts:
 
 
 def sample_facts(recipe: Recipe) -> SampleFacts:
-    """Describe the samples of a recipe. No data is read.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The data behind the samples.
-    """
+    """Describe the samples of a recipe. No data is read."""
     sizes = ", ".join(f"{dim}: {size}" for dim, size in recipe.dim_sizes.items())
     data = [("source", recipe.source.name), ("dimensions", sizes)]
     data += [("note", note) for note in recipe.source.notes]
@@ -64,15 +49,7 @@ def sample_facts(recipe: Recipe) -> SampleFacts:
 
 
 def sample_parts(recipe: Recipe, *, is_open: bool = True) -> list[CardPart]:
-    """The parts of a card of samples: their facts, and a window on the grid of chunks.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The data behind the samples.
-    is_open : bool
-        Whether the sections are open.
-    """
+    """The parts of a card of samples: their facts, and a window on the grid of chunks."""
     told = sample_facts(recipe)
     drawn = _drawn(recipe, told.layouts)
     found: list[CardPart] = [CardSection("data", [Facts(told.data)], is_open)]

@@ -39,21 +39,7 @@ MOST_ROWS: Final = 16
 
 @dataclass(frozen=True, eq=False)
 class _Strip:
-    """One row of panels before its steps are chosen.
-
-    Parameters
-    ----------
-    name : str
-        Sample, field, channel, and the place along other dimensions.
-    quantity : str
-        The variable and its units.
-    values : xarray.DataArray
-        Values along the steps, if there are any, and along the dimensions of a panel.
-    step_dim : str or None
-        The dimension of the steps.
-    labels : tuple
-        The label of each step; one for a strip of a single step, if that is known.
-    """
+    """One row of panels before its steps are chosen."""
 
     name: str
     quantity: str
@@ -69,28 +55,7 @@ def draw_samples(
     title: str = "",
     num_asked: int | None = None,
 ) -> Picture:
-    """Draw samples; see `Samples.plot`.
-
-    Parameters
-    ----------
-    frames : mapping of str to xarray.Dataset
-        By name, one sample each, without the dimension ``sample``.
-    recipe : Recipe or None
-        The recipe of the samples, for the units of channels.
-    channel : str or sequence of str, optional
-        The channels to draw; by default the first few of each field.
-    title : str
-        Title of the picture; by default it names the samples.
-    num_asked : int, optional
-        Number of samples that were asked for, if these are only the first of them.
-
-    Raises
-    ------
-    MissingDependencyError
-        If matplotlib is not installed.
-    UnknownNameError
-        If no field has one of the channels.
-    """
+    """Draw samples; see `Samples.plot`."""
     require_matplotlib()
     from xloader.plots.maps import PanelRow, draw_rows
 
@@ -121,15 +86,7 @@ def draw_samples(
 
 
 def plotted_rows(num: int, row: int | None, rows: Sequence[int] | None) -> list[int]:
-    """The rows of a batch that are drawn; see `Batch.plot`.
-
-    Parameters
-    ----------
-    num : int
-        Number of rows of the batch.
-    row, rows : optional
-        As the user gave them.
-    """
+    """The rows of a batch that are drawn; see `Batch.plot`."""
     if (row is not None and rows is not None) or (rows is not None and not len(rows)):
         raise OptionError(
             "the rows to draw are not clear",

@@ -14,16 +14,8 @@ def time_parts(
 ) -> list[CardPart]:
     """Bars of the time of the training loop and of the loader's threads.
 
-    Parameters
-    ----------
-    seconds : float
-        Seconds of the epoch.
-    wait_seconds : float
-        Seconds in which the consumer waited.
-    busy_seconds : mapping of str to float
-        Seconds of the threads by stage.
-    num_threads : int
-        Number of threads.
+    `seconds`: seconds of the epoch. `wait_seconds`: seconds in which the consumer waited.
+    `busy_seconds`: seconds of the threads by stage.
     """
     if seconds <= 0:
         return []

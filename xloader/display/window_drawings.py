@@ -24,18 +24,6 @@ def draw_window(recipe: Recipe, layouts: Sequence[FieldLayout]) -> Drawing | Non
 
     From left to right is the windowed dimension with the most chunks, from the top down the
     dimension with the most chunks among the others.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        A recipe with windows.
-    layouts : sequence of FieldLayout
-        The layouts of its fields.
-
-    Returns
-    -------
-    Drawing or None
-        None if no stored variable has a windowed dimension, or there is no sample.
     """
     windows, variable = recipe.require_windows(), _main_variable(recipe, layouts)
     if variable is None or not recipe.num_ids:

@@ -17,28 +17,7 @@ from numpy.typing import NDArray
 def on_arrays(
     fn: Callable[..., NDArray[Any]], attrs: Mapping[str, str], *labels: Any
 ) -> xr.DataArray | NDArray[Any]:
-    """Call a formula on labels as plain arrays.
-
-    Parameters
-    ----------
-    fn : callable
-        Takes arrays that broadcast, and returns an array.
-    attrs : mapping of str to str
-        Attributes of the result, if it is a DataArray.
-    *labels : array-like
-        The labels. DataArrays are matched by the names of their dimensions.
-
-    Returns
-    -------
-    xarray.DataArray or numpy.ndarray
-        A DataArray if any of the labels is one. Its dimensions are in the order of the labels.
-
-    Examples
-    --------
-    >>> y, x = xr.DataArray([1, 2], dims="y"), xr.DataArray([10, 20], dims="x")
-    >>> on_arrays(np.add, {}, y, x).dims, on_arrays(np.add, {}, 1, 2)
-    (('y', 'x'), np.int64(3))
-    """
+    """Call a formula on labels as plain arrays."""
     named = [own for own in labels if isinstance(own, xr.DataArray)]
     if not named:
         return fn(*map(np.asarray, labels))

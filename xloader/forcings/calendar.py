@@ -33,17 +33,7 @@ _YEAR_SIZES: Final = {
 
 @dataclass(frozen=True)
 class Instants:
-    """Some times as numbers.
-
-    Parameters
-    ----------
-    days : numpy.ndarray of float64
-        Days since noon UTC of 1 January 2000, as they count for the place of the Earth.
-    day_fraction : numpy.ndarray of float64
-        Part of the day that has passed, in UTC, from 0 to 1.
-    year_fraction : numpy.ndarray of float64
-        Part of the calendar's year that has passed, from 0 to 1.
-    """
+    """Some times as numbers."""
 
     days: Floats
     day_fraction: Floats
@@ -53,28 +43,7 @@ class Instants:
 def instants_of(time: Any) -> Instants:
     """Times as numbers.
 
-    Parameters
-    ----------
-    time : array-like of datetime64 or cftime.datetime
-        Times in UTC.
-
-    Returns
-    -------
-    Instants
-        Arrays of the shape of ``time``.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If these are no times.
-    OptionError
-        If a time is missing (NaT).
-
-    Examples
-    --------
-    >>> instants = instants_of(np.array(["2000-01-01T18", "2000-07-02T00"], "M8[h]"))
-    >>> instants.days.tolist(), instants.day_fraction.tolist(), instants.year_fraction.tolist()
-    ([0.25, 182.5], [0.75, 0.0], [0.0020491803278688526, 0.5])
+    Arrays of the shape of ``time``.
     """
     labels = checked_times(
         time,

@@ -18,17 +18,7 @@ Role = Literal["time", "lat", "lon"]
 
 @dataclass(frozen=True)
 class RoleMarks:
-    """The marks by which a coordinate is known.
-
-    Parameters
-    ----------
-    standard_name : str
-        Its CF standard name.
-    units : tuple of str
-        Units that no other coordinate has.
-    names : tuple of str
-        Common names, in lower case, the commonest first.
-    """
+    """The marks by which a coordinate is known."""
 
     standard_name: str
     units: tuple[str, ...]
@@ -54,33 +44,8 @@ ROLES: Final[dict[str, RoleMarks]] = {
 def find_coordinate(coords: xr.Dataset, role: str) -> str:
     """Name of the coordinate of a role.
 
-    The CF standard name comes first, then the units, then common names. Of several coordinates, one
-    with a common name is taken, or the one that is a dimension.
-
-    Parameters
-    ----------
-    coords : xarray.Dataset
-        The coordinates.
-    role : {"time", "lat", "lon"}
-        The role.
-
-    Returns
-    -------
-    str
-        The name.
-
-    Raises
-    ------
-    UnknownNameError
-        If no coordinate has the role.
-    OptionError
-        If several coordinates could have it.
-
-    Examples
-    --------
-    >>> y = xr.DataArray([0.0], dims="y", attrs={"units": "degrees_north"})
-    >>> find_coordinate(xr.Dataset(coords={"y": y, "x": ("x", [0.0])}), "lat")
-    'y'
+    The CF standard name comes first, then the units, then common names. Of several coordinates,
+    one with a common name is taken, or the one that is a dimension.
     """
     marks = ROLES[role]
     for test in _tests(marks, role):
@@ -100,20 +65,7 @@ def find_coordinate(coords: xr.Dataset, role: str) -> str:
 
 
 def angle_of(name: str, attrs: Mapping[Any, Any]) -> Literal["lat", "lon"] | None:
-    """Which angle a coordinate is: latitude, longitude or neither.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-    attrs : mapping
-        Its attributes; empty for a dimension without labels.
-
-    Examples
-    --------
-    >>> angle_of("y", {"units": "degrees_north"}), angle_of("XLONG", {}), angle_of("x", {})
-    ('lat', 'lon', None)
-    """
+    """Which angle a coordinate is: latitude, longitude or neither."""
     angles: tuple[Literal["lat", "lon"], ...] = ("lat", "lon")
     for role in angles:
         marks, units = ROLES[role], str(attrs.get("units", "")).lower()
@@ -123,22 +75,7 @@ def angle_of(name: str, attrs: Mapping[Any, Any]) -> Literal["lat", "lon"] | Non
 
 
 def require_coordinate(coords: xr.Dataset, name: str, parameter: str) -> str:
-    """The name of a coordinate, after a check that it exists.
-
-    Parameters
-    ----------
-    coords : xarray.Dataset
-        The coordinates.
-    name : str
-        The name.
-    parameter : str
-        The parameter of a function that takes its labels, for the error.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such coordinate.
-    """
+    """The name of a coordinate, after a check that it exists."""
     if name in coords.coords:
         return name
     close = closest(name, [str(known) for known in coords.coords])

@@ -83,14 +83,8 @@ _ARC_SECOND: Final = np.pi / (180 * 3600)
 class SunPosition:
     """The place of the Sun as seen from the centre of the Earth, at some times.
 
-    Parameters
-    ----------
-    declination : numpy.ndarray of float64
-        Its angle above the equator, in radians.
-    equation_of_time : numpy.ndarray of float64
-        Apparent less mean solar time, as an angle in radians; ``2 pi`` is a day.
-    distance : numpy.ndarray of float64
-        Its distance, in astronomical units.
+    `declination`: its angle above the equator, in radians. `equation_of_time`: apparent less mean
+    solar time, as an angle in radians; ``2 pi`` is a day.
     """
 
     declination: Floats
@@ -101,21 +95,7 @@ class SunPosition:
 def sun_at(days: Floats) -> SunPosition:
     """The place of the Sun at some times.
 
-    Parameters
-    ----------
-    days : numpy.ndarray of float64
-        Days since noon UTC of 1 January 2000.
-
-    Returns
-    -------
-    SunPosition
-        Arrays of the shape of ``days``.
-
-    Examples
-    --------
-    >>> sun = sun_at(np.array([171.5]))  # 21 June 2000
-    >>> float(np.rad2deg(sun.declination[0]).round(3)), float(sun.distance[0].round(4))
-    (23.438, 1.0162)
+    Arrays of the shape of ``days``.
     """
     t = (np.asarray(days, np.float64) + _CLOCK_LAG) / 365250.0
     distance = _sum(_DISTANCE, t)

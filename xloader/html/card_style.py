@@ -55,13 +55,7 @@ _DARK: Final = _colours("#f2f2f2", "#b0b0b0", "#4a4a4a", "#161616", "#5c5c5c", _
 
 
 def style_of_colours(name: str) -> str:
-    """Rules that set the variables of the colours, for elements of a class, light and dark.
-
-    Parameters
-    ----------
-    name : str
-        A selector, such as ``".xloader-card"``.
-    """
+    """Rules that set the variables of the colours, for elements of a class, light and dark."""
 
     def on(pages: tuple[str, ...]) -> str:
         return ",".join(page if page.startswith(name) else f"{page} {name}" for page in pages)

@@ -24,15 +24,7 @@ from xloader.html.card_style import CARD_CLASS, CARD_STYLE
 
 @dataclass(frozen=True)
 class Facts:
-    """Pairs of a heading and a text, one below the other.
-
-    Parameters
-    ----------
-    rows : sequence of (str, str)
-        The headings and the texts.
-    hints : mapping of str to str
-        Explanations of headings, which are shown while the mouse is over them.
-    """
+    """Pairs of a heading and a text, one below the other."""
 
     rows: Sequence[tuple[str, str]]
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -50,22 +42,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class CardTable:
-    """A table with a heading above each column.
-
-    Parameters
-    ----------
-    heads : sequence of str
-        The headings.
-    rows : sequence of (sequence of str)
-        The cells, as many in each row as there are headings.
-    num_left : int
-        Number of columns that begin at the left. The others, which hold numbers, end at the right.
-    marked : collection of int
-        Numbers of rows that are set in bold.
-    hints : mapping of str to str
-        Explanations of headings, as for `Facts`. If the first column has no heading, its cells are
-        headings of their rows.
-    """
+    """A table with a heading above each column."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -99,13 +76,7 @@ class CardTable:
 
 @dataclass(frozen=True)
 class Words:
-    """Paragraphs of text.
-
-    Parameters
-    ----------
-    texts : sequence of str
-        The paragraphs.
-    """
+    """Paragraphs of text."""
 
     texts: Sequence[str]
 
@@ -116,18 +87,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A small inline drawing with words below it.
-
-    Parameters
-    ----------
-    svg : str
-        The drawing, made in this room: it is not escaped. It holds no text, because text would be
-        left over where a viewer takes drawings away.
-    caption : str
-        What is drawn, in words.
-    legend : sequence of (str, str)
-        Pairs of the class of a colour and what has this colour.
-    """
+    """A small inline drawing with words below it."""
 
     svg: str
     caption: str
@@ -145,19 +105,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class CardSection:
-    """A part of a card that opens and closes.
-
-    Parameters
-    ----------
-    title : str
-        Its heading, which is always seen.
-    parts : sequence of Facts, CardTable, Words, Drawing or CardSection
-        Its contents.
-    is_open : bool
-        Whether the contents are seen at first.
-    summary : str
-        A few words beside the heading.
-    """
+    """A part of a card that opens and closes."""
 
     title: str
     parts: Sequence[CardPart]
@@ -178,23 +126,7 @@ CardPart = Facts | CardTable | Words | Drawing | CardSection
 
 @dataclass(frozen=True)
 class Card:
-    """All that a notebook shows of an object.
-
-    Parameters
-    ----------
-    title : str
-        The kind of object.
-    summary : str
-        The object in a few words.
-    parts : sequence of Facts, CardTable, Words, Drawing or CardSection
-        Its contents. Parts that are no sections are always seen.
-
-    Examples
-    --------
-    >>> card = Card("Loader", "2 batches of 4", [CardSection("epoch", [Facts([("reads", "1")])])])
-    >>> "reads</th><td>1</td>" in card.to_html()
-    True
-    """
+    """All that a notebook shows of an object."""
 
     title: str
     summary: str = ""

@@ -46,18 +46,7 @@ _MARGIN: Final = 1.0
 class GridAxis:
     """One side of the grid.
 
-    Parameters
-    ----------
-    name : str
-        Name of the dimension.
-    edges : numpy.ndarray of int64, shape (num_chunks + 1,)
-        First element of each chunk, and the number of elements.
-    start : int
-        First element of the window.
-    next_start : int or None
-        First element of the next window; None if there is none.
-    wraps : bool
-        Whether windows go on at the begin.
+    `next_start`: first element of the next window; None if there is none.
     """
 
     name: str
@@ -136,17 +125,7 @@ class _View:
 def draw_chunk_grid(
     columns: GridAxis, rows: GridAxis | None, fields: Sequence[tuple[str, Takes, Takes | None]]
 ) -> Drawing:
-    """Draw the window of a sample on the grid of chunks.
-
-    Parameters
-    ----------
-    columns : GridAxis
-        The side that is drawn from left to right.
-    rows : GridAxis, optional
-        The side that is drawn from the top down.
-    fields : sequence of (str, (int, int, int), (int, int, int) or None)
-        Name of each field, and the elements that it takes along both sides.
-    """
+    """Draw the window of a sample on the grid of chunks."""
     spans = [[(own[0], own[0] + (own[2] - 1) * own[1] + 1) for _, own, _ in fields]]
     spans.append([(own[0], own[0] + (own[2] - 1) * own[1] + 1) for *_, own in fields if own])
     across = _view_of(columns, spans[0], WIDTH - 2 * _MARGIN, _MOST_COLUMNS)

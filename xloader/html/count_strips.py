@@ -20,13 +20,6 @@ def draw_counts(name: str, counts: NDArray[Any]) -> Drawing:
     """Draw counts along a line: a column for each element, or its mean over neighbours.
 
     Elements that never come are marked below the line, also single ones among many.
-
-    Parameters
-    ----------
-    name : str
-        Name of the dimension.
-    counts : numpy.ndarray, shape (n,)
-        How often each element comes.
     """
     num = min(len(counts), _NUM_COLUMNS)
     edges = np.arange(num + 1) * len(counts) // max(num, 1)

@@ -14,19 +14,7 @@ REST_CLASS = "xloader-ground"
 def draw_shares(
     caption: str, parts: Mapping[str, float], rest: str = "", first_colour: int = 0
 ) -> Drawing:
-    """Draw parts of a whole as a bar.
-
-    Parameters
-    ----------
-    caption : str
-        What the whole is.
-    parts : mapping of str to float
-        The size of each part, 0 or more, in any unit.
-    rest : str
-        The part that is grey, if there is one.
-    first_colour : int
-        Number of the colour of the first part.
-    """
+    """Draw parts of a whole as a bar."""
     total = sum(parts.values()) or 1.0
     shapes, legend, left = [], [], 0.0
     number = first_colour

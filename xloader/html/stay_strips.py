@@ -33,19 +33,7 @@ def draw_stays(
     num_blocks: int,
     steps: tuple[int, int],
 ) -> Drawing:
-    """Draw the stays of chunks in memory: steps from left to right, chunks from the bottom up.
-
-    Parameters
-    ----------
-    lane, block : numpy.ndarray of int64, shape (num_stays,)
-        Lane and chunk of each stay.
-    load, drop : numpy.ndarray of float64, shape (num_stays,)
-        Steps at which it begins and ends.
-    num_blocks : int
-        Number of chunks.
-    steps : (int, int)
-        The first step, and the one after the last.
-    """
+    """Draw the stays of chunks in memory: steps from left to right, chunks from the bottom up."""
     is_exact = len(block) <= _MOST_BARS and num_blocks <= _MOST_CHUNKS
     scale = WIDTH / max(steps[1] - steps[0], 1)
     if is_exact:

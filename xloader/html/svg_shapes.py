@@ -32,36 +32,14 @@ def _path_of(boxes: Iterable[Box]) -> str:
 
 
 def filled_boxes(kind: str, boxes: Iterable[Box], opacity: float = 1.0) -> str:
-    """Boxes of one colour, as one path.
-
-    Parameters
-    ----------
-    kind : str
-        The class of the colour.
-    boxes : iterable of (left, top, width, height)
-        The boxes.
-    opacity : float
-        Below 1, what lies behind shines through.
-    """
+    """Boxes of one colour, as one path."""
     path = _path_of(boxes)
     faint = f' opacity="{opacity:g}"' if opacity < 1 else ""
     return f'<path class="{kind}"{faint} d="{path}"/>' if path else ""
 
 
 def outlined_boxes(kind: str, boxes: Iterable[Box], width: float = 1.5, dashes: str = "") -> str:
-    """Outlines of boxes.
-
-    Parameters
-    ----------
-    kind : str
-        The class of the colour.
-    boxes : iterable of (left, top, width, height)
-        The boxes.
-    width : float
-        Width of the line.
-    dashes : str
-        Lengths of dashes and gaps; by default the line is whole.
-    """
+    """Outlines of boxes."""
     path = _path_of(boxes)
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     return (
@@ -76,19 +54,7 @@ def outlined_boxes(kind: str, boxes: Iterable[Box], width: float = 1.5, dashes: 
 def bars(
     kind: str, rows: Iterable[tuple[float, float, float]], width: float, opacity: float
 ) -> str:
-    """Level bars of one width, as one path of few characters.
-
-    Parameters
-    ----------
-    kind : str
-        The class of the colour.
-    rows : iterable of (left, middle, length)
-        The bars.
-    width : float
-        Their height.
-    opacity : float
-        Below 1, what lies behind shines through.
-    """
+    """Level bars of one width, as one path of few characters."""
     path = "".join(f"M{short(x)} {short(y)}h{short(length)}" for x, y, length in rows)
     faint = f' opacity="{opacity:g}"' if opacity < 1 else ""
     return (
@@ -99,16 +65,6 @@ def bars(
 
 
 def drawing_of(label: str, height: float, shapes: Iterable[str]) -> str:
-    """The drawing, as an SVG element.
-
-    Parameters
-    ----------
-    label : str
-        What it shows, for people who do not see it.
-    height : float
-        Its height, for a width of `WIDTH`.
-    shapes : iterable of str
-        The shapes, the lowest first.
-    """
+    """The drawing, as an SVG element."""
     size = f'width="{WIDTH}" height="{short(height)}" viewBox="0 0 {WIDTH} {short(height)}"'
     return f'<svg {size} role="img" aria-label="{escape(label)}">{"".join(shapes)}</svg>'

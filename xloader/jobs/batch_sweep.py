@@ -23,19 +23,7 @@ from xloader.recipe.recipe import Recipe
 
 @dataclass(frozen=True, eq=False)
 class BatchSweep:
-    """A number for each sample, computed by a function of batches.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, without weights.
-    function : callable
-        Of a batch of NumPy arrays; returns a number for each of its rows, as an array.
-    memory_nbytes : int
-        Memory of each process for chunks and batches.
-    batch_size : int, optional
-        Samples in a batch; by default as many as take a small part of the memory, 256 at most.
-    """
+    """A number for each sample, computed by a function of batches."""
 
     recipe: Recipe
     function: Callable[[Batch], NDArray[Any]]
@@ -43,24 +31,7 @@ class BatchSweep:
     batch_size: int | None = None
 
     def fill(self, out: NDArray[Any], threads: int | None, tasks: ClusterTasks | None) -> int:
-        """Compute the number of each sample, and return how many chunks were read for them.
-
-        Parameters
-        ----------
-        out : numpy.ndarray of shape (num_ids,)
-            Filled by sample id.
-        threads : int, optional
-            Number of threads that load; by default one for each core.
-        tasks : ClusterTasks, optional
-            The cluster on which they are computed; by default the threads of this process.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the memory is too small; the error gives the minimum that is enough.
-        ClusterError
-            If the cluster fails.
-        """
+        """Compute the number of each sample, and return how many chunks were read for them."""
         if tasks is None:
             return _fill(self, out, threads)
         footprint = make_footprint(self.recipe, make_layouts(self.recipe))

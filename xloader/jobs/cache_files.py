@@ -37,17 +37,7 @@ _LOG: Final = logging.getLogger("xloader")
 
 @dataclass(frozen=True)
 class CacheFile:
-    """The file of one mask, or of the scores of one function.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Folder of the files. It need not exist.
-    kind : {"mask", "scores"}
-        What the file holds. It is the ending of its name.
-    fingerprint : str
-        Hash of everything that fixes the values, in hexadecimal digits.
-    """
+    """The file of one mask, or of the scores of one function."""
 
     folder: Path
     kind: Literal["mask", "scores"]
@@ -130,29 +120,7 @@ def cache_file(
 ) -> CacheFile | None:
     """The file for something that is computed for each sample of a recipe.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    kind : {"mask", "scores"}
-        What is computed.
-    cache : path, None or False
-        Folder of the files; None for the user's cache folder, False for no file.
-    variables : iterable of str
-        The variables that it is computed from.
-    key : object
-        Everything else that fixes the values; its ``repr`` counts.
-
-    Returns
-    -------
-    CacheFile or None
-        None if no variable counts, one is computed, or nothing is to be kept: for ``cache=False``,
-        and in the user's folder for sources that are not files of this machine.
-
-    Raises
-    ------
-    OptionError
-        If ``cache`` is none of these.
+    `cache`: folder of the files; None for the user's cache folder, False for no file.
     """
     if cache is False:
         return None
@@ -181,23 +149,7 @@ def cache_file(
 def stamp_of_files(name: str, variables: tuple[str, ...]) -> str | None:
     """A hash of names, sizes and modification times of all files of a source on this machine.
 
-    Parameters
-    ----------
-    name : str
-        Name of the source: a path or a ``file://`` URL where it is made of files.
-    variables : tuple of str
-        The variables that count. If each has a folder, other folders are left out.
-
-    Returns
-    -------
-    str or None
-        None if the source is not a file or folder of this machine. Then nothing cheap shows whether
-        its values changed.
-
-    Examples
-    --------
-    >>> stamp_of_files("an open Dataset", ("t2m",)) is None
-    True
+    None if the source is not a file or folder of this machine.
     """
     name = local_path(name)
     if not os.path.isabs(name) or not os.path.exists(name):

@@ -8,15 +8,7 @@ from pathlib import Path
 
 
 def default_cache_dir() -> Path:
-    r"""The user's cache folder for xloader on this platform.
-
-    Returns
-    -------
-    pathlib.Path
-        ``$XDG_CACHE_HOME/xloader`` if the variable is set. Otherwise ``~/Library/Caches/xloader``
-        on macOS, ``%LOCALAPPDATA%\xloader`` on Windows, and ``~/.cache/xloader`` elsewhere. The
-        folder need not exist.
-    """
+    r"""The user's cache folder for xloader on this platform."""
     explicit = os.environ.get("XDG_CACHE_HOME")
     if explicit:
         return Path(explicit) / "xloader"

@@ -24,17 +24,7 @@ _NUM_REQUESTS = 16
 
 @dataclass(frozen=True, slots=True)
 class ChunkValues:
-    """The selected values of one chunk.
-
-    Parameters
-    ----------
-    variable : str
-        Name of the variable.
-    begins : tuple of int
-        The first selected element of the chunk, along each stored dimension of the variable.
-    values : numpy.ndarray
-        The values, in stored order of dimensions; packed if the variable is.
-    """
+    """The selected values of one chunk."""
 
     variable: str
     begins: tuple[int, ...]
@@ -42,25 +32,7 @@ class ChunkValues:
 
 
 class ChunkSweep:
-    """A reader of the chunks of a recipe. Use it in a ``with`` statement.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples whose source is read.
-    footprint : Footprint
-        The chunks that may be asked for.
-    most_nbytes : int
-        Upper limit of the decoded bytes that are being read at a time. Only a single chunk may be
-        larger.
-    num_threads : int
-        Number of threads. Stores whose reads mostly wait get more.
-
-    Attributes
-    ----------
-    num_reads : int
-        Number of (variable, chunk) pairs read so far.
-    """
+    """A reader of the chunks of a recipe. Use it in a ``with`` statement."""
 
     def __init__(
         self, recipe: Recipe, footprint: Footprint, most_nbytes: int, num_threads: int
@@ -93,20 +65,7 @@ class ChunkSweep:
         use: Callable[[ChunkValues], None],
         share: tuple[int, int] = (0, 1),
     ) -> list[ThreadTask]:
-        """The tasks that read the chunks of some blocks; pass them to `do`.
-
-        Parameters
-        ----------
-        group : Group
-            The group of the blocks.
-        blocks : sequence of (tuple of int)
-            Index of each block along each windowed dimension.
-        use : callable
-            Is given the values of each chunk, on the threads that read.
-        share : (int, int), default (0, 1)
-            Read one of some equal shares of the chunks: its number, and the number of shares.
-            Readers that are made with the same numbers read the same shares.
-        """
+        """The tasks that read the chunks of some blocks; pass them to `do`."""
         tasks = []
         bundles = self._reader.bundles(group, blocks, self._num_threads)
         for bundle in bundles if share[1] == 1 else _one_share(bundles, share):
@@ -116,20 +75,7 @@ class ChunkSweep:
         return tasks
 
     def do(self, tasks: Sequence[ThreadTask], most_threads: int | None = None) -> None:
-        """Do some tasks, and return when all are done.
-
-        Parameters
-        ----------
-        tasks : sequence of ThreadTask
-            The tasks.
-        most_threads : int, optional
-            Number of threads, where it is not that of the reads.
-
-        Raises
-        ------
-        ChunkError
-            If a chunk cannot be read.
-        """
+        """Do some tasks, and return when all are done."""
         if tasks:
             self._threads.do(tasks, most_threads or self._num_threads)
 

@@ -62,13 +62,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class ClusterTasks:
-    """A dask cluster on which parts of a job are computed.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        The client.
-    """
+    """A dask cluster on which parts of a job are computed."""
 
     client: Any
 
@@ -78,13 +72,7 @@ class ClusterTasks:
         return max(sum(self._threads()), 1)
 
     def task_memory(self, memory_nbytes: int) -> int:
-        """Of the memory that each worker process may take, the part of one task.
-
-        Parameters
-        ----------
-        memory_nbytes : int
-            The option ``memory`` of the job, in bytes.
-        """
+        """Of the memory that each worker process may take, the part of one task."""
         return memory_nbytes // self.most_threads_of_worker
 
     @property
@@ -101,13 +89,6 @@ class ClusterTasks:
         """Decoded bytes of a unit of work.
 
         Each thread gets several units, so that all end at about the same time.
-
-        Parameters
-        ----------
-        total_nbytes : int
-            Decoded bytes that the job reads in all.
-        most_units : int
-            Most units of the job.
         """
         share = total_nbytes // (_UNITS_A_THREAD * self.num_threads)
         return max(min(share, _MOST_UNIT_NBYTES), -(-total_nbytes // most_units), 1)
@@ -133,19 +114,7 @@ class ClusterTasks:
 
     @contextmanager
     def memory_errors(self, memory_nbytes: int) -> Iterator[None]:
-        """Turn what a task lacks of memory, in the ``with`` block, into what a worker lacks.
-
-        Parameters
-        ----------
-        memory_nbytes : int
-            The option ``memory`` of the job, in bytes.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the block raises it; with the least memory for all tasks that a worker runs at a
-            time.
-        """
+        """Turn what a task lacks of memory, in the ``with`` block, into what a worker lacks."""
         try:
             yield
         except MemoryBudgetError as error:
@@ -171,24 +140,6 @@ class ClusterTasks:
 
         A task whose worker is lost is done again by another worker. Tasks that are left when the
         iterator is closed are cancelled. Warnings of tasks are given here, each text once.
-
-        Parameters
-        ----------
-        what : str
-            The work, for errors, as a phrase such as ``"computing statistics"``.
-        work : callable
-            A function of a module, of what is shared and of one unit. Its result must pickle.
-        shared : object
-            Sent once to each worker.
-        units : iterable
-            Small values that pickle. They are taken as workers get free.
-
-        Raises
-        ------
-        ClusterError
-            If the cluster fails.
-        Exception
-            As a task raised it.
         """
         from distributed import as_completed
 
@@ -227,50 +178,13 @@ class ClusterTasks:
             release_futures((*running, *held))
 
     def call(self, what: str, function: Callable[..., Result], *args: Any) -> Result:
-        """Call a function on one worker, and return its result.
-
-        Parameters
-        ----------
-        what : str
-            The work, for errors.
-        function : callable
-            The function.
-        *args
-            Its arguments, which must pickle.
-
-        Raises
-        ------
-        ClusterError
-            If the cluster fails.
-        Exception
-            As the function raised it.
-        """
+        """Call a function on one worker, and return its result."""
         ((_, result),) = self.run(what, _call, (function, args), [0])
         found: Result = result
         return found
 
     def ask_workers(self, what: str, function: Callable[..., Result], *args: Any) -> list[Result]:
-        """Call a function in each worker process at once, beside the tasks that it works on.
-
-        Parameters
-        ----------
-        what : str
-            The question, for errors.
-        function : callable
-            A quick function of a module.
-        *args
-            Its arguments, which must pickle.
-
-        Returns
-        -------
-        list
-            The answers. Workers that are lost give none.
-
-        Raises
-        ------
-        ClusterError
-            If the cluster fails.
-        """
+        """Call a function in each worker process at once, beside the tasks that it works on."""
         with cluster_errors(what, self.client):
             check_open(self.client)
             return list(self.client.run(function, *args, on_error="ignore").values())
@@ -286,26 +200,8 @@ def find_cluster(
 ) -> ClusterTasks | None:
     """The cluster on which a job over samples runs; None for the threads of this process.
 
-    Parameters
-    ----------
-    client : distributed.Client, False or None
-        The cluster. None stands for the active client, if there is one and workers can open what
-        the samples are of. False stands for this process.
-    recipe : object
-        The samples, or all that tasks share.
-    beside : object, optional
-        Sent to the workers beside the samples, such as a function of the user's.
-    beside_nbytes : callable, optional
-        Returns the bytes that are sent beside all that, such as those of a mask that is not read
-        yet. Called only where there is a cluster.
-    waits : bool, default True
-        Whether to wait for a worker, where there is none.
-
-    Raises
-    ------
-    OptionError
-        If it is none of these, or the samples and what is sent beside them cannot be pickled, or
-        are too large to be sent.
+    `client`: None stands for the active client, if there is one and workers can open what the
+    samples are of.
     """
     if client is False:
         return None

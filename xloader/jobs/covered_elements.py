@@ -49,21 +49,7 @@ Lines = tuple[Flags | None, ...]
 class BoxCover:
     """The elements of a box that samples need.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Number of elements of the box along each dimension.
-    lines : tuple of (numpy.ndarray of bool or None)
-        Per dimension, the elements that are needed; None for all. An element of the box is needed
-        if it is along every dimension.
-    flags : numpy.ndarray of bool, optional
-        One flag for each element of the box, where lines cannot say it. Then all lines are None.
-
-    Examples
-    --------
-    >>> cover = BoxCover((2, 3), (None, np.array([True, False, True])))
-    >>> cover.count, cover.is_all, cover.mask().tolist()
-    (4, False, [[True, False, True]])
+    `lines`: per dimension, the elements that are needed; None for all.
     """
 
     shape: tuple[int, ...]
@@ -144,25 +130,6 @@ class CoveredElements:
 
     Samples with weight 0 need nothing, because no epoch has them. Elements beyond padded borders
     are those inside that stand for them.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples. Without windows, they need everything that is selected.
-    layouts : tuple of FieldLayout
-        The fields that count, as `make_layouts` gives them.
-    variable : str
-        Name of the variable.
-
-    Examples
-    --------
-    >>> import numpy as np, xarray as xr, xloader
-    >>> from xloader.recipe.layout import make_layouts
-    >>> ds = xr.Dataset({"t2m": ("time", np.arange(12.0))})
-    >>> recipe = ds.xloader.window(time=2, stride=4).recipe
-    >>> covered = CoveredElements(recipe, make_layouts(recipe), "t2m")
-    >>> covered.of_box((3,), (6,)).mask().tolist()
-    [False, True, True, False, False, True]
     """
 
     def __init__(self, recipe: Recipe, layouts: tuple[FieldLayout, ...], variable: str) -> None:
@@ -186,14 +153,7 @@ class CoveredElements:
         ]
 
     def of_box(self, begins: tuple[int, ...], shape: tuple[int, ...]) -> BoxCover:
-        """The elements of a box that samples need.
-
-        Parameters
-        ----------
-        begins, shape : tuple of int
-            First selected element of the box, and its number of elements, along each stored
-            dimension of the variable.
-        """
+        """The elements of a box that samples need."""
         if not self._uses:
             return BoxCover(shape, (None,) * len(shape))
         return reduce(BoxCover.union, (own.of_box(begins, shape) for own in self._uses))
@@ -203,16 +163,8 @@ class CoveredElements:
 class _SamplePlaces:
     """The positions of samples along those windowed dimensions that a variable has.
 
-    Parameters
-    ----------
-    dims : tuple of int
-        Numbers of these dimensions.
-    shape : tuple of int
-        Number of positions along each.
-    used : tuple of numpy.ndarray of bool
-        Whether there is a sample at each position along each dimension.
-    chosen : WindowSet, optional
-        The combinations of positions at which samples lie; None if that is all of those used.
+    `chosen`: the combinations of positions at which samples lie; None if that is all of those
+    used.
     """
 
     dims: tuple[int, ...]
@@ -273,18 +225,7 @@ def _chosen_places(recipe: Recipe, dims: tuple[int, ...], shape: tuple[int, ...]
 class _AccessCover:
     """The elements that the samples need by one access of a field.
 
-    Parameters
-    ----------
-    windows : Windows
-        All windows.
-    numbers : tuple of (int or None)
-        Per dimension of the variable, its number among the windowed dimensions.
-    access : tuple of ((int, int, int) or None)
-        The part of a window that is taken along each of them.
-    places : _SamplePlaces
-        Where samples lie.
-    lines : tuple of (numpy.ndarray of bool or None)
-        Per dimension of the variable, the elements that any sample needs; None for all.
+    `lines`: per dimension of the variable, the elements that any sample needs; None for all.
     """
 
     windows: Windows

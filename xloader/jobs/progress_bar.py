@@ -13,23 +13,7 @@ from xloader.errors import MissingDependencyError, OptionError
 class ProgressBar:
     """Counts chunks on stderr, with the library tqdm. Any thread may call `advance`.
 
-    Parameters
-    ----------
-    title : str
-        Name of the job.
-    total : int
-        Number of chunks.
-    progress : bool or None
-        Whether to show it; None where stderr is a terminal and tqdm is installed.
-    unit : str
-        Plural noun of what is counted.
-
-    Raises
-    ------
-    OptionError
-        If ``progress`` is none of these.
-    MissingDependencyError
-        If it is True and tqdm is not installed.
+    `progress`: whether to show it; None where stderr is a terminal and tqdm is installed.
     """
 
     def __init__(self, title: str, total: int, progress: bool | None, unit: str = "chunks") -> None:
@@ -55,13 +39,7 @@ class ProgressBar:
 
 
 def is_shown(progress: bool | None) -> bool:
-    """Whether a progress bar is shown, after a check of the option.
-
-    Examples
-    --------
-    >>> is_shown(False)
-    False
-    """
+    """Whether a progress bar is shown, after a check of the option."""
     if progress not in (None, True, False):
         raise OptionError(
             "progress is neither True, False nor None",

@@ -32,15 +32,7 @@ _PIECE_SIZE = 1 << 20
 
 @dataclass(frozen=True)
 class SampleUnit:
-    """The samples whose windows have some positions along one dimension.
-
-    Parameters
-    ----------
-    dim : int
-        Number of the windowed dimension.
-    begin, end : int
-        Half-open range of positions along it.
-    """
+    """The samples whose windows have some positions along one dimension."""
 
     dim: int
     begin: int
@@ -48,22 +40,7 @@ class SampleUnit:
 
 
 def cut_samples(footprint: Footprint, most_nbytes: int, num_threads: int) -> list[SampleUnit]:
-    """Cut samples into units, along the dimension where that is fastest.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    most_nbytes : int
-        Decoded bytes of the chunks of a unit, about.
-    num_threads : int
-        Number of threads that work at the same time.
-
-    Returns
-    -------
-    list of SampleUnit
-        The units, with all positions between them.
-    """
+    """Cut samples into units, along the dimension where that is fastest."""
     total = sum(int(g.read_nbytes(footprint.needed(g)).sum()) for g in footprint.groups)
     found = []
     for dim in range(len(footprint.windows.dims)):
@@ -78,13 +55,6 @@ def num_reads(footprint: Footprint, units: list[SampleUnit]) -> int:
     """Number of (variable, chunk) pairs that units read, if each reads what it needs once.
 
     A chunk that several units need counts for each of them.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    units : list of SampleUnit
-        Units along one dimension. All windows count, whether a subset has them or not.
     """
     sizes, dim = footprint.windows.num_positions, units[0].dim
     lo = [np.zeros(len(units), np.int64) for _ in sizes]
@@ -112,13 +82,7 @@ def _units(footprint: Footprint, dim: int, count: int) -> list[SampleUnit]:
 
 
 def nearest(places: Ints, marks: NDArray[Any]) -> Ints:
-    """The index of that of some ascending numbers which is nearest to each mark.
-
-    Examples
-    --------
-    >>> nearest(np.array([1, 5, 9]), np.array([0, 3, 4, 8, 20])).tolist()
-    [0, 0, 1, 2, 2]
-    """
+    """The index of that of some ascending numbers which is nearest to each mark."""
     after = np.clip(np.searchsorted(places, marks), 0, len(places) - 1)
     before = np.maximum(after - 1, 0)
     is_before = marks - places[before] <= places[after] - marks
@@ -126,15 +90,7 @@ def nearest(places: Ints, marks: NDArray[Any]) -> Ints:
 
 
 def ids_of(recipe: Recipe, unit: SampleUnit) -> Ints:
-    """Ids of the samples of a unit, ascending; int64.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    unit : SampleUnit
-        The unit.
-    """
+    """Ids of the samples of a unit, ascending; int64."""
     windows, subset = recipe.require_windows(), recipe.subset
     shape = windows.num_positions
     sizes = [unit.end - unit.begin if d == unit.dim else n for d, n in enumerate(shape)]
@@ -155,14 +111,6 @@ def ids_of(recipe: Recipe, unit: SampleUnit) -> Ints:
 
 
 def subset_of(recipe: Recipe, ids: Ints) -> Subset:
-    """The subset of some samples, without weights.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    ids : numpy.ndarray of int64
-        Their ids.
-    """
+    """The subset of some samples, without weights."""
     whole = recipe.subset or Subset(len(recipe.require_windows()))
     return whole.select(ids)

@@ -25,13 +25,7 @@ _runs_here: set[str] = set()
 
 
 class TaskWarnings:
-    """Gives the warnings of tasks in the process that waits. Use it in a ``with`` statement.
-
-    Parameters
-    ----------
-    token : str
-        Identifies the run of tasks.
-    """
+    """Gives the warnings of tasks in the process that waits. Use it in a ``with`` statement."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -66,17 +60,6 @@ def collect_warnings(token: str) -> Iterator[list[Warned]]:
     """Collect the warnings of this process while a task runs.
 
     Warnings of a task that fails become notes of its error.
-
-    Parameters
-    ----------
-    token : str
-        Identifies the run of the task. If this process itself waits for it, as it does where
-        workers are threads, warnings are given as they are.
-
-    Yields
-    ------
-    list of Warned
-        Filled at the end of the ``with`` block.
     """
     found: list[Warned] = []
     if token in _runs_here:

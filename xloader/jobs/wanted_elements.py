@@ -25,17 +25,7 @@ _REMEDY = 'pass a boolean DataArray over the selected elements, such as mask=ds[
 
 @dataclass(frozen=True, eq=False)
 class WantedElements:
-    """A boolean array over some dimensions of the samples: True where elements count.
-
-    Parameters
-    ----------
-    dims : tuple of str
-        Its dimensions.
-    flags : numpy.ndarray of bool
-        One flag for each selected element along these dimensions.
-    num_reads : int
-        Number of chunks that were read for it.
-    """
+    """A boolean array over some dimensions of the samples: True where elements count."""
 
     dims: tuple[str, ...]
     flags: NDArray[np.bool_]
@@ -46,15 +36,7 @@ class WantedElements:
         return _unpacked, (self.dims, np.packbits(self.flags), self.flags.shape, self.num_reads)
 
     def along(self, dims: tuple[str, ...], parts: dict[str, slice]) -> NDArray[np.bool_]:
-        """The flags for a box of elements, to be broadcast over some dimensions.
-
-        Parameters
-        ----------
-        dims : tuple of str
-            All dimensions of an array, those of this mask among them.
-        parts : dict of str to slice
-            The selected elements along each of ``dims``.
-        """
+        """The flags for a box of elements, to be broadcast over some dimensions."""
         return cut_along(self.flags, self.dims, dims, parts)
 
 
@@ -68,19 +50,7 @@ def _unpacked(
 def cut_along(
     values: NDArray[Any], own_dims: tuple[str, ...], dims: tuple[str, ...], parts: dict[str, slice]
 ) -> NDArray[Any]:
-    """Cut a box out of an array along some dimensions, to be broadcast over more of them.
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        The array.
-    own_dims : tuple of str
-        Its dimensions.
-    dims : tuple of str
-        All dimensions, those of the array among them.
-    parts : dict of str to slice
-        The elements along each of ``dims``.
-    """
+    """Cut a box out of an array along some dimensions, to be broadcast over more of them."""
     box = values[tuple(parts[dim] for dim in own_dims)]
     order = sorted(range(len(own_dims)), key=lambda axis: dims.index(own_dims[axis]))
     shape = [box.shape[own_dims.index(dim)] if dim in own_dims else 1 for dim in dims]
@@ -89,22 +59,7 @@ def cut_along(
 
 @dataclass(frozen=True, eq=False)
 class MaskArgument:
-    """The checked argument ``mask``: a variable's name, or an array; nothing is read yet.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    mask : str or xarray.DataArray
-        The argument as it was given.
-
-    Raises
-    ------
-    OptionError
-        If it is not boolean, or does not fit the selected elements.
-    UnknownNameError
-        If there is no variable of that name.
-    """
+    """The checked argument ``mask``: a variable's name, or an array; nothing is read yet."""
 
     recipe: Recipe
     mask: str | xr.DataArray
@@ -149,13 +104,7 @@ class MaskArgument:
         return digest.hexdigest()
 
     def read(self, most_nbytes: int, num_threads: int) -> WantedElements:
-        """The flags in memory. Those of a variable are read, each chunk once.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If they take more than half of ``most_nbytes``.
-        """
+        """The flags in memory. Those of a variable are read, each chunk once."""
         sizes = tuple(self.recipe.dim_sizes[dim] for dim in self.dims)
         flags = np.empty(0, np.bool_)
         nbytes = int(np.prod(sizes, dtype=np.int64))
@@ -197,22 +146,7 @@ class MaskArgument:
 
 
 def check_fits(recipe: Recipe, array: xr.DataArray, noun: str) -> None:
-    """Check that an array has sizes and labels of the selected elements along its dimensions.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    array : xarray.DataArray
-        The array.
-    noun : str
-        Name of its option, for messages.
-
-    Raises
-    ------
-    OptionError
-        If it has not.
-    """
+    """Check that an array has sizes and labels of the selected elements along its dimensions."""
     sizes = recipe.dim_sizes
     given = ", ".join(f"{dim}: {size}" for dim, size in array.sizes.items())
     wanted = ", ".join(f"{dim}: {size}" for dim, size in sizes.items())

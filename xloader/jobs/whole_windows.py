@@ -13,15 +13,7 @@ from xloader.recipe.recipe import Field, Recipe
 
 
 def whole_recipe(recipe: Recipe, names: Iterable[str]) -> Recipe:
-    """The recipe with one window over everything that is selected of some variables.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    names : iterable of str
-        The variables, whose dimensions become those of the window.
-    """
+    """The recipe with one window over everything that is selected of some variables."""
     dims = tuple(dict.fromkeys(dim for name in names for dim in recipe.dims_of(name)))
     sizes = tuple(recipe.dim_sizes[dim] for dim in dims)
     windows = Windows(dims, sizes, sizes, sizes, (1,) * len(sizes))
@@ -31,14 +23,6 @@ def whole_recipe(recipe: Recipe, names: Iterable[str]) -> Recipe:
 
 
 def group_of(whole: Recipe, name: str) -> Group:
-    """The chunks of one variable, as a group of its own.
-
-    Parameters
-    ----------
-    whole : Recipe
-        The recipe that `whole_recipe` returns.
-    name : str
-        Name of the variable.
-    """
+    """The chunks of one variable, as a group of its own."""
     layout = layout_of(whole, Field(name, (name,), has_channels=False))
     return make_footprint(whole, (layout,)).groups[0]

@@ -76,19 +76,7 @@ class Engine(Protocol):
 
 
 class ThreadEngine:
-    """The engine on threads of this process.
-
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The plan.
-    packed_fields : sequence of PackedField
-        Fields that are delivered as stored.
-    device_path : DevicePath or None
-        Brings the batches to a device.
-    sample_names : SampleNames, optional
-        The ids of the samples, if they are a part of others.
-    """
+    """The engine on threads of this process."""
 
     def __init__(
         self,
@@ -131,19 +119,7 @@ class ThreadEngine:
 
 
 class ProcessEngine:
-    """The engine in worker processes, which are started at the first run.
-
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The plan.
-    packed_fields : sequence of PackedField
-        Fields that are delivered as stored.
-    device_path : DevicePath or None
-        Brings the batches to a device.
-    hand_over : callable
-        Converts an array into what ``collate_fn`` gets.
-    """
+    """The engine in worker processes, which are started at the first run."""
 
     def __init__(
         self,

@@ -49,21 +49,7 @@ class StepProgress(Protocol):
 
 @dataclass(frozen=True)
 class EpochRun:
-    """One epoch, or the remainder of one, that is about to be carried out.
-
-    Parameters
-    ----------
-    run : StepRun
-        Makes the batches.
-    progress : StepProgress
-        Counters of the batches delivered.
-    start : Position
-        The position of the first batch that is yielded.
-    num_steps : int
-        Number of steps of the whole epoch.
-    num_again : int
-        Number of batches before the first one that are made and not yielded.
-    """
+    """One epoch, or the remainder of one, that is about to be carried out."""
 
     run: StepRun
     progress: StepProgress
@@ -73,20 +59,7 @@ class EpochRun:
 
 
 class EpochIterator:
-    """Iterator over the batches of one epoch. It owns the threads that make them.
-
-    Parameters
-    ----------
-    cursor : Cursor
-        The cursor of the loader, at which each batch that is yielded is counted.
-    number : int
-        Number of this iteration, as `Cursor.begin` gave it.
-    begin : callable
-        Makes the `EpochRun`. It is called at once, and again if another epoch is chosen before
-        the first batch is asked for.
-    deliver : callable
-        Converts what the run gives, and the number of its epoch, into what the user gets.
-    """
+    """Iterator over the batches of one epoch. It owns the threads that make them."""
 
     def __init__(
         self,

@@ -409,30 +409,14 @@ class Loader(TrainerAttributes):
     def preview_from(
         self, start: Position, num_rows: int = 3, channel: str | Sequence[str] | None = None
     ) -> Picture:
-        """Draw as `preview` does, for an iteration that would start at a position.
-
-        Parameters
-        ----------
-        start : Position
-            The position.
-        num_rows, channel
-            As for :meth:`preview`.
-        """
+        """Draw as `preview` does, for an iteration that would start at a position."""
         self._check_open()
         return draw_preview(self._resolver.settle(), self._left(start), start, num_rows, channel)
 
     def explain_from(
         self, start: Position, scope: Literal["rank", "world"] = "rank"
     ) -> Explanation:
-        """Predict as `explain` does, for an iteration that would start at a position.
-
-        Parameters
-        ----------
-        start : Position
-            The position, between two batches.
-        scope : {"rank", "world"}
-            As for `explain`.
-        """
+        """Predict as `explain` does, for an iteration that would start at a position."""
         rank_plan = self._resolver.settle()
         if scope == "rank":
             expected = self._expected(start)
@@ -444,23 +428,11 @@ class Loader(TrainerAttributes):
         return replace(noted, notes=(*noted.notes, *filter(None, more)))
 
     def move_to(self, position: Position) -> None:
-        """Start the next iteration at a position.
-
-        Parameters
-        ----------
-        position : Position
-            The position, between two batches.
-        """
+        """Start the next iteration at a position."""
         self._cursor.resume(position)
 
     def state_at(self, position: Position) -> dict[str, Any]:
-        """The state as `state_dict` gives it, for any position.
-
-        Parameters
-        ----------
-        position : Position
-            The position, between two batches.
-        """
+        """The state as `state_dict` gives it, for any position."""
         return self._resolver.save(position)
 
     def check_state(self, state: object) -> None:

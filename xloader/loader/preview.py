@@ -38,21 +38,7 @@ def draw_preview(
     num_rows: int,
     channel: str | Sequence[str] | None,
 ) -> Picture:
-    """Draw the first batch of an epoch, or of the rest of one; see `Loader.preview`.
-
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The plan.
-    part : Epoch or Remainder
-        What the next iteration delivers.
-    start : Position
-        Its position.
-    num_rows : int
-        The most rows that are drawn.
-    channel : str or sequence of str, optional
-        The channels that are drawn.
-    """
+    """Draw the first batch of an epoch, or of the rest of one; see `Loader.preview`."""
     require_matplotlib()
     check_whole("num_rows", num_rows, 1, MOST)
     ids, times = first_rows(rank_plan, part)
@@ -80,15 +66,7 @@ def draw_preview(
 
 
 def first_rows(rank_plan: RankPlan, part: Epoch | Remainder) -> tuple[Ints, Ints | None]:
-    """Ids and occurrences of the first batch's samples, in row order, without padding.
-
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The plan.
-    part : Epoch or Remainder
-        What is left of the epoch.
-    """
+    """Ids and occurrences of the first batch's samples, in row order, without padding."""
     if not part.num_steps:
         return np.zeros(0, np.int64), None
     return rows_of_steps(part, rank_plan.sublanes(), [0])[0]

@@ -60,26 +60,7 @@ def make_sweep_loader(
     sample_names: SampleNames | None = None,
     batch_size: int | None = None,
 ) -> SweeperT:
-    """A loader of NumPy batches in ascending or shuffled order, whichever reads fewer chunks.
-
-    Parameters
-    ----------
-    make : callable
-        The class `Loader`, which is no import of this file, as loaders call it.
-    recipe : Recipe
-        The samples.
-    options : LoaderOptions
-        Options of which memory, threads, seed and those about reading are used.
-    sample_names : SampleNames, optional
-        The ids of the samples, if they are a part of others.
-    batch_size : int, optional
-        Samples in a batch; by default as many as take a small part of the memory, 256 at most.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the memory is too small; the error gives the minimum that is enough.
-    """
+    """A loader of NumPy batches in ascending or shuffled order, whichever reads fewer chunks."""
     rows = batch_size
     if rows is None:
         rows = _num_rows(recipe, options.memory_nbytes)

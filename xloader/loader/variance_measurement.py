@@ -55,15 +55,8 @@ _SUMS_SHARE: Final = 16
 class DeliveredVariable:
     """The elements of one variable in a delivered field.
 
-    Parameters
-    ----------
-    field, variable : str
-        Name of the field, and of the variable or channel in it.
-    channels : (int, int, int) or None
-        The axis of channels, samples included, and the range of channels ``[begin, end)`` of the
-        variable; None if it is all of the field.
-    num_elements : int
-        Number of its elements in a sample.
+    `channels`: the axis of channels, samples included, and the range of channels ``[begin, end)``
+    of the variable; None if it is all of the field.
     """
 
     field: str
@@ -78,19 +71,7 @@ class DeliveredVariable:
         return short if self.field == self.variable else long
 
     def elements(self, array: NDArray[Any], taken: Ints) -> NDArray[Any]:
-        """Some elements of each sample of a field.
-
-        Parameters
-        ----------
-        array : numpy.ndarray, shape (n, ...)
-            A batch of the field.
-        taken : numpy.ndarray of int64
-            Numbers of the elements.
-
-        Returns
-        -------
-        numpy.ndarray, shape (n, len(taken))
-        """
+        """Some elements of each sample of a field."""
         if self.channels is not None:
             axis, begin, end = self.channels
             array = array[(slice(None),) * axis + (slice(begin, end),)]
@@ -107,18 +88,7 @@ def measure_batch_variance(
 ) -> BatchVariance:
     """Measure the variance of batch means; see `Loader.batch_variance`.
 
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The plan of the batches.
-    epoch : int
-        Number of the epoch.
-    variable : str or None
-        Name of the variable; None for all.
-    num_batches : int
-        Number of batches.
-    make : callable
-        The class `Loader`.
+    `variable`: name of the variable; None for all.
     """
     check_whole("num_batches", num_batches, 2, MOST)
     epoch = check_epoch(epoch)

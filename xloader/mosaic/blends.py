@@ -25,24 +25,6 @@ class MeanBlend:
 
     It is kept as a mean, ``mean += (value - mean) * weight / weight_so_far``, and not as a sum:
     then windows that agree on a value give exactly this value.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Number of cells along each dimension of the box.
-    is_linear : bool
-        Whether element ``j`` of ``count`` has the weight ``min(j + 1, count - j)`` along each
-        placed dimension, so that windows fade out to their edges. Else all weights are 1.
-
-    Examples
-    --------
-    >>> axis = PlacedAxis("x", size=4, count=3)
-    >>> blend = MeanBlend((4,), is_linear=True)
-    >>> for first, value in [(0, 1.0), (1, 4.0)]:
-    ...     cells = (slice(first, first + 3),)
-    ...     blend.add(cells, np.full(3, value), blend.weights(axis, slice(0, 3)))
-    >>> blend.values.tolist(), blend.counts.tolist()
-    ([1.0, 2.0, 3.0, 4.0], [1, 2, 2, 1])
     """
 
     def __init__(self, shape: Shape, is_linear: bool) -> None:
@@ -81,23 +63,7 @@ class MeanBlend:
 
 
 class CropBlend:
-    """The value of the window whose centre is nearest; of several, that with the lowest id.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Number of cells along each dimension of the box.
-
-    Examples
-    --------
-    >>> axis = PlacedAxis("x", size=4, count=3)
-    >>> blend = CropBlend((4,))
-    >>> for first, value in [(0, 1.0), (1, 5.0)]:
-    ...     cells = (slice(first, first + 3),)
-    ...     blend.add(cells, np.full(3, value), blend.weights(axis, slice(0, 3)))
-    >>> blend.values.tolist()
-    [1.0, 1.0, 5.0, 5.0]
-    """
+    """The value of the window whose centre is nearest; of several, that with the lowest id."""
 
     def __init__(self, shape: Shape) -> None:
         self.values = np.full(shape, np.nan)

@@ -52,21 +52,7 @@ _CODING: Final = frozenset(
 
 @dataclass(frozen=True)
 class Placing:
-    """How windows are placed along one windowed dimension of the field.
-
-    Parameters
-    ----------
-    dim : str
-        The dimension.
-    number : int
-        Its number among the windowed dimensions.
-    kind : {"blended", "single", "lead"}
-        Whether windows are blended, give one element each, or have a row of leads each.
-    elements : range or tuple of int
-        The elements that the field takes, counted from the window's first one.
-    lead_dim : str
-        Name of the dimension of leads; empty without one.
-    """
+    """How windows are placed along one windowed dimension of the field."""
 
     dim: str
     number: int
@@ -76,30 +62,7 @@ class Placing:
 
 
 class FieldGrid:
-    """The grid of a field, bound to the recipe of the samples.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    field : str or None
-        The field; by default ``targets``, or the only field.
-    blend : {"mean", "linear", "crop"}
-        How windows are blended.
-    leads : collection of str or None
-        The dimensions along which leads are kept apart; by default as `_is_lead` says.
-    chunks : mapping of str to int or None
-        Number of cells of a chunk along some dimensions.
-    keep_units : bool
-        Whether variables keep their units although a transform changes them.
-
-    Raises
-    ------
-    OptionError
-        If the field has no place on a grid, or the samples are slabs.
-    UnknownNameError
-        If the field or a dimension does not exist.
-    """
+    """The grid of a field, bound to the recipe of the samples."""
 
     def __init__(
         self,
@@ -133,15 +96,7 @@ class FieldGrid:
     def starts_of(self, ids: Ints) -> Ints:
         """The cells at which samples start, along the placed dimensions.
 
-        Parameters
-        ----------
-        ids : numpy.ndarray of int64, shape (n,)
-            Sample ids.
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (n, num_axes)
-            Along each placed dimension, the cell of the first element.
+        The result has shape (n, num_axes).
         """
         positions = self._recipe.positions_of(ids)
         firsts = self._recipe.require_windows().firsts_of(positions)
@@ -161,15 +116,7 @@ class FieldGrid:
     def rows_of(self, predictions: NDArray[Any]) -> list[NDArray[Any]]:
         """The predictions by variable, along the dimensions of the mosaic.
 
-        Parameters
-        ----------
-        predictions : numpy.ndarray, shape (n, *layout.shape)
-            The predictions.
-
-        Returns
-        -------
-        list of numpy.ndarray
-            One view for each variable, of shape ``(n, *row_shape)``.
+        One view for each variable, of shape ``(n, *row_shape)``.
         """
         pairs = zip(self.layout.variables, self.target.variables, strict=True)
         return [

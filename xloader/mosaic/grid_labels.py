@@ -13,21 +13,7 @@ from xloader.recipe.recipe import Recipe
 
 
 def make_labels(recipe: Recipe, grid: FieldGrid) -> xr.Dataset:
-    """The coordinates of a mosaic, in memory.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    grid : FieldGrid
-        The grid of the field.
-
-    Returns
-    -------
-    xarray.Dataset
-        A dataset without data variables. It has the source's coordinates whose dimensions the
-        mosaic has; where leads are kept apart, also ``lead`` and ``valid_<dim>``.
-    """
+    """The coordinates of a mosaic, in memory."""
     names = {variable.name for variable in grid.target.variables}
     dims = {dim for variable in grid.target.variables for dim in variable.dims}
     dims -= {placing.lead_dim for placing in grid.placings}

@@ -79,13 +79,7 @@ class MosaicSummary:
 
 @dataclass(frozen=True, eq=False)
 class MergeArrays:
-    """The arrays that one variable is merged into.
-
-    Parameters
-    ----------
-    values, coverage : array
-        NumPy's or zarr's, of the variable's shape: its values, and the number of windows per cell.
-    """
+    """The arrays that one variable is merged into."""
 
     values: Any
     coverage: Any
@@ -103,31 +97,7 @@ def merge_boxes(
     arrays: Sequence[MergeArrays],
     memory: int | str,
 ) -> MosaicSummary:
-    """Blend all records into arrays.
-
-    Parameters
-    ----------
-    grid : TargetGrid
-        The grid.
-    records : sequence of Record
-        The records.
-    arrays : sequence of MergeArrays
-        The arrays of each variable. Cells that nothing covers must be NaN and 0 already.
-    memory : int or str
-        Bytes that merging may take, besides 100 bytes for each sample.
-
-    Returns
-    -------
-    MosaicSummary
-        The counts.
-
-    Raises
-    ------
-    MosaicError
-        If a sample was written twice, with different predictions.
-    MemoryBudgetError
-        If the memory is too small for a chunk.
-    """
+    """Blend all records into arrays."""
     sizes = [_box_shape(variable, memory) for variable in grid.variables]
     index, dtype = RecordIndex(grid, records), merged_dtype(records)
     num_covered = most = 0

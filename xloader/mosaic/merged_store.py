@@ -40,31 +40,7 @@ _ATTRIBUTE: Final = "xloader_mosaic"
 def open_target(
     target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int, *, overwrite: bool
 ) -> FolderParts | MosaicSummary:
-    """Go on with the parts of a target, or begin them.
-
-    Parameters
-    ----------
-    target : pathlib.Path
-        The target.
-    grid : TargetGrid
-        The grid of the samples at hand.
-    labels : xarray.Dataset
-        The coordinates.
-    rank : int
-        Rank of this process.
-    overwrite : bool
-        Whether to begin anew.
-
-    Returns
-    -------
-    FolderParts or MosaicSummary
-        The parts; or the counts of the store, if it is complete.
-
-    Raises
-    ------
-    MosaicError
-        If something else lies at the target, or parts of the mosaic are gone.
-    """
+    """Go on with the parts of a target, or begin them."""
     folder = parts_folder(target)
     if overwrite:
         remove_folder(folder)
@@ -98,31 +74,7 @@ def merge_store(
     memory: int | str = "256MiB",
     overwrite: bool = False,
 ) -> MosaicSummary:
-    """Merge the parts of all ranks into the target; see `xloader.merge`.
-
-    Parameters
-    ----------
-    target : path
-        The target.
-    memory : int or str
-        Bytes that merging may take.
-    overwrite : bool
-        Whether the target may replace a store that is there.
-
-    Returns
-    -------
-    MosaicSummary
-        The counts.
-
-    Raises
-    ------
-    SourceNotFoundError
-        If the target has no parts.
-    MosaicError
-        If something else lies at the target, or a sample was written twice.
-    MemoryBudgetError
-        If the memory is too small for a chunk.
-    """
+    """Merge the parts of all ranks into the target; see `xloader.merge`."""
     path = Path(target)
     if not has_parts(path):
         has_target = path.exists()
@@ -154,13 +106,7 @@ def merge_store(
 
 
 def merged_summary(target: Path, grid: TargetGrid) -> MosaicSummary | None:
-    """The counts of an earlier merge of a mosaic into its target; None if nothing lies there.
-
-    Raises
-    ------
-    MosaicError
-        If something else does.
-    """
+    """The counts of an earlier merge of a mosaic into its target; None if nothing lies there."""
     if not target.exists():
         return None
     try:
@@ -183,8 +129,8 @@ def merged_summary(target: Path, grid: TargetGrid) -> MosaicSummary | None:
 def _take_turn(lock: IO[bytes], target: Path) -> None:
     """Wait until no other process merges a mosaic, and remove what killed ones have left.
 
-    The system frees the lock of a process that ends, however it does. Where there are no locks, two
-    may merge at once: each makes a store of its own, and both are the same.
+    The system frees the lock of a process that ends, however it does. Where there are no locks,
+    two may merge at once: each makes a store of its own, and both are the same.
     """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -274,19 +220,7 @@ def _make_arrays(path: Path, grid: TargetGrid, records: list[Record]) -> list[Me
 
 
 def open_merged(target: Path, grid: TargetGrid, labels: xr.Dataset, group: str = "") -> xr.Dataset:
-    """The merged store as one Dataset, opened lazily, in which everything has its own name.
-
-    Parameters
-    ----------
-    target : pathlib.Path
-        The store.
-    grid : TargetGrid
-        The grid.
-    labels : xarray.Dataset
-        The coordinates, for their names.
-    group : str
-        The group that holds it: the root, or `COVERAGE`.
-    """
+    """The merged store as one Dataset, opened lazily, in which everything has its own name."""
     parts = []
     for own, variables in groups_of(grid).items():
         opened = xr.open_zarr(target, group=f"{group}/{own}".strip("/") or None)

@@ -64,22 +64,7 @@ class MemoryParts:
 
 
 class FolderParts:
-    """Records in files of a folder.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        The folder. It must hold a grid.
-    rank : int
-        Rank of this process.
-
-    Raises
-    ------
-    MosaicError
-        If the grid cannot be read.
-    SourceAccessError
-        If there is none.
-    """
+    """Records in files of a folder."""
 
     def __init__(self, folder: Path, rank: int = 0) -> None:
         self.folder = folder
@@ -101,13 +86,7 @@ class FolderParts:
         self._num_files += 1
 
     def records(self) -> list[Record]:
-        """The records of all ranks, by rank and name of file.
-
-        Raises
-        ------
-        MosaicError
-            If a file belongs to another mosaic or is damaged.
-        """
+        """The records of all ranks, by rank and name of file."""
         paths = sorted(self.folder.glob("rank-*/*.records"))
         found = (read_record(path, self.key) for path in paths)
         return [record for record in found if record is not None]
@@ -119,13 +98,7 @@ class FolderParts:
 
 
 def parts_folder(target: Path) -> Path:
-    """The folder of parts of a target.
-
-    Raises
-    ------
-    OptionError
-        If the target has no name, so that nothing can lie beside it.
-    """
+    """The folder of parts of a target."""
     if not target.name:
         raise OptionError(
             "the target of a mosaic has no name of its own",
@@ -142,31 +115,7 @@ def has_parts(target: Path) -> bool:
 
 
 def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) -> FolderParts:
-    """Open the parts of a target, which are made if there are none.
-
-    Parameters
-    ----------
-    target : pathlib.Path
-        The target.
-    grid : TargetGrid
-        The grid of the samples at hand.
-    labels : xarray.Dataset
-        The coordinates.
-    rank : int
-        Rank of this process.
-
-    Returns
-    -------
-    FolderParts
-        The parts. Their grid has the chunks with which they were made.
-
-    Raises
-    ------
-    MosaicError
-        If the parts there belong to other samples, or to another field or blend.
-    UnsupportedDataError
-        If something has a name under which it cannot be stored.
-    """
+    """Open the parts of a target, which are made if there are none."""
     if not has_parts(target):
         _make(parts_folder(target), grid, labels)
     parts = FolderParts(parts_folder(target), rank)

@@ -17,19 +17,7 @@ class RemainingIds(np.ndarray[Any, Any]):
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """A NumPy array of an array or tensor, in the memory of the host.
-
-    Parameters
-    ----------
-    values : array-like
-        An array of NumPy, JAX or CuPy, a tensor of PyTorch on any device, with a gradient or
-        without, or anything else that NumPy takes. Numbers of bfloat16 become float32.
-
-    Returns
-    -------
-    numpy.ndarray
-        The values. It may share their memory.
-    """
+    """A NumPy array of an array or tensor, in the memory of the host."""
     if hasattr(values, "detach") and hasattr(values, "cpu"):
         values = values.detach().cpu()
         if str(values.dtype) == "torch.bfloat16":
@@ -42,25 +30,7 @@ def as_array(values: Any) -> NDArray[Any]:
 
 
 def as_ids(ids: Any, num_ids: int) -> Ints:
-    """Check sample ids.
-
-    Parameters
-    ----------
-    ids : array-like of int, shape (n,)
-        Sample ids.
-    num_ids : int
-        Number of samples.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
-        The ids.
-
-    Raises
-    ------
-    SampleIndexError
-        If they are not whole numbers in one dimension, or out of range.
-    """
+    """Check sample ids."""
     array = as_array(ids)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise SampleIndexError(
@@ -80,30 +50,7 @@ def as_ids(ids: Any, num_ids: int) -> Ints:
 
 
 def as_predictions(values: Any, num_rows: int, layout: FieldLayout) -> NDArray[Any]:
-    """Check predictions, and give them the dtype in which they are kept.
-
-    Parameters
-    ----------
-    values : array-like, shape (n, *layout.shape)
-        The predictions.
-    num_rows : int
-        The number of rows that they must have.
-    layout : FieldLayout
-        The layout of the field.
-
-    Returns
-    -------
-    numpy.ndarray of float32 or float64
-        The predictions. Whole numbers of up to 16 bits, booleans and half precision become
-        float32, and longer whole numbers float64, because cells without a prediction are NaN.
-
-    Raises
-    ------
-    MosaicError
-        If they have another shape.
-    UnsupportedDataError
-        If they are not real numbers.
-    """
+    """Check predictions, and give them the dtype in which they are kept."""
     array = as_array(values)
     if array.shape != (num_rows, *layout.shape):
         raise MosaicError(

@@ -14,20 +14,7 @@ from xloader.mosaic.target_grid import Box, GridVariable, PlacedAxis, TargetGrid
 
 
 class RecordIndex:
-    """Finds the predictions of a box of cells. Takes about 100 bytes for each sample.
-
-    Parameters
-    ----------
-    grid : TargetGrid
-        The grid.
-    records : sequence of Record
-        All records.
-
-    Raises
-    ------
-    MosaicError
-        If a sample was written twice, with different predictions.
-    """
+    """Finds the predictions of a box of cells. Takes about 100 bytes for each sample."""
 
     def __init__(self, grid: TargetGrid, records: Sequence[Record]) -> None:
         self._grid = grid
@@ -53,21 +40,7 @@ class RecordIndex:
         return len(self.ids)
 
     def within(self, variable: GridVariable, box: Box) -> tuple[Ints, Ints, Ints]:
-        """The predictions that may have cells in a box.
-
-        Parameters
-        ----------
-        variable : GridVariable
-            The variable.
-        box : tuple of (int, int)
-            The cells along each of its dimensions.
-
-        Returns
-        -------
-        numbers, rows, starts : numpy.ndarray of int64
-            Record, row of the record, and cells of the first element, of each prediction; in
-            ascending order of ids.
-        """
+        """The predictions that may have cells in a box."""
         bounds = dict(zip(variable.dims, box, strict=True))
         lead = self._grid.axes[self._lead]
         found = self._near(lead, *bounds[lead.dim])

@@ -37,20 +37,7 @@ Slices = tuple[slice, ...]
 class Record:
     """The predictions of some samples.
 
-    Parameters
-    ----------
-    ids : numpy.ndarray of int64, shape (n,)
-        Their ids.
-    starts : numpy.ndarray of int64, shape (n, num_axes)
-        The cells at which they start.
-    dtype : numpy.dtype
-        Dtype of the predictions.
-    path : pathlib.Path, optional
-        The file.
-    offset : int
-        The byte of the file at which the predictions begin.
-    rows : sequence of numpy.ndarray
-        Without a file: the predictions of each variable, of shape ``(n, *row_shape)``.
+    `starts` has shape (n, num_axes).
     """
 
     ids: Ints
@@ -66,18 +53,7 @@ def write_record(
 ) -> None:
     """Write a file of records at one stroke.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file. Its folder must exist.
-    key : str
-        The key of the mosaic that the records belong to.
-    ids : numpy.ndarray of int64, shape (n,)
-        Sample ids.
-    starts : numpy.ndarray of int64, shape (n, num_axes)
-        The cells at which the samples start.
-    rows : sequence of numpy.ndarray
-        The predictions of each variable, of shape ``(n, *row_shape)`` and of one dtype.
+    `starts` has shape (n, num_axes).
     """
     body = ids.astype("<i8").tobytes() + starts.astype("<i8").tobytes()
     little = rows[0].dtype.newbyteorder("<")
@@ -98,17 +74,7 @@ def write_record(
 def read_record(path: Path, key: str) -> Record | None:
     """The ids and starts of a file of records, and where its predictions are.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    key : str
-        The key of the mosaic that it must belong to.
-
-    Returns
-    -------
-    Record or None
-        None if the file is damaged, or belongs to another mosaic.
+    None if the file is damaged, or belongs to another mosaic.
     """
     try:
         with open(path, "rb") as file:
@@ -129,15 +95,7 @@ def read_record(path: Path, key: str) -> Record | None:
 
 
 class RecordReader:
-    """Reads parts of predictions from records. It keeps some files open, until it is closed.
-
-    Parameters
-    ----------
-    records : sequence of Record
-        The records.
-    row_shapes : sequence of tuple of int
-        Shape of the prediction of one sample, for each variable.
-    """
+    """Reads parts of predictions from records. It keeps some files open, until it is closed."""
 
     def __init__(self, records: Sequence[Record], row_shapes: Sequence[Shape]) -> None:
         self._records = records
@@ -155,26 +113,7 @@ class RecordReader:
     def slabs(
         self, number: int, row: int, variable: int, wanted: Slices
     ) -> Iterator[tuple[Slices, NDArray[Any]]]:
-        """Parts of the prediction of one sample, which together are the wanted one.
-
-        Parameters
-        ----------
-        number : int
-            Number of the record.
-        row : int
-            Number of the sample within it.
-        variable : int
-            Number of the variable.
-        wanted : tuple of slice
-            The wanted elements along each dimension, without steps.
-
-        Yields
-        ------
-        where : tuple of slice
-            The place of the part within the wanted elements.
-        values : numpy.ndarray
-            Its values. Those of a file take about `_SLAB_NBYTES` at most.
-        """
+        """Parts of the prediction of one sample, which together are the wanted one."""
         record = self._records[number]
         if record.path is None:
             values = record.rows[variable][row][wanted]

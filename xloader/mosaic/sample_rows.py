@@ -18,13 +18,7 @@ from xloader.recipe.recipe import Recipe
 
 
 class SampleRows:
-    """Finds the ids of rows among the samples of a mosaic.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples of the mosaic.
-    """
+    """Finds the ids of rows among the samples of a mosaic."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -35,29 +29,7 @@ class SampleRows:
     def of(
         self, ids: Batch | ArrayLike, selected: ArrayLike | None = None
     ) -> tuple[Ints, NDArray[np.bool_]]:
-        """The ids of rows, and which rows are padding.
-
-        Parameters
-        ----------
-        ids : Batch, or array-like of int
-            A batch, or sample ids.
-        selected : array-like of int, optional
-            The ids among which these are counted.
-
-        Returns
-        -------
-        ids : numpy.ndarray of int64, shape (n,)
-            The ids among the samples of the mosaic.
-        is_padding : numpy.ndarray of bool, shape (n,)
-            True for rows that only fill up a batch.
-
-        Raises
-        ------
-        SampleIndexError
-            If an id is out of range.
-        MosaicError
-            If the batch is of other samples.
-        """
+        """The ids of rows, and which rows are padding."""
         num_ids = self._recipe.num_ids
         among = None if selected is None else as_ids(selected, num_ids)
         if isinstance(ids, Batch):

@@ -21,13 +21,7 @@ def group_of(name: str) -> str:
 
 
 def name_within(group: str, name: str) -> str:
-    """The name that something has in a group.
-
-    Examples
-    --------
-    >>> name_within("radar", "radar/rain"), name_within("radar", "time")
-    ('rain', 'time')
-    """
+    """The name that something has in a group."""
     return name.removeprefix(f"{group}/") if group else name
 
 
@@ -40,22 +34,7 @@ def groups_of(grid: TargetGrid) -> dict[str, list[GridVariable]]:
 
 
 def label_groups(grid: TargetGrid, labels: xr.Dataset) -> Iterator[tuple[str, xr.Dataset]]:
-    """The coordinates of each group, as Zarr can hold them.
-
-    Parameters
-    ----------
-    grid : TargetGrid
-        The grid.
-    labels : xarray.Dataset
-        The coordinates of all variables.
-
-    Yields
-    ------
-    group : str
-        The group; empty for the root.
-    labels : xarray.Dataset
-        Its coordinates, by the names that they have there.
-    """
+    """The coordinates of each group, as Zarr can hold them."""
     stored = _storable(labels)
     groups = groups_of(grid)
     for group, variables in groups.items():

@@ -18,35 +18,7 @@ def chunks_of(
     sizes: Mapping[str, int | tuple[int, ...]],
     asked: Mapping[str, int],
 ) -> tuple[int, ...]:
-    """Choose the chunks of a variable of the mosaic.
-
-    Parameters
-    ----------
-    dims : sequence of str
-        Its dimensions.
-    shape : sequence of int
-        Number of cells along each.
-    sizes : mapping of str to (int or tuple of int)
-        Chunk sizes of the stored variable that is predicted, by dimension.
-    asked : mapping of str to int
-        Chunk sizes that the user asks for, by dimension.
-
-    Returns
-    -------
-    tuple of int
-        The sizes asked for; else those of the stored variable, halved until a chunk is small
-        enough; else the whole dimension.
-
-    Raises
-    ------
-    OptionError
-        If a size is not a whole number from 1 on.
-
-    Examples
-    --------
-    >>> chunks_of(["time", "lat"], [100, 721], {"time": 16, "lat": 721}, {"time": 1})
-    (1, 721)
-    """
+    """Choose the chunks of a variable of the mosaic."""
     chunks = []
     for dim, size in zip(dims, shape, strict=True):
         if dim in asked:

@@ -37,27 +37,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True)
 class PlacedAxis:
-    """A dimension along which windows have places.
-
-    Parameters
-    ----------
-    dim : str
-        Name of the dimension.
-    size : int
-        Number of cells along it.
-    count : int
-        Number of elements of a prediction along it.
-    step : int
-        Distance between neighbouring elements of a prediction, in cells.
-    wraps : bool
-        Whether the first cell follows the last one.
-
-    Examples
-    --------
-    >>> axis = PlacedAxis("lon", size=6, count=3, step=1, wraps=True)
-    >>> list(axis.pieces(4, 0, 6))
-    [(slice(0, 2, None), slice(4, 6, 1)), (slice(2, 3, None), slice(0, 1, 1))]
-    """
+    """A dimension along which windows have places."""
 
     dim: str
     size: int
@@ -71,21 +51,7 @@ class PlacedAxis:
         return (self.count - 1) * self.step + 1
 
     def pieces(self, start: int, begin: int, end: int) -> Iterator[tuple[slice, slice]]:
-        """The elements of a window that lie among the cells ``[begin, end)``, and their cells.
-
-        Parameters
-        ----------
-        start : int
-            The cell of the window's first element; below 0 if it lies outside a padded border.
-        begin, end : int
-            The cells.
-
-        Yields
-        ------
-        elements, cells : slice
-            Elements of the window, and their cells, counted from ``begin``. A window that wraps
-            may give two pieces.
-        """
+        """The elements of a window that lie among the cells ``[begin, end)``, and their cells."""
         for turn in (0, self.size) if self.wraps else (0,):
             lo = max(-(-(begin + turn - start) // self.step), 0)
             hi = min(-(-(end + turn - start) // self.step), self.count)
@@ -97,21 +63,7 @@ class PlacedAxis:
 
 @dataclass(frozen=True)
 class GridVariable:
-    """A variable of the mosaic.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-    dims : tuple of str
-        Its dimensions.
-    shape : tuple of int
-        Number of cells along each dimension.
-    chunks : tuple of int
-        Number of cells of a stored chunk along each dimension.
-    attrs : dict
-        Its attributes, as JSON has them.
-    """
+    """A variable of the mosaic."""
 
     name: str
     dims: tuple[str, ...]
@@ -127,23 +79,7 @@ class GridVariable:
 
 @dataclass(frozen=True)
 class TargetGrid:
-    """The variables of a mosaic, and the dimensions along which windows are placed.
-
-    Parameters
-    ----------
-    field : str
-        The field that is predicted.
-    blend : {"mean", "linear", "crop"}
-        How overlapping windows are blended.
-    num_ids : int
-        Number of samples.
-    axes : tuple of PlacedAxis
-        The placed dimensions.
-    variables : tuple of GridVariable
-        The variables.
-    fingerprint : dict of str to str
-        Hashes of everything that fixes the samples, by part.
-    """
+    """The variables of a mosaic, and the dimensions along which windows are placed."""
 
     field: str
     blend: Blend
@@ -176,13 +112,7 @@ class TargetGrid:
 
     @classmethod
     def from_json(cls, text: str) -> TargetGrid:
-        """The grid that `to_json` wrote.
-
-        Raises
-        ------
-        MosaicError
-            If the text is damaged, or of another version.
-        """
+        """The grid that `to_json` wrote."""
         try:
             parts = json.loads(text)
             version = parts.pop("version")

@@ -33,16 +33,7 @@ from xloader.order.protocol import AnyOrder
 class Ascent:
     """Ascending order of an epoch's samples, divided into sub-lanes.
 
-    Parameters
-    ----------
-    footprint : Footprint
-        The samples and the chunks that they need.
-    depth : int
-        Number of leading dimensions that are cut into single positions.
-    sublanes : SubLanes
-        Division of the ascending ids into sub-lanes.
-    seed, epoch : int
-        If samples have weights, these fix how often each sample occurs.
+    `sublanes`: division of the ascending ids into sub-lanes.
     """
 
     footprint: Footprint

@@ -46,23 +46,7 @@ _PIECE_SIZE = 1 << 16
 class Pieces:
     """The tiles and pieces of one windowed dimension.
 
-    Parameters
-    ----------
-    tile_edges : numpy.ndarray of int64, shape (num_tiles + 1,)
-        First element of each tile, then the size of the dimension.
-    starts : numpy.ndarray of int, shape (num_pieces + 1,)
-        First position of each piece, then the number of positions.
-    home : numpy.ndarray of int32, shape (num_pieces,)
-        Home tile of each piece. Only *homes* are counted: tiles that are home to some piece.
-    touch_lo, touch_hi : numpy.ndarray of int32, shape (num_ranges, num_pieces)
-        Half-open ranges of homes that each piece touches: one for each distinct span of elements
-        that some field needs of a window, or two where windows wrap. No rows if each piece touches
-        its home alone.
-    reach : int
-        Greatest distance, in tiles, between two tiles that one piece touches. Where windows wrap,
-        it is counted across the end.
-    is_beyond_homes : numpy.ndarray of bool, shape (num_pieces,)
-        Whether each piece touches a tile that is home to no piece.
+    `touch_lo, touch_hi` have shape (num_ranges, num_pieces).
     """
 
     tile_edges: Ints
@@ -96,12 +80,7 @@ class Pieces:
 class Members:
     """The samples of each cohort, as a list of ids.
 
-    Parameters
-    ----------
-    ids : numpy.ndarray of int64, shape (num_samples,)
-        Sample ids sorted by cohort and then id, each as often as it occurs.
-    offsets : numpy.ndarray of int64, shape (num_cohorts + 1,)
-        The samples of cohort ``c`` are ``ids[offsets[c]:offsets[c + 1]]``.
+    `ids`: sample ids sorted by cohort and then id, each as often as it occurs.
     """
 
     ids: Ints
@@ -122,15 +101,7 @@ class Members:
 
 @dataclass(frozen=True)
 class Cohorts:
-    """All cohorts of an n-d tiling. A cohort's number counts pieces in C order.
-
-    Parameters
-    ----------
-    pieces : tuple of Pieces
-        Tiles and pieces of each windowed dimension.
-    members : Members or BoxedWindows, optional
-        Samples of each cohort; by default all windows, each once.
-    """
+    """All cohorts of an n-d tiling. A cohort's number counts pieces in C order."""
 
     pieces: tuple[Pieces, ...]
     members: Members | BoxedWindows | None = None
@@ -176,13 +147,7 @@ class Cohorts:
         return np.flatnonzero(np.diff(self.members.offsets))
 
     def of_tiles(self, tiles: Ints) -> Ints:
-        """The cohorts that have samples, tile by tile, ascending within each; int32.
-
-        Parameters
-        ----------
-        tiles : numpy.ndarray of int, shape (n,)
-            Different home tiles.
-        """
+        """The cohorts that have samples, tile by tile, ascending within each; int32."""
         by_tile, edges = self._by_tile
         counts = edges[tiles + 1] - edges[tiles]
         # Each step leads to the next cohort of the same tile, or to the first one of the next tile.
@@ -254,17 +219,7 @@ class Cohorts:
 def cut_cohorts(
     footprint: Footprint, tiling: tuple[int, ...], *, seed: int = 0, epoch: int = 0
 ) -> Cohorts:
-    """Cut the samples of a footprint into cohorts.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The samples and the chunks that they need.
-    tiling : tuple of int
-        Per windowed dimension, number of blocks of the leading axis in a tile; 0 for all.
-    seed, epoch : int
-        If samples have weights, these fix how often each occurs. Plans are made for 0 and 0.
-    """
+    """Cut the samples of a footprint into cohorts."""
     pieces = cut_pieces(footprint, tiling)
     if footprint.subset is None:
         return Cohorts(pieces)

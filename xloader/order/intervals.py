@@ -17,26 +17,7 @@ _PIECE_SIZE = 1 << 16
 def intervals(
     cohorts: Cohorts, entries: Ints, position: NDArray[np.int32], run_dim: int, spread: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Start and length of each entry's interval of keys, in slots.
-
-    Parameters
-    ----------
-    cohorts : Cohorts
-        All cohorts.
-    entries : numpy.ndarray of int, shape (n,)
-        The cohort of each entry.
-    position : numpy.ndarray of int32, shape (num_tiles,)
-        The position of each tile; -1 for tiles without one.
-    run_dim : int
-        The windowed dimension along which runs go.
-    spread : int
-        Number of slots for which a tile stays in memory.
-
-    Returns
-    -------
-    start, length : numpy.ndarray of int32, shape (n,)
-        The first slot, and the number of slots.
-    """
+    """Start and length of each entry's interval of keys, in slots."""
     start = position[cohorts.tiles[entries]]
     num_tiles = int(start.max(initial=-1)) + 1
     if spread >= num_tiles:

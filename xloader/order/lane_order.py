@@ -54,27 +54,8 @@ _ARGUMENTS: Final = (ADDRESS, ADDRESS, NUMBER, NUMBER, *(ADDRESS,) * 5)
 class LaneOrder:
     """The order of one lane in one epoch.
 
-    Parameters
-    ----------
-    windows : Windows
-        All windows.
-    cohorts : Cohorts
-        All cohorts of the epoch.
-    cohort : numpy.ndarray of int, shape (num_entries,)
-        Cohort of each entry.
-    first_rank : numpy.ndarray of int, shape (num_entries,), or None
-        Number of samples of each entry's cohort that other entries hand out before it, in this lane
-        or an earlier one; None if there are none.
-    count : numpy.ndarray of int, shape (num_entries,)
-        Number of samples that each entry hands out.
-    start : numpy.ndarray of int32, shape (num_entries,)
-        Slot where the keys of each entry begin, in ascending order.
-    length : numpy.ndarray of int32, shape (num_entries,)
-        Number of slots over which the keys of each entry spread; 0 gives all of them one key.
-    phase : numpy.ndarray of int32, shape (num_entries,)
-        Phase of each entry in units of ``1 / PHASE_STEPS``, in ``[0, PHASE_STEPS)``.
-    permutation_key : int or None
-        Key that fixes the order of samples within each cohort; with None, ids ascend.
+    `first_rank`: number of samples of each entry's cohort that other entries hand out before it,
+    in this lane or an earlier one; None if there are none.
     """
 
     windows: Windows
@@ -162,32 +143,12 @@ class LaneOrder:
         return boxes.ids_of(which, ranks, self.windows.num_positions), None
 
     def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
-        """Yield the ids of the samples from place ``begin`` on, and their entries, in pieces.
-
-        Yields
-        ------
-        ids, entries : numpy.ndarray of int64, shape (n,)
-            Id and entry of each sample.
-        """
+        """Yield the ids of the samples from place ``begin`` on, and their entries, in pieces."""
         for entries, ranks in self.places(begin):
             yield self.ids(entries, ranks), entries
 
     def places(self, begin: int = 0, size: int | None = None) -> Iterator[tuple[Ints, Ints]]:
-        """Yield the entry and the rank of each sample, in pieces. No ids are computed.
-
-        Parameters
-        ----------
-        begin : int
-            Place of the first sample.
-        size : int, optional
-            Approximate number of samples of a piece, by default 16384. It is raised to twice the
-            number of entries that hand out samples at the same time.
-
-        Yields
-        ------
-        entries, ranks : numpy.ndarray of int64, shape (n,)
-            Entry and rank of each sample.
-        """
+        """Yield the entry and the rank of each sample, in pieces. No ids are computed."""
         size = size or _SEGMENT_SIZE
         if not begin and self.num_samples <= 2 * size:
             # In one piece, which needs no edges.
@@ -372,31 +333,8 @@ class LaneOrder:
 def lane_part(line: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, Ints, Ints | None]:
     """Cut the part of a line of cohorts that holds a range of its samples.
 
-    Parameters
-    ----------
-    line : numpy.ndarray of int, shape (n,)
-        Cohorts in their order.
-    total : numpy.ndarray of int64, shape (n,)
-        Cumulative number of samples: of each cohort and all before it.
-    span : tuple of int
-        Half-open range of samples, as indices into the samples of the whole line.
-
-    Returns
-    -------
-    entries : numpy.ndarray of int, shape (m,)
-        Cohorts of the part.
-    count : numpy.ndarray of int, shape (m,)
-        Number of samples of each of these cohorts that belong to the part.
-    first_rank : numpy.ndarray of int, shape (m,), or None
-        Number of samples of each of these cohorts that belong to an earlier part; None if there are
-        none. Only the first cohort can have any.
-
-    Examples
-    --------
-    >>> line, total = np.array([4, 2, 7]), np.array([3, 9, 10])
-    >>> entries, count, first_rank = lane_part(line, total, (5, 10))
-    >>> entries.tolist(), count.tolist(), first_rank.tolist()
-    ([2, 7], [4, 1], [2, 0])
+    Number of samples of each of these cohorts that belong to an earlier part; None if there are
+    none.
     """
     begin, end = span
     if begin == end:

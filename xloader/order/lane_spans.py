@@ -22,34 +22,6 @@ class SubLanes:
     """Lanes of equal size, each cut into one sub-lane for each worker.
 
     Sub-lanes are numbered lane by lane, and within a lane by worker.
-
-    Parameters
-    ----------
-    num_samples : int
-        Number of samples of the epoch.
-    lanes : int
-        Number of lanes on all ranks together.
-    workers : int
-        Number of sub-lanes of a lane.
-    share : int
-        Number of samples of each lane in a step. With one worker it does not change `span`.
-    num_steps : int
-        Number of steps of the whole epoch, equal on all ranks.
-    first_step : int
-        First step of the remainder of the epoch that is asked for.
-    made_again : frozenset of int
-        Numbers of the sub-lanes whose last step before ``first_step`` is made again.
-    end : int, optional
-        Number of samples of each lane after which its samples are left out, if that lies before
-        the end of ``num_steps``. Only with one worker.
-
-    Examples
-    --------
-    >>> sublanes = SubLanes(num_samples=20, lanes=2, workers=2, share=3, num_steps=4)
-    >>> [sublanes.span(number) for number in range(sublanes.num)]
-    [(0, 6), (6, 10), (10, 16), (16, 20)]
-    >>> sublanes.num_steps_of(0), list(sublanes.of_worker(1))
-    (2, [1, 3])
     """
 
     num_samples: int

@@ -26,20 +26,7 @@ _SEGMENT_SIZE = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class ListedOrder:
-    """An order given as a list of sample ids.
-
-    Parameters
-    ----------
-    listed : numpy.ndarray of int64, shape (n,), or range
-        Sample ids in order.
-    begins : numpy.ndarray of int64, shape (num_visits,)
-        Index in ``listed`` of the first sample of each visit.
-    boxes : Boxes
-        Position of the first sample of each visit.
-    occurrences : numpy.ndarray of int, shape (n,), optional
-        For each of ``listed``, how often the sample has occurred in the epoch before; by default
-        0 for all.
-    """
+    """An order given as a list of sample ids."""
 
     listed: Ints | range
     begins: Ints
@@ -53,17 +40,7 @@ class ListedOrder:
         listed: Ints,
         occurrences: NDArray[np.integer[Any]] | None = None,
     ) -> ListedOrder:
-        """Make the order of some ids: find the visits.
-
-        Parameters
-        ----------
-        footprint : Footprint
-            The chunks that samples need.
-        listed : numpy.ndarray of int64, shape (n,)
-            Sample ids in order.
-        occurrences : numpy.ndarray of int, shape (n,), optional
-            As for the class.
-        """
+        """Make the order of some ids: find the visits."""
         boxes = Boxes.at(footprint.positions_of(listed))
         begins = np.flatnonzero(_is_new(footprint, boxes))
         return cls(listed, begins, boxes.take(begins), occurrences)
@@ -123,20 +100,7 @@ class ListedOrder:
         return np.asarray(ids, np.int64), occurrences
 
     def places(self, begin: int = 0, size: int = _SEGMENT_SIZE) -> Iterator[tuple[Ints, Ints]]:
-        """Yield the visit of each sample, and its index in the visit, in pieces.
-
-        Parameters
-        ----------
-        begin : int
-            Index of the first sample in the order.
-        size : int
-            Number of samples of a piece; the last may have fewer.
-
-        Yields
-        ------
-        visits, ranks : numpy.ndarray of int64, shape (n,)
-            Number of the visit, and index in it.
-        """
+        """Yield the visit of each sample, and its index in the visit, in pieces."""
         for first in range(begin, len(self.listed), size):
             places = np.arange(first, min(first + size, len(self.listed)))
             visits = np.searchsorted(self.begins, places, side="right") - 1

@@ -12,22 +12,7 @@ _PIECE_SIZE = 1 << 13
 
 
 def take_places(order: AnyOrder, begin: int, size: int) -> tuple[Ints, Ints]:
-    """Entries and ranks of ``size`` samples of an order from a place on, fewer at its end.
-
-    Parameters
-    ----------
-    order : AnyOrder
-        The order of a lane.
-    begin : int
-        Place of the first sample.
-    size : int
-        Number of samples; none are taken if it is below 1.
-
-    Returns
-    -------
-    entries, ranks : numpy.ndarray of int64, shape (n,)
-        The entry of each sample, and its rank there.
-    """
+    """Entries and ranks of ``size`` samples of an order from a place on, fewer at its end."""
     entries, ranks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     if size > 0:
         for some_entries, some_ranks in order.places(begin, min(size, _PIECE_SIZE)):

@@ -36,31 +36,13 @@ _MOST_ROWS = 1 << 22
 
 @dataclass(frozen=True)
 class QuotaPattern:
-    """The set of each row, by the weights of the sets.
-
-    Parameters
-    ----------
-    weights : tuple of int
-        Weight of each set, above 0. Only their ratios matter.
-
-    Examples
-    --------
-    >>> pattern = QuotaPattern((5, 3, 2))
-    >>> pattern.sets(0, 10).tolist(), pattern.counts(25)
-    ([0, 1, 0, 2, 0, 1, 0, 2, 1, 0], (13, 7, 5))
-    """
+    """The set of each row, by the weights of the sets."""
 
     weights: tuple[int, ...]
 
     @classmethod
     def of(cls, weights: Sequence[Fraction]) -> QuotaPattern:
-        """Make the pattern of weights that are fractions.
-
-        Parameters
-        ----------
-        weights : sequence of Fraction
-            Weight of each set, above 0.
-        """
+        """Make the pattern of weights that are fractions."""
         scale = math.lcm(*(weight.denominator for weight in weights))
         whole = [int(weight * scale) for weight in weights]
         common = math.gcd(*whole)
@@ -80,35 +62,13 @@ class QuotaPattern:
         return QuotaPattern, (self.weights,)
 
     def sets(self, begin: int, end: int) -> NDArray[np.intp]:
-        """The set of each row from ``begin`` up to ``end``.
-
-        Parameters
-        ----------
-        begin, end : int
-            Numbers of rows.
-
-        Returns
-        -------
-        numpy.ndarray of int, shape (end - begin,)
-            Number of the set of each row.
-        """
+        """The set of each row from ``begin`` up to ``end``."""
         if end <= self.period:
             return self._dealer.rows(end)[begin:]
         return self._dealer.rows(self.period)[np.arange(begin, end) % self.period]
 
     def counts(self, num_rows: int) -> tuple[int, ...]:
-        """How many of the first rows each set gives.
-
-        Parameters
-        ----------
-        num_rows : int
-            Number of rows.
-
-        Returns
-        -------
-        tuple of int
-            One number for each set.
-        """
+        """How many of the first rows each set gives."""
         rounds, rest = divmod(num_rows, self.period)
         found = self._dealer.counts(rest)
         return tuple(
@@ -116,18 +76,7 @@ class QuotaPattern:
         )
 
     def num_rows(self, most: Sequence[int]) -> int:
-        """The most rows for which no set gives more than it has.
-
-        Parameters
-        ----------
-        most : sequence of int
-            How many rows each set has.
-
-        Returns
-        -------
-        int
-            Number of rows.
-        """
+        """The most rows for which no set gives more than it has."""
         # No set is more than one row ahead of its due.
         bound = min(
             (size + 1) * self.period // weight + 1
@@ -144,13 +93,7 @@ class QuotaPattern:
 
 
 class _PeriodDealer:
-    """Deals the rows of one period, as many as were asked for so far.
-
-    Parameters
-    ----------
-    weights : sequence of int
-        Weight of each set.
-    """
+    """Deals the rows of one period, as many as were asked for so far."""
 
     def __init__(self, weights: Sequence[int]) -> None:
         self._weights = weights

@@ -16,22 +16,7 @@ RUN_OFFSETS, RUN_ORDER, RUN_TURNS = range(3)
 
 
 def line_of_tiles(cohorts: Cohorts, run: int, run_dim: int, keys: list[int]) -> tuple[Ints, Ints]:
-    """Tiles with samples in the order of the permuted runs, and each one's run by its number.
-
-    Parameters
-    ----------
-    cohorts : Cohorts
-        The cohorts, with their tiles.
-    run, run_dim : int
-        Tiles of a run, and the windowed dimension along which they are neighbours.
-    keys : list of int
-        The keys of the random numbers, by their use: ``RUN_OFFSETS``, ``RUN_ORDER``, ``RUN_TURNS``.
-
-    Returns
-    -------
-    line, run_ranks : numpy.ndarray of int32, shape (num_used_tiles,)
-        The tiles, and the number of each one's run.
-    """
+    """Tiles with samples in the order of the permuted runs, and each one's run by its number."""
     line, run_ranks = _line_of_all_tiles(cohorts, run, run_dim, keys)
     if cohorts.num_used_tiles == cohorts.num_tiles:
         return line, run_ranks
@@ -65,20 +50,7 @@ def _line_of_all_tiles(
 
 
 def lay_out(begins: Ints, sizes: Ints, drawn: Words) -> Ints:
-    """Numbers of the members of runs, one run after the other; int32.
-
-    Parameters
-    ----------
-    begins, sizes : numpy.ndarray of int, shape (num_runs,)
-        The least member and the number of members of each run.
-    drawn : numpy.ndarray of uint64, shape (num_runs,)
-        Random bits. With an odd number, a run is turned: it goes from its last member to its first.
-
-    Examples
-    --------
-    >>> lay_out(np.array([4, 0]), np.array([3, 2]), np.array([1, 0], np.uint64)).tolist()
-    [6, 5, 4, 0, 1]
-    """
+    """Numbers of the members of runs, one run after the other; int32."""
     is_turned = (drawn & np.uint64(1)).astype(np.bool_)
     step = np.where(is_turned, -1, 1)
     first = np.where(is_turned, begins + sizes - 1, begins)
@@ -93,11 +65,6 @@ def positions(run_ranks: Ints, streams: int) -> Ints:
 
     Each run goes to the stream that is shortest at that time. Then one tile is taken from each
     stream in turn.
-
-    Examples
-    --------
-    >>> positions(np.array([0, 0, 0, 4, 4, 5, 5]), streams=2).tolist()
-    [0, 2, 4, 1, 3, 5, 6]
     """
     if streams == 1:
         return np.arange(len(run_ranks))

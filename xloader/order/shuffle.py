@@ -46,37 +46,7 @@ _PIECE_SIZE = 1 << 16
 
 @dataclass(frozen=True)
 class Pace:
-    """The numbers of a plan that fix an epoch's order together with seed and epoch.
-
-    Parameters
-    ----------
-    tiling : tuple of int
-        Per windowed dimension, number of blocks of the leading axis in a tile; 0 for all blocks.
-    run_dim : int
-        Index of the windowed dimension along which the tiles of a run are neighbours.
-    run : int
-        Number of tiles of a run. With 1, tiles come in fully random order.
-    streams : int
-        Number of runs under way at a time.
-    spread : int
-        Number of later tiles that are loaded while a tile hands out its samples.
-    lanes : int
-        Number of independent parts of the order, which the ranks divide among them.
-    draws : int
-        Largest number of orders that are drawn for an epoch. The first one that reads no more
-        chunks than allowed is used, or else the one that reads least.
-    is_shuffled : bool
-        Whether the order is shuffled. If not, only ``tiling`` and ``lanes`` matter.
-    visits : int
-        Number of passes over the tiles of a lane. Each hands out a part of every tile's samples,
-        and reads each chunk again. Where all tiles of a lane are in memory, there is one pass.
-
-    Raises
-    ------
-    OptionError
-        If ``spread`` is below 0, or ``run``, ``streams``, ``lanes``, ``draws`` or ``visits`` is
-        below 1.
-    """
+    """The numbers of a plan that fix an epoch's order together with seed and epoch."""
 
     tiling: tuple[int, ...]
     run_dim: int = 0
@@ -99,23 +69,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Shuffle:
-    """The shuffled order of an epoch. Each lane can be made alone.
-
-    Parameters
-    ----------
-    windows : Windows
-        All windows.
-    cohorts : Cohorts
-        Cohorts of the samples, cut with ``pace.tiling``.
-    pace : Pace
-        The numbers of the plan that fix the order.
-    seed, epoch : int
-        They fix the random numbers, together with ``number``.
-    number : int
-        Number of the draw among the epoch's draws, from 0 on.
-    sublanes : SubLanes, optional
-        Division of the samples into sub-lanes; by default into ``pace.lanes`` lanes.
-    """
+    """The shuffled order of an epoch. Each lane can be made alone."""
 
     windows: Windows
     cohorts: Cohorts
@@ -126,15 +80,7 @@ class Shuffle:
     sublanes: SubLanes | None = None
 
     def lane(self, lane: int, spread: int) -> LaneOrder:
-        """Make the order of one sub-lane.
-
-        Parameters
-        ----------
-        lane : int
-            Number of the sub-lane.
-        spread : int
-            Number of slots for which a tile stays in memory; at most ``pace.spread``.
-        """
+        """Make the order of one sub-lane."""
         sublanes = self.sublanes or SubLanes(int(self._total[-1]), self.pace.lanes)
         entries, count, first_rank = lane_part(self._cohort_line, self._total, sublanes.span(lane))
         # Tiles follow each other in the line, and each has a cohort there.

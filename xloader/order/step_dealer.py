@@ -19,19 +19,7 @@ LOOK_SIZE = 1 << 12
 
 @dataclass(frozen=True, eq=False)
 class Dealt:
-    """The rows of successive steps.
-
-    Parameters
-    ----------
-    ids : numpy.ndarray of int64, shape (n,)
-        Sample id of each row.
-    entries : numpy.ndarray of int64, shape (n,)
-        Entry of each row, numbered over all lanes.
-    edges : numpy.ndarray of int64, shape (num_steps + 1,)
-        The rows of step ``k`` are those from ``edges[k]`` up to ``edges[k + 1]``.
-    occurrences : numpy.ndarray of int64, shape (n,), optional
-        How often the sample of each row comes earlier in the epoch; by default 0 for all.
-    """
+    """The rows of successive steps."""
 
     ids: Ints
     entries: Ints
@@ -40,15 +28,7 @@ class Dealt:
 
 
 class Dealer:
-    """Takes the rows of one step after another from several lanes.
-
-    Parameters
-    ----------
-    orders : sequence of AnyOrder
-        Order of each lane.
-    share : int
-        Number of rows of each lane in a step.
-    """
+    """Takes the rows of one step after another from several lanes."""
 
     def __init__(self, orders: Sequence[AnyOrder], share: int) -> None:
         self._hands = [_Hand(order) for order in orders]
@@ -85,30 +65,7 @@ class Dealer:
 
 
 def deal_ids(orders: Sequence[AnyOrder], share: int, num_steps: int) -> Iterator[Ints]:
-    """Yield the sample ids of each step, of `Dealer.steps_at_once` steps computed together.
-
-    Parameters
-    ----------
-    orders : sequence of AnyOrder
-        Order of each lane.
-    share : int
-        Number of rows of each lane in a step.
-    num_steps : int
-        Number of steps.
-
-    Yields
-    ------
-    numpy.ndarray of int64, shape (n,)
-        Sample ids of one step.
-
-    Examples
-    --------
-    >>> from xloader.order.listed import ListedOrder
-    >>> from xloader.core.boxes import Boxes
-    >>> order = ListedOrder(np.array([4, 7, 1]), np.array([0]), Boxes.at(np.zeros((1, 1), int)))
-    >>> [ids.tolist() for ids in deal_ids([order], share=2, num_steps=2)]
-    [[4, 7], [1]]
-    """
+    """Yield the sample ids of each step, of `Dealer.steps_at_once` steps computed together."""
     dealer = Dealer(orders, share)
     for first in range(0, num_steps, dealer.steps_at_once):
         dealt = dealer.take(min(dealer.steps_at_once, num_steps - first))

@@ -23,33 +23,12 @@ _PIECE_SIZE = 1 << 16
 
 
 def tile_nbytes(footprint: Footprint, cohorts: Cohorts) -> int:
-    """Largest number of bytes that the samples of one home tile need together.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The samples and the chunks that they need.
-    cohorts : Cohorts
-        All cohorts of the footprint.
-    """
+    """Largest number of bytes that the samples of one home tile need together."""
     return int(needed_nbytes(footprint, cohorts).max(initial=0))
 
 
 def needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> Ints:
-    """Bytes of all blocks that the samples of each home tile need.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The samples and the chunks that they need.
-    cohorts : Cohorts
-        All cohorts of the footprint.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (num_tiles,)
-        Bytes as kept in memory, cut down to the selection.
-    """
+    """Bytes of all blocks that the samples of each home tile need."""
     needed = np.zeros(cohorts.num_tiles, np.int64)
     # In a subset, a tile may lack the samples that need some of its blocks.
     is_whole = footprint.subset is None

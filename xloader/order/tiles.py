@@ -16,26 +16,6 @@ class Tiles:
 
     Where windows wrap, tiles are counted along two turns of the dimension, one after the other, as
     in `xloader.core.line.Circle`.
-
-    Parameters
-    ----------
-    axis : Axis, optional
-        The axis whose blocks make up the tiles; None if no variable has the dimension.
-    num_blocks : int
-        Number of its blocks in a tile; 0 for all.
-    edges : numpy.ndarray of int64, shape (num_tiles + 1,)
-        First element of each tile, then the size of the dimension.
-    ends : {"stop", "wrap", "pad"}
-        What windows do at the ends of the dimension.
-
-    Examples
-    --------
-    >>> tiles = Tiles(Axis(10, 4, range(10)), 1, np.array([0, 4, 8, 10]), "wrap")
-    >>> tiles.of(np.array([7, 8, 10, 15])).tolist()
-    [1, 2, 3, 4]
-    >>> lo, hi = tiles.fold(np.array([[1, 2]]), np.array([[2, 3]]))
-    >>> lo.tolist(), hi.tolist()
-    ([[1, 2], [1, 0]], [[2, 2], [2, 0]])
     """
 
     axis: Axis | None
@@ -76,15 +56,7 @@ class Tiles:
     def fold(self, lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
         """Convert ranges of tiles of two turns to ranges of tiles: two for each where windows wrap.
 
-        Parameters
-        ----------
-        lo, hi : numpy.ndarray of int64, shape (num_ranges, n)
-            The first and the last tile of each range.
-
-        Returns
-        -------
-        lo, hi : numpy.ndarray of int64, shape (num_ranges, n) or (2 * num_ranges, n)
-            The same. The second range of one that does not pass the end equals its first one.
+        `lo, hi` have shape (num_ranges, n).
         """
         if self.ends != "wrap":
             return lo, hi

@@ -32,16 +32,7 @@ from xloader.order.runs import RUN_ORDER, RUN_TURNS, gaps_between, lay_out
 class Visits:
     """The parts of cohorts that the passes of a lane hand out, pass by pass.
 
-    Parameters
-    ----------
-    row : numpy.ndarray of int64, shape (n,)
-        The cohort of each part, as an index into the lane's cohorts; ascending in each pass.
-    first_rank : numpy.ndarray of int64, shape (n,)
-        The rank of each part's first sample among the cohort's samples of this lane.
-    count : numpy.ndarray of int64, shape (n,)
-        Number of samples of each part, at least 1.
-    edges : numpy.ndarray of int64, shape (num_passes + 1,)
-        The parts of pass ``p`` are ``edges[p]`` to ``edges[p + 1]``.
+    `row`: the cohort of each part, as an index into the lane's cohorts; ascending in each pass.
     """
 
     row: Ints
@@ -55,31 +46,9 @@ class Visits:
     ) -> Visits:
         """Deal the samples of cohorts to passes.
 
-        A cohort takes part in as many passes as a tile's samples are divided among for its share of
-        them, rounded up. Which passes these are is drawn, and so is which of them get one sample
-        more where the number of samples is not a multiple.
-
-        Parameters
-        ----------
-        count : numpy.ndarray of int, shape (m,)
-            Number of samples of each cohort.
-        tile_count : numpy.ndarray of int, shape (m,)
-            Number of samples of each cohort's home tile.
-        num_passes : int
-            Number of passes.
-        key : int
-            A key from `derive_key`, which fixes what is drawn.
-        cohorts : numpy.ndarray of int, shape (m,)
-            Number of each cohort. The same number always draws the same.
-
-        Examples
-        --------
-        A tile with a cohort of 6 samples and one of 2, in four passes:
-
-        >>> both = np.array([6, 2])
-        >>> dealt = Visits.deal(both, both * 0 + 8, 4, derive_key(0), np.array([0, 1]))
-        >>> dealt.row.tolist(), dealt.count.tolist(), dealt.edges.tolist()
-        ([0, 1, 0, 0], [2, 2, 2, 2], [0, 2, 2, 3, 4])
+        A cohort takes part in as many passes as a tile's samples are divided among for its share
+        of them, rounded up. Which passes these are is drawn, and so is which of them get one
+        sample more where the number of samples is not a multiple.
         """
         count = count.astype(np.int64)
         times = np.clip(-(-count * num_passes // tile_count), 1, np.minimum(count, num_passes))
@@ -97,17 +66,7 @@ class Visits:
 
 @dataclass(frozen=True, eq=False)
 class TilePass:
-    """A pass over the tiles of a lane, and the parts of cohorts that it hands out.
-
-    Parameters
-    ----------
-    cohort, count : numpy.ndarray of int, shape (n,)
-        The cohort of each part, and its number of samples.
-    first_rank : numpy.ndarray of int, shape (n,), or None
-        The first rank of each part, as in `LaneOrder`.
-    tiles, run_ranks : numpy.ndarray of int32, shape (m,)
-        The home tiles of these cohorts, run by run, and the number of each one's run.
-    """
+    """A pass over the tiles of a lane, and the parts of cohorts that it hands out."""
 
     cohort: Ints
     count: Ints
@@ -117,19 +76,7 @@ class TilePass:
 
 
 def tile_passes(cohorts: Cohorts, whole: TilePass, num_passes: int, key: int) -> Iterator[TilePass]:
-    """The passes of a lane, each with its own order of the runs.
-
-    Parameters
-    ----------
-    cohorts : Cohorts
-        All cohorts.
-    whole : TilePass
-        The whole lane, as a single pass.
-    num_passes : int
-        Number of passes.
-    key : int
-        A key from `derive_key`, which fixes what is drawn.
-    """
+    """The passes of a lane, each with its own order of the runs."""
     tiles = cohorts.tiles[whole.cohort]
     per_tile = np.bincount(tiles, whole.count, cohorts.num_tiles).astype(np.int64)
     dealt = Visits.deal(whole.count, per_tile[tiles], num_passes, key, whole.cohort)

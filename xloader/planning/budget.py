@@ -14,24 +14,6 @@ class Budget:
     """The division of the memory of one process.
 
     The process is a rank, or one worker of a rank. All sizes are in bytes.
-
-    Parameters
-    ----------
-    memory_nbytes : int
-        The whole memory.
-    batch_nbytes : int
-        The largest batch that one process may have to hold.
-    num_batches : int
-        Number of batches in memory at a time.
-    max_chunk_nbytes : int
-        The largest chunk, decoded.
-    num_lanes : int
-        Number of lanes that one process may have to carry.
-    index_nbytes : int
-        The indexes of shards.
-    num_processes : int
-        Number of worker processes among which the memory is divided. Each needs room for reads of
-        its own, and each comes to hold a selection that stays in memory.
     """
 
     memory_nbytes: int
@@ -65,21 +47,7 @@ class Budget:
         num_sharing: int = 1,
         num_more: int = 0,
     ) -> int:
-        """Bytes of everything but decoded chunks, as far as a process can use them.
-
-        Parameters
-        ----------
-        num_steps : int
-            Batches that the process makes. No more of them can be in memory.
-        batch_nbytes : int
-            Bytes of one of these batches.
-        read_nbytes : int
-            Decoded bytes of all chunks that the process reads. No more can be in flight.
-        num_sharing : int, optional
-            Number of processes that share the batches and the bytes in flight equally.
-        num_more : int, optional
-            Batches that the process holds beside those of the plan.
-        """
+        """Bytes of everything but decoded chunks, as far as a process can use them."""
         num_batches = min(self.num_batches + num_more, num_steps)
         batches = -(-num_batches * batch_nbytes // num_sharing)
         in_flight = min(self.in_flight_nbytes // num_sharing, read_nbytes)
@@ -101,23 +69,11 @@ class Budget:
         return max(needed + self._least_in_flight, needed + max(needed - 1, 0) // 15)
 
     def has_room_for_all(self, selection_nbytes: int) -> bool:
-        """Whether the whole selection may stay in memory.
-
-        Parameters
-        ----------
-        selection_nbytes : int
-            Decoded bytes of its chunks.
-        """
+        """Whether the whole selection may stay in memory."""
         return self.num_processes * selection_nbytes <= self.lane_nbytes * self.num_lanes
 
     def enough_nbytes(self, selection_nbytes: int) -> int:
-        """The least memory in which the whole selection may stay.
-
-        Parameters
-        ----------
-        selection_nbytes : int
-            Decoded bytes of its chunks.
-        """
+        """The least memory in which the whole selection may stay."""
         return self.minimum_nbytes(-(-self.num_processes * selection_nbytes // self.num_lanes))
 
     @property
@@ -125,13 +81,7 @@ class Budget:
         return max(2, self.num_processes) * self.max_chunk_nbytes
 
     def check(self, lane_nbytes: int) -> None:
-        """Refuse a budget that leaves each lane less than ``lane_nbytes`` for decoded chunks.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If it does. The error says the minimum that is enough.
-        """
+        """Refuse a budget that leaves each lane less than ``lane_nbytes`` for decoded chunks."""
         if self.lane_nbytes < lane_nbytes:
             raise MemoryBudgetError(
                 f"the memory is too small for {self.num_batches} batches of "

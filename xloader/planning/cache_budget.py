@@ -33,32 +33,6 @@ def cache_budget(
     """Divide the memory of one worker that reads through a cache.
 
     The cache may hold ``lane_nbytes`` of the budget.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    layouts : tuple of FieldLayout
-        The layouts of all fields, for the bytes of a batch.
-    memory_nbytes : int
-        Memory of all workers of a rank.
-    batch_size : int
-        Samples of a batch.
-    prefetch : int
-        Batches that each worker makes ahead of need.
-    num_workers : int
-        Number of workers. Each has an equal share of the memory.
-
-    Returns
-    -------
-    Budget
-        The budget of one worker, with a single lane.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the cache cannot hold the chunks of some single sample. The error says the minimum
-        that is enough.
     """
     rows = min(batch_size, footprint.num_samples)
     budget = Budget(
@@ -119,16 +93,7 @@ def _numbers_of_samples(footprint: Footprint, kinds: list[_Kinds], shape: tuple[
 class _Kinds:
     """The kinds of positions along one dimension.
 
-    Parameters
-    ----------
-    begins : numpy.ndarray of int64, shape (n,)
-        First position of each stretch of positions whose windows meet the same blocks.
-    numbers : numpy.ndarray of int64, shape (n,)
-        The kind of each stretch.
-    examples : numpy.ndarray of int64, shape (num_kinds,)
-        A position of each kind.
-    reaches : numpy.ndarray of int64, shape (num_kinds, num_columns)
-        Distances in elements that the blocks of each kind reach down and up from a common origin.
+    `reaches` has shape (num_kinds, num_columns).
     """
 
     begins: Ints

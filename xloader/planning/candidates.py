@@ -114,17 +114,7 @@ With 2.0, 13 of 130 plans differ: smaller spreads that read little enough are mi
 
 @dataclass(frozen=True)
 class Tiling:
-    """A tiling and its cohorts.
-
-    Parameters
-    ----------
-    sizes : tuple of int
-        Per windowed dimension, the blocks of a tile; 0 for all of them.
-    cohorts : Cohorts
-        The cohorts of the tiling.
-    need_nbytes : int
-        The most bytes that the samples of one tile need together.
-    """
+    """A tiling and its cohorts."""
 
     sizes: tuple[int, ...]
     cohorts: Cohorts
@@ -139,27 +129,7 @@ class Tiling:
 
 @dataclass(frozen=True)
 class CandidateSearch:
-    """The search among the plans of one tiling.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    budget : Budget
-        The memory of one process.
-    goal : PlanGoal
-        The batch, the lanes and the limits.
-    tiling : Tiling
-        The tiling and its cohorts.
-    run_dim : int
-        The windowed dimension along which runs go.
-    full : float
-        The mixing of a full shuffle.
-    visits : int
-        Passes over the tiles.
-    may_run : bool
-        Whether neighbouring tiles share windows or chunks. If not, runs would only mix less.
-    """
+    """The search among the plans of one tiling."""
 
     footprint: Footprint
     budget: Budget
@@ -183,8 +153,9 @@ class CandidateSearch:
     def find(self, least_mixing: float = 0.0) -> list[Candidate]:
         """The best candidates of this tiling.
 
-        A ``least_mixing`` above 0 says that other tilings already have plans that read no more than
-        allowed. Then nothing is returned if the scored trials mix less or read far more than that.
+        A ``least_mixing`` above 0 says that other tilings already have plans that read no more
+        than allowed. Then nothing is returned if the scored trials mix less or read far more than
+        that.
         """
         if self.tiling.need_nbytes > self.budget.lane_nbytes:
             return []

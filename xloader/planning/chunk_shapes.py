@@ -59,19 +59,8 @@ _SECONDS_PER_VISIT: Final = 1e-6
 class ChunkedDim:
     """A dimension that chunks cut.
 
-    Parameters
-    ----------
-    name : str
-        Its name.
-    size : int
-        Number of elements.
-    extent : int, optional
-        Number of elements from the first to the last one that a sample needs; None where every
-        sample takes the whole dimension.
-    stride : int
-        Elements between neighbouring windows.
-    num_windows : int
-        Number of windows along the dimension.
+    `extent`: number of elements from the first to the last one that a sample needs; None where
+    every sample takes the whole dimension.
     """
 
     name: str
@@ -100,21 +89,7 @@ class ChunkedVariable:
 
 @dataclass(frozen=True)
 class ChunkedPart:
-    """The variables that are stored anew, and what samples take of them.
-
-    Parameters
-    ----------
-    dims : tuple of ChunkedDim
-        The dimensions of all variables.
-    variables : tuple of ChunkedVariable
-        The variables.
-    num_samples : int
-        Samples of an epoch.
-    batch_size : int
-        Samples of a global batch.
-    pool_nbytes : int
-        About how many bytes of decoded chunks the memory holds.
-    """
+    """The variables that are stored anew, and what samples take of them."""
 
     dims: tuple[ChunkedDim, ...]
     variables: tuple[ChunkedVariable, ...]
@@ -168,23 +143,7 @@ class ChunkedPart:
 def candidate_shapes(part: ChunkedPart) -> list[dict[str, int]]:
     """Shapes of chunks worth a plan, the ones with the greatest rough value first.
 
-    Parameters
-    ----------
-    part : ChunkedPart
-        The variables and what samples take of them.
-
-    Returns
-    -------
-    list of dict of str to int
-        At least one shape. Chunks have from 0.5 to 16 MB, where the data are large enough.
-
-    Examples
-    --------
-    >>> dims = ChunkedDim("time", 960, 6, 1, 955), ChunkedDim("x", 10_000)
-    >>> part = ChunkedPart(dims, (ChunkedVariable(("time", "x"), 4),), 955, 32, 1 << 28)
-    >>> shapes = candidate_shapes(part)
-    >>> {"time": 24, "x": 10_000} in shapes, max(part.chunk_nbytes(shape) for shape in shapes)
-    (True, 15360000)
+    At least one shape.
     """
     windowed = [dim for dim in part.dims if dim.extent is not None]
     most = max(3, int(_MOST_COMBINATIONS ** (1 / max(len(windowed), 1))))
@@ -214,15 +173,7 @@ def candidate_shapes(part: ChunkedPart) -> list[dict[str, int]]:
 
 
 def diverse_shapes(shapes: Sequence[Shape], most: int) -> list[Shape]:
-    """Choose the first shapes of a list, and others that differ from these as much as possible.
-
-    Parameters
-    ----------
-    shapes : sequence of Shape
-        The shapes, best first, all with the same dimensions.
-    most : int
-        The most shapes that are chosen. Half of them come from the front of the list.
-    """
+    """Choose the first shapes of a list, and others that differ from these as much as possible."""
     chosen = list(shapes[: max(most // 2, 1)])
     rest = list(shapes[len(chosen) :])
     gaps = [min(_distance(shape, one) for one in chosen) for shape in rest]
@@ -235,17 +186,7 @@ def diverse_shapes(shapes: Sequence[Shape], most: int) -> list[Shape]:
 
 
 def neighbour_shapes(shapes: Sequence[Shape], best: Shape, most: int) -> list[Shape]:
-    """The shapes of a list that are nearest to a good one, which is left out.
-
-    Parameters
-    ----------
-    shapes : sequence of Shape
-        The shapes to choose from.
-    best : Shape
-        The good one.
-    most : int
-        The most shapes that are chosen.
-    """
+    """The shapes of a list that are nearest to a good one, which is left out."""
     others = [shape for shape in shapes if shape != best]
     return sorted(others, key=lambda shape: _distance(shape, best))[:most]
 
@@ -255,25 +196,6 @@ def shard_shape(part: ChunkedPart, chunks: Shape) -> dict[str, int] | None:
 
     A shard takes all chunks of the dimensions that samples take whole, because these are read
     together. Then it grows along the windowed dimension with the most chunks.
-
-    Parameters
-    ----------
-    part : ChunkedPart
-        The variables and what samples take of them.
-    chunks : Shape
-        Sizes of the chunks.
-
-    Returns
-    -------
-    dict of str to int or None
-        Multiples of the chunks. A shard holds 128 to 256 MiB decoded where there is enough data.
-
-    Examples
-    --------
-    >>> dims = ChunkedDim("time", 960, 6, 1, 955), ChunkedDim("x", 100_000)
-    >>> part = ChunkedPart(dims, (ChunkedVariable(("time", "x"), 4),), 955, 32, 1 << 28)
-    >>> shard_shape(part, {"time": 24, "x": 50_000})
-    {'time': 384, 'x': 100000}
     """
     counts = {dim.name: -(-dim.size // chunks[dim.name]) for dim in part.dims}
     times = dict.fromkeys(counts, 1)

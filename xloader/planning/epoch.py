@@ -21,15 +21,7 @@ from xloader.planning.schedule import Schedule
 
 @dataclass(frozen=True)
 class Lane:
-    """One sub-lane of one epoch.
-
-    Parameters
-    ----------
-    order : AnyOrder
-        The order of its samples.
-    schedule : Schedule
-        The blocks that it loads, and when.
-    """
+    """One sub-lane of one epoch."""
 
     order: AnyOrder
     schedule: Schedule
@@ -40,21 +32,6 @@ class Epoch:
     """One epoch of a plan, made sub-lane by sub-lane.
 
     Each lane has one sub-lane per worker. With one worker, sub-lanes are lanes.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    plan : Plan
-        The plan.
-    seed, epoch : int
-        The seed of the shuffle and the number of the epoch. They fix the order, with the plan.
-    drop_last : bool
-        Whether samples that do not fill a global batch are left out.
-    spread_is_fixed : bool
-        Whether to keep the plan's spread even if its chunks do not fit.
-    cut : Cohorts, optional
-        The cohorts of the plan's tiling, if they are known already and the same in every epoch.
     """
 
     footprint: Footprint
@@ -86,14 +63,7 @@ class Epoch:
         """Make some sub-lanes, by their numbers in `sublanes`.
 
         Each has the largest spread whose chunks fit, at most the plan's. Runs are cut differently
-        in each epoch, so the bytes needed at a time vary by a tile or two. A sub-lane that needs
-        more than the plan's pool for a lane gets a smaller spread, unless ``spread_is_fixed`` is
-        set or the memory holds the whole selection.
-
-        Parameters
-        ----------
-        chosen : iterable of int
-            Numbers of the sub-lanes.
+        in each epoch, so the bytes needed at a time vary by a tile or two.
         """
         return self.drawn(self._number, chosen)
 
@@ -110,15 +80,7 @@ class Epoch:
         return copy
 
     def drawn(self, number: int, chosen: Iterable[int]) -> list[Lane]:
-        """Make sub-lanes as in `lanes`, with a given draw of the line of runs.
-
-        Parameters
-        ----------
-        number : int
-            Number of the draw, in ``[0, plan.pace.draws)``.
-        chosen : iterable of int
-            Numbers of the sub-lanes.
-        """
+        """Make sub-lanes as in `lanes`, with a given draw of the line of runs."""
         chosen, known = list(chosen), self._lines.setdefault(number, {})
         missing = [lane for lane in chosen if lane not in known]
         if missing:

@@ -20,21 +20,7 @@ from xloader.planning.plan import Plan
 
 
 class EpochPart(NamedTuple):
-    """The part of a pass over all samples that is one epoch.
-
-    Parameters
-    ----------
-    epoch : int
-        Number of the epoch.
-    whole : int
-        Number of the pass.
-    first_step : int
-        The pass's step at which the epoch begins.
-    end_step : int
-        The pass's step before which the epoch ends.
-    end : int
-        Number of samples of each lane of the pass after which the epoch ends.
-    """
+    """The part of a pass over all samples that is one epoch."""
 
     epoch: int
     whole: int
@@ -45,27 +31,7 @@ class EpochPart(NamedTuple):
 
 @dataclass(frozen=True)
 class EpochParts:
-    """The division of passes over all samples into epochs.
-
-    Parameters
-    ----------
-    num_samples : int
-        Number of samples of a pass.
-    num_taken : int
-        Number of samples of an epoch: a multiple of ``lanes``.
-    lanes : int
-        Number of lanes on all ranks together.
-    share : int
-        Number of samples of each lane in a step.
-    is_shuffled : bool
-        Whether passes are shuffled. If not, each epoch takes the same samples, the first ones.
-
-    Examples
-    --------
-    >>> parts = EpochParts(num_samples=22, num_taken=9, lanes=1, share=2, is_shuffled=True)
-    >>> parts.num_parts, parts.part(1)
-    (2, EpochPart(epoch=1, whole=0, first_step=5, end_step=10, end=19))
-    """
+    """The division of passes over all samples into epochs."""
 
     num_samples: int
     num_taken: int
@@ -75,15 +41,7 @@ class EpochParts:
 
     @classmethod
     def of(cls, plan: Plan, num_samples: int, num_taken: int) -> EpochParts:
-        """The division of the passes of a plan.
-
-        Parameters
-        ----------
-        plan : Plan
-            The plan, for one worker.
-        num_samples, num_taken : int
-            Number of samples of a pass, and of an epoch.
-        """
+        """The division of the passes of a plan."""
         pace = plan.pace
         return cls(num_samples, num_taken, pace.lanes, plan.lane_share, pace.is_shuffled)
 
@@ -105,13 +63,7 @@ class EpochParts:
         return self.num_taken // self.lanes
 
     def part(self, epoch: int) -> EpochPart:
-        """The part of a pass that is an epoch.
-
-        Parameters
-        ----------
-        epoch : int
-            Number of the epoch, from 0.
-        """
+        """The part of a pass that is an epoch."""
         whole, place = divmod(epoch, self.num_parts)
         # Without a shuffle, the number of a pass changes only how often samples are drawn.
         first = place * self.num_steps

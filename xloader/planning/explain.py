@@ -152,25 +152,6 @@ def explain_epoch(
     """Predict the reads and the memory of some processes in one epoch.
 
     It counts the reads of batches that are made again for a remainder, but not their samples.
-
-    Parameters
-    ----------
-    epoch : Epoch or Remainder
-        The epoch, or the rest of it.
-    processes : sequence of (sequence of int)
-        The numbers of each process's sub-lanes: for the workers of one rank, or of all ranks.
-    paths : mapping of str to str
-        How each variable is read, in words.
-    cached : sequence of (set of (int, int)), optional
-        Per process, blocks in memory from earlier epochs, as (group, block); none by default.
-    batch_nbytes : int, optional
-        Bytes of one batch of a rank or worker; by default, those of the plan's budget.
-    num_sharing : int, optional
-        Number of processes that make each batch together, and share the memory for it.
-    num_more : int, optional
-        Batches that each process holds beside those of the plan.
-    num_padding : int, optional
-        Rows that fill up the last batch of the epoch.
     """
     if batch_nbytes is None:
         batch_nbytes = epoch.plan.budget.batch_nbytes
@@ -208,18 +189,7 @@ def explain_epoch(
 
 @dataclass(frozen=True)
 class _Reads:
-    """The reads of one process.
-
-    Parameters
-    ----------
-    groups : tuple of GroupReads
-        The reads of each group.
-    most_nbytes : int
-        Upper bound of the decoded bytes read, with every chunk as large as its variable's largest.
-    loaded_nbytes : int
-        Decoded bytes of all blocks that the pool holds at some time. Without a resident plan, a
-        block counts once for each load.
-    """
+    """The reads of one process."""
 
     groups: tuple[GroupReads, ...]
     most_nbytes: int
@@ -255,15 +225,7 @@ def _count_reads(epoch: Epoch | Remainder, lanes: list[Lane], cached: Cached) ->
 
 
 def touched_blocks(epoch: Epoch | Remainder, numbers: Sequence[int]) -> set[tuple[int, int]]:
-    """Blocks that some sub-lanes of an epoch need, as (group, block).
-
-    Parameters
-    ----------
-    epoch : Epoch or Remainder
-        The epoch, or the rest of it.
-    numbers : sequence of int
-        Numbers of the sub-lanes.
-    """
+    """Blocks that some sub-lanes of an epoch need, as (group, block)."""
     lanes = epoch.lanes(numbers)
     return {
         (index, block)
@@ -276,15 +238,7 @@ def touched_blocks(epoch: Epoch | Remainder, numbers: Sequence[int]) -> set[tupl
 def shared_blocks(
     epoch: Epoch | Remainder, processes: Sequence[Sequence[int]]
 ) -> list[tuple[int, int]]:
-    """Blocks that several processes need, as (group, block), in order.
-
-    Parameters
-    ----------
-    epoch : Epoch or Remainder
-        The epoch, or the rest of it.
-    processes : sequence of (sequence of int)
-        The numbers of each process's sub-lanes.
-    """
+    """Blocks that several processes need, as (group, block), in order."""
     counts = Counter(block for own in processes for block in touched_blocks(epoch, own))
     return sorted(block for block, count in counts.items() if count > 1)
 
@@ -339,16 +293,7 @@ def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
 
 
 def mixing_on(epoch: Epoch, footprint: Footprint) -> float:
-    """Mean number of distinct regions in a global batch of an epoch.
-
-    Parameters
-    ----------
-    epoch : Epoch
-        The epoch.
-    footprint : Footprint
-        The regions are those of its chunks. It is the epoch's own, or that of the same samples in
-        other chunks: only with equal regions can the mixing of different chunks be compared.
-    """
+    """Mean number of distinct regions in a global batch of an epoch."""
     # A batch takes samples from the sub-lanes of one worker, and all workers mix alike.
     orders = [lane.order for lane in epoch.lanes(epoch.sublanes.of_one_batch)]
     return measure_mixing(footprint, orders, epoch.plan.lane_share)

@@ -35,30 +35,7 @@ _MOST_SAMPLES = 10_000_000
 def explain_order(
     footprint: Footprint, plan: Plan, ids: Ints, expected: Explanation
 ) -> Explanation:
-    """Predict the cost of an order of ids within a plan's memory.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    plan : Plan
-        The plan whose memory budget and batch size are used. Its own order is not.
-    ids : numpy.ndarray of int64, shape (n,)
-        Samples in the order of delivery.
-    expected : Explanation
-        The explanation of the plan's own order. Figures that do not depend on the order are copied
-        from it.
-
-    Returns
-    -------
-    Explanation
-        The predicted cost.
-
-    Raises
-    ------
-    EmptySamplesError
-        If there are no ids.
-    """
+    """Predict the cost of an order of ids within a plan's memory."""
     figures = _order_figures(footprint, ids, plan.global_batch)
     looked_at = ids[:_MOST_SAMPLES]
     pool = plan.lane_pool_nbytes + plan.ahead_nbytes
@@ -92,35 +69,7 @@ def explain_cached(
     prefetch: int,
     num_workers: int,
 ) -> Explanation:
-    """Predict the cost of an order of ids through least-recently-used caches that begin empty.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    layouts : tuple of FieldLayout
-        The layouts of all fields, for the bytes of a batch.
-    ids : numpy.ndarray of int64, shape (n,)
-        Samples in the order of delivery. Batch ``k`` of them goes to worker ``k % num_workers``.
-    paths : mapping of str to str
-        How each variable is read, in words.
-    memory_nbytes : int
-        Memory of all workers together.
-    batch_size, prefetch, num_workers : int
-        Samples of a batch, batches that each worker makes ahead, and number of workers.
-
-    Returns
-    -------
-    Explanation
-        The predicted cost.
-
-    Raises
-    ------
-    EmptySamplesError
-        If there are no ids.
-    MemoryBudgetError
-        If the memory is too small. The error says the minimum that is enough.
-    """
+    """Predict the cost of an order of ids through least-recently-used caches that begin empty."""
     figures = _order_figures(footprint, ids, batch_size)
     budget = cache_budget(
         footprint, layouts, memory_nbytes, batch_size, prefetch, num_workers=num_workers

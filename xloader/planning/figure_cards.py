@@ -19,15 +19,7 @@ class TitledRows(Protocol):
 
 
 def figure_parts(figures: TitledRows) -> list[CardPart]:
-    """The parts of a card of figures.
-
-    Parameters
-    ----------
-    figures : FigureTable
-        The figures. Besides rows they may have ``_drawings()``, parts that are shown below the
-        rows; ``_sections()``, titled tables whose first row holds the headings; ``_hints()``,
-        explanations of headings; and ``sets``, the figures of several sets of samples by name.
-    """
+    """The parts of a card of figures."""
     draw, tables = getattr(figures, "_drawings", list), getattr(figures, "_sections", list)
     hints: Mapping[str, str] = getattr(figures, "_hints", dict)()
     found: list[CardPart] = [Facts(figures._rows(), hints), *draw()]
@@ -44,25 +36,13 @@ def figure_parts(figures: TitledRows) -> list[CardPart]:
 
 
 def figure_card(figures: TitledRows) -> Card:
-    """The card of some figures.
-
-    Parameters
-    ----------
-    figures : FigureTable
-        The figures.
-    """
+    """The card of some figures."""
     kind, _, rest = figures._title().partition(": ")
     return Card(kind, rest, figure_parts(figures))
 
 
 def stay_parts(maker: object) -> list[CardPart]:
-    """The drawing of an epoch's stays if it is found at once, else words on how to get it.
-
-    Parameters
-    ----------
-    maker : TimesMaker or None
-        Makes the times of the stays.
-    """
+    """The drawing of an epoch's stays if it is found at once, else words on how to get it."""
     if not isinstance(maker, TimesMaker):
         return []
     times = maker.if_cheap()

@@ -10,13 +10,7 @@ from xloader.planning.figure_tables import TitledTable, list_variables
 
 
 def comparison_tables(planned: Figures, measured: Figures) -> list[TitledTable]:
-    """Tables of the prediction beside the measurements: the epoch, and each of several variables.
-
-    Parameters
-    ----------
-    planned, measured : Figures
-        The prediction for the whole epoch, and the figures so far.
-    """
+    """Tables of the prediction beside the measurements: the epoch, and each variable."""
     title = "planned beside measured"
     if measured.num_steps < planned.num_steps:
         title += (

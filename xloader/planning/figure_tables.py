@@ -15,13 +15,7 @@ _MOST_VARIABLES = 12
 
 
 def variables_table(variables: Mapping[str, VariableFigures]) -> list[TitledTable]:
-    """The reads of each variable; nothing for a single one.
-
-    Parameters
-    ----------
-    variables : mapping of str to VariableFigures
-        The figures of each variable.
-    """
+    """The reads of each variable; nothing for a single one."""
 
     def cells(name: str) -> list[str]:
         own = variables[name]
@@ -39,17 +33,7 @@ def list_variables(
     heads: list[str],
     cells: Callable[[str], list[str]],
 ) -> list[TitledTable]:
-    """A table with a row for each variable; nothing for a single one.
-
-    Parameters
-    ----------
-    variables : mapping of str to VariableFigures
-        The figures of each variable.
-    heads : list of str
-        The headings, that of the names first.
-    cells : callable
-        The cells of a variable after its name.
-    """
+    """A table with a row for each variable; nothing for a single one."""
     if len(variables) < 2:
         return []
     names = list(variables)

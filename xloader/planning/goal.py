@@ -14,17 +14,7 @@ from xloader.planning.reduced_model import Candidate
 
 @dataclass(frozen=True)
 class PlanGoal:
-    """The batch and the lanes of a plan, and the limits it must keep.
-
-    Parameters
-    ----------
-    global_batch, lanes : int
-        Samples of a step, over all ranks, and the number of lanes.
-    max_amplification : float
-        Allowed reads per distinct chunk needed.
-    spread : int or None
-        The spread that the user asks for; ``None`` leaves it to the search.
-    """
+    """The batch and the lanes of a plan, and the limits it must keep."""
 
     global_batch: int
     lanes: int
@@ -45,21 +35,7 @@ class PlanGoal:
         depth: int = 0,
         is_resident: bool = False,
     ) -> Plan:
-        """A plan for this goal, which decodes ahead in the memory that the pool leaves free.
-
-        Parameters
-        ----------
-        pace : Pace
-            The order.
-        budget : Budget
-            The memory of one process.
-        pool : int
-            Decoded bytes of each lane for chunks at work and kept.
-        tile : int
-            Decoded bytes that are needed at a time. As many are decoded ahead, if there is room.
-        depth, is_resident
-            As in `Plan`.
-        """
+        """A plan for this goal, which decodes ahead in the memory that the pool leaves free."""
         return Plan(
             pace=pace,
             depth=depth,

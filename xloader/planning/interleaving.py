@@ -23,35 +23,7 @@ from xloader.order.quota_pattern import QuotaPattern
 
 @dataclass(frozen=True)
 class Interleaving:
-    """How many rows of which set are in which step of an epoch.
-
-    Parameters
-    ----------
-    pattern : QuotaPattern
-        The set of each row of a dealer.
-    sizes : tuple of int
-        Number of samples that each set has for an epoch.
-    world_size : int
-        Number of ranks.
-    lanes : int
-        Number of lanes of each set, on all ranks together.
-    dealers : int
-        Number of dealers on all ranks together; each has as many lanes.
-    batch_size : int
-        Number of rows of a full batch of a rank.
-    drop_last : bool
-        Whether rows that do not fill a batch are left out.
-    num_samples : int, optional
-        Number of rows of an epoch on all ranks. By default, the most for which no sample of any
-        set comes twice.
-
-    Examples
-    --------
-    >>> pattern = QuotaPattern((2, 1))
-    >>> told = Interleaving(pattern, (100, 10), 1, 1, 1, batch_size=4)
-    >>> told.num_rows, told.num_steps, told.taken, told.left_out
-    (31, 8, (21, 10), (79, 0))
-    """
+    """How many rows of which set are in which step of an epoch."""
 
     pattern: QuotaPattern
     sizes: tuple[int, ...]
@@ -102,15 +74,7 @@ class Interleaving:
         return self.pattern.counts(self.rows_before(step))
 
     def done(self, given: int, lane: int) -> int:
-        """How many rows a lane has given of those that a set has given to the lane's dealer.
-
-        Parameters
-        ----------
-        given : int
-            Number of rows that the set has given to the dealer.
-        lane : int
-            Number of the lane. The lanes of a dealer take turns.
-        """
+        """How many rows a lane has given of those that a set has given to the lane's dealer."""
         place = lane % self.dealer_lanes
         return (given - place + self.dealer_lanes - 1) // self.dealer_lanes
 
@@ -136,11 +100,6 @@ class Interleaving:
 
         It is about what a step needs of the set, so that no more is made ahead for one set than
         for another.
-
-        Parameters
-        ----------
-        index : int
-            Number of the set.
         """
         rows = self.step_rows * self.pattern.weights[index]
         return -(-rows // (self.pattern.period * self.dealer_lanes))
@@ -148,17 +107,7 @@ class Interleaving:
     def begin(self, index: int, step: int) -> int | None:
         """The batch of a set's own loader in which its first row from a step on lies.
 
-        Parameters
-        ----------
-        index : int
-            Number of the set.
-        step : int
-            Number of the step.
-
-        Returns
-        -------
-        int or None
-            Number of the batch; None if the set has given all its rows.
+        Number of the batch; None if the set has given all its rows.
         """
         given = self.counts(step)[index]
         if given == self.counts(self.num_steps)[index]:

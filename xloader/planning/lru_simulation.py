@@ -37,27 +37,7 @@ _PIECE_SIZE = 1 << 16
 
 
 class Recent:
-    """The numbers of the blocks in a cache, by their last use. It does not hold their values.
-
-    Parameters
-    ----------
-    capacity_nbytes : int
-        The most decoded bytes of all blocks together. It must hold the blocks of any one sample.
-
-    Attributes
-    ----------
-    used_nbytes, peak_nbytes : int
-        Decoded bytes of the blocks now, and the most so far.
-
-    Examples
-    --------
-    >>> recent = Recent(capacity_nbytes=8)
-    >>> for keys in ([0], [1], [0, 2]):
-    ...     print(*recent.touch(keys, [4] * len(keys), [key == keys[-1] for key in keys]))
-    [0] []
-    [1] []
-    [2] [1]
-    """
+    """The numbers of the blocks in a cache, by their last use. It does not hold their values."""
 
     def __init__(self, capacity_nbytes: int) -> None:
         self.capacity_nbytes = capacity_nbytes
@@ -77,20 +57,7 @@ class Recent:
     ) -> tuple[list[int], list[int]]:
         """Use the blocks that samples need, one sample after another.
 
-        Parameters
-        ----------
-        keys : iterable of int
-            Numbers of the blocks of all samples, ascending within each sample.
-        nbytes : iterable of int
-            Decoded bytes of each block.
-        is_last : iterable of bool
-            Whether each block is the last that its sample needs.
-
-        Returns
-        -------
-        missing, dropped : list of int
-            The blocks to read, and the blocks that are dropped. The blocks that a sample displaces
-            are dropped before any of its own is read.
+        `keys`: numbers of the blocks of all samples, ascending within each sample.
         """
         there, capacity = self._there, self.capacity_nbytes
         used, peak = self.used_nbytes, self.peak_nbytes
@@ -123,14 +90,7 @@ class Recent:
 class Touches:
     """The blocks that samples need, sample by sample.
 
-    Parameters
-    ----------
-    begins : numpy.ndarray of int64, shape (num_samples + 1,)
-        Sample ``i`` needs the blocks ``keys[begins[i]:begins[i + 1]]``.
-    keys : numpy.ndarray of int64, shape (n,)
-        Numbers of the blocks, ascending within each sample.
-    nbytes : numpy.ndarray of int64, shape (n,)
-        Decoded bytes of each block, cut down to the selection.
+    `keys`: numbers of the blocks, ascending within each sample.
     """
 
     begins: Ints
@@ -146,18 +106,7 @@ class Touches:
 
 
 class BlockNumbers:
-    """Numbers the blocks of all groups consecutively, group by group.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need, as groups.
-
-    Attributes
-    ----------
-    bases : list of int
-        The number of each group's first block, and the number of all blocks at the end.
-    """
+    """Numbers the blocks of all groups consecutively, group by group."""
 
     def __init__(self, footprint: Footprint) -> None:
         self._footprint = footprint
@@ -192,24 +141,7 @@ class BlockNumbers:
 
 @dataclass(frozen=True)
 class CacheCount:
-    """The reads and the memory of the caches of all workers, for an order of samples.
-
-    Attributes
-    ----------
-    num_reads : int
-        (variable, chunk) pairs that are read.
-    read_nbytes : int
-        Decoded bytes of these chunks.
-    num_needed : int
-        Number of distinct pairs among them.
-    num_shared_reads : int
-        Extra reads because several workers need the same chunk. A pair that ``k`` workers need
-        counts ``k - 1`` times.
-    peak_nbytes : int
-        The most decoded bytes in the cache of each worker, summed over workers.
-    variables : dict of str to VariableFigures
-        The reads of each variable.
-    """
+    """The reads and the memory of the caches of all workers, for an order of samples."""
 
     num_reads: int
     read_nbytes: int
@@ -227,21 +159,7 @@ def simulate(
     batch_size: int = 1,
     num_workers: int = 1,
 ) -> CacheCount:
-    """Count exactly the reads of least-recently-used caches that begin empty.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    ids : numpy.ndarray of int64, shape (n,)
-        Samples in order. Batch ``k`` of them goes to worker ``k % num_workers``.
-    capacity_nbytes : int
-        Decoded bytes that the cache of each worker may hold.
-    batch_size : int
-        Samples of a batch.
-    num_workers : int
-        Number of workers, which take turns.
-    """
+    """Count exactly the reads of least-recently-used caches that begin empty."""
     keys = BlockNumbers(footprint)
     worker = np.arange(len(ids)) // batch_size % num_workers
     missed: list[Ints] = []

@@ -30,29 +30,6 @@ def make_plan(
     The plan depends only on the samples, ``shuffle``, the global batch, ``memory``, ``prefetch``,
     ``lanes``, ``spread``, ``max_amplification`` and the number of workers. If ``lanes`` is given,
     the plan does not depend on the number of ranks.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    layouts : tuple of FieldLayout
-        The layouts of all fields, for the bytes of a batch.
-    options : LoaderOptions
-        The options of the loader.
-    workers : int
-        Worker processes of a rank. Each has an equal share of the memory.
-
-    Returns
-    -------
-    Plan
-        The plan, the same on every rank.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the memory is too small. It says the minimum that is enough.
-    OptionError
-        If no plan with the given ``spread`` fits the memory.
     """
     budget = make_budget(footprint, layouts, options, workers)
     goal = PlanGoal(
@@ -99,8 +76,9 @@ def make_budget(
 def _find_shuffle(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: int) -> Plan:
     """The plan of a shuffle. With several workers, each lane has a sub-lane for each worker.
 
-    A worker makes whole batches from its own sub-lanes. The search therefore sees ``workers`` times
-    the lanes and ``workers`` times the global batch, so that a lane's share of a batch is the same.
+    A worker makes whole batches from its own sub-lanes. The search therefore sees ``workers``
+    times the lanes and ``workers`` times the global batch, so that a lane's share of a batch is
+    the same.
     """
     several = dataclasses.replace(
         goal, global_batch=workers * goal.global_batch, lanes=workers * goal.lanes
@@ -113,32 +91,14 @@ def _find_shuffle(footprint: Footprint, budget: Budget, goal: PlanGoal, workers:
 def batch_nbytes(
     footprint: Footprint, layouts: tuple[FieldLayout, ...], options: LoaderOptions
 ) -> int:
-    """Most bytes of one batch in one process.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    layouts : tuple of FieldLayout
-        The layouts of all fields.
-    options : LoaderOptions
-        The options of the loader.
-    """
+    """Most bytes of one batch in one process."""
     # If `lanes` is given, a run may be resumed by one process that carries all of them.
     num_rows = options.global_batch if options.lanes else most_rows(footprint, options)
     return num_rows * delivered_nbytes(layouts, options.output_dtype)
 
 
 def delivered_nbytes(layouts: tuple[FieldLayout, ...], output_dtype: OutputDtype | None) -> int:
-    """Bytes of one sample in a batch, as gathered, or as delivered where that is more.
-
-    Parameters
-    ----------
-    layouts : tuple of FieldLayout
-        The layouts of all fields.
-    output_dtype : {"float32", "float16", "bfloat16"} or None
-        The dtype in which floats are delivered.
-    """
+    """Bytes of one sample in a batch, as gathered, or as delivered where that is more."""
     return sum(
         layout.sample_nbytes
         // layout.dtype.itemsize

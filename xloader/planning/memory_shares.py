@@ -8,29 +8,7 @@ from collections.abc import Sequence
 def share_memory(
     nbytes: int, needs: Sequence[int], enough: Sequence[int], weights: Sequence[int]
 ) -> list[int]:
-    """Divide memory among sets by weight, within what each of them needs and can use.
-
-    Parameters
-    ----------
-    nbytes : int
-        The memory: at least the sum of ``needs``.
-    needs : sequence of int
-        The least memory that each set can do with.
-    enough : sequence of int
-        The memory beyond which more is of no use to a set.
-    weights : sequence of int
-        Weight of each set.
-
-    Returns
-    -------
-    list of int
-        The memory of each set; together at most ``nbytes``.
-
-    Examples
-    --------
-    >>> share_memory(1000, needs=[300, 10, 10], enough=[900, 900, 50], weights=[1, 2, 7])
-    [316, 633, 50]
-    """
+    """Divide memory among sets by weight, within what each of them needs and can use."""
 
     def shares(level: int) -> list[int]:
         """The memory of each set, if `level` bytes stand for the sum of all weights."""

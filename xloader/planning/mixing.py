@@ -22,15 +22,7 @@ _NUM_SPOTS = 8
 
 
 def full_mixing(footprint: Footprint, batch_size: int) -> float:
-    """Expected number of distinct regions in a batch of a full shuffle.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    batch_size : int
-        Samples of the batch.
-    """
+    """Expected number of distinct regions in a batch of a full shuffle."""
     if footprint.subset is not None:
         # Weights draw the samples anew in each epoch. Epoch 0 of seed 0 stands for all of them.
         # Cohorts of tiles of one chunk are cut at the edges of chunks, so each is in one region.
@@ -78,19 +70,7 @@ def full_mixing(footprint: Footprint, batch_size: int) -> float:
 def _expected_regions(
     sizes: list[int], repeats: list[int], num_samples: int, batch_size: int
 ) -> float:
-    """Expected number of regions in a batch.
-
-    Parameters
-    ----------
-    sizes : list of int
-        The different numbers of samples that a region can have.
-    repeats : list of int
-        For each of ``sizes``, the number of regions of that size.
-    num_samples : int
-        Samples of all regions.
-    batch_size : int
-        Samples of the batch.
-    """
+    """Expected number of regions in a batch."""
     num_draws = min(batch_size, num_samples)
     return sum(
         repeat * _chance_of_one(size, num_samples, num_draws)
@@ -105,13 +85,7 @@ def measure_mixing(
     most_samples: int = _EXACT_SAMPLES,
     num_spots: int = _NUM_SPOTS,
 ) -> float:
-    """Mean number of distinct regions in the full global batches of an order.
-
-    Parameters
-    ----------
-    footprint, lanes, share, most_samples, num_spots
-        As for `batch_regions`.
-    """
+    """Mean number of distinct regions in the full global batches of an order."""
     counts = batch_regions(footprint, lanes, share, most_samples, num_spots)[1]
     return float(counts.mean()) if len(counts) else 0.0
 
@@ -123,27 +97,7 @@ def batch_regions(
     most_samples: int = _EXACT_SAMPLES,
     num_spots: int = _NUM_SPOTS,
 ) -> tuple[Ints, Ints]:
-    """Number of distinct regions in each full global batch of an order.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    lanes : sequence of AnyOrder
-        The orders of all lanes that a batch takes samples from.
-    share : int
-        Samples that each lane gives to a batch.
-    most_samples : int
-        If the lanes have no more samples than this, every full batch is counted. Otherwise about
-        this many samples are counted, in batches at a few places drawn with a fixed key.
-    num_spots : int
-        The number of these places.
-
-    Returns
-    -------
-    batches, counts : numpy.ndarray of int64, shape (num_batches,)
-        Number of each batch that was counted, ascending, and of its regions.
-    """
+    """Number of distinct regions in each full global batch of an order."""
     num_samples = max(lane.num_samples for lane in lanes)
     # A batch may ask for more samples than there are.
     share = max(min(share, num_samples), 1)
@@ -169,13 +123,7 @@ def batch_regions(
 
 
 def _lane_rows(regions: Regions, lane: AnyOrder, spots: Ints, num_batches: int, share: int) -> Ints:
-    """Regions of one lane's part of ``num_batches`` batches from each spot on.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (len(spots) * num_batches, share)
-        Regions, -1 for rows beyond the end of the lane.
-    """
+    """Regions of one lane's part of ``num_batches`` batches from each spot on."""
     size = num_batches * share
     found = [take_places(lane, spot * share, size) for spot in spots.tolist()]
     entries, ranks = (np.concatenate(part) for part in zip(*found, strict=True))
@@ -201,13 +149,7 @@ def _regions_of(regions: Regions, lane: AnyOrder, entries: Ints, ranks: Ints) ->
 
 
 def _chance_of_one(size: int, total: int, num_draws: int) -> float:
-    """Chance that draws without replacement hit at least one of ``size`` among ``total``.
-
-    Examples
-    --------
-    >>> _chance_of_one(1, 4, 3)
-    0.75
-    """
+    """Chance that draws without replacement hit at least one of ``size`` among ``total``."""
     if total - size < num_draws:
         return float(size > 0)
     # 1 - C(total - size, draws) / C(total, draws), as a sum that stays exact for huge totals.

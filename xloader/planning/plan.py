@@ -21,30 +21,7 @@ from xloader.planning.budget import Budget
 
 @dataclass(frozen=True)
 class Plan:
-    """The order of an epoch and the memory it uses. It depends on samples and options only.
-
-    Parameters
-    ----------
-    pace : Pace
-        Tile, run, streams, spread and lanes.
-    depth : int
-        Without a shuffle, the number of leading dimensions that go position by position.
-    budget : Budget
-        The division of the memory of one process.
-    global_batch : int
-        Samples of a step, over all ranks.
-    max_amplification : float
-        Allowed reads per distinct chunk needed. If there are few tiles, an epoch draws its line of
-        runs again until it reads no more than this.
-    lane_pool_nbytes : int
-        Decoded bytes that a lane may hold of chunks at work and chunks kept.
-    ahead_nbytes : int
-        Decoded bytes that a lane may hold of chunks decoded ahead of need.
-    is_resident : bool
-        Whether the pool holds the whole selection, so that later epochs read nothing again.
-    workers : int
-        Processes of a rank that make batches in turn, each with a budget like this one.
-    """
+    """The order of an epoch and the memory it uses. It depends on samples and options only."""
 
     pace: Pace
     depth: int
@@ -70,15 +47,7 @@ class Plan:
         return num_lanes * (self.lane_pool_nbytes + self.ahead_nbytes)
 
     def num_steps(self, num_samples: int, *, drop_last: bool) -> int:
-        """Steps that every rank takes in an epoch.
-
-        Parameters
-        ----------
-        num_samples : int
-            Samples of the epoch, over all ranks.
-        drop_last : bool
-            Whether samples that do not fill a global batch are left out.
-        """
+        """Steps that every rank takes in an epoch."""
         full, rest = divmod(num_samples, self.global_batch)
         return full + (rest > 0 and not drop_last)
 

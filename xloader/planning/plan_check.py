@@ -24,22 +24,7 @@ from xloader.planning.search import MOST_DRAWS, MOST_STRETCHES
 
 
 def check_plan(plan: Plan, footprint: Footprint, row_nbytes: int) -> None:
-    """Refuse a plan that was not made for these samples.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    footprint : Footprint
-        The chunks that samples need.
-    row_nbytes : int
-        Bytes of one sample in a batch, as gathered.
-
-    Raises
-    ------
-    OptionError
-        If a number of the plan is outside what samples, memory and the other numbers allow.
-    """
+    """Refuse a plan that was not made for these samples."""
     check_number("max_amplification", plan.max_amplification, 1.0)
     for name, value, least, most in _bounds(plan, footprint, row_nbytes):
         check_whole(name, value, least, most)

@@ -211,18 +211,7 @@ def _short_nbytes(nbytes: int) -> str:
 
 
 def mark_front(plans: Sequence[ComparedPlan]) -> tuple[ComparedPlan, ...]:
-    """Mark the plans that no other plan beats, and of those that read alike the cheapest.
-
-    Parameters
-    ----------
-    plans : sequence of ComparedPlan
-        The plans.
-
-    Returns
-    -------
-    tuple of ComparedPlan
-        Copies of the plans.
-    """
+    """Mark the plans that no other plan beats, and of those that read alike the cheapest."""
     costs = [_costs(plan) for plan in plans]
     best = [
         plan

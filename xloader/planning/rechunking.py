@@ -55,24 +55,7 @@ _RECORD_NBYTES: Final = 1 << 10
 
 @dataclass(frozen=True, eq=False)
 class SectionAxis:
-    """One dimension of an array that is rewritten.
-
-    Parameters
-    ----------
-    edges : numpy.ndarray of int64, shape (num_blocks + 1,)
-        The first element of each source chunk, and the end. Elements that are not selected do not
-        count.
-    read_sizes : numpy.ndarray of int64, shape (num_blocks,)
-        Size in elements of each source chunk, those that are not selected included.
-    shard : int
-        Size in elements of the target's shards.
-
-    Examples
-    --------
-    >>> axis = SectionAxis(np.array([0, 4, 8, 12]), np.array([4, 4, 4]), 2)
-    >>> axis.num_shards, axis.reads(3), axis.reads(2)
-    (6, (4, 16), (3, 12))
-    """
+    """One dimension of an array that is rewritten."""
 
     edges: Ints
     read_sizes: Ints
@@ -108,13 +91,7 @@ class SectionAxis:
         return int((last - first).sum()), int((before[last] - before[first]).sum())
 
     def choices(self, most: int) -> list[int]:
-        """Sizes of sections to try, in shards: divisions of the whole, and those along chunks.
-
-        Parameters
-        ----------
-        most : int
-            Most sizes, from 2 on. One shard and all shards are always among them.
-        """
+        """Sizes of sections to try, in shards: divisions of the whole, and those along chunks."""
         count, chunk = self.num_shards, int(self.read_sizes.max(initial=1))
         aligned = math.lcm(chunk, self.shard) // self.shard
         ways = {-(-count // parts) for parts in range(1, _MOST_PARTS)} | {1}
@@ -129,20 +106,7 @@ class SectionAxis:
 
 @dataclass(frozen=True, eq=False)
 class Rechunking:
-    """An array that is rewritten in other chunks.
-
-    Parameters
-    ----------
-    axes : tuple of SectionAxis
-        Its dimensions.
-    itemsize : int
-        Bytes of an element while it is held in memory.
-    target_itemsize : int
-        Bytes of an element as it is written.
-    unit_size : int
-        Elements that are read for each: more than 1 where a dimension was dropped by the selection,
-        of which chunks hold several elements.
-    """
+    """An array that is rewritten in other chunks."""
 
     axes: tuple[SectionAxis, ...]
     itemsize: int
@@ -230,25 +194,7 @@ class Rechunking:
 
 @dataclass(frozen=True)
 class SectionPlan:
-    """The sections by which an array is rewritten.
-
-    Parameters
-    ----------
-    steps : tuple of int
-        Number of shards of a section along each dimension.
-    num_threads : int
-        Number of threads.
-    num_reads : int
-        Number of source chunks that are read, again and again included.
-    read_nbytes : int
-        Decoded bytes of these.
-    section_nbytes : int
-        Bytes in memory of a section.
-    work_nbytes : int
-        Bytes that reading and encoding take besides.
-    kept_nbytes : int
-        Bytes that are left for records, and for what Python and the allocator take.
-    """
+    """The sections by which an array is rewritten."""
 
     steps: tuple[int, ...]
     num_threads: int
@@ -264,13 +210,7 @@ class SectionPlan:
         return self.section_nbytes + self.work_nbytes + self.kept_nbytes
 
     def waiting(self, memory: int) -> SectionPlan:
-        """The same sections where reading mostly waits: what is left of the memory is read ahead.
-
-        Parameters
-        ----------
-        memory : int
-            Bytes that may be taken.
-        """
+        """The same sections where reading mostly waits: the memory left is read ahead."""
         left = memory - self.kept_nbytes - self.section_nbytes
         return replace(self, work_nbytes=max(left, self.work_nbytes))
 
@@ -283,29 +223,7 @@ class SectionPlan:
 def plan_sections(
     job: Rechunking, memory: int, num_threads: int, num_sections: int = 1
 ) -> SectionPlan:
-    """Choose the sections that fit into the memory and read the least.
-
-    Parameters
-    ----------
-    job : Rechunking
-        The array.
-    memory : int
-        Bytes that may be taken.
-    num_threads : int
-        Most threads. Fewer are taken where they leave room for sections that read less.
-    num_sections : int
-        Number of sections to make at least, where they read no more than fewer ones would.
-
-    Returns
-    -------
-    SectionPlan
-        The sections.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If a single shard does not fit.
-    """
+    """Choose the sections that fit into the memory and read the least."""
     plans = []
     kept = _kept_nbytes(job, memory)
     good = min(_GOOD_NBYTES, job.nbytes // num_sections)
@@ -368,22 +286,6 @@ def intermediate_chunks(
 
     The first pass reads each source chunk once, in boxes of whole chunks; the second reads each
     intermediate chunk once, in sections of whole shards. The chunks fit into both.
-
-    Parameters
-    ----------
-    job : Rechunking
-        The array.
-    direct : SectionPlan
-        The plan without an intermediate store.
-    memory : int
-        Bytes that may be taken.
-    num_threads : int
-        Most threads.
-
-    Returns
-    -------
-    tuple of int or None
-        None if reading chunks again moves fewer bytes.
     """
     if direct.read_nbytes <= job.source_nbytes + 2 * job.nbytes:
         return None

@@ -45,17 +45,7 @@ _MOST_LANES = 2
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan with its measured cost.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    amplification : float
-        Reads per distinct chunk needed.
-    mixing : float
-        Mean number of distinct regions in a global batch.
-    """
+    """A plan with its measured cost."""
 
     plan: Plan
     amplification: float
@@ -63,33 +53,7 @@ class Candidate:
 
 
 class ReducedModel:
-    """Measures plans of one tiling on a part of the selection.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that all samples need.
-    cohorts : Cohorts
-        The cohorts of the whole selection.
-    tiling : tuple of int
-        The tiling of the cohorts, as in `Pace`.
-    run_dim : int
-        The windowed dimension along which runs go. It keeps most of its length.
-    spread : int
-        The most tiles at work that will be tried.
-    lanes : int
-        The number of lanes of the plans.
-
-    Attributes
-    ----------
-    num_tiles : int
-        Tiles of a lane of the model.
-    row_size : int
-        Tiles of the model along ``run_dim``.
-    run_factor : float
-        Tiles of a real lane, divided by those of a lane of the model. Real runs are made longer
-        than the model's by this factor.
-    """
+    """Measures plans of one tiling on a part of the selection."""
 
     def __init__(
         self,
@@ -125,44 +89,14 @@ class ReducedModel:
         return max(lane.schedule.at_work_nbytes for lane in lanes)
 
     def measure(self, plan: Plan, hopeless: float, *, is_picky: bool = False) -> Candidate | None:
-        """Measure amplification and mixing of a plan in one epoch.
-
-        Parameters
-        ----------
-        plan : Plan
-            The plan.
-        hopeless : float
-            The amplification of the first draw of the line of runs from which no other is tried.
-        is_picky : bool
-            Whether to drop a plan whose amplification is above ``hopeless``.
-
-        Returns
-        -------
-        Candidate or None
-            ``None`` if the plan is dropped or its chunks do not fit.
-        """
+        """Measure amplification and mixing of a plan in one epoch."""
         trial = self._try_epoch(plan, 0, hopeless)
         if trial is None or (is_picky and trial[0] > hopeless):
             return None
         return Candidate(plan, trial[0], self._mixing(plan, trial[1]))
 
     def confirm(self, candidate: Candidate, *, is_picky: bool = False) -> Candidate | None:
-        """Measure a candidate in more epochs.
-
-        Parameters
-        ----------
-        candidate : Candidate
-            The candidate, as `measure` has returned it.
-        is_picky : bool
-            Whether to drop a candidate of which an epoch reads more than allowed.
-
-        Returns
-        -------
-        Candidate or None
-            The candidate with its worst amplification and its mean mixing. Measuring stops at the
-            first epoch that reads more than allowed. ``None`` if the candidate is dropped or the
-            chunks of an epoch do not fit.
-        """
+        """Measure a candidate in more epochs."""
         plan = candidate.plan
         worst, mixed = candidate.amplification, []
         if worst == 1.0 and plan.pace.run == 1:
@@ -218,8 +152,8 @@ class ReducedModel:
     def _amplification(self, plan: Plan, lanes: list[Lane]) -> float:
         """Reads per distinct chunk needed, with runs of their real length.
 
-        If windows straddle tiles along runs only, each visit reads chunks again only at the ends of
-        runs. Real runs are ``run_factor`` times as long, so there are as many times fewer such
+        If windows straddle tiles along runs only, each visit reads chunks again only at the ends
+        of runs. Real runs are ``run_factor`` times as long, so there are as many times fewer such
         reads.
         """
         num_reads = sum(lane.schedule.num_reads for lane in lanes)
@@ -279,8 +213,8 @@ def _cut_out(
     """The part of a selection that begins at the positions ``begins``.
 
     Where a dimension is kept whole, ``begins`` is set to 0 in place. A part of a circle becomes a
-    smaller circle, so that each tile keeps two neighbours. A part without its padded borders is not
-    padded.
+    smaller circle, so that each tile keeps two neighbours. A part without its padded borders is
+    not padded.
     """
     windows = footprint.windows
     left = num_tiles

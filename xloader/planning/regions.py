@@ -34,31 +34,14 @@ def region_dim(footprint: Footprint) -> int:
 
 
 class Regions:
-    """The regions of samples.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    """
+    """The regions of samples."""
 
     def __init__(self, footprint: Footprint) -> None:
         self.footprint = footprint
         self._merged = region_dim(footprint)
 
     def of(self, positions: tuple[Ints, ...]) -> Ints:
-        """The region of each sample.
-
-        Parameters
-        ----------
-        positions : tuple of numpy.ndarray of int64, shape (n,)
-            Positions of the samples, one array for each windowed dimension.
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (n,)
-            A number for each sample, equal for samples of the same region.
-        """
+        """The region of each sample."""
         regions = np.zeros(len(positions[0]), np.int64)
         for dim, weight, table in self._dims:
             if table is None:
@@ -77,17 +60,7 @@ class Regions:
     def count(self, positions: Ints, edges: Ints) -> Ints:
         """Count the distinct regions of each batch.
 
-        Parameters
-        ----------
-        positions : numpy.ndarray of int64, shape (n, num_dims)
-            Positions of the samples, batch by batch.
-        edges : numpy.ndarray of int64, shape (num_batches + 1,)
-            The row at which each batch begins, and the end of the last batch.
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (num_batches,)
-            Number of distinct regions in each batch.
+        `positions` has shape (n, num_dims).
         """
         sizes, regions = np.diff(edges), self.of(tuple(positions.T))
         most = sizes.max(initial=0)

@@ -31,15 +31,6 @@ class RemainingOrder:
     """The order of a lane from a place on.
 
     Entries, slots and ranks are those of the whole order.
-
-    Parameters
-    ----------
-    whole : AnyOrder
-        The whole order.
-    begin : int
-        The first place that is left.
-    end : int
-        The end of the places that are delivered. Samples from here on are left out.
     """
 
     whole: AnyOrder
@@ -76,20 +67,14 @@ class RemainingOrder:
         return self.whole.last_slot
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
-        """The sample ids at the given ranks of entries. Ranks count from the start of the epoch.
-
-        Parameters
-        ----------
-        entries, ranks : numpy.ndarray of int64, shape (n,)
-            The entry of each sample, and its rank there.
-        """
+        """The sample ids at the given ranks of entries. Ranks count from the start of the epoch."""
         return self.whole.ids(entries, ranks)
 
     def identify(self, entries: Ints, ranks: Ints) -> tuple[Ints, Ints | None]:
         """The sample ids as `ids` gives them, and which of its sample's occurrences each one is.
 
-        Occurrences of a sample in the whole epoch are numbered from 0. The second value is ``None``
-        if no sample occurs twice.
+        Occurrences of a sample in the whole epoch are numbered from 0. The second value is
+        ``None`` if no sample occurs twice.
         """
         return self.whole.identify(entries, ranks)
 
@@ -117,19 +102,6 @@ class Remainder:
     """An epoch from a step on, with the properties and methods of `Epoch` that loaders use.
 
     It also serves a rank that reads slabs of the samples, from any step on.
-
-    Parameters
-    ----------
-    whole : Epoch
-        The whole epoch.
-    first_step : int
-        The first step of each rank that is left.
-    footprint : Footprint
-        The chunks that this rank reads. For a slab they differ from those of ``whole``.
-    processes : tuple of (sequence of int)
-        The numbers of each process's sub-lanes, over all ranks.
-    part : EpochPart, optional
-        The part of ``whole`` that is an epoch of its own; by default ``whole`` is the epoch.
     """
 
     whole: Epoch

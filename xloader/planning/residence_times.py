@@ -37,25 +37,6 @@ class ResidenceTimes:
 
     A block stands for the chunks of several variables at one place. The blocks are those of the
     group of variables with the most bytes.
-
-    Parameters
-    ----------
-    variables : tuple of str
-        The variables whose blocks they are.
-    num_other : int
-        Number of other variables, whose chunks are not listed.
-    num_blocks : int
-        Number of blocks.
-    num_lanes, num_steps : int
-        Number of lanes, and of steps.
-    first_step : int
-        The first step: above 0 for the rest of an epoch.
-    lane, block : numpy.ndarray of int64, shape (num_residences,)
-        The lane and the block of each residence.
-    load, drop : numpy.ndarray of float64, shape (num_residences,)
-        When it begins and ends, in steps, right to within the samples of a chunk.
-    batches, regions : numpy.ndarray, shape (num_batches,)
-        Steps of some batches, ascending, and the number of regions that each draws from.
     """
 
     variables: tuple[str, ...]
@@ -87,15 +68,6 @@ class TimesMaker:
 
     It does not keep the schedule of the epoch in memory. If nothing else does either, the schedule
     is made again.
-
-    Parameters
-    ----------
-    epoch : Epoch or Remainder
-        The epoch, without what was computed of it.
-    processes : sequence of (sequence of int)
-        The numbers of each process's sub-lanes.
-    made : weakref.ref
-        The epoch with what was computed of it.
     """
 
     epoch: Epoch | Remainder
@@ -139,17 +111,7 @@ def _forgetful(epoch: Epoch | Remainder) -> Epoch | Remainder:
 def residence_times(
     epoch: Epoch | Remainder, processes: Sequence[Sequence[int]], *, with_regions: bool = True
 ) -> ResidenceTimes:
-    """Find when each chunk is in memory.
-
-    Parameters
-    ----------
-    epoch : Epoch or Remainder
-        The epoch, or the rest of it.
-    processes : sequence of (sequence of int)
-        The numbers of each process's sub-lanes.
-    with_regions : bool
-        Whether to count the regions of batches, which takes longer than the rest.
-    """
+    """Find when each chunk is in memory."""
     footprint, sublanes = epoch.footprint, epoch.sublanes
     sizes = [_total_nbytes(group) for group in footprint.groups]
     index = sizes.index(max(sizes))

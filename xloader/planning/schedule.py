@@ -34,21 +34,7 @@ from xloader.planning.variable_figures import GroupReads
 
 @dataclass(frozen=True)
 class Residences:
-    """The residences of one group's blocks in one lane.
-
-    Parameters
-    ----------
-    group : Group
-        The variables whose chunks form the blocks.
-    block : numpy.ndarray of int64, shape (num_residences,)
-        The block of each residence.
-    first_slot, last_slot : numpy.ndarray of int64, shape (num_residences,)
-        The slots over which the block is in memory, both included.
-    num_samples : numpy.ndarray of int, shape (num_residences,)
-        Samples of the entries that need the residence.
-    offsets, members : numpy.ndarray of int and int32
-        Entry ``e`` needs the residences ``members[offsets[e]:offsets[e + 1]]``.
-    """
+    """The residences of one group's blocks in one lane."""
 
     group: Group
     block: Ints
@@ -71,17 +57,7 @@ class Residences:
 
 @dataclass(frozen=True)
 class _Gaps:
-    """The gaps between two stays of the same block.
-
-    Parameters
-    ----------
-    row : tuple of numpy.ndarray of int64
-        Per group, the stays that follow a gap.
-    begin, end : numpy.ndarray of int64, shape (num_gaps,)
-        The slots ``[begin, end)`` of each gap, group by group.
-    nbytes : numpy.ndarray of int64, shape (num_gaps,)
-        Decoded bytes of the gap's block.
-    """
+    """The gaps between two stays of the same block."""
 
     row: tuple[Ints, ...]
     begin: Ints
@@ -109,22 +85,8 @@ class Schedule:
     """The blocks that one lane loads in one epoch, with the time of each.
 
     Nothing is computed before it is used: first the bytes needed in each slot, because most plans
-    that are tried do not fit; then the gaps to keep and the reads; and the residences when the lane
-    is read.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    entries : Entries
-        The entries of the order, with their slots.
-    pool_nbytes : int
-        Decoded bytes up to which blocks are kept over gaps. Blocks that are needed are always in
-        memory, even beyond this limit.
-    is_resident : bool
-        Whether every block is kept over all its gaps, whatever the pool.
-    is_needed : numpy.ndarray of bool, shape (num_entries,), optional
-        Whether each entry hands out any sample; by default, all do.
+    that are tried do not fit; then the gaps to keep and the reads; and the residences when the
+    lane is read.
     """
 
     footprint: Footprint
@@ -252,22 +214,7 @@ def _others(size: int, rows: Ints) -> NDArray[np.bool_]:
 
 
 def _belady(gaps: _Gaps, wanted: Ints, room: Ints) -> NDArray[np.bool_]:
-    """Choose the gaps to keep so that the kept blocks fit the room of every slot.
-
-    Parameters
-    ----------
-    gaps : _Gaps
-        All gaps.
-    wanted : numpy.ndarray of int64, shape (num_slots,)
-        Bytes in each slot if all gaps were kept.
-    room : numpy.ndarray of int64, shape (num_slots,)
-        Bytes of the pool that are free in each slot. It may be negative.
-
-    Returns
-    -------
-    numpy.ndarray of bool, shape (num_gaps,)
-        Whether each gap is kept.
-    """
+    """Choose the gaps to keep so that the kept blocks fit the room of every slot."""
     is_kept = np.ones(len(gaps), np.bool_)
     excess = wanted - np.maximum(room, 0)
     full = np.flatnonzero(excess > 0)

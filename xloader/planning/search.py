@@ -37,25 +37,7 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
     """The best plan with a shuffle within a budget.
 
     Plans within ``max_amplification`` are preferred. Among them, the plan with the greatest mixing
-    is taken, and of those within 1 % of its mixing the one with the fewest reads. If no plan is
-    within, the plan with the fewest reads is taken among those that mix at least half as well as a
-    full shuffle. If there is none of these either, the plan with the greatest mixing is taken.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    budget : Budget
-        The memory of one process.
-    goal : PlanGoal
-        The batch, the lanes and the limits.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the chunks of one tile, or of as many tiles as the given spread, do not fit.
-    OptionError
-        If no plan with the given spread fits.
+    is taken, and of those within 1 % of its mixing the one with the fewest reads.
     """
     finest = Tiling.of(footprint, (1,) * len(footprint.windows.dims))
     cohorts = finest.cohorts
@@ -110,22 +92,6 @@ def find_ascent(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: i
 
     Without a subset, the plan chooses how many leading dimensions go position by position. Of two
     choices with as many reads, the one with larger slabs is taken.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    budget : Budget
-        The memory of one worker.
-    goal : PlanGoal
-        The batch, the lanes and the limits.
-    workers : int
-        Sub-lanes of a lane.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If not even the smallest slab fits; with a subset, if the chunks of one tile do not fit.
     """
     if footprint.subset is not None:
         return _find_listed(footprint, budget, goal)

@@ -37,18 +37,7 @@ _MOST_BITS: Final = 63
 class BlockUses:
     """The entries of an order that need blocks of one group, and when.
 
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    group : Group
-        The variables whose chunks form the blocks.
-    entries : Entries
-        The entries of the order.
-    first_slot : numpy.ndarray of int32, shape (num_entries,)
-        The slot of each entry's first sample.
-    needed : numpy.ndarray of int64, optional
-        The entries that hand out any sample, ascending; by default all of them.
+    `needed`: the entries that hand out any sample, ascending; by default all of them.
     """
 
     footprint: Footprint
@@ -68,17 +57,7 @@ class BlockUses:
 
 @dataclass(frozen=True)
 class Stays:
-    """The stays of one group's blocks, by block and then slot.
-
-    Parameters
-    ----------
-    uses : BlockUses
-        The entries that need the blocks.
-    block : numpy.ndarray of int, shape (num_stays,)
-        The block of each stay.
-    first, last : numpy.ndarray of int32, shape (num_stays,)
-        The slots over which the block is needed, both included.
-    """
+    """The stays of one group's blocks, by block and then slot."""
 
     uses: BlockUses
     block: Ints
@@ -97,15 +76,7 @@ class Stays:
 
 
 def find_stays(uses: BlockUses, last_slot: NDArray[np.int32]) -> Stays:
-    """Find the stays of a group's blocks.
-
-    Parameters
-    ----------
-    uses : BlockUses
-        The entries that need the blocks.
-    last_slot : numpy.ndarray of int32, shape (num_entries,)
-        The slot of each entry's last sample.
-    """
+    """Find the stays of a group's blocks."""
     num_slots = int(last_slot.max(initial=-1)) + 1
     # One more slot than there are: places of different blocks must not follow each other.
     slot_bits = num_slots.bit_length()

@@ -41,21 +41,7 @@ allowed, that plan may read far more than others.
 
 @dataclass(frozen=True)
 class TilingSearch:
-    """The search among the tilings of a selection.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    budget : Budget
-        The memory of one process.
-    goal : PlanGoal
-        The batch, the lanes and the limits.
-    finest : Tiling
-        The tiling whose tiles are single blocks of the leading axes.
-    near : tuple of int
-        The dimensions that `neighbour_dims` gives.
-    """
+    """The search among the tilings of a selection."""
 
     footprint: Footprint
     budget: Budget
@@ -170,13 +156,7 @@ class TilingSearch:
 
 
 def _numbers_up_to(most: int) -> Iterator[int]:
-    """Numbers of visits to try, ascending.
-
-    Examples
-    --------
-    >>> list(_numbers_up_to(20))
-    [2, 3, 4, 5, 6, 7, 8, 10, 13, 17, 20]
-    """
+    """Numbers of visits to try, ascending."""
     number = LEAST_VISITS
     while number < most:
         yield number

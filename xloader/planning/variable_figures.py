@@ -32,17 +32,7 @@ class VariableFigures:
 
 
 class GroupReads(NamedTuple):
-    """The reads of one group's blocks, which are those of each of its variables.
-
-    Parameters
-    ----------
-    num_needed : int
-        Number of distinct blocks that are needed.
-    num_loads : int
-        Number of blocks that are read, each as often as it is.
-    num_elements : int
-        Elements of these blocks along the windowed dimensions, as `Group.read_elements` counts.
-    """
+    """The reads of one group's blocks, which are those of each of its variables."""
 
     num_needed: int
     num_loads: int
@@ -50,20 +40,7 @@ class GroupReads(NamedTuple):
 
 
 def count_reads(groups: Sequence[Group], reads: Sequence[GroupReads]) -> dict[str, Any]:
-    """The figures of an epoch that follow from the reads of each group.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-        The groups of variables.
-    reads : sequence of GroupReads
-        One for each group.
-
-    Returns
-    -------
-    dict
-        ``num_reads``, ``read_nbytes``, ``read_amplification`` and ``variables``.
-    """
+    """The figures of an epoch that follow from the reads of each group."""
     variables = {}
     for group, own in zip(groups, reads, strict=True):
         for demand in group.demands:
@@ -93,15 +70,7 @@ def sum_variables(variables: Mapping[str, VariableFigures]) -> dict[str, Any]:
 
 
 def scaled_reads(reads: Mapping[str, Any], scale: float) -> dict[str, Any]:
-    """Estimate the figures of a long order from those of its first part; see `count_reads`.
-
-    Parameters
-    ----------
-    reads : mapping
-        The figures of the first part.
-    scale : float
-        Samples of the whole order, divided by those of its first part.
-    """
+    """Estimate the figures of a long order from those of its first part; see `count_reads`."""
     if scale == 1:
         return dict(reads)
     variables = {
@@ -125,19 +94,7 @@ def measured_variables(
     num_reads: Mapping[str, int],
     group_nbytes: Mapping[int, int],
 ) -> dict[str, VariableFigures]:
-    """The figures of each variable as an engine has counted them.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-        The groups of variables.
-    expected : mapping of str to VariableFigures
-        The prediction, for the chunks that are needed.
-    num_reads : mapping of str to int
-        Chunks read, by variable; those that are missing have none.
-    group_nbytes : mapping of int to int
-        Decoded bytes of the chunks read, by the index of the group.
-    """
+    """The figures of each variable as an engine has counted them."""
     found = {}
     for index, group in enumerate(groups):
         unit = group.unit_read_nbytes

@@ -74,19 +74,8 @@ def new_picture(width: float, height: float) -> Picture:
 class PlotAxis:
     """One axis of a panel: where its elements lie, and what stands beside it.
 
-    Parameters
-    ----------
-    label : str
-        Name and units.
-    values : numpy.ndarray of float64, shape (n,)
-        The place of each element, ascending or descending.
-    texts : tuple of str, optional
-        The label of each element where labels are no numbers, such as dates. The places then count
-        elements.
-    is_reversed : bool
-        Whether the axis begins at the top: for depths, pressures and rows of an image.
-    is_degrees : bool
-        Whether the values are degrees of latitude or longitude.
+    `values`: the place of each element, ascending or descending. `is_degrees`: whether the values
+    are degrees of latitude or longitude.
     """
 
     label: str
@@ -136,17 +125,7 @@ def _whole_ticks() -> MaxNLocator:
 def draw_range(
     axes: Axes, places: NDArray[np.float64], values: NDArray[Any], colour: str, label: str = ""
 ) -> None:
-    """Draw a line; of more points than a picture has, the range of values in each part of it.
-
-    Parameters
-    ----------
-    axes : matplotlib.axes.Axes
-        Where to draw.
-    places, values : numpy.ndarray, shape (n,)
-        The points, from left to right.
-    colour, label : str
-        Colour of the line, and its name in the legend.
-    """
+    """Draw a line; of more points than a picture has, the range of values in each part of it."""
     if len(values) <= MOST_POINTS:
         axes.plot(places, values, color=colour, linewidth=1.2, label=label)
         return

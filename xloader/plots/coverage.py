@@ -28,15 +28,7 @@ _NEVER: Final = COLOURS[5]
 
 @dataclass(frozen=True, eq=False)
 class CountLine:
-    """The counts along one dimension.
-
-    Parameters
-    ----------
-    axis : PlotAxis
-        The dimension.
-    counts : numpy.ndarray, shape (n,)
-        Samples that need each element.
-    """
+    """The counts along one dimension."""
 
     axis: PlotAxis
     counts: NDArray[Any]
@@ -46,12 +38,7 @@ class CountLine:
 class CountGrid:
     """The counts along two dimensions.
 
-    Parameters
-    ----------
-    rows, columns : PlotAxis
-        The dimensions.
-    counts : numpy.ndarray, shape (row, column)
-        Samples that need each element.
+    `counts` has shape (row, column).
     """
 
     rows: PlotAxis
@@ -60,17 +47,7 @@ class CountGrid:
 
 
 def draw_coverage(lines: Sequence[CountLine], grid: CountGrid | None, title: str) -> Picture:
-    """Draw how often an epoch has each element.
-
-    Parameters
-    ----------
-    lines : sequence of CountLine
-        The dimensions, below each other.
-    grid : CountGrid or None
-        The map below them.
-    title : str
-        Title of the picture.
-    """
+    """Draw how often an epoch has each element."""
     height = 1.9 * len(lines) + 3.8 * (grid is not None) + 0.7
     picture = new_picture(8.0, height)
     ratios = [1.9] * len(lines) + [3.8] * (grid is not None)

@@ -34,17 +34,7 @@ _CROSSES_ZERO: Final = 0.25
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One panel: a map, a line, or a single value.
-
-    Parameters
-    ----------
-    title : str
-        The time step.
-    values : numpy.ndarray
-        Of two dimensions (row, column), of one or of none.
-    columns, rows : PlotAxis, optional
-        The axis across and the one upwards; a line has only the first.
-    """
+    """One panel: a map, a line, or a single value."""
 
     title: str
     values: NDArray[Any]
@@ -65,14 +55,7 @@ class Panel:
 class PanelRow:
     """One row of panels: the steps of one channel of a field in one sample.
 
-    Parameters
-    ----------
-    name : str
-        The sample, field and channel.
-    quantity : str
-        The variable and its units. Rows of the same quantity share a colour scale.
-    panels : tuple of (Panel or None)
-        One for each column; None where the row has no such step.
+    `panels`: one for each column; None where the row has no such step.
     """
 
     name: str
@@ -98,16 +81,7 @@ def draw_rows(
 ) -> Picture:
     """Draw rows of panels.
 
-    Parameters
-    ----------
-    rows : sequence of PanelRow
-        The rows, at least one, each with as many columns.
-    title : str
-        Title of the picture.
-    note : str
-        A line below it, on what is left out; empty for none.
-    coastlines : sequence of numpy.ndarray, each of shape (n, 2)
-        Longitudes and latitudes of coasts, in degrees east and north.
+    `coastlines` has shape (n, 2).
     """
     num_columns = len(rows[0].panels)
     width = {1: 5.4, 2: 3.6, 3: 3.0}.get(num_columns, 2.5)
@@ -160,18 +134,7 @@ def draw_map(
 ) -> AxesImage | PcolorImage | QuadMesh:
     """Draw one map. Elements without a value are grey.
 
-    Parameters
-    ----------
-    axes : matplotlib.axes.Axes
-        Where to draw.
-    columns, rows : PlotAxis
-        The axis across and the one upwards.
-    values : numpy.ndarray, shape (row, column)
-        The map.
-    colours : str
-        Name of a colour map of matplotlib.
-    low, high : float
-        The values of its ends.
+    `values` has shape (row, column).
     """
     axes.set_facecolor(GREY)
     masked = np.ma.masked_invalid(values.astype(np.float64))

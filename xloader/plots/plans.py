@@ -37,17 +37,7 @@ Floats = NDArray[np.float64]
 class PlanLine:
     """The plans of one bound, by memory.
 
-    Parameters
-    ----------
-    label : str
-        The bound, in words.
-    memory : numpy.ndarray of float64, shape (n,)
-        Bytes of memory that were given, ascending.
-    reads, mixing : numpy.ndarray of float64, shape (n,)
-        Reads a chunk, and the mixing as a share of that of a full shuffle; NaN where the memory is
-        too small for a plan.
-    is_on_front : numpy.ndarray of bool, shape (n,)
-        Whether no other plan is better.
+    `memory`: bytes of memory that were given, ascending.
     """
 
     label: str
@@ -65,16 +55,7 @@ def draw_plans(
 ) -> Picture:
     """Draw reads and mixing against the memory.
 
-    Parameters
-    ----------
-    lines : sequence of PlanLine
-        The plans.
-    ticks : sequence of (float, str)
-        The memories that were given, ascending, and their texts.
-    least : (float, str) or None
-        The smallest memory with a plan, where a given one is too small, and its text.
-    title : str
-        Title of the picture.
+    `ticks`: the memories that were given, ascending, and their texts.
     """
     picture = new_picture(11.0, 4.4)
     reads, mixing = picture.subplots(1, 2)

@@ -95,15 +95,7 @@ class StayTimes(Protocol):
 
 
 def draw_residences(times: StayTimes, mixing: float, full_mixing: float) -> Picture:
-    """Draw when chunks are in memory, and the regions that batches draw from.
-
-    Parameters
-    ----------
-    times : StayTimes
-        The stays and the regions.
-    mixing, full_mixing : float
-        Mean number of regions of a batch, and that of a full shuffle.
-    """
+    """Draw when chunks are in memory, and the regions that batches draw from."""
     picture = new_picture(9.0, 6.4)
     above, below = picture.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
     if len(times.block) <= _MOST_BARS:
@@ -147,17 +139,7 @@ def _draw_bars(axes: Axes, times: StayTimes) -> None:
 def stay_density(times: StayTimes, lane: int) -> NDArray[np.int64]:
     """Number of stays that touch each cell of the picture.
 
-    Parameters
-    ----------
-    times : StayTimes
-        The stays.
-    lane : int
-        The lane whose stays count.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (rows, columns)
-        From the first chunk up, and from the first step on.
+    The result has shape (rows, columns).
     """
     num_rows = min(times.num_blocks, _MOST_ROWS)
     is_own = times.lane == lane

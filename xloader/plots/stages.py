@@ -30,24 +30,8 @@ def draw_stages(
 ) -> Picture:
     """Draw what a loader did over time.
 
-    Parameters
-    ----------
-    seconds : numpy.ndarray, shape (n,)
-        Time of each point, ascending from 0.
-    stages : sequence of str
-        Names of the stages.
-    busy_seconds : numpy.ndarray, shape (n, num_stages)
-        Seconds of all threads in each stage up to each point.
-    num_threads : int
-        Number of threads.
-    num_ready : numpy.ndarray, shape (n,)
-        Batches that were ready at each point.
-    wait_seconds : numpy.ndarray, shape (n,)
-        Seconds that the consumer waited up to each point.
-    nbytes : dict of str to numpy.ndarray, shape (n,)
-        Bytes up to each point, by what they are.
-    title : str
-        Title of the picture.
+    `seconds`: time of each point, ascending from 0. `busy_seconds` has shape (n, num_stages).
+    `wait_seconds`: seconds that the consumer waited up to each point.
     """
     picture = new_picture(9.0, 7.6)
     axes = picture.subplots(4, 1, sharex=True, height_ratios=[1.6, 1, 1, 1.2])

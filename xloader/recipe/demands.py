@@ -13,26 +13,7 @@ from xloader.recipe.recipe import Recipe
 
 
 def make_footprint(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> Footprint:
-    """Find the chunks that samples need, for planning.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        A recipe with windows.
-    layouts : tuple of FieldLayout
-        The layouts of its fields.
-
-    Returns
-    -------
-    Footprint
-        The chunks, as groups that are needed together.
-
-    Raises
-    ------
-    OptionError
-        If a variable has more than `xloader.core.axis.MOST_BLOCKS` chunks along the windowed
-        dimensions together, or along the other dimensions together.
-    """
+    """Find the chunks that samples need, for planning."""
     accesses: dict[str, set[Access]] = {}
     for layout in layouts:
         for part in layout.parts:

@@ -29,28 +29,7 @@ def is_duration(value: object) -> TypeGuard[Duration]:
 
 
 def num_elements(recipe: Recipe, word: str, dim: str, value: Any, least: int = 1) -> int:
-    """Convert a number of elements, or a duration, to a number of elements.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe with the selection.
-    word : str
-        The argument that is given, such as ``"stride"``, for error messages.
-    dim : str
-        The dimension.
-    value : int or duration
-        The number or the duration.
-    least : int
-        The smallest number that is allowed.
-
-    Raises
-    ------
-    OptionError
-        If the value is no whole number, or a duration is no whole number of steps.
-    WindowError
-        If the number is too small.
-    """
+    """Convert a number of elements, or a duration, to a number of elements."""
     if is_duration(value):
         value = num_steps(recipe, word, dim, value)
     try:
@@ -77,39 +56,7 @@ def num_elements(recipe: Recipe, word: str, dim: str, value: Any, least: int = 1
 
 
 def num_steps(recipe: Recipe, word: str, dim: str, duration: Duration) -> int:
-    """Convert a duration to a number of steps between the selected labels of a dimension.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe with the selection.
-    word : str
-        The argument that is given, such as ``"stride"``, for error messages.
-    dim : str
-        The dimension.
-    duration : str, numpy.timedelta64 or dt.timedelta
-        A whole number and one of NumPy's units ``Y M W D h m s``, perhaps after a ``+``. Without a
-        unit, the number counts steps.
-
-    Returns
-    -------
-    int
-        The number of steps.
-
-    Raises
-    ------
-    OptionError
-        If the text is no duration, the labels have no common step, or the duration is no whole
-        number of steps.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> time = np.arange("2001-01-01", "2001-01-09", np.timedelta64(6, "h"), "M8[ns]")
-    >>> recipe = xr.Dataset({"t2m": ("time", np.zeros(32))}, {"time": time}).xloader.recipe
-    >>> num_steps(recipe, "window", "time", "3D"), num_steps(recipe, "lead", "time", "+18h")
-    (12, 3)
-    """
+    """Convert a duration to a number of steps between the selected labels of a dimension."""
     count, unit = _parse(word, dim, duration)
     if not unit:
         return int(count)

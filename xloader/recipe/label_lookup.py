@@ -25,21 +25,7 @@ _DROP = (
 
 @dataclass(frozen=True, eq=False)
 class LabelHits:
-    """The elements that labels of points name along one dimension.
-
-    Parameters
-    ----------
-    dim : str
-        The dimension.
-    labels : pandas.Series
-        The labels, as the user gave them.
-    elements : numpy.ndarray of int64, shape (n,)
-        The selected element of each label; -1 for a label that names none.
-    allowed : str
-        The labels that exist, in words.
-    remedy : str
-        Advice on labels that name no element, for an error.
-    """
+    """The elements that labels of points name along one dimension."""
 
     dim: str
     labels: pd.Series
@@ -48,13 +34,7 @@ class LabelHits:
     remedy: str
 
     def require_all(self) -> None:
-        """Refuse labels that name no element.
-
-        Raises
-        ------
-        UnknownNameError
-            If there are any. It names the first one.
-        """
+        """Refuse labels that name no element."""
         rows = np.flatnonzero(self.elements < 0)
         if len(rows):
             raise UnknownNameError(
@@ -77,35 +57,8 @@ def elements_at(
 ) -> LabelHits:
     """The selected elements that labels name along a dimension.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe whose selection counts.
-    dim : str
-        The dimension. Without labels of its own, whole numbers count its selected elements.
-    labels : pandas.Series, shape (n,)
-        The labels to look up, in any order and as often as wanted.
-    method : {None, "nearest"}
-        ``None`` for labels that are equal, "nearest" for the closest one.
-    tolerance : optional
-        The greatest distance of the closest label, as for :meth:`xarray.Dataset.sel`. Without it,
-        a label may lie beyond the first or the last one by half a step.
-    is_circle : bool
-        Whether windows wrap along the dimension. If its labels go once round a circle of 360
-        degrees, labels are then looked for on the circle: 359.6 lies 0.4 from 0.
-
-    Returns
-    -------
-    LabelHits
-        The element of each label.
-
-    Raises
-    ------
-    OptionError
-        If ``method`` or ``tolerance`` does not fit, a label is missing (NaN), or the labels of the
-        dimension are not sorted or not unique.
-    UnsupportedDataError
-        If the labels are of another kind than those of the dimension.
+    `is_circle`: if its labels go once round a circle of 360 degrees, labels are then looked for on
+    the circle: 359.6 lies 0.4 from 0.
     """
     _check_method(dim, method, tolerance)
     is_missing = pd.isna(labels).to_numpy()

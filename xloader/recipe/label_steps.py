@@ -64,27 +64,8 @@ _known: weakref.WeakKeyDictionary[Any, dict[tuple[str, Hashable], LabelSteps | N
 class LabelSteps:
     """The steps between neighbouring labels of a dimension.
 
-    Parameters
-    ----------
-    is_time : bool
-        Whether the labels are times or time spans.
-    span : float
-        The common step: in microseconds for times, else in the unit of the labels. NaN if only
-        calendar months are a common step, or most labels are missing.
-    months : int
-        The common step in calendar months, as of months, seasons and years; 0 if there is none.
-    gaps : numpy.ndarray of int64, shape (num_gaps,)
-        Offsets of the labels that come right after a gap, ascending.
-    num_steps : int
-        Number of steps: one less than labels.
-    text : str
-        The common step in words, such as ``"6 hours"``.
-    first_gap : str
-        The label right before the first gap; empty without gaps.
-    num_uneven : int
-        Number of steps that are no gaps, but differ from the common one by more than a tenth.
-    num_back : int
-        Number of steps between times against the direction of the common one.
+    `gaps`: offsets of the labels that come right after a gap, ascending. `text`: the common step
+    in words, such as ``"6 hours"``.
     """
 
     is_time: bool
@@ -133,37 +114,8 @@ class LabelSteps:
 def find_steps(recipe: Recipe, dim: str, *, only_times: bool = False) -> LabelSteps | None:
     """Find the steps between the selected labels of a dimension.
 
-    The labels are read once for each source and selection.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe with the selection.
-    dim : str
-        A dimension that the selection does not drop.
-    only_times : bool
-        Whether only times and time spans matter. Then other labels are not read.
-
-    Returns
-    -------
-    LabelSteps or None
-        None without labels, and for labels that are neither numbers nor times. Number labels that
-        cannot be read count as no labels.
-
-    Raises
-    ------
-    SourceAccessError
-        If labels that are times cannot be read.
-    UnsupportedDataError
-        If the labels are times of several calendars.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> series = xr.DataArray(np.zeros(5), {"time": [0, 1, 2, 7, 8]}, name="sst")
-    >>> steps = find_steps(series.to_dataset().xloader.recipe, "time")
-    >>> steps.span, steps.gaps.tolist(), steps.describe()
-    (1.0, [3], '1 of 4 are not 1 (first after 2)')
+    The labels are read once for each source and selection. None without labels, and for labels
+    that are neither numbers nor times.
     """
     kept = recipe.kept_of(dim)
     known = _known.setdefault(recipe.source, {})
@@ -320,18 +272,7 @@ def _show_span(span: float) -> str:
 
 
 def show_label(label: Any) -> str:
-    """A label as text, of whatever kind: times without seconds where these are 0, spans in words.
-
-    Parameters
-    ----------
-    label : object
-        One label, as NumPy or cftime has it.
-
-    Examples
-    --------
-    >>> show_label(np.timedelta64(360, "m")), show_label(np.datetime64("2001-01-01T06:00:00"))
-    ('6 hours', '2001-01-01T06:00')
-    """
+    """A label of any kind as text: times without seconds where these are 0, spans in words."""
     if isinstance(label, np.timedelta64) and not np.isnat(label):
         return _show_span(float(label / np.timedelta64(1, "us")))
     if isinstance(label, np.datetime64):

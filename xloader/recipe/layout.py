@@ -40,26 +40,7 @@ Elements = range | tuple[int, ...]
 
 @dataclass(frozen=True)
 class FieldPart:
-    """Equally spaced elements of one variable of a field, and their place in the field's array.
-
-    Parameters
-    ----------
-    variable : str
-        The variable's name.
-    accesses : tuple of ((int, int, int) or None)
-        Per windowed dimension, ``(first, step, count)`` in elements, counted from the window's
-        first element; ``None`` where the variable lacks the dimension.
-    channels : (int, int) or None
-        The range of channels ``[begin, end)`` of the variable; ``None`` for a field without
-        channels.
-    flat_sizes : tuple of int
-        Sizes of the variable's dimensions that are flattened into channels.
-    axes : tuple of (int or None)
-        For each axis of the view after the first, the matching axis of the array with its
-        channels unfolded into the flattened dimensions; ``None`` for a new axis of size 1.
-    box : tuple of slice
-        The place in the array, along its axes after the first.
-    """
+    """Equally spaced elements of one variable of a field, and their place in the field's array."""
 
     variable: str
     accesses: Access
@@ -69,19 +50,7 @@ class FieldPart:
     box: tuple[slice, ...]
 
     def view(self, array: NDArray[Any]) -> NDArray[Any]:
-        """A view of a stacked field array with this variable's stored dimensions.
-
-        Parameters
-        ----------
-        array : numpy.ndarray
-            The field's array, shape ``(n, *layout.shape)``, C-contiguous after the first axis.
-
-        Returns
-        -------
-        numpy.ndarray
-            A writable view. Its axes are ``n``, then the field's dimensions that the variable
-            lacks, then the variable's dimensions in stored order. Dropped dimensions have size 1.
-        """
+        """A view of a stacked field array with this variable's stored dimensions."""
         unfolded = array[(slice(None), *self.box)]
         if self.channels is not None:
             unfolded = unfolded.reshape(len(array), *self.flat_sizes, *unfolded.shape[2:])
@@ -94,28 +63,8 @@ class FieldPart:
 class FieldLayout:
     """A field's array: the dimensions, shape and dtype of one sample, and the parts of the array.
 
-    Parameters
-    ----------
-    name : str
-        The field's name.
-    dims : tuple of str
-        Dimensions of one sample; a batch has one more in front.
-    shape : tuple of int
-        Sizes of one sample along `dims`.
-    dtype : numpy.dtype
-        The dtype in which the batch is gathered.
-    channels : tuple of str, or None
-        Names of the channels; ``None`` for a field without a ``channel`` dimension.
-    windowed : tuple of str
-        The windowed dimensions, in the order of the windows.
-    elements : tuple of (range or tuple of int or None)
-        The elements that the field takes along each of ``windowed``, counted from the window's
-        first one; ``None`` where no variable of the field has the dimension.
-    dropped : tuple of str
-        The windowed dimensions that an int offset drops.
-    parts : tuple of FieldPart
-        One for each variable, or several where elements are not equally spaced; none for a label
-        field, whose values come from a table.
+    `parts`: one for each variable, or several where elements are not equally spaced; none for a
+    label field, whose values come from a table.
     """
 
     name: str
@@ -148,29 +97,7 @@ class FieldLayout:
 
 
 def make_layouts(recipe: Recipe) -> tuple[FieldLayout, ...]:
-    """Lay out every field of a recipe.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        A recipe with windows.
-
-    Returns
-    -------
-    tuple of FieldLayout
-        One for each gathered field, in order; then one for each label field.
-
-    Raises
-    ------
-    OptionError
-        If there are no windows, a field has no variables, or an offset lies outside the window.
-    StackError
-        If the variables of a field cannot share one array, or one is named twice.
-    UnsupportedDataError
-        If a variable holds no numbers, or has a dimension twice.
-    EmptySamplesError
-        If a field has no elements, or no field has a variable with a windowed dimension.
-    """
+    """Lay out every field of a recipe."""
     layouts = tuple(layout_of(recipe, field) for field in recipe.gathered_fields)
     if not any(any(layout.elements) for layout in layouts):
         raise EmptySamplesError(
@@ -199,20 +126,7 @@ def _label_layout(recipe: Recipe, column: LabelColumn, taken: Collection[str]) -
 
 
 def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
-    """Lay out one field.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        A recipe with windows.
-    field : Field
-        A field of the recipe, or one that may be added to it.
-
-    Raises
-    ------
-    OptionError, StackError, UnsupportedDataError, EmptySamplesError
-        As for :func:`make_layouts`.
-    """
+    """Lay out one field."""
     if not field.variables:
         raise OptionError(
             f"the field {field.name!r} has no variables",
@@ -449,20 +363,7 @@ def _dtype_of(recipe: Recipe, field: Field) -> np.dtype:
 
 
 def window_offsets(first: Ints | int, elements: Elements) -> Ints:
-    """Offsets of the elements that a field takes of windows.
-
-    Parameters
-    ----------
-    first : int or numpy.ndarray of int64
-        The first element of each window.
-    elements : range or tuple of int
-        The elements, counted from the first one of a window.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (*first.shape, count)
-        The offsets.
-    """
+    """Offsets of the elements that a field takes of windows."""
     if isinstance(elements, range):
         # Much faster than from the range itself.
         taken = np.arange(elements.start, elements.stop, elements.step, dtype=np.int64)

@@ -19,17 +19,7 @@ CHANNEL = "channel"
 
 
 def channel_names(recipe: Recipe, name: str, flat: tuple[str, ...]) -> list[str]:
-    """Names of the channels of a variable whose dimensions ``flat`` become channels.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    name : str
-        Name of the variable.
-    flat : tuple of str
-        Its dimensions that become channels.
-    """
+    """Names of the channels of a variable whose dimensions ``flat`` become channels."""
     names = [name]
     for dim in flat:
         labels = _short_labels(recipe, dim)

@@ -20,42 +20,7 @@ from xloader.recipe.recipe import Field, Offsets, Recipe, find, unknown
 def make_field(
     recipe: Recipe, name: str, variables: tuple[str, ...], offsets: Mapping[str, Any]
 ) -> tuple[Field, Windows]:
-    """Make a field, and the windows that reach its leads. Check that the recipe can provide it.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe that the field is for.
-    name : str
-        The field's name.
-    variables : tuple of str
-        The field's variables.
-    offsets : mapping of str to (int, duration, slice or sequence of these)
-        Positions within the window along windowed dimensions, or durations after its start.
-
-    Returns
-    -------
-    field : Field
-        The field.
-    windows : Windows
-        The recipe's windows. Where a lead lies beyond the window, samples reach up to it.
-
-    Raises
-    ------
-    OptionError
-        If the name is empty or taken, there are no variables or no windows, an offset does not
-        fit the window, or a lead is no whole number of steps.
-    WindowError
-        If a lead leaves the dimension.
-    UnknownNameError
-        If a variable or a dimension does not exist.
-    StackError
-        If the variables cannot share one array, or one is named twice.
-    UnsupportedDataError
-        If a variable holds no numbers, or has a dimension twice.
-    EmptySamplesError
-        If the field has no elements.
-    """
+    """Make a field, and the windows that reach its leads. Check that the recipe can provide it."""
     taken = {field.name for field in recipe.fields}
     taken |= {column.name for column in recipe.label_columns}
     if not name or name in {*taken, *recipe.dim_sizes, SAMPLE, CHANNEL}:

@@ -36,46 +36,7 @@ def make_windows(
     wrap: Sequence[str] | str = (),
     pad: Pads = NO_PADS,
 ) -> Windows:
-    """Make the windows over the selected dimensions of a recipe.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe to window.
-    sizes : int or mapping of str to int
-        Elements of a window along each dimension; an int applies to every dimension.
-    stride : int or mapping of str to int, optional
-        Distance in elements from one window's start to the next; by default, the window's size. An
-        int holds for the dimensions whose window is longer than one element, if there are any.
-    dilation : int or mapping of str to int
-        Distance in elements between neighbouring elements of a window; 1 for a dimension that a
-        mapping does not name.
-    gaps : {"drop", "raise", "allow"} or mapping of str to these
-        What to do about windows that cross a gap between labels, as for `Samples.window`.
-    wrap : str or sequence of str
-        Dimensions whose first element follows their last one, as for `Samples.window`.
-    pad : mapping of str to ("edge", "reflect" or float)
-        The value of the elements beyond the ends of dimensions, as for `Samples.window`.
-
-    Returns
-    -------
-    Windows
-        The windows.
-
-    Raises
-    ------
-    OptionError
-        If no dimension is given, a number is not whole, windows are to wrap along a dimension of
-        times or across gaps, or borders cannot be padded as asked.
-    UnknownNameError
-        If a dimension does not exist, or a stride, dilation, wrap or pad is for one without
-        windows.
-    WindowError
-        If a number is below 1, a window is longer than its dimension, there are more windows than
-        `xloader.core.windows.MOST_WINDOWS`, or there are gaps and they are to raise.
-    EmptySamplesError
-        If every window crosses a gap.
-    """
+    """Make the windows over the selected dimensions of a recipe."""
     if isinstance(sizes, Mapping):
         for dim in sizes:
             find(dim, recipe.dim_sizes, "dimension")

@@ -50,30 +50,7 @@ class PointRules:
 
 
 def place_points(recipe: Recipe, table: Any, rules: PointRules) -> tuple[Windows, Subset]:
-    """The windows around the points of a table, and which of them are samples.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        Samples with windows, none of them chosen yet.
-    table : pandas.DataFrame, xarray.Dataset or mapping
-        The points, as for `Samples.at_points`.
-    rules : PointRules
-        The other arguments of `Samples.at_points`.
-
-    Returns
-    -------
-    Windows
-        The windows of the recipe, at every element.
-    Subset
-        The window of each point that is kept, in the order of the table, with the columns that
-        become fields.
-
-    Raises
-    ------
-    OptionError, UnknownNameError, UnsupportedDataError, StackError, WindowError, EmptySamplesError
-        As for `Samples.at_points`.
-    """
+    """The windows around the points of a table, and which of them are samples."""
     if rules.outside not in ("raise", "drop"):
         raise OptionError(
             "outside is not one of the choices",

@@ -44,15 +44,7 @@ class Transform(Protocol):
         ...
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
-        """The dtype that a field of ``variables`` needs so that the transform can work in place.
-
-        Parameters
-        ----------
-        variables : tuple of str
-            The variables of the field.
-        dtype : numpy.dtype
-            The dtype of the field before the transform.
-        """
+        """The dtype that a field of ``variables`` needs so that the transform can work in place."""
         ...
 
     def changes_units(self, variables: tuple[str, ...]) -> bool:
@@ -62,25 +54,7 @@ class Transform(Protocol):
 
 @dataclass(frozen=True)
 class Field:
-    """A named array of a sample.
-
-    Parameters
-    ----------
-    name : str
-        The field's name.
-    variables : tuple of str
-        The variables of the field, in the order of its channels.
-    offsets : tuple of (str, range, tuple of int or int)
-        Positions within the window, for each windowed dimension that is not taken whole. They
-        count the window's elements: they lie in ``[0, window_size)``, whatever the dilation.
-    has_channels : bool
-        Whether the variables are stacked on a leading ``channel`` dimension.
-
-    Raises
-    ------
-    StackError
-        If there are no channels and not exactly one variable.
-    """
+    """A named array of a sample."""
 
     name: str
     variables: tuple[str, ...]
@@ -99,17 +73,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Slab:
-    """The cut that makes a recipe the slab of one rank, in a group of ranks that share the samples.
-
-    Parameters
-    ----------
-    whole : Recipe
-        The recipe of the samples that the group shares.
-    dim : str
-        The dimension that is cut.
-    part : range
-        The rank's positions along ``dim``, counted in the selection of ``whole``.
-    """
+    """The cut that makes a recipe the slab of one rank among those that share the samples."""
 
     whole: Recipe
     dim: str
@@ -399,39 +363,14 @@ class Recipe:
 
 
 def find(name: str, known: Iterable[str], kind: str) -> None:
-    """Check that a name is known.
-
-    Parameters
-    ----------
-    name : str
-        The name to look for.
-    known : iterable of str
-        The names that exist.
-    kind : str
-        The kind of thing that is named, for the error's text, such as ``"variable"``.
-
-    Raises
-    ------
-    UnknownNameError
-        If the name is not known. It lists the known names and suggests the closest one.
-    """
+    """Check that a name is known."""
     known = list(known)
     if name not in known:
         raise unknown(name, known, kind)
 
 
 def unknown(name: object, known: Iterable[str], kind: str) -> UnknownNameError:
-    """The error for a name that is not known, with the closest name that is.
-
-    Parameters
-    ----------
-    name : object
-        The name that was given.
-    known : iterable of str
-        The names that exist.
-    kind : str
-        The kind of thing that is named, such as ``"variable"``.
-    """
+    """The error for a name that is not known, with the closest name that is."""
     known = list(known)
     close = closest(name, known)
     return UnknownNameError(

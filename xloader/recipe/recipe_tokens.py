@@ -29,28 +29,14 @@ def new_token() -> str:
 
 
 def remember(recipe: HasToken) -> None:
-    """Let this process find a recipe by its token, as long as the recipe lives.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe. Several recipes may have one token, as copies of a recipe do.
-    """
+    """Let this process find a recipe by its token, as long as the recipe lives."""
     _known[id(recipe)] = recipe
 
 
 def recall(token: str) -> Any:
     """Find a recipe by its token.
 
-    Parameters
-    ----------
-    token : str
-        The token.
-
-    Returns
-    -------
-    Recipe or None
-        One with this token; None if this process holds none.
+    One with this token; None if this process holds none.
     """
     # The list of references is made in one step, as other threads may make recipes meanwhile.
     for reference in _known.valuerefs():

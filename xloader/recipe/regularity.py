@@ -23,26 +23,6 @@ def irregular_steps(recipe: Recipe, *, only_times: bool = False) -> dict[str, st
 
     A dimension is left out if its samples reach over one element only, if windows that cross gaps
     are left out, or if it has no labels that are numbers or times.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-    only_times : bool
-        Whether only times matter. Then other labels are not read.
-
-    Returns
-    -------
-    dict of str to str
-        The number of irregular steps and the place of the first one, by dimension, such as
-        ``"3 of 364 are not 1 day (first after 2001-03-05)"``.
-
-    Examples
-    --------
-    >>> import numpy as np, xarray as xr
-    >>> series = xr.DataArray(np.zeros(5), {"time": [0, 1, 2, 7, 8]}, name="sst")
-    >>> irregular_steps(series.to_dataset().xloader.window(time=2).recipe)
-    {'time': '1 of 4 are not 1 (first after 2)'}
     """
     windows = recipe.require_windows()
     found = {}
@@ -73,16 +53,6 @@ def open_circles(recipe: Recipe) -> dict[str, str]:
     """Describe the dimensions along which windows wrap, and whose labels do not close a circle.
 
     Only labels in degrees are looked at: their steps must add up to 360 degrees within 1 %.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-
-    Returns
-    -------
-    dict of str to str
-        How far the labels go round, by dimension, such as ``"90 steps of 1 degree: 90 of 360"``.
     """
     windows, coords = recipe.require_windows(), recipe.source.coordinates()
     found = {}
@@ -99,13 +69,7 @@ def open_circles(recipe: Recipe) -> dict[str, str]:
 
 
 def dropped_windows(recipe: Recipe) -> str:
-    """Say how many windows are left out, and why; an empty text if none are.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-    """
+    """Say how many windows are left out, and why; an empty text if none are."""
     windows = recipe.require_windows()
     reasons = []
     if count := windows.dropped.get("gap", 0):

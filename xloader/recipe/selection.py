@@ -26,25 +26,7 @@ Several = range | tuple[int, ...]
 
 
 def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept], ...]:
-    """Compose a selection by position with the selection of a recipe; see `Samples.isel`.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe to select from.
-    indexers : mapping of str to (int, slice, sequence of int, boolean mask)
-        Positions per dimension, counted in the present selection.
-
-    Returns
-    -------
-    tuple of (str, range or tuple of int or int)
-        The new selection, in stored elements.
-
-    Raises
-    ------
-    UnknownNameError, OptionError, EmptySamplesError
-        As for `Samples.isel`.
-    """
+    """Compose a selection by position with the selection of a recipe; see `Samples.isel`."""
     chosen = dict(recipe.selection)
     for dim, indexer in indexers.items():
         find(dim, recipe.dim_sizes, "dimension")
@@ -58,25 +40,7 @@ def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept],
 def sel(
     recipe: Recipe, indexers: Mapping[str, Any], *, method: str | None, tolerance: Any
 ) -> tuple[tuple[str, Kept], ...]:
-    """Compose a selection by label with the selection of a recipe; see `Samples.sel`.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe to select from.
-    indexers, method, tolerance
-        As for `Samples.sel`.
-
-    Returns
-    -------
-    tuple of (str, range or tuple of int or int)
-        The new selection, in stored elements.
-
-    Raises
-    ------
-    UnknownNameError, OptionError, EmptySamplesError
-        As for `Samples.sel`.
-    """
+    """Compose a selection by label with the selection of a recipe; see `Samples.sel`."""
     coords = recipe.source.coordinates()
     chosen: dict[str, Any] = {}
     for dim, label in indexers.items():
@@ -98,17 +62,7 @@ def sel(
 def stored(kept: Selection, offsets: Ints) -> Ints:
     """Convert offsets into a selection to stored elements.
 
-    Parameters
-    ----------
-    kept : range or tuple of int
-        The selection, in stored elements.
-    offsets : numpy.ndarray of int64
-        Offsets into the selection.
-
-    Returns
-    -------
-    numpy.ndarray of int64
-        The stored elements, in the shape of ``offsets``.
+    The stored elements, in the shape of ``offsets``.
     """
     if isinstance(kept, range):
         return np.asarray(kept.start + kept.step * offsets, np.int64)
@@ -116,29 +70,7 @@ def stored(kept: Selection, offsets: Ints) -> Ints:
 
 
 def take(dim: str, kept: Several, indexer: Any) -> Kept:
-    """Select from one dimension by position.
-
-    Parameters
-    ----------
-    dim : str
-        The dimension, for error messages.
-    kept : range or tuple of int
-        The present selection, in stored elements.
-    indexer : int, slice, sequence of int or boolean mask
-        Positions in ``kept``. Negative ones count from the end.
-
-    Returns
-    -------
-    range, tuple of int or int
-        The stored elements that are selected.
-
-    Raises
-    ------
-    OptionError
-        If positions lie outside the dimension, occur twice, or are not whole numbers.
-    EmptySamplesError
-        If nothing is selected.
-    """
+    """Select from one dimension by position."""
     if isinstance(indexer, slice):
         return _take_slice(dim, kept, indexer)
     positions = np.asarray(indexer)
@@ -197,29 +129,7 @@ def _take_slice(dim: str, kept: Several, indexer: slice) -> Several:
 def positions_at(
     recipe: Recipe, labels: Mapping[str, Any], *, method: str | None, tolerance: Any
 ) -> list[Ints]:
-    """Positions of the windows that begin at given labels, along each windowed dimension.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        A recipe with windows.
-    labels, method, tolerance
-        As for `Samples.ids`, with ``indexers`` as ``labels``.
-
-    Returns
-    -------
-    list of numpy.ndarray of int64
-        Positions, one array for each windowed dimension.
-
-    Raises
-    ------
-    UnknownNameError
-        If a dimension does not exist, or no window begins at a label.
-    OptionError
-        If a dimension has no windows, or xarray refuses the request.
-    EmptySamplesError
-        If no window begins within the labels of a slice or list.
-    """
+    """Positions of the windows that begin at given labels, along each windowed dimension."""
     windows = recipe.require_windows()
     coords = recipe.source.coordinates()
     for dim in labels:

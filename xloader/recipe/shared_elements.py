@@ -26,23 +26,7 @@ _PIECE_SIZE: Final = 1 << 20
 
 
 def count_shared(first: Recipe, second: Recipe) -> int:
-    """Count the stored elements that both of two sets of samples need.
-
-    Parameters
-    ----------
-    first, second : Recipe
-        Recipes with windows, over the same source.
-
-    Returns
-    -------
-    int
-        The number of elements, over all stored variables.
-
-    Raises
-    ------
-    OptionError
-        If the sources differ, or there are more cells than can be compared.
-    """
+    """Count the stored elements that both of two sets of samples need."""
     if first.source.fingerprint != second.source.fingerprint:
         raise OptionError(
             "the two sets of samples are of different data",
@@ -97,18 +81,7 @@ def _shared_of(name: str, first: Use, second: Use) -> int:
 
 
 def used_positions(recipe: Recipe) -> list[Ints]:
-    """Positions at which there are samples, along each windowed dimension.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        A recipe with windows.
-
-    Returns
-    -------
-    list of numpy.ndarray of int64
-        One array for each windowed dimension, ascending.
-    """
+    """Positions at which there are samples, along each windowed dimension."""
     windows = recipe.require_windows()
     if recipe.subset is None:
         return [np.arange(count, dtype=np.int64) for count in windows.num_positions]

@@ -32,31 +32,7 @@ Part = Any
 def labelled_parts(
     recipe: Recipe, along: Mapping[str, Mapping[str, Part]]
 ) -> tuple[tuple[str, ...], PartGrid]:
-    """The parts that are given by labels or fractions along dimensions.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        A recipe with windows.
-    along : mapping of str to (mapping of str to part)
-        Per dimension, the part of each name: labels as for `Samples.sel`, or fractions of the
-        dimension, in the order of its elements.
-
-    Returns
-    -------
-    names : tuple of str
-        Names of the parts.
-    grid : PartGrid
-        The cells, and the part that owns each.
-
-    Raises
-    ------
-    OptionError
-        If a dimension has no windows, dimensions name other parts, fractions do not fit, or two
-        parts overlap.
-    UnknownNameError, EmptySamplesError
-        If labels do not exist.
-    """
+    """The parts that are given by labels or fractions along dimensions."""
     _refuse_names_of_parts(recipe, along)
     for dim, parts in along.items():
         if not isinstance(parts, Mapping):
@@ -108,33 +84,7 @@ def block_parts(
     chunk_edges: Mapping[str, Ints],
     seed: int,
 ) -> tuple[tuple[str, ...], PartGrid]:
-    """Parts made of random blocks.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        A recipe with windows.
-    fractions : mapping of str to float
-        The share of the blocks of each part.
-    blocks : mapping of str to (int or duration)
-        The least size of a block along each dimension.
-    chunk_edges : mapping of str to numpy.ndarray of int64
-        Per dimension, the offset at which each chunk begins, then the dimension's size. Blocks
-        are made of whole chunks, so that no chunk belongs to two parts, unless one chunk holds the
-        whole dimension.
-    seed : int
-        Fixes which blocks belong to which part.
-
-    Returns
-    -------
-    names, grid
-        As for `labelled_parts`.
-
-    Raises
-    ------
-    OptionError
-        If a dimension has no windows, or there are fewer blocks than parts.
-    """
+    """Parts made of random blocks."""
     names = tuple(fractions)
     _check_names(names)
     dims, edges = tuple(_windowed(recipe, dim) for dim in blocks), []
@@ -153,31 +103,7 @@ def block_parts(
 def group_parts(
     parts: Mapping[str, Part], groups: NDArray[Any], seed: int
 ) -> tuple[tuple[str, ...], NDArray[np.int8]]:
-    """The part of each element or sample, where whole groups belong to a part.
-
-    Parameters
-    ----------
-    parts : mapping of str to (float or sequence)
-        The share of the groups of each part, or its groups.
-    groups : numpy.ndarray, shape (n,)
-        The group of each element or sample.
-    seed : int
-        Fixes which groups belong to which part, where shares are given.
-
-    Returns
-    -------
-    names : tuple of str
-        Names of the parts.
-    owners : numpy.ndarray of int8, shape (n,)
-        The part of each element or sample; -1 for none.
-
-    Raises
-    ------
-    UnknownNameError
-        If a group does not exist.
-    OptionError
-        If a group belongs to two parts, or there are fewer groups than parts.
-    """
+    """The part of each element or sample, where whole groups belong to a part."""
     names = tuple(parts)
     _check_names(names)
     is_missing = pd.isna(groups)

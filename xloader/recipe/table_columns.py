@@ -18,28 +18,7 @@ _MOST_BYTES = 8
 
 
 def read_columns(table: Any) -> dict[str, pd.Series]:
-    """The columns of a table, by name.
-
-    Parameters
-    ----------
-    table : pandas.DataFrame, xarray.Dataset or mapping of str to array-like
-        The table. Named levels of a DataFrame's index are columns too, and so are the coordinates
-        of a Dataset.
-
-    Returns
-    -------
-    dict of str to pandas.Series
-        Columns of one length, each counted from 0.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If it is no such table.
-    StackError
-        If it is not one-dimensional, or its columns differ in length.
-    OptionError
-        If a name is not text, or two columns have one name.
-    """
+    """The columns of a table, by name."""
     if isinstance(table, xr.Dataset):
         return _of_dataset(table)
     if isinstance(table, pd.DataFrame):
@@ -118,28 +97,7 @@ def _checked(pairs: list[tuple[Any, pd.Series]]) -> dict[str, pd.Series]:
 
 
 def label_column(name: str, column: pd.Series) -> LabelColumn:
-    """A column as a label field: numbers and bools as they are, text as codes.
-
-    Parameters
-    ----------
-    name : str
-        The column's name.
-    column : pandas.Series
-        Its values.
-
-    Returns
-    -------
-    LabelColumn
-        Numbers keep their dtype. Text becomes int64 codes, in the order of the sorted texts, and
-        categories in the order of the categories.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If it holds times, or objects other than numbers and text.
-    OptionError
-        If a text, a category or an integer is missing.
-    """
+    """A column as a label field: numbers and bools as they are, text as codes."""
     dtype = column.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         _require_all(name, column)

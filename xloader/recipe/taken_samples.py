@@ -20,22 +20,9 @@ def num_samples_of(recipe: Recipe) -> int:
 def taking(recipe: Recipe, num_samples: int) -> Recipe:
     """The recipe of which an epoch takes so many samples.
 
-    Fewer than there are become successive parts of one pass, as in
-    `xloader.planning.epoch_parts`: nothing is listed, so this costs no memory. More than there are
-    are drawn: each sample occurs ``floor`` or ``ceil`` of its share. Samples with weights keep
-    them, and are drawn in both cases.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        A recipe with windows.
-    num_samples : int
-        Number of samples of an epoch.
-
-    Returns
-    -------
-    Recipe
-        A new recipe, or the same if its epochs have as many samples.
+    Fewer than there are become successive parts of one pass, as in `xloader.planning.epoch_parts`:
+    nothing is listed, so this costs no memory. More than there are are drawn: each sample occurs
+    ``floor`` or ``ceil`` of its share.
     """
     if recipe.slab is not None:
         # The changes are not of the selection nor of transforms, so the cut is the same.

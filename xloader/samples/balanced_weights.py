@@ -13,26 +13,7 @@ from xloader.recipe.recipe import Recipe, find
 def choose_weights(
     recipe: Recipe, weights: ArrayLike | None, balance: str | None, num_samples: int | None
 ) -> ArrayLike:
-    """The weights that are given, or those that balance the classes of a column, or equal ones.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    weights : array-like, optional
-        One weight for each sample id.
-    balance : str, optional
-        Name of a label column, in place of weights.
-    num_samples : int, optional
-        Number of samples of an epoch. One of the three must be given.
-
-    Raises
-    ------
-    OptionError
-        If weights and balance are given, or nothing is, or the column holds floats.
-    UnknownNameError
-        If there is no such column.
-    """
+    """The weights that are given, or those that balance the classes of a column, or equal ones."""
     num_given = (weights is not None) + (balance is not None)
     if num_given == 2 or (num_given == 0 and num_samples is None):
         raise OptionError(

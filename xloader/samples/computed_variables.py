@@ -43,13 +43,7 @@ def add_computed(
     coords: Mapping[str, str],
     dtype: DTypeLike,
 ) -> Recipe:
-    """A recipe with more variables; the arguments and errors are those of `Samples.forcing`.
-
-    Returns
-    -------
-    Recipe
-        The recipe, whose source mixes computed variables with those that it had.
-    """
+    """A recipe with more variables; the arguments and errors are those of `Samples.forcing`."""
     source = recipe.source
     labels = source.coordinates(is_indexed=False)
     own = _named(names, functions)

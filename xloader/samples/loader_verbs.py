@@ -54,19 +54,7 @@ def composers(
 ) -> tuple[HandOver, Callable[[Sequence[Any]], Any] | None]:
     """The functions that hand over arrays of batches, and that join batches on a device.
 
-    Parameters
-    ----------
-    options : LoaderOptions
-        The options of the loader.
-    dtypes : mapping of str to numpy.dtype
-        The dtypes of the fields.
-
-    Returns
-    -------
-    callable
-        Converts an array into what is delivered.
-    callable or None
-        Concatenates tensors on a device; None if batches stay in ordinary memory.
+    Concatenates tensors on a device; None if batches stay in ordinary memory.
     """
     match options.output:
         case "numpy":
@@ -173,27 +161,6 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
     """A loader of all samples in ascending order, to copy them all into memory.
 
     The loader gets the memory that is left beside the copy of all samples.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The data behind the samples.
-    memory : int or str
-        Bytes for the copy and for the loader together.
-    on_nan : {"warn", "raise", "ignore"}
-        What to do about NaN.
-
-    Returns
-    -------
-    Loader
-        Delivers NumPy arrays, for this process alone.
-
-    Raises
-    ------
-    OptionError
-        If the samples are weighted, or ``on_nan`` is none of the choices.
-    MemoryBudgetError
-        If the samples and the loader do not fit in the memory.
     """
     memory_nbytes, on_nan = parse_nbytes(memory), check_on_nan(on_nan)
     if recipe.subset is not None and recipe.subset.weights is not None:

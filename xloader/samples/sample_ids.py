@@ -12,21 +12,7 @@ from xloader.errors import SampleIndexError
 
 
 def listed_ids(size: int, key: Any) -> NDArray[Any]:
-    """Ids that a slice, a mask or a sequence stands for. They are not checked yet.
-
-    Parameters
-    ----------
-    size : int
-        Number of samples.
-    key : slice, array-like of bool, or array-like of int
-        A slice, a mask with one flag for each sample, or ids. A mask of another shape is returned
-        as it is.
-
-    Returns
-    -------
-    numpy.ndarray
-        The ids, 0-d for a single id.
-    """
+    """Ids that a slice, a mask or a sequence stands for. They are not checked yet."""
     if isinstance(key, slice):
         return np.arange(*key.indices(size), dtype=np.int64)
     flags = as_mask(size, key)
@@ -44,22 +30,7 @@ def as_mask(size: int, key: Any) -> NDArray[np.bool_] | None:
 def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
     """Check ids and count negative ones from the end.
 
-    Parameters
-    ----------
-    size : int
-        Number of samples.
-    ids : numpy.ndarray
-        Ids, shape ``(n,)``.
-
-    Returns
-    -------
-    numpy.ndarray
-        Ids in ``[0, size)``, int64, shape ``(n,)``.
-
-    Raises
-    ------
-    SampleIndexError
-        If the ids are not whole numbers, are not 1-d, or are out of range.
+    Ids in ``[0, size)``, int64, shape ``(n,)``.
     """
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise SampleIndexError(

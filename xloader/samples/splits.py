@@ -78,23 +78,7 @@ class Split(Mapping[str, _S], Generic[_S]):
 
 @dataclass(frozen=True)
 class SplitRequest:
-    """The arguments of `Samples.split`.
-
-    Parameters
-    ----------
-    parts : mapping of str to part, or None
-        Regions, fractions or groups of each part.
-    along : mapping of str to (mapping of str to part)
-        Labels or fractions of each part along dimensions.
-    gap : "auto", int, duration or mapping
-        The least distance between windows of two parts.
-    blocks : mapping of str to (int or duration), or None
-        The least size of random blocks.
-    groups : str, array-like or None
-        A coordinate, or the group of each sample.
-    seed : int
-        Fixes what is random.
-    """
+    """The arguments of `Samples.split`."""
 
     parts: Mapping[str, Any] | None
     along: Mapping[str, Mapping[str, Any]]
@@ -107,27 +91,7 @@ class SplitRequest:
 def split_windows(
     recipe: Recipe, request: SplitRequest
 ) -> tuple[tuple[str, ...], NDArray[np.int8]]:
-    """Find the part of each sample; see `Samples.split`.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        A recipe with windows.
-    request : SplitRequest
-        The arguments.
-
-    Returns
-    -------
-    names : tuple of str
-        Names of the parts.
-    part_of : numpy.ndarray of int8, shape (num_ids,)
-        The part of each sample; `CROSSES` or `APART` if it is in none.
-
-    Raises
-    ------
-    OptionError, UnknownNameError, EmptySamplesError
-        As for `Samples.split`.
-    """
+    """Find the part of each sample; see `Samples.split`."""
     check_whole("seed", request.seed, -(2**63), 2**64 - 1)
     for word, given in (("parts", request.parts), ("blocks", request.blocks)):
         if given is not None and not isinstance(given, Mapping):

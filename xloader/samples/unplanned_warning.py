@@ -20,11 +20,6 @@ def warn_of_no_plan() -> None:
 
     It is called at each read of ``samples[...]``, and takes little time beside the read. PyTorch
     is not imported: its code is recognised by the module names on the call stack.
-
-    Warns
-    -----
-    UnplannedWarning
-        If a ``DataLoader`` asks for the sample. Among worker processes, only the first one warns.
     """
     global _has_warned
     frame: FrameType | None = sys._getframe(2)
@@ -50,11 +45,5 @@ def warn_of_no_plan() -> None:
 
 
 def is_fetcher(frame: FrameType) -> bool:
-    """Whether a frame runs the code with which a ``DataLoader`` gets items of a dataset.
-
-    Parameters
-    ----------
-    frame : types.FrameType
-        A frame of the call stack.
-    """
+    """Whether a frame runs the code with which a ``DataLoader`` gets items of a dataset."""
     return frame.f_globals.get("__name__") == f"{_TORCH_DATA}_utils.fetch"

@@ -8,22 +8,7 @@ from xloader.samples import describe
 
 
 def require_before(recipe: Recipe, verb: str, is_too_late: bool) -> None:
-    """Refuse a verb that comes too late.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    verb : str
-        Name of the verb.
-    is_too_late : bool
-        Whether it comes too late.
-
-    Raises
-    ------
-    OptionError
-        If it does. The error gives the order of verbs.
-    """
+    """Refuse a verb that comes too late."""
     if is_too_late:
         raise OptionError(
             f"{verb} comes too late",
@@ -35,20 +20,7 @@ def require_before(recipe: Recipe, verb: str, is_too_late: bool) -> None:
 
 
 def require_windows_before(recipe: Recipe, verb: str) -> None:
-    """Refuse a transform that is recorded before there are windows.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    verb : str
-        Name of the transform.
-
-    Raises
-    ------
-    OptionError
-        If there are no windows yet.
-    """
+    """Refuse a transform that is recorded before there are windows."""
     if recipe.windows is None:
         raise OptionError(
             f"{verb} comes too early",

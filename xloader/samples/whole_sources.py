@@ -16,28 +16,7 @@ from xloader.sources.combined.source_view import SourceView
 
 
 def whole_source(value: Any, name: str, open_one: Callable[[Any], Source]) -> Source:
-    """The source of something that is opened together with others.
-
-    Parameters
-    ----------
-    value : object
-        Samples without windows, fields and transforms; a list of what is offered together; or
-        anything that ``open_one`` takes.
-    name : str
-        Its name, for messages.
-    open_one : callable
-        Opens anything else.
-
-    Returns
-    -------
-    Source
-        The source; of samples, with the variables and the elements that they select.
-
-    Raises
-    ------
-    OptionError
-        If samples have windows, or anything that comes after them.
-    """
+    """The source of something that is opened together with others."""
     if isinstance(value, list | tuple):
         return merged_source(value, None, open_one)
     recipe = recipe_of(value)
@@ -63,20 +42,7 @@ def recipe_of(value: Any) -> Recipe | None:
 
 
 def longest_policy(values: Iterable[Any], policy: RetryPolicy | None = None) -> RetryPolicy:
-    """The most patient of the retry policies of samples, and of another one.
-
-    Parameters
-    ----------
-    values : iterable
-        What is opened together. Only samples have a policy.
-    policy : RetryPolicy, optional
-        Another policy.
-
-    Returns
-    -------
-    RetryPolicy
-        The default one if there is none.
-    """
+    """The most patient of the retry policies of samples, and of another one."""
     own = [recipe.retry_policy for recipe in map(recipe_of, values) if recipe is not None]
     own += [] if policy is None else [policy]
     if not own:
@@ -89,25 +55,7 @@ def merged_source(
     variables: Iterable[str] | str | None,
     open_one: Callable[[Any], Source],
 ) -> Source:
-    """Open several stores of different variables on one grid as one source.
-
-    Parameters
-    ----------
-    values : sequence
-        What is opened together, at least one.
-    variables : iterable of str, optional
-        The variables to offer, of all sources together, in this order; by default all.
-    open_one : callable
-        Opens one of them that is no samples.
-
-    Raises
-    ------
-    OptionError
-        If there is nothing to open, or two sources have a variable of one name, or differ along a
-        dimension.
-    UnknownNameError
-        If no source has one of the variables.
-    """
+    """Open several stores of different variables on one grid as one source."""
     if not values:
         raise OptionError(
             "there is nothing to open",

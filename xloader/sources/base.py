@@ -34,36 +34,7 @@ INDEX_ROW_NBYTES: Final = 16
 
 @dataclass(frozen=True)
 class Variable:
-    """Description of a stored n-d array: everything that a plan needs, but no data.
-
-    Parameters
-    ----------
-    name : str
-        Name of the variable in its source.
-    dims : tuple of str
-        Names of its dimensions.
-    shape : tuple of int
-        Number of elements along each dimension.
-    dtype : numpy.dtype
-        The dtype of its (unpacked) values, in native byte order.
-    chunks : tuple of (int or tuple of int)
-        Per dimension, the size of every chunk in elements (the array's end may cut the last one
-        short), or the size of each chunk where they differ.
-    attrs : mapping
-        Attributes as xarray gives them, without the encoding. Not compared.
-    packing : Packing, optional
-        How the values are packed, where reading gives packed values.
-    index_nbytes : int
-        Size in bytes of the indexes of all its shards. They are kept in memory once they are
-        read. Not compared.
-    thinning : int
-        The most stored numbers that are decoded for each number offered. It exceeds 1 for a view
-        that keeps a part of each chunk, and where a chunk is far larger than its array. Not
-        compared.
-    is_computed : bool
-        Whether its values are computed from labels. Nothing is read for such a variable: its
-        chunks count as no reads, though their memory counts. Not compared.
-    """
+    """Description of a stored n-d array: everything that a plan needs, but no data."""
 
     name: str
     dims: tuple[str, ...]
@@ -83,18 +54,7 @@ class Variable:
 
 
 class Read(NamedTuple):
-    """A request for one chunk, or a part of it.
-
-    Parameters
-    ----------
-    variable : str
-        Name of the variable.
-    chunk : tuple of int
-        Index of the chunk along each dimension of the variable.
-    cut : tuple of slice or integer array
-        The part of the chunk to read: the elements along each dimension, each once. They mostly
-        increase; a selection may ask for another order.
-    """
+    """A request for one chunk, or a part of it."""
 
     variable: str
     chunk: tuple[int, ...]
@@ -105,18 +65,8 @@ class Read(NamedTuple):
 class Outcome:
     """Counts and times of some reads, both stages together.
 
-    Parameters
-    ----------
-    num_missing : int
-        Number of absent chunks, which were read as the fill value.
-    num_requests : int
-        Number of requests made of the store, those for shard indexes included.
-    fetch_seconds : float
-        Seconds spent on fetching the chunks, in `Source.fetch` or in `Fetched.decode`. The rest
-        of the time was spent on decoding. Not compared.
-    scratch_nbytes : int or None
-        Most memory that the thread took for them, in bytes, beside the caller's arrays and
-        `Fetched.nbytes`. None if that is not known. Not compared.
+    `fetch_seconds`: seconds spent on fetching the chunks, in `Source.fetch` or in
+    `Fetched.decode`.
     """
 
     num_missing: int
@@ -134,71 +84,26 @@ class Fetched(Protocol):
         ...
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
-        """Decode the chunks into the caller's arrays. Call it once.
-
-        Parameters
-        ----------
-        outs : sequence of numpy.ndarray
-            One array for each read, in the same order, with the shape of the read's cut and the
-            variable's stored dtype. Any strides are allowed. The arrays share no memory.
-
-        Returns
-        -------
-        Outcome
-            Counts and times of fetching and decoding together.
-
-        Raises
-        ------
-        CorruptChunkError
-            If the bytes of a chunk do not decode to its values.
-        MissingChunkError
-            If a chunk is absent and the source was opened with ``on_missing="raise"``.
-        StoreChangedError
-            If a chunk is absent or does not decode, and the store changed after it was opened.
-        ChunkError
-            If a chunk cannot be read.
-        """
+        """Decode the chunks into the caller's arrays. Call it once."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Announced:
-    """Chunks that are being computed elsewhere, to be fetched soon; see `Source.announce`.
-
-    Parameters
-    ----------
-    most_bundles : int
-        Number of bundles that should be announced and not fetched yet, at most.
-    held : object
-        Keeps the chunks from being forgotten. It holds none of their values.
-    """
+    """Chunks that are being computed elsewhere, to be fetched soon; see `Source.announce`."""
 
     most_bundles: int
     held: object = field(repr=False)
 
 
 class SmallKey(NamedTuple):
-    """The key of a bundle of small chunks; see `Source.bundle_of`.
-
-    Parameters
-    ----------
-    name : Hashable
-        Equal for chunks of the same bundle.
-    """
+    """The key of a bundle of small chunks; see `Source.bundle_of`."""
 
     name: Hashable
 
 
 def key_within(part: Hashable, key: Hashable) -> Hashable:
-    """The key of a bundle within a source that is made of several parts.
-
-    Parameters
-    ----------
-    part : Hashable
-        Identifies the part.
-    key : Hashable
-        The key in the part, from `Source.bundle_of`.
-    """
+    """The key of a bundle within a source that is made of several parts."""
     if key is None:
         return None
     return SmallKey((part, key.name)) if isinstance(key, SmallKey) else (part, key)
@@ -237,41 +142,14 @@ class Source(Protocol):
 
         If reading waits, the stored bytes of all the chunks are in memory afterwards, and decoding
         needs no store. Otherwise nothing is read yet, and decoding reads the chunks one by one.
-
-        Parameters
-        ----------
-        reads : sequence of Read
-            One or more chunks of one bundle; see `bundle_of`.
-
-        Returns
-        -------
-        Fetched
-            The chunks, to be decoded once on any thread, or dropped.
-
-        Raises
-        ------
-        CorruptChunkError
-            If the index of a shard is damaged.
-        ChunkError
-            If a chunk cannot be read.
         """
         ...
 
     def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
         """Say which chunks will be fetched soon, if others compute them meanwhile.
 
-        Nothing arrives here before `fetch`, which fetches chunks that were announced or not.
-
-        Parameters
-        ----------
-        bundles : sequence of (sequence of Read)
-            The reads of each fetch that will come.
-
-        Returns
-        -------
-        Announced or None
-            Chunks that are not fetched are forgotten when this object is gone. None if there is
-            nothing to be done ahead.
+        Nothing arrives here before `fetch`, which fetches chunks that were announced or not. None
+        if there is nothing to be done ahead.
         """
         ...
 
@@ -280,19 +158,7 @@ class Source(Protocol):
         ...
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """The watches that notice a change of some variables, in this process.
-
-        Parameters
-        ----------
-        variables : iterable of str
-            Names of the variables.
-
-        Returns
-        -------
-        sequence of Watch
-            The same objects for the life of the process. Reading the variables marks them as
-            unchecked.
-        """
+        """The watches that notice a change of some variables, in this process."""
         ...
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
@@ -301,25 +167,11 @@ class Source(Protocol):
         The chunks of one shard share a bundle. A chunk that costs as much to read alone has a
         bundle of its own. The key is None for a small chunk that may be read with any others, and
         a `SmallKey` for small chunks that share a bundle which may be read with any others.
-
-        Parameters
-        ----------
-        variable : str
-            Name of the variable.
-        chunk : tuple of int
-            Index of the chunk along each dimension.
         """
         ...
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
-        """The coordinates as a lazy dataset of xarray, without data variables.
-
-        Parameters
-        ----------
-        is_indexed : bool
-            Whether dimensions must have their indexes. To make them, all labels may have to be
-            read.
-        """
+        """The coordinates as a lazy dataset of xarray, without data variables."""
         ...
 
     def is_through_xarray(self, variable: str) -> bool:

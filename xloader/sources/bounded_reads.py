@@ -42,22 +42,7 @@ class DamagedObjectError(ValueError):
 
 
 def check_size(key: str, nbytes: int, most_nbytes: int) -> None:
-    """Refuse an object that is too large, before memory is taken for it.
-
-    Parameters
-    ----------
-    key : str
-        Its key.
-    nbytes : int
-        Its size in bytes.
-    most_nbytes : int
-        The most bytes that it may have.
-
-    Raises
-    ------
-    DamagedObjectError
-        If it has more.
-    """
+    """Refuse an object that is too large, before memory is taken for it."""
     if nbytes > most_nbytes:
         raise DamagedObjectError(f"{nbytes} bytes at {key!r}, where at most {most_nbytes} can be")
 
@@ -86,28 +71,7 @@ async def get_bounded(
 ) -> Buffer | None:
     """Read an object of a store, or a part of it.
 
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The store.
-    key : str
-        Key of the object.
-    prototype : BufferPrototype
-        Kind of buffer to read into.
-    byte_range : ByteRequest or None
-        The part to read. None reads the whole object.
-    most : int
-        The most bytes that are read.
-
-    Returns
-    -------
-    Buffer or None
-        The bytes, or None if the object is absent.
-
-    Raises
-    ------
-    DamagedObjectError
-        If there are more. Where the store allows it, no memory is taken for them.
+    The bytes, or None if the object is absent.
     """
     if byte_range is not None:
         # The index of a shard may claim parts of any size.
@@ -123,15 +87,7 @@ async def get_bounded(
 
 
 def told_size(store: Store, key: str) -> int:
-    """The size of an object in bytes, where a store tells it without a request; else 0.
-
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The store.
-    key : str
-        Key of the object.
-    """
+    """The size of an object in bytes, where a store tells it without a request; else 0."""
     if isinstance(store, ZipStore):
         return size_in_zip(store, key)
     references: Any = getattr(getattr(store, "fs", None), "references", {})

@@ -39,31 +39,7 @@ def is_readable(dtype: object) -> bool:
 def choose(
     dataset: xr.Dataset, variables: Iterable[str] | str | None, source: str
 ) -> tuple[str, ...]:
-    """Choose the data variables that a source offers.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The dataset, decoded.
-    variables : iterable of str, str or None
-        The names asked for. None chooses every data variable of numbers.
-    source : str
-        Name of the source, for messages.
-
-    Returns
-    -------
-    tuple of str
-        The names without repeats, in the order asked for. For None, in the dataset's order.
-
-    Raises
-    ------
-    OptionError
-        If no variable is asked for.
-    UnknownNameError
-        If a name is not a data variable of the dataset.
-    UnsupportedDataError
-        If a variable asked for holds no numbers, or if no variable does; if its size is unknown.
-    """
+    """Choose the data variables that a source offers."""
     there = {str(name): array.dtype for name, array in dataset.data_vars.items()}
     readable = [name for name, dtype in there.items() if is_readable(dtype)]
     if variables is None:
@@ -121,28 +97,7 @@ def _unknown(name: str, readable: list[str], dataset: xr.Dataset, source: str) -
 
 
 def decoded_dtype(array: xr.DataArray, dtype: DTypeLike | None) -> np.dtype:
-    """The dtype of a variable's values when they are read, in native byte order.
-
-    Parameters
-    ----------
-    array : xarray.DataArray
-        The decoded variable with its encoding.
-    dtype : dtype-like, DefaultDtype or None
-        The dtype to which packed integers are decoded. None is xarray's choice.
-
-    Returns
-    -------
-    numpy.dtype
-        For packed integers the asked dtype, but float64 where a `DefaultDtype` was given and the
-        integers have four bytes or more. For all others, and for None, the variable's own dtype.
-
-    Raises
-    ------
-    OptionError
-        If the asked dtype is not a float.
-    UnsupportedDataError
-        If a factor or an offset is not one finite number.
-    """
+    """The dtype of a variable's values when they are read, in native byte order."""
     own: np.dtype = np.dtype(array.dtype).newbyteorder("=")
     if dtype is None:
         return own
@@ -170,23 +125,7 @@ def decoded_dtype(array: xr.DataArray, dtype: DTypeLike | None) -> np.dtype:
 def fingerprint(
     variables: Mapping[str, Variable], stored: Mapping[str, object], version: str = ""
 ) -> str:
-    """Compute a digest of what was opened, without where it is stored.
-
-    Parameters
-    ----------
-    variables : mapping of str to Variable
-        The variables that are offered.
-    stored : mapping of str to object
-        Further facts about each of them, such as codecs and fill values. JSON must be able to
-        hold them.
-    version : str, optional
-        The version of the store, where there are several.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits. They are the same for the same variables, wherever they are stored.
-    """
+    """Compute a digest of what was opened, without where it is stored."""
     described = {
         name: [
             *(variable.dims, variable.shape, variable.dtype.str, variable.chunks),

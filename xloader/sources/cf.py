@@ -28,13 +28,7 @@ class _XarrayOnlyError(Exception):
 class Coding:
     """How stored numbers become the values that xarray gives.
 
-    Parameters
-    ----------
-    packing : Packing or None
-        Computes the values that xarray gives. None where the values are the stored numbers, or
-        where only xarray can decode them.
-    xarray_only : str
-        Why only xarray can decode them. Empty where `packing` can, or where nothing is decoded.
+    `packing`: None where the values are the stored numbers, or where only xarray can decode them.
     """
 
     packing: Packing | None
@@ -42,27 +36,7 @@ class Coding:
 
 
 def coding_of(decoded: xr.DataArray, stored: np.dtype, dtype: np.dtype | None = None) -> Coding:
-    """Find how a stored variable is decoded.
-
-    Parameters
-    ----------
-    decoded : xarray.DataArray
-        The variable as xarray decodes it, lazily.
-    stored : numpy.dtype
-        The dtype of the stored array, in the byte order that zarr gives.
-    dtype : numpy.dtype, optional
-        The dtype of the values. By default xarray's own.
-
-    Returns
-    -------
-    Coding
-        Its packing, if any, gives exactly xarray's values, cast to ``dtype``.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If a factor or an offset is not one finite number.
-    """
+    """Find how a stored variable is decoded."""
     scale, offset = factors_of(decoded)
     own: np.dtype = np.dtype(decoded.dtype).newbyteorder("=")
     try:
@@ -79,18 +53,7 @@ def coding_of(decoded: xr.DataArray, stored: np.dtype, dtype: np.dtype | None = 
 
 
 def factors_of(decoded: xr.DataArray) -> tuple[Any, Any]:
-    """The scale and the offset of a decoded variable, each None where it is absent.
-
-    Parameters
-    ----------
-    decoded : xarray.DataArray
-        The variable as xarray decodes it, with its encoding.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If either is not one finite number.
-    """
+    """The scale and the offset of a decoded variable, each None where it is absent."""
     return _factor(decoded, "scale_factor"), _factor(decoded, "add_offset")
 
 

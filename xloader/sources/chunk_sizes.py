@@ -21,31 +21,14 @@ Sizes: TypeAlias = int | tuple[int, ...]
 
 
 def compact(sizes: tuple[int, ...]) -> Sizes:
-    """The common size of all chunks, where only the last may be shorter, else all sizes.
-
-    Parameters
-    ----------
-    sizes : tuple of int
-        The size of each chunk, in elements.
-
-    Examples
-    --------
-    >>> compact((4, 4, 3)), compact((2, 4, 4))
-    (4, (2, 4, 4))
-    """
+    """The common size of all chunks, where only the last may be shorter, else all sizes."""
     first = sizes[0] if sizes else 1
     is_regular = all(part == first for part in sizes[:-1]) and sizes[-1:] <= (first,)
     return max(1, first) if is_regular else sizes
 
 
 def each(sizes: Sizes, size: int) -> tuple[int, ...]:
-    """The size of each chunk along a dimension of ``size`` elements.
-
-    Examples
-    --------
-    >>> each(4, 10), each((2, 4, 4), 10)
-    ((4, 4, 2), (2, 4, 4))
-    """
+    """The size of each chunk along a dimension of ``size`` elements."""
     if isinstance(sizes, tuple):
         return sizes
     whole, rest = divmod(size, sizes)
@@ -53,33 +36,12 @@ def each(sizes: Sizes, size: int) -> tuple[int, ...]:
 
 
 def num_chunks(sizes: Sizes, size: int) -> int:
-    """Number of chunks along a dimension of ``size`` elements.
-
-    Examples
-    --------
-    >>> num_chunks(4, 10), num_chunks((2, 4, 4), 10)
-    (3, 3)
-    """
+    """Number of chunks along a dimension of ``size`` elements."""
     return len(sizes) if isinstance(sizes, tuple) else -(-size // sizes)
 
 
 def span_of(sizes: Sizes, index: int, size: int) -> tuple[int, int]:
-    """First and end offset of one chunk along a dimension of ``size`` elements.
-
-    Parameters
-    ----------
-    sizes : int or tuple of int
-        Sizes of the chunks, in elements.
-    index : int
-        Index of the chunk.
-    size : int
-        Number of elements along the dimension.
-
-    Examples
-    --------
-    >>> span_of(4, 2, 10), span_of((3, 3, 4), 2, 10)
-    ((8, 10), (6, 10))
-    """
+    """First and end offset of one chunk along a dimension of ``size`` elements."""
     if isinstance(sizes, int):
         return index * sizes, min((index + 1) * sizes, size)
     start = sum(sizes[:index])
@@ -87,23 +49,7 @@ def span_of(sizes: Sizes, index: int, size: int) -> tuple[int, int]:
 
 
 def join_sizes(parts: Sequence[tuple[Sizes, int]]) -> Sizes:
-    """The chunk sizes of several parts that follow each other along one dimension.
-
-    Parameters
-    ----------
-    parts : sequence of (int or tuple of int, int)
-        The chunk sizes of each part, and its number of elements. Empty parts are left out.
-
-    Raises
-    ------
-    OptionError
-        If the chunks must be listed one by one, and there are more than `MOST_BLOCKS`.
-
-    Examples
-    --------
-    >>> join_sizes([(4, 8), (4, 6)]), join_sizes([(4, 6), (4, 8)])
-    (4, (4, 2, 4, 4))
-    """
+    """The chunk sizes of several parts that follow each other along one dimension."""
     kept = [(sizes, size) for sizes, size in parts if size]
     first = kept[0][0] if kept else 1
     # Decided without listing the chunks: each of millions of elements may be a chunk.

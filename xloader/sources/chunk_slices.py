@@ -16,25 +16,7 @@ from xloader.sources.base import Cut
 
 
 def take(array: NDArray[Any], cut: Cut) -> NDArray[Any]:
-    """Cut an array along each dimension independently.
-
-    Parameters
-    ----------
-    array : numpy.ndarray
-        The array, of any dtype.
-    cut : tuple of slice or integer array
-        One cut for each dimension.
-
-    Returns
-    -------
-    numpy.ndarray
-        A view where all cuts are slices, else a copy.
-
-    Examples
-    --------
-    >>> take(np.arange(12).reshape(3, 4), (np.array([0, 2]), np.array([1, 3]))).tolist()
-    [[1, 3], [9, 11]]
-    """
+    """Cut an array along each dimension independently."""
     if sum(isinstance(part, np.ndarray) for part in cut) <= 1:
         return np.asarray(array[cut])
     for axis, part in enumerate(cut):
@@ -43,38 +25,12 @@ def take(array: NDArray[Any], cut: Cut) -> NDArray[Any]:
 
 
 def is_ordered(cut: Cut) -> bool:
-    """Whether a cut keeps the stored order, so that one as large as its chunk is the chunk.
-
-    Parameters
-    ----------
-    cut : tuple of slice or integer array
-        One cut for each dimension.
-    """
+    """Whether a cut keeps the stored order, so that one as large as its chunk is the chunk."""
     return all(isinstance(part, slice) or bool((np.diff(part) > 0).all()) for part in cut)
 
 
 def shift(cut: Cut, origin: tuple[int, ...], shape: tuple[int, ...]) -> Cut:
-    """Convert offsets within a chunk to offsets within the whole array.
-
-    Parameters
-    ----------
-    cut : tuple of slice or integer array
-        Elements counted from the start of the chunk.
-    origin : tuple of int
-        Offset of the chunk's first element in the array.
-    shape : tuple of int
-        Shape of the chunk, in elements.
-
-    Returns
-    -------
-    tuple of slice or integer array
-        The same elements, counted from the start of the array.
-
-    Examples
-    --------
-    >>> shift((slice(None, None, 2),), (16,), (8,))
-    (slice(16, 24, 2),)
-    """
+    """Convert offsets within a chunk to offsets within the whole array."""
     moved: list[slice | NDArray[np.int64]] = []
     for part, start, size in zip(cut, origin, shape, strict=True):
         if isinstance(part, slice):
@@ -86,20 +42,7 @@ def shift(cut: Cut, origin: tuple[int, ...], shape: tuple[int, ...]) -> Cut:
 
 
 def shape_of(cut: Cut, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of the part that a cut takes out of an array of the given shape, in elements.
-
-    Parameters
-    ----------
-    cut : tuple of slice or integer array
-        One cut for each dimension.
-    shape : tuple of int
-        Shape of the array.
-
-    Examples
-    --------
-    >>> shape_of((slice(None, None, 2), np.array([0, 2, 3])), (5, 4))
-    (3, 3)
-    """
+    """Shape of the part that a cut takes out of an array of the given shape, in elements."""
     return tuple(
         len(range(*part.indices(size))) if isinstance(part, slice) else len(part)
         for part, size in zip(cut, shape, strict=True)

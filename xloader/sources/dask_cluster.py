@@ -27,15 +27,7 @@ _lock = threading.Lock()
 
 
 def active_client() -> Any:
-    """The dask client that is active in this process.
-
-    Returns
-    -------
-    distributed.Client or None
-        None if there is none, if it is closed or can only be awaited, and while this process
-        carries out a task of a cluster, even one that the user has sent: a task that waits for
-        other tasks could wait forever.
-    """
+    """The dask client that is active in this process."""
     # A process that uses a cluster has imported it.
     distributed = sys.modules.get("distributed")
     if distributed is None or _num_tasks:
@@ -95,18 +87,7 @@ def check_open(client: Any) -> None:
 
 
 def worker_threads(client: Any) -> dict[str, int]:
-    """Number of threads of each worker that is there now, at least 1, by address.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        The client.
-
-    Raises
-    ------
-    TimeoutError
-        If the scheduler does not answer, as when the client is closed at this moment.
-    """
+    """Number of threads of each worker that is there now, at least 1, by address."""
     check_open(client)
     # `client.nthreads` may wait for ever on a client that is closed meanwhile.
     found = client.sync(client.scheduler.ncores, callback_timeout=_ANSWER_SECONDS)
@@ -114,25 +95,7 @@ def worker_threads(client: Any) -> dict[str, int]:
 
 
 def worker_totals(client: Any) -> tuple[int, int]:
-    """Number of threads of all workers, and the memory that they may use in bytes.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        The client.
-
-    Returns
-    -------
-    num_threads : int
-        The threads, 0 without workers.
-    memory_nbytes : int
-        0 if no limit is known.
-
-    Raises
-    ------
-    TimeoutError
-        If the scheduler does not answer, as when the client is closed at this moment.
-    """
+    """Number of threads of all workers, and the memory that they may use in bytes."""
     check_open(client)
     found = client.sync(client.scheduler.identity, n_workers=0, callback_timeout=_ANSWER_SECONDS)
     return found["total_threads"], found["total_memory"]
@@ -152,18 +115,6 @@ def result_of(future: Any) -> Any:
     """The result of a future that has ended.
 
     ``future.result()`` may wait for ever on a client that is closed meanwhile.
-
-    Parameters
-    ----------
-    future : distributed.Future
-        The future.
-
-    Raises
-    ------
-    CommClosedError
-        If the client is closed.
-    Exception
-        As the task raised it.
     """
     seconds = _ANSWER_SECONDS
     while True:
@@ -180,10 +131,7 @@ def result_of(future: Any) -> Any:
 def client_of_worker() -> Any:
     """The client with which a worker of a cluster fetches values, while it carries out a task.
 
-    Returns
-    -------
-    distributed.Client or None
-        None if this process carries out no task of a cluster.
+    None if this process carries out no task of a cluster.
     """
     import dask
 
@@ -262,18 +210,6 @@ def cluster_errors(what: str, client: Any = None) -> Iterator[None]:
     """Turn errors of a cluster in the ``with`` block into errors of this library.
 
     Errors that a task itself raised are passed on as they are.
-
-    Parameters
-    ----------
-    what : str
-        The work of the cluster, as a phrase such as ``"computing blocks"``.
-    client : distributed.Client, optional
-        The client that the block uses. What fails because it was closed is its fault, too.
-
-    Raises
-    ------
-    ClusterError
-        If workers died or were lost, the scheduler is gone, or tasks were cancelled.
     """
     try:
         yield

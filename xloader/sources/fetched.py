@@ -13,13 +13,7 @@ from xloader.sources.retries import current
 
 
 class Deferred:
-    """Chunks that are read only when they are decoded, for stores without waiting times.
-
-    Parameters
-    ----------
-    read : callable
-        Reads the chunks into the arrays that it is given, and returns an `Outcome`.
-    """
+    """Chunks that are read only when they are decoded, for stores without waiting times."""
 
     nbytes = 0
 
@@ -32,15 +26,7 @@ class Deferred:
 
 
 class Values:
-    """Chunks whose decoded values are held in memory, because the store gave values.
-
-    Parameters
-    ----------
-    values : sequence of numpy.ndarray
-        The values of each read.
-    outcome : Outcome
-        Counts and times of reading them.
-    """
+    """Chunks whose decoded values are held in memory, because the store gave values."""
 
     def __init__(self, values: Sequence[NDArray[Any]], outcome: Outcome) -> None:
         self._values = values
@@ -60,13 +46,7 @@ class Values:
 
 
 class Several:
-    """Chunks fetched from several sources, as one `Fetched`.
-
-    Parameters
-    ----------
-    parts : sequence of (Fetched, list of int)
-        The chunks of each source, and the positions of their reads among all reads.
-    """
+    """Chunks fetched from several sources, as one `Fetched`."""
 
     def __init__(self, parts: Sequence[tuple[Fetched, list[int]]]) -> None:
         self._parts = parts
@@ -94,18 +74,7 @@ class Several:
 
 
 def fetch_from(owned: Sequence[tuple[Source, Read]]) -> Fetched:
-    """Fetch chunks from several sources, the chunks of one source together.
-
-    Parameters
-    ----------
-    owned : sequence of (Source, Read)
-        One or more reads, each with its source.
-
-    Returns
-    -------
-    Fetched
-        All the chunks, in the order of the reads.
-    """
+    """Fetch chunks from several sources, the chunks of one source together."""
     first = owned[0][0]
     if all(source is first for source, _ in owned):
         return first.fetch([read for _, read in owned])
@@ -118,13 +87,7 @@ def fetch_from(owned: Sequence[tuple[Source, Read]]) -> Fetched:
 
 
 def announce_to(bundles: Sequence[Sequence[tuple[Source, Read]]]) -> Announced | None:
-    """Announce bundles of chunks to the sources that own them; see `Source.announce`.
-
-    Parameters
-    ----------
-    bundles : sequence of (sequence of (Source, Read))
-        The reads of each bundle, each with its source.
-    """
+    """Announce bundles of chunks to the sources that own them; see `Source.announce`."""
     shares: dict[int, tuple[Source, list[list[Read]]]] = {}
     for bundle in bundles:
         own: dict[int, list[Read]] = {}

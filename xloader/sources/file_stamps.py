@@ -12,15 +12,7 @@ from typing import Final, NamedTuple
 class Stamp(NamedTuple):
     """Modification time, size and inode of a file.
 
-    Parameters
-    ----------
-    mtime_ns : int
-        Time of the last modification, in nanoseconds.
-    nbytes : int
-        Size in bytes.
-    inode : int
-        Number of the file in its file system. Some file systems reuse the number of a deleted
-        file.
+    `mtime_ns`: time of the last modification, in nanoseconds.
     """
 
     mtime_ns: int
@@ -35,17 +27,8 @@ _GET_GENERATION: Final = 0x80087601
 def generation_of(path: str) -> int | None:
     """The generation of a file: it differs between files that had the same inode.
 
-    A new file may get the inode of a deleted one. ext4, XFS and btrfs number the generations.
-
-    Parameters
-    ----------
-    path : str
-        Path of the file.
-
-    Returns
-    -------
-    int or None
-        None if the file cannot be opened, or if the system or the file system has no generations.
+    A new file may get the inode of a deleted one. ext4, XFS and btrfs number the generations. None
+    if the file cannot be opened, or if the system or the file system has no generations.
     """
     try:
         import fcntl
@@ -59,13 +42,7 @@ def generation_of(path: str) -> int | None:
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """The stamp of a file, or None if the file does not exist.
-
-    Examples
-    --------
-    >>> stamp_of("/nowhere") is None
-    True
-    """
+    """The stamp of a file, or None if the file does not exist."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -77,16 +54,7 @@ def stamp_of(path: str) -> Stamp | None:
 class StampedFiles:
     """Some files with the stamps that they had when a source was opened.
 
-    It is pickled together with the source.
-
-    Parameters
-    ----------
-    paths : tuple of str
-        Paths of the files.
-    stamps : tuple of (Stamp or None)
-        The stamp of each file. None for a file that did not exist.
-    host : str
-        Name of the machine on which the stamps were taken.
+    It is pickled together with the source. `stamps`: None for a file that did not exist.
     """
 
     paths: tuple[str, ...]
@@ -95,13 +63,7 @@ class StampedFiles:
 
     @classmethod
     def now(cls, *paths: str) -> StampedFiles:
-        """Take the stamps of some files.
-
-        Parameters
-        ----------
-        *paths : str
-            Paths of the files.
-        """
+        """Take the stamps of some files."""
         return cls(paths, tuple(map(stamp_of, paths)), socket.gethostname())
 
     def here(self) -> StampedFiles:

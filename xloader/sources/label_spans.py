@@ -25,20 +25,7 @@ def is_time_index(index: pd.Index) -> bool:
 
 
 def label_span(index: pd.Index, tolerance: Any) -> Any:
-    """A tolerance in the form that an index takes. Between times it may be text, as ``"1h"``.
-
-    Parameters
-    ----------
-    index : pandas.Index
-        The labels.
-    tolerance : object
-        The largest distance between two labels, or None.
-
-    Raises
-    ------
-    TypeError
-        If the tolerance is a number and the labels are times.
-    """
+    """A tolerance in the form that an index takes. Between times it may be text, as ``"1h"``."""
     if tolerance is not None and is_time_index(index):
         # pandas would take a number for nanoseconds.
         if np.asarray(tolerance).dtype.kind in "biuf":
@@ -55,23 +42,6 @@ def find_labels(
 
     Without a method, numbers are the same if they differ by a rounding error of float32 and by
     less than 1 % of the smallest step: one store has a grid in float32, another in float64.
-
-    Parameters
-    ----------
-    index : pandas.Index
-        Different labels.
-    labels : pandas.Index
-        The labels to find.
-    method, tolerance : optional
-        As for :meth:`pandas.Index.get_indexer`; a duration may be text.
-
-    Examples
-    --------
-    >>> fine = np.linspace(1, 0, 11)
-    >>> find_labels(pd.Index(fine), pd.Index(fine[[7, 2]].astype(np.float32))).tolist()
-    [7, 2]
-    >>> find_labels(pd.Index(fine), pd.Index(fine[:2] + 0.001)).tolist()
-    [-1, -1]
     """
     if method is not None or not _may_be_rounded(index, labels):
         span = label_span(index, tolerance)
@@ -98,38 +68,14 @@ def _may_be_rounded(index: pd.Index, labels: pd.Index) -> bool:
 
 
 def are_same_labels(one: pd.Index, other: pd.Index) -> bool:
-    """Whether two indexes have the same labels in the same order; see `find_labels`.
-
-    Parameters
-    ----------
-    one, other : pandas.Index
-        The labels.
-
-    Examples
-    --------
-    >>> are_same_labels(pd.Index([0.1, 0.2]), pd.Index(np.array([0.1, 0.2], np.float32)))
-    True
-    """
+    """Whether two indexes have the same labels in the same order; see `find_labels`."""
     if len(one) != len(other) or not one.is_unique or not _may_be_rounded(one, other):
         return bool(one.equals(other))
     return np.array_equal(find_labels(one, other), np.arange(len(one)))
 
 
 def order_remedy(dim: str, one: pd.Index | None, other: pd.Index | None) -> str:
-    """Advice on sources that have the same labels in different orders; empty if they do not.
-
-    Parameters
-    ----------
-    dim : str
-        Name of the dimension in the sources.
-    one, other : pandas.Index or None
-        The labels, if there are any.
-
-    Examples
-    --------
-    >>> order_remedy("lat", pd.Index([10, 20]), pd.Index([20, 10]))
-    'the labels are the same in reverse order: turn one source, by .isel(lat=slice(None, None, -1))'
-    """
+    """Advice on sources that have the same labels in different orders; empty if they do not."""
     if one is None or other is None or len(one) != len(other) or are_same_labels(one, other):
         return ""
     is_unique = one.is_unique and other.is_unique
@@ -142,15 +88,7 @@ def order_remedy(dim: str, one: pd.Index | None, other: pd.Index | None) -> str:
 
 
 def order_notes(coords: xr.Dataset, dims: Iterable[Hashable]) -> list[str]:
-    """Sentences on dimensions of joined sources that differ in the order of labels alone.
-
-    Parameters
-    ----------
-    coords : xarray.Dataset
-        The coordinates of the joined sources.
-    dims : iterable of str
-        The dimensions to compare: those of one name in two sources, as ``lat`` and ``b/lat``.
-    """
+    """Sentences on dimensions of joined sources that differ in the order of labels alone."""
     found = []
     for one, other in combinations(map(str, dims), 2):
         dim = other.rpartition("/")[2]

@@ -42,18 +42,7 @@ _SMALL_NBYTES: Final = 1 << 22
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
-    """The path that a ``file:`` URL stands for; any other path or URL as it is.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-        The path or URL. In a URL, ``%20`` stands for a space, unless a file is called so.
-
-    Examples
-    --------
-    >>> local_path("file:///my%20data/a.nc"), local_path("s3://bucket/a%20b")
-    ('/my data/a.nc', 's3://bucket/a%20b')
-    """
+    """The path that a ``file:`` URL stands for; any other path or URL as it is."""
     text = os.fspath(path)
     # A path object has made one slash of several.
     own = re.sub(r"^file:(//(localhost(?=/))?|(?=/))", "", text)
@@ -61,26 +50,7 @@ def local_path(path: str | os.PathLike[str]) -> str:
 
 
 def check_mode(mode: int, path: str) -> None:
-    """Refuse fifos, sockets and devices.
-
-    Parameters
-    ----------
-    mode : int
-        ``st_mode``, as ``os.stat`` gives it.
-    path : str
-        The path that has this mode, for the error.
-
-    Raises
-    ------
-    SourceAccessError
-        If it is a fifo, a socket or a device.
-
-    Examples
-    --------
-    >>> check_mode(os.stat(os.devnull).st_mode, os.devnull)
-    Traceback (most recent call last):
-    xloader.errors.SourceAccessError: there is a device instead of a file. Given: ...
-    """
+    """Refuse fifos, sockets and devices."""
     kind = _KINDS.get(stat.S_IFMT(mode))
     if kind is not None:
         raise SourceAccessError(
@@ -95,21 +65,6 @@ def check_path(path: str | os.PathLike[str]) -> int:
     """Refuse a path that leads to a fifo, a socket or a device.
 
     A path that cannot be looked up passes.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-        The path. Links are followed.
-
-    Returns
-    -------
-    int
-        Size of the file in bytes; 0 if it cannot be looked up.
-
-    Raises
-    ------
-    SourceAccessError
-        If it leads to a fifo, a socket or a device.
     """
     try:
         found = os.stat(path)

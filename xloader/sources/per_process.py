@@ -37,30 +37,14 @@ class Home:
 
     A new handle in the fork does not help: the threads that obstore and icechunk wait for do not
     survive a fork, and a child that uses fsspec takes away its parent's connections. A `Home` is
-    pickled with the object that it guards. It still raises in a fork that unpickles it. An
-    unrelated process that unpickles it becomes the new home.
-
-    Examples
-    --------
-    >>> Home().check("a store")
+    pickled with the object that it guards. It still raises in a fork that unpickles it.
     """
 
     def __init__(self) -> None:
         self._pid = os.getpid()
 
     def check(self, what: str) -> None:
-        """Raise an error if this process is a fork of the home process.
-
-        Parameters
-        ----------
-        what : str
-            Name of the guarded object, for the error.
-
-        Raises
-        ------
-        ForkError
-            If this process was forked from the one that uses the library.
-        """
+        """Raise an error if this process is a fork of the home process."""
         if self._pid == _LOADED_IN != os.getpid():
             raise _fork_error(what, self._pid)
 
@@ -73,25 +57,7 @@ class Home:
 
 
 class PerProcess(Generic[T]):
-    """A handle that each process opens at first use, and that is dropped when pickled.
-
-    Parameters
-    ----------
-    make : callable
-        Opens the handle. It must pickle if the handle's owner is to be pickled.
-    what : str
-        Name of what is opened, for messages.
-    is_forkable : bool, default False
-        Whether a forked child may use its parent's handle: true of plain memory only.
-    is_remade : bool, default False
-        Whether a forked child may open a new handle of its own: true of plain files.
-
-    Examples
-    --------
-    >>> handle = PerProcess(list, "a list")
-    >>> handle.get() is handle.get()
-    True
-    """
+    """A handle that each process opens at first use, and that is dropped when pickled."""
 
     def __init__(
         self,
@@ -109,14 +75,7 @@ class PerProcess(Generic[T]):
         self._locks: dict[int, threading.Lock] = {}
 
     def get(self) -> T:
-        """Return the handle of this process, and open it at the first call.
-
-        Raises
-        ------
-        ForkError
-            If the handle was opened before this process was forked, and may be neither used nor
-            opened again here.
-        """
+        """Return the handle of this process, and open it at the first call."""
         opened = self._opened
         if opened is None or (self._is_remade and opened[0] != os.getpid()):
             opened = self._open()

@@ -37,29 +37,7 @@ class Attempts:
     """The attempts at one read, made on one thread.
 
     Used as a context manager: within it, `current` returns this object, so that every request is
-    counted and retried as part of the read.
-
-    Parameters
-    ----------
-    retry_policy : RetryPolicy
-        How long an attempt may take, and how many retries there are.
-    store : str
-        Name of the source, for messages.
-    reads : sequence of Read
-        The chunks that are read, for messages. None of them for metadata.
-    num_hung : int, default 0
-        Number of earlier attempts at the same read whose threads were abandoned.
-
-    Attributes
-    ----------
-    thread : threading.Thread
-        The thread that reads.
-    on_given_up : callable, optional
-        Called once the thread is abandoned.
-    num_requests, num_retries : int
-        Number of requests so far, and of those made because an earlier one had failed.
-    is_given_up : bool
-        Whether the thread was abandoned.
+    counted and retried as part of the read. `thread`: the thread that reads.
     """
 
     __slots__ = (
@@ -106,29 +84,8 @@ class Attempts:
     def ask(self, key: str, call: Callable[[], T]) -> T:
         """Make a request that the thread waits for, and repeat it after failures that may pass.
 
-        Parameters
-        ----------
-        key : str
-            Key of the object that is requested.
-        call : callable
-            Makes the request. The memory that it returns must be visible to no other thread,
-            because the thread may be abandoned meanwhile.
-
-        Returns
-        -------
-        object
-            What ``call`` returned.
-
-        Raises
-        ------
-        ReadTimeoutError
-            If the last attempt at a chunk took too long.
-        TimeoutError
-            The same for a request outside of the reading of a chunk.
-        Abandoned
-            If this thread was given up.
-        Exception
-            The store's own error, if it cannot pass or no attempt is left.
+        `call`: the memory that it returns must be visible to no other thread, because the thread
+        may be abandoned meanwhile.
         """
         self._num_failed, self._is_exhausted = 0, False
         while True:
@@ -146,27 +103,8 @@ class Attempts:
     async def ask_async(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
         """Make a request within an event loop, and repeat it as `ask` does.
 
-        A thread may be waiting in `ask` for this request. Its time limit then starts anew with each
-        attempt.
-
-        Parameters
-        ----------
-        key : str
-            Key of the object that is requested.
-        make : callable
-            Returns a new awaitable that makes the request.
-
-        Returns
-        -------
-        object
-            The result of the awaitable.
-
-        Raises
-        ------
-        ReadTimeoutError, TimeoutError
-            If the last attempt took too long, as in `ask`.
-        Exception
-            The store's own error, if it cannot pass or no attempt is left.
+        A thread may be waiting in `ask` for this request. Its time limit then starts anew with
+        each attempt.
         """
         num_failed = 0
         while True:
@@ -196,30 +134,7 @@ class Attempts:
         num_there: Callable[[], int] = int,
         awaited: Callable[[], int] = int,
     ) -> T:
-        """Wait once for a store, or for another thread that waits for it, without a retry.
-
-        Parameters
-        ----------
-        key : str or sequence of str
-            Key of the object that is waited for, or of several. The first of ``reads`` are those
-            of the same objects then, and each arrival lets the time limit start anew.
-        call : callable
-            Waits, and returns the result.
-        num_there : callable
-            Returns how many of the objects have arrived.
-        awaited : callable
-            Returns the number of the first that has not arrived.
-
-        Returns
-        -------
-        object
-            What ``call`` returned.
-
-        Raises
-        ------
-        Abandoned
-            If this thread was given up.
-        """
+        """Wait once for a store, or for another thread that waits for it, without a retry."""
         self._num_failed, self._is_exhausted = 0, False
         return self._wait_for((key,) if isinstance(key, str) else key, call, num_there, awaited)
 
@@ -309,19 +224,7 @@ class Attempts:
         return self.num_hung + self._num_failed + 1
 
     def abandon(self, before: float | None = None) -> bool:
-        """Abandon the thread if it is waiting.
-
-        Parameters
-        ----------
-        before : float, optional
-            Abandon it only if the present attempt began at this time or earlier, by
-            `time.monotonic`.
-
-        Returns
-        -------
-        bool
-            Whether the thread is abandoned by this call.
-        """
+        """Abandon the thread if it is waiting."""
         token, since = self._waited
         if before is not None and (since is None or since > before):
             return False
@@ -339,15 +242,7 @@ class Attempts:
         self._is_over = True
 
     def timeout_error(self, num_attempts: int, seconds: float | None = None) -> ReadTimeoutError:
-        """The error to raise when a chunk, or metadata, did not arrive in time.
-
-        Parameters
-        ----------
-        num_attempts : int
-            Number of attempts that were made.
-        seconds : float, optional
-            How long each attempt took. By default the longest that the retry policy allows.
-        """
+        """The error to raise when a chunk, or metadata, did not arrive in time."""
         read = self.read
         seconds = self.retry_policy.read_timeout if seconds is None else seconds
         if read is None:
@@ -376,19 +271,7 @@ _CURRENT: Final[ContextVar[Attempts | None]] = ContextVar("xloader_attempts", de
 
 
 def current(otherwise: RetryPolicy | None = None) -> Attempts:
-    """The attempts of the read that this thread, or this task of an event loop, is making.
-
-    Parameters
-    ----------
-    otherwise : RetryPolicy, optional
-        Time limit and retries for requests outside of any read, such as those for metadata and
-        labels.
-
-    Returns
-    -------
-    Attempts
-        New ones where no read is being made.
-    """
+    """The attempts of the read that this thread, or this task of an event loop, is making."""
     return _CURRENT.get() or Attempts(otherwise or RetryPolicy())
 
 

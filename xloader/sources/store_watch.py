@@ -28,30 +28,7 @@ def latest_read() -> object:
 
 
 class Watch:
-    """Base class of all watches. By itself it watches nothing and never finds a change.
-
-    Parameters
-    ----------
-    store : str
-        Name of the store, for messages.
-    is_near : bool, default True
-        Whether a look takes microseconds and needs no request.
-
-    Attributes
-    ----------
-    looked_at : float
-        Time of the last look that found no change, by `time.monotonic`; minus infinity before it.
-
-    Examples
-    --------
-    >>> watch = Watch("memory")
-    >>> watch.note_read()
-    >>> watch.is_unchecked
-    True
-    >>> watch.look()
-    >>> watch.is_unchecked
-    False
-    """
+    """Base class of all watches. By itself it watches nothing and never finds a change."""
 
     def __init__(self, store: str, *, is_near: bool = True) -> None:
         self._store = store
@@ -84,21 +61,7 @@ class Watch:
         _LATEST[0] = self._read
 
     def look(self, *, is_missed: bool = False) -> None:
-        """Compare the store with what was opened.
-
-        Parameters
-        ----------
-        is_missed : bool, default False
-            Whether a chunk that should exist was just found to be absent.
-
-        Raises
-        ------
-        StoreChangedError
-            If the store changed. Every later look raises it too, because values that were read
-            after the change may still be in memory.
-        SourceAccessError
-            If the store does not answer.
-        """
+        """Compare the store with what was opened."""
         read = self._read
         if not self._change:
             self._change = self._compare(is_missed=is_missed)
@@ -115,19 +78,6 @@ class Watch:
         """Look for a change before an absent chunk is replaced by the fill value.
 
         A store that does not answer raises nothing here: reading its chunks will raise.
-
-        Parameters
-        ----------
-        is_news : bool
-            Whether a warning or an error is about to follow. A look that needs a request is then
-            made even if the last one is recent.
-        is_meant : bool
-            Whether the user declared that chunks may be absent.
-
-        Raises
-        ------
-        StoreChangedError
-            If the store changed.
         """
         if is_news or self.is_near or self.is_old:
             # If the store does not answer, reading its chunks will say so.
@@ -140,15 +90,7 @@ class Watch:
 
 
 class FileWatch(Watch):
-    """Watch of whole files, such as netCDF and zip files, which must not be written again.
-
-    Parameters
-    ----------
-    store : str
-        Name of the source, for messages.
-    files : StampedFiles
-        The files as they were opened.
-    """
+    """Watch of whole files, such as netCDF and zip files, which must not be written again."""
 
     def __init__(self, store: str, files: StampedFiles) -> None:
         super().__init__(store)

@@ -19,12 +19,8 @@ of a single value.
 class StoredObjects:
     """The stored objects of a variable, such as files.
 
-    Parameters
-    ----------
-    shards : tuple of (int or tuple of int) or None
-        Elements of each object along each dimension, if an object holds many chunks.
-    stored_share : float or None
-        Stored bytes for each decoded byte, of a few objects; None if their sizes are not known.
+    `stored_share`: stored bytes for each decoded byte, of a few objects; None if their sizes are
+    not known.
     """
 
     shards: tuple[Sizes, ...] | None
@@ -35,22 +31,7 @@ class StoredObjects:
 class ObjectInventory:
     """The stored objects of one array. An object is a chunk, or a shard of many chunks.
 
-    Parameters
-    ----------
-    num_objects : int
-        Objects that the array may have, by its shape.
-    num_absent : int
-        Those that are not in the store; their values are the fill value.
-    absent : tuple of str
-        Keys of the first few of these.
-    num_beyond : int
-        Objects in the store that lie outside the array's shape, so that nobody reads them.
-    beyond : tuple of str
-        Keys of the first few of these.
-    empty : tuple of str
-        Keys of objects of 0 bytes, as far as sizes were asked for.
-    nbytes : int or None
-        Bytes of all objects within the shape; None if sizes were not asked for.
+    `nbytes`: bytes of all objects within the shape; None if sizes were not asked for.
     """
 
     num_objects: int
@@ -64,15 +45,7 @@ class ObjectInventory:
 
 @dataclass(frozen=True)
 class StoredEncoding:
-    """How a file stores a variable that xarray decodes.
-
-    Parameters
-    ----------
-    dtype : str
-        Dtype of the stored numbers; empty if not known.
-    filters : tuple of str
-        Compression and other filters, such as ``("zlib 4", "shuffle")``.
-    """
+    """How a file stores a variable that xarray decodes."""
 
     dtype: str
     filters: tuple[str, ...]
@@ -120,15 +93,7 @@ class KnowsEncoding(Protocol):
 
 
 def encoding_of(source: object, variable: str) -> StoredEncoding:
-    """How a file stores a variable, as far as xarray has found it out.
-
-    Parameters
-    ----------
-    source : Source
-        The source.
-    variable : str
-        Name of the variable.
-    """
+    """How a file stores a variable, as far as xarray has found it out."""
     found = source.encoding(variable) if isinstance(source, KnowsEncoding) else {}
     level = found.get("complevel")
     filters = [

@@ -50,26 +50,9 @@ _LONGEST_TOLD: Final = 600.0
 def linked_errors(error: BaseException, *, with_contexts: bool = False) -> Iterator[BaseException]:
     """Yield an error and the errors that it was raised from, each once.
 
-    By default, only causes are followed, which ``raise ... from`` sets. A library names in this way
-    why a request failed. A context is merely an error that was being handled at that time. It may
-    be one that was overcome, so it must not decide whether to try again. A traceback shows contexts
-    too, so a search for credentials must follow them.
-
-    Parameters
-    ----------
-    error : BaseException
-        The error.
-    with_contexts : bool, default False
-        Whether to follow contexts as well.
-
-    Examples
-    --------
-    >>> error = OSError("the request failed")
-    >>> error.__cause__, error.__context__ = TimeoutError("too late"), KeyError("not in the cache")
-    >>> [type(link).__name__ for link in linked_errors(error)]
-    ['OSError', 'TimeoutError']
-    >>> [type(link).__name__ for link in linked_errors(error, with_contexts=True)]
-    ['OSError', 'KeyError', 'TimeoutError']
+    By default, only causes are followed, which ``raise ... from`` sets. A library names in this
+    way why a request failed. A context is merely an error that was being handled at that time. It
+    may be one that was overcome, so it must not decide whether to try again.
     """
     seen: set[int] = set()
     links: list[BaseException | None] = [error]
@@ -82,18 +65,7 @@ def linked_errors(error: BaseException, *, with_contexts: bool = False) -> Itera
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether an error of a store, or of its library, may pass.
-
-    Parameters
-    ----------
-    error : BaseException
-        The error. The errors that it was raised from count too.
-
-    Examples
-    --------
-    >>> is_transient(TimeoutError()), is_transient(FileNotFoundError("c/0/0"))
-    (True, False)
-    """
+    """Whether an error of a store, or of its library, may pass."""
     links = list(linked_errors(error))
     for link in links:
         # Names come first: aiohttp's error for a short body is raised from one with a status.
@@ -110,13 +82,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether an error, or one that it was raised from, says that no answer came in time.
-
-    Examples
-    --------
-    >>> is_timeout(TimeoutError()), is_timeout(ConnectionResetError())
-    (True, False)
-    """
+    """Whether an error, or one that it was raised from, says that no answer came in time."""
     return any(
         isinstance(link, TimeoutError)
         or not _TIMEOUTS.isdisjoint(kind.__name__ for kind in type(link).__mro__)
@@ -148,11 +114,8 @@ def _own_status(error: BaseException) -> int | None:
 def told_pause(error: BaseException) -> float | None:
     """Seconds to wait that the store asked for in its header ``Retry-After``, 600 at most.
 
-    Returns
-    -------
-    float or None
-        None if there is no such header. obstore's errors never have it, because obstore does not
-        pass headers on.
+    None if there is no such header. obstore's errors never have it, because obstore does not pass
+    headers on.
     """
     for link in linked_errors(error):
         given = _retry_after(link)

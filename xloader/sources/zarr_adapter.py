@@ -142,15 +142,6 @@ def array_of(store: Store, path: str, metadata: Any) -> zarr.Array[Any]:
     """The array at a path of an open store, made from metadata that were read before.
 
     A release of zarr that is not known reads the metadata again.
-
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The open store.
-    path : str
-        Path of the array within the store.
-    metadata : ArrayV2Metadata or ArrayV3Metadata
-        The array's metadata.
     """
     if is_known():
         return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=StorePath(store, path)))
@@ -192,19 +183,7 @@ def open_zip(store: ZipStore) -> None:
 def read_zip(store: ZipStore, key: str, byte_range: ByteRequest | None) -> Buffer | None:
     """Read a member of a zip file, on the calling thread where zarr has the parts for it.
 
-    Parameters
-    ----------
-    store : zarr.storage.ZipStore
-        The open store.
-    key : str
-        Name of the member.
-    byte_range : ByteRequest or None
-        The bytes to read. None reads all of them.
-
-    Returns
-    -------
-    Buffer or None
-        None if there is no such member.
+    None if there is no such member.
     """
     prototype = default_buffer_prototype()
     if not (hasattr(store, "_lock") and hasattr(store, "_get")):
@@ -220,17 +199,7 @@ def size_in_zip(store: ZipStore, key: str) -> int:
 
 
 def read_selection(array: zarr.Array[Any], selection: tuple[slice, ...], out: NDArray[Any]) -> None:
-    """Read a selection through zarr's own indexing into an array of any strides.
-
-    Parameters
-    ----------
-    array : zarr.Array
-        The array to read.
-    selection : tuple of slice
-        One slice for each dimension, in elements.
-    out : numpy.ndarray
-        Receives the values. It has the shape of the selection.
-    """
+    """Read a selection through zarr's own indexing into an array of any strides."""
     if not is_known():
         np.copyto(out, np.asarray(array[selection]))
         return

@@ -14,20 +14,7 @@ from xloader.loader.batches.row_list import Rows
 
 
 def refuse_device_tensors(value: Any, what: str) -> None:
-    """Raise an error if a worker process has put a tensor on a device other than the CPU.
-
-    Parameters
-    ----------
-    value : object
-        A tensor, or tuples, lists and mappings of tensors. Other values pass.
-    what : str
-        Name of the value, for the error.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If there is such a tensor, and this process is a worker of a ``DataLoader``.
-    """
+    """Raise an error if a worker process has put a tensor on a device other than the CPU."""
     worker = get_worker_info()
     if worker is None:
         return
@@ -55,18 +42,7 @@ def _tensors_in(value: Any) -> Iterable[torch.Tensor]:
 
 
 def first_of(samples: Sequence[Any]) -> Any:
-    """The first sample of a list.
-
-    Parameters
-    ----------
-    samples : sequence
-        The samples.
-
-    Raises
-    ------
-    OptionError
-        If the list is empty.
-    """
+    """The first sample of a list."""
     if not len(samples):
         raise OptionError("there are no samples to make a batch of", given="an empty list")
     return samples[0]
@@ -76,36 +52,12 @@ def is_plain_tuple(sample: Any) -> bool:
     """Whether a sample is a tuple or list of fields, and not a named tuple.
 
     Named tuples keep their class when they are collated.
-
-    Parameters
-    ----------
-    sample : object
-        A sample.
     """
     return isinstance(sample, tuple | list) and not hasattr(sample, "_fields")
 
 
 def split_columns(samples: Sequence[Sequence[Any]]) -> tuple[Sequence[str], list[list[Any]]]:
-    """Names of the fields, and the values of each field over all samples.
-
-    Parameters
-    ----------
-    samples : sequence of tuple
-        Samples with one value for each field.
-
-    Returns
-    -------
-    names : sequence of str
-        Names of the fields; their positions as text, ``"0"``, ``"1"``, ..., if names are not
-        known.
-    columns : list of list
-        For each field, its value in each sample.
-
-    Raises
-    ------
-    OptionError
-        If samples do not have the same number of fields.
-    """
+    """Names of the fields, and the values of each field over all samples."""
     counts = {len(sample) for sample in samples}
     if len(counts) != 1:
         raise OptionError(
@@ -122,25 +74,6 @@ def stack(values: list[Any], name: str) -> Any:
     """Stack the values of a field into one tensor.
 
     Values that are neither arrays nor tensors are left to ``default_collate``.
-
-    Parameters
-    ----------
-    values : list
-        Arrays, tensors or other values, one for each sample.
-    name : str
-        Name of the field, for errors.
-
-    Returns
-    -------
-    torch.Tensor
-        Shape ``(n, ...)``.
-
-    Raises
-    ------
-    OptionError
-        If the shapes differ.
-    UnsupportedDataError
-        As for :func:`hand_over` and :func:`refuse_device_tensors`.
     """
     refuse_device_tensors(values, f"the field {name!r}")
     if not all(isinstance(value, np.ndarray | np.generic | torch.Tensor) for value in values):
@@ -164,24 +97,6 @@ def hand_over(array: Any, name: str) -> Any:
 
     Arrays are copied if they are read-only, have negative strides or a foreign byte order. Values
     that are not arrays are returned unchanged.
-
-    Parameters
-    ----------
-    array : numpy.ndarray, numpy.generic or object
-        The array, or any other value of a field.
-    name : str
-        Name of the field, for errors.
-
-    Returns
-    -------
-    torch.Tensor or object
-        The tensor, or the value that was given.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If no tensor can hold the array, or the value is a tensor that a worker has put on a
-        device.
     """
     if not isinstance(array, np.ndarray | np.generic):
         refuse_device_tensors(array, f"the field {name!r}")

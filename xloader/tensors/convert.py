@@ -20,28 +20,7 @@ if TYPE_CHECKING:
 
 
 def tensor_maker() -> Callable[[NDArray[Any]], torch.Tensor]:
-    """Function that makes a tensor from an array without a copy.
-
-    Returns
-    -------
-    callable
-        Takes an array and returns a tensor over the same memory. Arrays of `BFLOAT16` become
-        tensors of bfloat16.
-
-    Raises
-    ------
-    MissingDependencyError
-        If PyTorch is not installed.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> array = np.zeros(3)
-    >>> tensor = tensor_maker()(array)
-    >>> array[0] = 7
-    >>> tensor.tolist()
-    [7.0, 0.0, 0.0]
-    """
+    """Function that makes a tensor from an array without a copy."""
     require_torch('output="torch"', allowed='without PyTorch, output="numpy"')
     return _tensor_of
 
@@ -55,38 +34,14 @@ def _tensor_of(array: NDArray[Any]) -> torch.Tensor:
 
 
 def join_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Concatenate tensors along their first axis, on the device where they are.
-
-    Parameters
-    ----------
-    tensors : sequence of torch.Tensor
-        Tensors of the same shape but for the first axis.
-
-    Returns
-    -------
-    torch.Tensor
-        A new tensor.
-    """
+    """Concatenate tensors along their first axis, on the device where they are."""
     import torch
 
     return torch.cat(list(tensors))
 
 
 def require_torch(given: str, allowed: str | None = None) -> None:
-    """Raise an error with advice if PyTorch is not installed.
-
-    Parameters
-    ----------
-    given : str
-        The option or name that needs PyTorch, for the error.
-    allowed : str, optional
-        The alternative without PyTorch, for the error.
-
-    Raises
-    ------
-    MissingDependencyError
-        If PyTorch is not installed.
-    """
+    """Raise an error with advice if PyTorch is not installed."""
     try:
         import torch  # noqa: F401
     except ImportError as error:

@@ -19,31 +19,7 @@ def fill_tensors(
 ) -> TensorDataset:
     """Copy all batches into one tensor for each field.
 
-    Parameters
-    ----------
-    batches : iterable of Batch
-        Batches of arrays, whose ids ascend from 0.
-    num_samples : int
-        Number of samples in all batches together.
-    shapes, dtypes : mapping by field
-        Shape and dtype of one sample of each field.
-
-    Returns
-    -------
-    torch.utils.data.TensorDataset
-        Tensors of shape ``(num_samples, *shape)``, in the order of ``shapes``.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If a field holds values that no tensor can hold.
-
-    Examples
-    --------
-    >>> batches = [Batch([np.array([[i, i]])], ["x"], np.array([i])) for i in range(3)]
-    >>> dataset = fill_tensors(batches, 3, {"x": (2,)}, {"x": np.dtype("int64")})
-    >>> dataset[2]
-    (tensor([2, 2]),)
+    Tensors of shape ``(num_samples, *shape)``, in the order of ``shapes``.
     """
     arrays = {
         # In native byte order the tensor shares the array's memory, and is filled through it.

@@ -17,28 +17,7 @@ from xloader.errors import MissingDependencyError, OptionError
 
 
 def jax_maker(dtypes: Mapping[str, np.dtype]) -> Callable[[NDArray[Any]], Any]:
-    """Function that makes a JAX array from an array, on JAX's CPU.
-
-    Parameters
-    ----------
-    dtypes : mapping of str to numpy.dtype
-        The dtypes of the fields that will be delivered.
-
-    Returns
-    -------
-    callable
-        Takes an array and returns a JAX array over the same memory, by DLPack. Where JAX cannot
-        share it, for example because it is not aligned, it copies. Arrays of `BFLOAT16` become
-        arrays of bfloat16.
-
-    Raises
-    ------
-    MissingDependencyError
-        If JAX is not installed.
-    OptionError
-        If a field has 64-bit integers and JAX is set to 32 bits, or if JAX was started without
-        its CPU.
-    """
+    """Function that makes a JAX array from an array, on JAX's CPU."""
     try:
         import jax
     except ImportError as error:
@@ -74,20 +53,8 @@ def jax_maker(dtypes: Mapping[str, np.dtype]) -> Callable[[NDArray[Any]], Any]:
 def cupy_maker() -> Callable[[NDArray[Any]], Any]:
     """Function that makes a CuPy array from an array, on CuPy's current device.
 
-    DLPack does not move memory to a GPU, so the array is copied. The copy is done when the function
-    returns, since the loader uses the array's memory again.
-
-    Returns
-    -------
-    callable
-        Takes an array and returns a CuPy array.
-
-    Raises
-    ------
-    MissingDependencyError
-        If CuPy is not installed.
-    OptionError
-        If CuPy finds no GPU.
+    DLPack does not move memory to a GPU, so the array is copied. The copy is done when the
+    function returns, since the loader uses the array's memory again.
     """
     try:
         import cupy

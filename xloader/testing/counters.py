@@ -17,13 +17,7 @@ class KeyCounter:
         self.lock = threading.Lock()
 
     def add(self, item: object) -> None:
-        """Count an item once.
-
-        Parameters
-        ----------
-        item : hashable
-            The item.
-        """
+        """Count an item once."""
         with self.lock:
             self.counts[item] += 1
 
@@ -46,13 +40,7 @@ class KeyCounter:
 
 
 class SharedTally:
-    """A counter for many processes, which all append lines to one file.
-
-    Parameters
-    ----------
-    path : str
-        Path of the file. Lines that it already holds count.
-    """
+    """A counter for many processes, which all append lines to one file."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -60,13 +48,7 @@ class SharedTally:
             pass
 
     def add(self, item: object) -> None:
-        """Count an item once.
-
-        Parameters
-        ----------
-        item : hashable
-            The item. It must pickle.
-        """
+        """Count an item once."""
         line = pickle.dumps((os.getpid(), item)).hex().encode() + b"\n"
         # Processes may write at once. A line that is appended in one call is not mixed with others.
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND)

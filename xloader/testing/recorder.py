@@ -153,15 +153,7 @@ class SourceRecorder:
 
 
 class _Weighed:
-    """Fetched chunks whose memory is recorded, as is that of the arrays they are decoded into.
-
-    Parameters
-    ----------
-    fetched : Fetched
-        The fetched chunks.
-    recorder : SourceRecorder
-        The recorder.
-    """
+    """Fetched chunks whose memory is recorded, as is that of the arrays they are decoded into."""
 
     def __init__(self, fetched: Fetched, recorder: SourceRecorder) -> None:
         self._fetched = fetched

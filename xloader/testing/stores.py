@@ -40,11 +40,6 @@ class _TappedStore(WrapperStore[Store]):
     Subclasses override `_ask`, called before each read, and `_answer`, called after it.
     ``get_sync`` exists only if the wrapped store reads synchronously, because zarr 3.1 relies on a
     store that has the method.
-
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The wrapped store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -93,19 +88,7 @@ class _TappedStore(WrapperStore[Store]):
     ) -> Buffer | None:
         """Read one key, or a range of it.
 
-        Parameters
-        ----------
-        key : str
-            The key.
-        prototype : BufferPrototype
-            Kind of buffer to read into.
-        byte_range : ByteRequest, optional
-            The range. By default the whole object.
-
-        Returns
-        -------
-        Buffer or None
-            The bytes. None if the key is absent.
+        None if the key is absent.
         """
         await self._pause()
         self._ask(key, byte_range)
@@ -118,17 +101,7 @@ class _TappedStore(WrapperStore[Store]):
     ) -> list[Buffer | None]:
         """Read ranges of several keys. Each range is a read.
 
-        Parameters
-        ----------
-        prototype : BufferPrototype
-            Kind of buffer to read into.
-        key_ranges : iterable of (str, ByteRequest or None)
-            The keys and ranges.
-
-        Returns
-        -------
-        list of (Buffer or None)
-            The bytes of each range, in order. None for an absent key.
+        None for an absent key.
         """
         await self._pause()
         asked = list(key_ranges)

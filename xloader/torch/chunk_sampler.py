@@ -265,13 +265,7 @@ class ChunkSampler(DistributedSampler[int]):
 
 
 class ChunkBatches(BatchSampler):
-    """Batch sampler that gives the batches of a :class:`ChunkSampler` as lists of ids.
-
-    Parameters
-    ----------
-    sampler : ChunkSampler
-        The sampler that gives the ids.
-    """
+    """Batch sampler that gives the batches of a :class:`ChunkSampler` as lists of ids."""
 
     def __init__(self, sampler: ChunkSampler) -> None:
         super().__init__(sampler, sampler.batch_size, sampler.drop_last)
@@ -282,39 +276,16 @@ class ChunkBatches(BatchSampler):
         return self._dealer.steps()
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose batches the next iteration gives.
-
-        Parameters
-        ----------
-        epoch : int
-            Number of the epoch, from 0.
-        """
+        """Choose the epoch whose batches the next iteration gives."""
         self._dealer.set_epoch(epoch)
 
     def resume(self, epoch: int, step: int) -> None:
-        """Begin the next iteration at a step, as :meth:`ChunkSampler.resume` does.
-
-        Parameters
-        ----------
-        epoch, step : int
-            The epoch that was under way, and the number of its batches that were trained on.
-        """
+        """Begin the next iteration at a step, as :meth:`ChunkSampler.resume` does."""
         self._dealer.resume(epoch, step)
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Check that all further options are known and have a meaning under a ``DataLoader``.
-
-    Parameters
-    ----------
-    options : mapping of str to object
-        The options that the signature does not name.
-
-    Raises
-    ------
-    OptionError
-        If one does not; the error names the options that are allowed.
-    """
+    """Check that all further options are known and have a meaning under a ``DataLoader``."""
     for name, value in options.items():
         if name not in PLAN_OPTIONS:
             raise OptionError(

@@ -156,8 +156,8 @@ def data_loader(
 def _show_sampler(loader: Any, sampler: ChunkSampler, memory_nbytes: int) -> None:
     """Give a loader methods of its sampler. They are the instance's: the class stays the stock one.
 
-    Lightning and accelerate ask the sampler to set the epoch, transformers.Trainer asks the loader,
-    or the batch sampler within one that skips batches.
+    Lightning and accelerate ask the sampler to set the epoch, transformers.Trainer asks the
+    loader, or the batch sampler within one that skips batches.
     """
     loader.explain = sampler.explain
     loader.set_epoch = loader.batch_sampler.set_epoch = sampler.set_epoch

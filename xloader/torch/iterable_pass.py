@@ -22,29 +22,14 @@ MOST_WORKERS = 1024
 
 
 class Process(NamedTuple):
-    """The process that iterates: the training process, or a worker of one ``DataLoader`` iterator.
-
-    Parameters
-    ----------
-    number : int
-        Number of the worker; 0 in the training process.
-    iteration : int
-        A number that all workers of one iterator share, different for other iterators; -1 in the
-        training process.
-    """
+    """The process that iterates: the training process, or a worker of a ``DataLoader``."""
 
     number: int = 0
     iteration: int = -1
 
     @classmethod
     def of(cls, info: Any) -> Process:
-        """The process that ``get_worker_info`` describes.
-
-        Parameters
-        ----------
-        info : object or None
-            The value of ``get_worker_info()``; None in the training process.
-        """
+        """The process that ``get_worker_info`` describes."""
         # PyTorch draws a seed for each iterator and adds the worker's number to it. Without the
         # number, the seed identifies the iterator.
         return cls() if info is None else cls(info.id, info.seed - info.id)
@@ -55,16 +40,6 @@ class SharedCursor:
 
     It has the verbs of `Cursor`. It counts no batches: a worker does not know which of its batches
     the training loop takes.
-
-    Parameters
-    ----------
-    is_shuffled : bool
-        As for `Cursor`.
-
-    Attributes
-    ----------
-    repeats : RepeatWatch
-        Warns if an epoch begins anew, in the first process.
     """
 
     def __init__(self, is_shuffled: bool) -> None:
@@ -82,31 +57,14 @@ class SharedCursor:
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, as `Cursor.set_epoch` does.
-
-        Parameters
-        ----------
-        epoch : int
-            Number of the epoch, from 0.
-
-        Raises
-        ------
-        OptionError
-            If there is no such epoch.
-        """
+        """Choose the epoch, as `Cursor.set_epoch` does."""
         epoch = check_epoch(epoch)
         self.repeats.clear()
         if epoch != self.epoch:
             self.resume(Position(epoch))
 
     def resume(self, position: Position) -> None:
-        """Start the next iteration of every process at a step of the rank.
-
-        Parameters
-        ----------
-        position : Position
-            The epoch and the step.
-        """
+        """Start the next iteration of every process at a step of the rank."""
         self.repeats.clear()
         self._epoch.fill_(position.epoch)
         self._step.fill_(position.step)
@@ -115,13 +73,7 @@ class SharedCursor:
             self._taken.fill_(self._number)
 
     def start(self, process: Process) -> Position:
-        """The position at which a process's next iteration starts, as a step of the rank.
-
-        Parameters
-        ----------
-        process : Process
-            The process.
-        """
+        """The position at which a process's next iteration starts, as a step of the rank."""
         is_resumed = self._taken[process.number] < self._number
         if self._begun == self._number and self._iteration != process.iteration:
             # An earlier iteration, which ended before this process started, has resumed already.
@@ -129,13 +81,7 @@ class SharedCursor:
         return Position(self.epoch, int(self._step) if is_resumed else 0)
 
     def begin(self, process: Process) -> None:
-        """Begin a process's iteration at `start`. Its iteration after this one is a whole epoch.
-
-        Parameters
-        ----------
-        process : Process
-            The process.
-        """
+        """Begin a process's iteration at `start`. Its iteration after this one is a whole epoch."""
         if self._begun < self._number and self._taken[process.number] < self._number:
             self._iteration.fill_(process.iteration)
             self._begun.copy_(self._number)
@@ -154,20 +100,6 @@ class WorkerPass(Iterator[Any]):
     A ``DataLoader`` takes batches from its processes in turn, beginning with the first process. If
     the iteration begins at a step of another worker of the plan than the first, the processes swap
     parts: process 0 makes the steps of the worker whose turn it is.
-
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        Plan for as many workers as there are.
-    cursor : SharedCursor
-        The position at which the iteration begins.
-    process : Process
-        The process that iterates.
-    open_steps : callable
-        Called at the first batch with a `Position` and the number of one of the plan's workers.
-        Returns an iterator over the rows of each step of that worker from there on.
-    is_single : bool
-        Whether single samples are yielded.
     """
 
     def __init__(
@@ -217,23 +149,7 @@ class WorkerPass(Iterator[Any]):
         return self._saver.save(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the position of a saved state. Nothing is read.
-
-        Parameters
-        ----------
-        state : dict
-            The value of :meth:`state_dict` of the same worker, perhaps stored as JSON.
-
-        Raises
-        ------
-        StateError
-            If the state is damaged or belongs to other samples; if its seed, plan or other options
-            differ: workers that start later see no state and plan from the options alone.
-        LanesError
-            If the number of ranks does not divide the state's lanes.
-        MemoryBudgetError
-            If the state's plan needs more memory.
-        """
+        """Continue from the position of a saved state. Nothing is read."""
         position, plan, seed = read_state(state, self._rank_plan)
         options = self._rank_plan.options
         if seed != options.seed:

@@ -38,25 +38,6 @@ def memory_to_lend(rank_plan: RankPlan) -> MakeMemory | None:
     """The maker of the memory for batches of a worker, from which they are sent without a copy.
 
     It has `MORE_SLOTS` slots more than the plan counts batches of a worker.
-
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The plan of the worker.
-
-    Returns
-    -------
-    callable or None
-        None in a process that is no worker of a ``DataLoader``.
-
-    Examples
-    --------
-    >>> import numpy as np, xarray as xr, xloader
-    >>> from xloader.torch import IterableDataset
-    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.zeros((10, 4)))})
-    >>> dataset = IterableDataset(xloader.open(ds).window(time=2), batch_size=2)
-    >>> memory_to_lend(dataset._rank_plan(0)) is None
-    True
     """
     global _lender
     if get_worker_info() is None:

@@ -13,15 +13,7 @@ if TYPE_CHECKING:
 
 
 def loader_html(sampler: ChunkSampler, memory_nbytes: int) -> str:
-    """The card of a ``DataLoader`` with this sampler, as notebooks show it.
-
-    Parameters
-    ----------
-    sampler : ChunkSampler
-        The sampler.
-    memory_nbytes : int
-        Bytes that its workers may use together.
-    """
+    """The card of a ``DataLoader`` with this sampler, as notebooks show it."""
     order = f"shuffled, seed {sampler.seed}" if sampler.shuffle else "not shuffled"
     workers = f"{sampler.num_workers:,} processes" if sampler.num_workers else "none: threads read"
     rows = [

@@ -12,20 +12,7 @@ from xloader.samples.unplanned_warning import is_fetcher
 
 
 def require_samples(samples: Any, door: str) -> None:
-    """Check that an argument is `Samples`, and not a dataset of PyTorch or xarray, or a path.
-
-    Parameters
-    ----------
-    samples : object
-        The argument.
-    door : str
-        Name of the class or function that it was given to, for the error.
-
-    Raises
-    ------
-    OptionError
-        If it is not; the error says how to make samples from what was given.
-    """
+    """Check that an argument is `Samples`, and not a dataset of PyTorch or xarray, or a path."""
     if isinstance(getattr(samples, "recipe", None), Recipe):
         return
     remedy = "pass xloader.open(...).window(...), or ds.xloader.window(...)"
@@ -47,11 +34,6 @@ def refuse_batches_of_batches() -> None:
     """Raise an error if a ``DataLoader`` is about to make batches of whole batches.
 
     It is called from the ``__iter__`` of a dataset, and looks at the frame that called that.
-
-    Raises
-    ------
-    OptionError
-        If so; the error says what to pass to the ``DataLoader``.
     """
     frame = sys._getframe(2)
     if is_fetcher(frame) and frame.f_locals.get("auto_collation"):
@@ -69,13 +51,6 @@ def collate_by_default(default: Any, collate: Any) -> None:
     With ``batch_size=None``, PyTorch's default turns a batch, which is a tuple, into a list, and
     its names and ids are lost. This function is called where the ``DataLoader`` asks a dataset for
     its iterator.
-
-    Parameters
-    ----------
-    default : callable
-        PyTorch's default, ``default_convert``.
-    collate : callable
-        The function to use instead.
     """
     frame = sys._getframe(2)
     # A user's dataset around ours may yield values other than batches. Then the calling frame is
@@ -89,20 +64,6 @@ def refuse_state(kind: str, name: str, remedy: str) -> AttributeError:
     """Make the error for an attribute that a dataset or sampler lacks, such as ``state_dict``.
 
     A dataset or sampler has no state, because it does not know how far the training loop is.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the class whose attribute was asked for.
-    name : str
-        Name of the attribute.
-    remedy : str
-        What to call instead of ``state_dict`` or ``load_state_dict``.
-
-    Returns
-    -------
-    AttributeError
-        With the remedy, if the attribute is one of these two.
     """
     if name not in ("state_dict", "load_state_dict"):
         return AttributeError(f"{kind!r} object has no attribute {name!r}")
@@ -121,18 +82,7 @@ def refuse_dealing_twice(what: str) -> None:
 
     With several processes, accelerate gives each of them every n-th batch of any ``DataLoader``.
     Here the ``DataLoader`` holds only the batches of its own rank, so most samples would never be
-    delivered. For an iterable dataset, accelerate reads all batches in its first process, splits
-    them and hands out the parts, also if there is only one process.
-
-    Parameters
-    ----------
-    what : str
-        Name of the sampler or dataset that is iterated over, for the error.
-
-    Raises
-    ------
-    RanksError
-        If accelerate's code that divides batches is on the call stack.
+    delivered.
     """
     state = sys.modules.get("accelerate.state")
     frame = sys._getframe(1) if state is not None else None

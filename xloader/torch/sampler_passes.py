@@ -18,22 +18,7 @@ from xloader.torch.step_tags import BatchIds, FirstId, PlanTag, StepTag
 
 
 class Passes:
-    """The passes of one sampler, one iteration each.
-
-    Parameters
-    ----------
-    resolver : RankResolver
-        Planned for as many workers as there are.
-    num_workers : int
-        Number of workers of the ``DataLoader``; 0 if the process that iterates reads.
-    is_lasting : bool
-        Whether workers, and the chunks that they keep, outlive an iteration.
-
-    Attributes
-    ----------
-    cursor : Cursor
-        The position at which the next pass begins.
-    """
+    """The passes of one sampler, one iteration each."""
 
     def __init__(self, resolver: RankResolver, num_workers: int, *, is_lasting: bool) -> None:
         self.resolver = resolver
@@ -47,23 +32,7 @@ class Passes:
         self._forget()
 
     def adopt(self, state: Mapping[str, Any]) -> Position:
-        """Take over the plan and the seed of a state, and return its position.
-
-        Parameters
-        ----------
-        state : dict
-            The value of `BatchPass.state_dict` or `IdPass.state_dict`.
-
-        Returns
-        -------
-        Position
-            The position that the state holds.
-
-        Raises
-        ------
-        StateError, LanesError, MemoryBudgetError
-            As for `RankResolver.load`.
-        """
+        """Take over the plan and the seed of a state, and return its position."""
         own = self.resolver.rank_plan
         position = self.resolver.load(state, is_within_batch=True)
         if self.resolver.rank_plan is not own or self._num_workers:
@@ -73,26 +42,14 @@ class Passes:
         return position
 
     def explain(self, scope: Literal["rank", "world"]) -> Explanation:
-        """Predict what the next pass costs.
-
-        Parameters
-        ----------
-        scope : {"rank", "world"}
-            Whether the numbers are those of this rank or of all ranks together.
-        """
+        """Predict what the next pass costs."""
         self.resolver.settle()
         start = self.cursor.start
         expected = self._explain(start, scope, self._shift_of(start))
         return self.resolver.rank_plan.with_notes(expected)
 
     def begin(self, start: Position | None) -> Iterator[list[int]]:
-        """Begin a pass: an iterator over lists of ids, one for each batch, with its step tag.
-
-        Parameters
-        ----------
-        start : Position, optional
-            The position that a state holds. By default that of the cursor.
-        """
+        """Begin a pass: an iterator over lists of ids, one for each batch, with its step tag."""
         # A DataLoader that loads a state continues with the worker whose turn it is.
         shift = 0 if start is not None else self._shift_of(self.cursor.start)
         start = start or self.cursor.start
@@ -150,13 +107,7 @@ class Passes:
 
 
 class BatchPass(Iterator[list[int]]):
-    """Iterator over one epoch, one list of ids for each batch.
-
-    Parameters
-    ----------
-    passes : Passes
-        The passes of the sampler. They do not change before the first batch is taken.
-    """
+    """Iterator over one epoch, one list of ids for each batch."""
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
@@ -182,33 +133,12 @@ class BatchPass(Iterator[list[int]]):
         return self._passes.resolver.save(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the position of a saved pass, with its plan and seed. Nothing is read.
-
-        Parameters
-        ----------
-        state : dict
-            The value of :meth:`state_dict`, perhaps stored as JSON.
-
-        Raises
-        ------
-        StateError
-            If the state is damaged, or belongs to other samples or another global batch.
-        LanesError
-            If the number of ranks does not divide the state's lanes.
-        MemoryBudgetError
-            If the state's plan needs more memory.
-        """
+        """Continue from the position of a saved pass, with its plan and seed. Nothing is read."""
         self._start, self._position = self._passes.adopt(state), None
 
 
 class IdPass(Iterator[int]):
-    """Iterator over one epoch, id by id. The first id of each batch carries its step tag.
-
-    Parameters
-    ----------
-    passes : Passes
-        As for `BatchPass`.
-    """
+    """Iterator over one epoch, id by id. The first id of each batch carries its step tag."""
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
@@ -238,13 +168,7 @@ class IdPass(Iterator[int]):
         return self._passes.resolver.save(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the position of a saved pass, as `BatchPass.load_state_dict` does.
-
-        Parameters
-        ----------
-        state : dict
-            The value of :meth:`state_dict`, perhaps stored as JSON.
-        """
+        """Continue from the position of a saved pass, as `BatchPass.load_state_dict` does."""
         self._batches.load_state_dict(state)
         self._ids = iter(())
 

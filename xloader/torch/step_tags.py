@@ -18,17 +18,7 @@ from xloader.planning.plan import Plan
 
 @dataclass(frozen=True)
 class PlanTag:
-    """Plan and options that a sampler and the workers of its rank must have in common.
-
-    Parameters
-    ----------
-    options : LoaderOptions
-        The options of the sampler.
-    plan : Plan
-        The plan, the same for each worker.
-    fingerprint : str
-        Fingerprint of the samples, SHA-256 in hex.
-    """
+    """Plan and options that a sampler and the workers of its rank must have in common."""
 
     options: LoaderOptions
     plan: Plan
@@ -37,21 +27,7 @@ class PlanTag:
 
 @dataclass(frozen=True)
 class StepTag:
-    """Identification of one step of one pass over an epoch.
-
-    Parameters
-    ----------
-    plan_tag : PlanTag
-        The plan that the step belongs to.
-    epoch, step : int
-        Numbers of the epoch and of the step, each from 0.
-    pass_number : int
-        Number of the sampler's iteration. It tells two iterations over the same epoch apart.
-    num_rows : int
-        Number of ids in the step, including those that fill it up.
-    checksum : int
-        CRC-32 of these ids. It shows whether a first id has got into another list.
-    """
+    """Identification of one step of one pass over an epoch."""
 
     plan_tag: PlanTag
     epoch: int
@@ -69,51 +45,22 @@ class StepTag:
         step: int,
         pass_number: int,
     ) -> StepTag:
-        """The tag of a step with certain ids.
-
-        Parameters
-        ----------
-        ids : sequence of int
-            The ids of the step, in order.
-        plan_tag, epoch, step, pass_number
-            As for the class.
-        """
+        """The tag of a step with certain ids."""
         return cls(plan_tag, epoch, step, pass_number, len(ids), _checksum(ids))
 
     def is_of(self, ids: Sequence[int]) -> bool:
-        """Whether a list holds exactly the ids of the step, in their order.
-
-        Parameters
-        ----------
-        ids : sequence of int
-            The list.
-        """
+        """Whether a list holds exactly the ids of the step, in their order."""
         return len(ids) == self.num_rows and _checksum(ids) == self.checksum
 
 
 class FirstId(int):
-    """The first sample id of a step: an int that carries the step tag into any list of ids.
-
-    Examples
-    --------
-    >>> first = FirstId.of(7, None)
-    >>> first == 7, isinstance(first, int), [10, 20, 30][FirstId.of(2, None)]
-    (True, True, 30)
-    """
+    """The first sample id of a step: an int that carries the step tag into any list of ids."""
 
     step_tag: StepTag | None
 
     @classmethod
     def of(cls, number: int, step_tag: StepTag | None) -> FirstId:
-        """An id with a step tag.
-
-        Parameters
-        ----------
-        number : int
-            The sample id.
-        step_tag : StepTag or None
-            The step that it begins.
-        """
+        """An id with a step tag."""
         first = cls(number)
         first.step_tag = step_tag
         return first
@@ -123,15 +70,7 @@ class FirstId(int):
 
 
 class BatchIds(list[int]):
-    """The ids of one batch: a list that carries the step tag.
-
-    Parameters
-    ----------
-    ids : list of int
-        The ids.
-    step_tag : StepTag
-        The step that they make up.
-    """
+    """The ids of one batch: a list that carries the step tag."""
 
     def __init__(self, ids: list[int], step_tag: StepTag) -> None:
         super().__init__(ids)
@@ -155,16 +94,6 @@ def step_tag_of(ids: Sequence[int]) -> StepTag | None:
     """The step tag that a list or its first id carries; None if there is none.
 
     :meth:`StepTag.is_of` tells whether the list is the one that the tag was made for.
-
-    Parameters
-    ----------
-    ids : sequence of int
-        Sample ids, as a ``DataLoader`` gives them to a dataset.
-
-    Examples
-    --------
-    >>> step_tag_of([3, 1, 2]) is None
-    True
     """
     step_tag = getattr(ids, "step_tag", None)
     if step_tag is None and ids:

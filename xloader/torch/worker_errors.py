@@ -16,17 +16,6 @@ def sendable_errors() -> Iterator[None]:
     A ``DataLoader`` sends the class of an error to the main process. Functions of a script or
     notebook are sent to a worker together with the error classes that they define. Such classes
     cannot be pickled in the worker, and the main process would wait for the error for ever.
-
-    Raises
-    ------
-    RuntimeError
-        In place of such an error, with its name, text and notes.
-
-    Examples
-    --------
-    >>> with sendable_errors():
-    ...     print("nothing to tell")
-    nothing to tell
     """
     try:
         yield

@@ -38,21 +38,7 @@ PREFETCH = 2
 
 @dataclass
 class _Way:
-    """One worker's part of a pass that is under way in this process.
-
-    Parameters
-    ----------
-    worker : Worker
-        The worker of the plan.
-    epoch : int
-        The epoch of the pass.
-    pass_number : int
-        Number of the sampler's iteration.
-    next_step : int
-        The step of the rank that comes next.
-    steps : iterator of Delivery
-        The batches of the worker from that step on.
-    """
+    """One worker's part of a pass that is under way in this process."""
 
     worker: Worker
     epoch: int
@@ -62,20 +48,7 @@ class _Way:
 
 
 class WorkerReader:
-    """Reads batches in one process: steps of the plan if ids carry step tags, else any ids.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The data behind the samples.
-    memory_nbytes : int
-        Bytes for all workers of a rank together; this one uses its share. It holds for ids without
-        a plan.
-    threads : int, optional
-        Number of threads that load and gather; by default this worker's share of the cores.
-    on_nan : {"warn", "raise", "ignore"}
-        What to do about NaN.
-    """
+    """Reads batches in one process: steps of the plan if ids carry step tags, else any ids."""
 
     def __init__(
         self, recipe: Recipe, memory_nbytes: int, threads: int | None, on_nan: OnNan = "warn"
@@ -108,26 +81,7 @@ class WorkerReader:
         return os.getpid() != self._pid
 
     def step(self, step_tag: StepTag, ids: Sequence[int]) -> Delivery | None:
-        """Make the batch of a step by the plan.
-
-        Parameters
-        ----------
-        step_tag : StepTag
-            The step.
-        ids : sequence of int
-            The ids that the ``DataLoader`` asks for.
-
-        Returns
-        -------
-        Delivery or None
-            The batch. None if ids are not those of the step, or the step comes out of turn: `read`
-            can read them.
-
-        Raises
-        ------
-        OptionError
-            If the sampler's samples are not those of the dataset.
-        """
+        """Make the batch of a step by the plan."""
         if reason := _why_not(step_tag, ids):
             self._leave_plan(reason)
             return None
@@ -150,20 +104,7 @@ class WorkerReader:
         return delivery
 
     def read(self, ids: Ints, origin: BatchOrigin) -> Batch:
-        """Read any samples through a cache of decoded chunks.
-
-        Parameters
-        ----------
-        ids : numpy.ndarray of int64
-            Sample ids in ``[0, num_samples)``, shape ``(n,)``.
-        origin : BatchOrigin
-            The samples that the batch is of.
-
-        Returns
-        -------
-        Batch
-            The samples in that order, after all recorded transforms.
-        """
+        """Read any samples through a cache of decoded chunks."""
         arrays = self._cache_for(max(len(ids), 1)).read(ids)
         arrays = finish(self._recipe, make_layouts(self._recipe), arrays, ids)
         nans = look_for_nans(self._on_nan, self._num_read, arrays, ids)
@@ -299,25 +240,11 @@ def _why_not(step_tag: StepTag, ids: Sequence[int]) -> str:
 
 
 def num_cores(num_workers: int) -> int:
-    """Number of cores for each of several workers, 1 at least.
-
-    Parameters
-    ----------
-    num_workers : int
-        Number of workers that share the cores of this process.
-    """
+    """Number of cores for each of several workers, 1 at least."""
     return max(usable_cores() // max(num_workers, 1), 1)
 
 
 def as_batch(delivery: Delivery, origin: BatchOrigin) -> Batch:
-    """A batch of arrays, from what the engine delivers.
-
-    Parameters
-    ----------
-    delivery : Delivery
-        One delivered step.
-    origin : BatchOrigin
-        The samples that the batch is of.
-    """
+    """A batch of arrays, from what the engine delivers."""
     arrays: dict[str, Any] = delivery.arrays
     return Batch(arrays.values(), arrays, delivery.ids, np.asarray(delivery.is_padding), origin)

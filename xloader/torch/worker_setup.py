@@ -28,15 +28,8 @@ def set_up_worker() -> None:
     """Make this worker send each of its batches, or an error in its place, and end in time.
 
     Half of ``/dev/shm`` is left free for others. Beyond that, tensors are sent in memory that has
-    no name. What cannot be sent at all is an error of the training loop.
-
-    In a process that is no worker this does nothing. It can be called more than once.
-
-    Examples
-    --------
-    >>> set_up_worker()
-    >>> ForkingPickler._extra_reducers[torch.UntypedStorage] is reduce_storage
-    True
+    no name. What cannot be sent at all is an error of the training loop. In a process that is no
+    worker this does nothing. It can be called more than once.
     """
     info = get_worker_info()
     if info is None:

@@ -26,16 +26,6 @@ def end_in_time() -> None:
 
     There are two cases. First, the training process is gone: PyTorch's workers watch the process
     that forked them, but under ``forkserver`` that is the server, which waits for its workers.
-    Second, the ``DataLoader`` ends while a read does not return: PyTorch would wait five seconds
-    for it.
-
-    In a process that is no worker, and where it has been called before, this does nothing.
-
-    Examples
-    --------
-    >>> end_in_time()
-    >>> any(thread.name == "xloader-shutdown" for thread in threading.enumerate())
-    False
     """
     if get_worker_info() is None:
         return
@@ -62,13 +52,7 @@ def end_in_time() -> None:
 
 
 def variables_of_worker() -> Mapping[str, Any]:
-    """The variables of PyTorch's loop of a worker, found on the stack; none elsewhere.
-
-    Examples
-    --------
-    >>> variables_of_worker()
-    {}
-    """
+    """The variables of PyTorch's loop of a worker, found on the stack; none elsewhere."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == "torch.utils.data._utils.worker":

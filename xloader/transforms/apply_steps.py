@@ -28,42 +28,7 @@ def finish(
     chance: Chance = NO_EPOCH,
     normalized: Collection[str] = (),
 ) -> dict[str, NDArray[Any]]:
-    """Run the transforms of a recipe on a gathered batch.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    layouts : tuple of FieldLayout
-        The layouts of its fields.
-    arrays : dict of str to numpy.ndarray
-        The batch by field, C-contiguous, each of shape ``(n, *layout.shape)``. The arrays are
-        changed in place.
-    ids : numpy.ndarray
-        Ids of the samples, int64, shape ``(n,)``.
-    chance : Chance, optional
-        Seed, epoch and occurrences for functions that take random numbers.
-    normalized : collection of str
-        Variables to which the first transform was done as they were unpacked.
-
-    Returns
-    -------
-    dict of str to numpy.ndarray
-        The fields as delivered. Without :attr:`Recipe.is_mapped` these are ``arrays``.
-
-    Raises
-    ------
-    OptionError
-        If a transform loses samples or fields, or does not return a Dataset.
-    EmptySamplesError
-        If a transform leaves a field without elements.
-    UnsupportedDataError
-        If a transform leaves a field that does not hold real numbers or booleans.
-    StackError
-        If a dimension of the samples is called ``sample``.
-    TransformError
-        If a function raises an error.
-    """
+    """Run the transforms of a recipe on a gathered batch."""
     if not recipe.is_mapped:
         _run_in_place(recipe, layouts, arrays, ids, normalized)
         return arrays

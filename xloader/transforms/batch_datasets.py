@@ -35,29 +35,7 @@ def to_frame(
     arrays: Mapping[str, NDArray[Any]],
     ids: Ints,
 ) -> xr.Dataset:
-    """Make a Dataset of a batch. It shares the memory of the arrays.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    layouts : tuple of FieldLayout
-        The layouts of its fields.
-    arrays : mapping of str to numpy.ndarray
-        The batch by field, each of shape ``(n, *layout.shape)``.
-    ids : numpy.ndarray
-        Ids of the samples, int64, shape ``(n,)``.
-
-    Returns
-    -------
-    xarray.Dataset
-        One variable for each field, with its labels and the ids.
-
-    Raises
-    ------
-    StackError
-        If a field or a dimension has the name of something that labelled batches add.
-    """
+    """Make a Dataset of a batch. It shares the memory of the arrays."""
     names = dim_names(layouts)
     dims = {(name, dim) for (_, dim), name in names.items()}
     own = [*(layout.name for layout in layouts), *(name for name, _ in dims)]
@@ -76,18 +54,7 @@ def to_frame(
 
 
 def refuse_clashes(names: Iterable[str]) -> None:
-    """Check that no two things in a Dataset of samples have the same name, nor that of the ids.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Names of fields, dimensions, and coordinates that are no dimensions.
-
-    Raises
-    ------
-    StackError
-        If a name occurs twice, or is ``sample``.
-    """
+    """Check that no two things in a Dataset of samples have the same name, nor that of the ids."""
     name, count = Counter([*names, SAMPLE]).most_common(1)[0]
     if count > 1:
         raise StackError(
@@ -101,48 +68,13 @@ def refuse_clashes(names: Iterable[str]) -> None:
 
 
 def with_ids(frame: xr.Dataset, ids: Ints) -> xr.Dataset:
-    """Set the ids of a Dataset of samples, as a coordinate that xarray does not align by.
-
-    Parameters
-    ----------
-    frame : xarray.Dataset
-        The samples.
-    ids : numpy.ndarray
-        Their ids, int64, shape ``(n,)``.
-
-    Returns
-    -------
-    xarray.Dataset
-        A new Dataset with the coordinate ``sample``.
-    """
+    """Set the ids of a Dataset of samples, as a coordinate that xarray does not align by."""
     coord = xr.Coordinates({SAMPLE: (SAMPLE, ids)}, indexes={})
     return frame.drop_vars(SAMPLE, errors="ignore").assign_coords(coord)
 
 
 def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
-    """The arrays of a Dataset of samples, with ``sample`` as the first axis.
-
-    Parameters
-    ----------
-    frame : xarray.Dataset
-        The samples, after all transforms.
-    num_samples : int
-        Number of samples that it must have.
-
-    Returns
-    -------
-    dict of str to numpy.ndarray
-        By variable, C-contiguous.
-
-    Raises
-    ------
-    OptionError
-        If a variable has lost samples or the dimension ``sample``, or no variable is left.
-    EmptySamplesError
-        If a variable has no elements left.
-    UnsupportedDataError
-        If a variable does not hold real numbers or booleans.
-    """
+    """The arrays of a Dataset of samples, with ``sample`` as the first axis."""
     arrays: dict[str, NDArray[Any]] = {}
     for name, variable in frame.data_vars.items():
         if variable.sizes.get(SAMPLE) != num_samples:
@@ -183,16 +115,6 @@ def show_labels(frame: xr.Dataset) -> xr.Dataset:
     """Rename the labels of one sample to their dimensions, so that they become indexes.
 
     The coordinate ``time_label (time)`` becomes ``time``, for example. The id is dropped.
-
-    Parameters
-    ----------
-    frame : xarray.Dataset
-        One sample, without the dimension ``sample``.
-
-    Returns
-    -------
-    xarray.Dataset
-        The sample as users see it.
     """
     renamed: dict[Hashable, xr.Variable] = {}
     for name, label in frame.coords.items():
@@ -207,23 +129,7 @@ def show_labels(frame: xr.Dataset) -> xr.Dataset:
 def auxiliary_coords(
     recipe: Recipe, layouts: tuple[FieldLayout, ...], sample_id: int
 ) -> dict[str, xr.Variable]:
-    """Coordinates of one sample that are not indexes, such as a 2-d latitude or a scalar.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    layouts : tuple of FieldLayout
-        The layouts of its fields.
-    sample_id : int
-        Id of the sample.
-
-    Returns
-    -------
-    dict of str to xarray.Variable
-        The coordinates whose dimensions a field has. If fields have different parts of one, it is
-        called ``<field>_<name>`` for each field.
-    """
+    """Coordinates of one sample that are not indexes, such as a 2-d latitude or a scalar."""
     names = dim_names(layouts)
     coords = recipe.source.coordinates()
     found: dict[str, xr.Variable] = {}
@@ -271,19 +177,7 @@ def is_same_coord(left: xr.Variable, right: xr.Variable) -> bool:
 
 
 def dim_names(layouts: tuple[FieldLayout, ...]) -> dict[tuple[str, str], str]:
-    """The name of each dimension of each field in a Dataset of all fields.
-
-    Parameters
-    ----------
-    layouts : tuple of FieldLayout
-        The layouts of all fields.
-
-    Returns
-    -------
-    dict of (str, str) to str
-        By (field, dimension): the dimension's own name. If two fields differ in its size, its
-        offsets or its channels, it is ``<field>_<dim>`` in every field that has the dimension.
-    """
+    """The name of each dimension of each field in a Dataset of all fields."""
     meanings: dict[str, set[object]] = {}
     for layout in layouts:
         for dim in layout.dims:
@@ -296,20 +190,7 @@ def dim_names(layouts: tuple[FieldLayout, ...]) -> dict[tuple[str, str], str]:
 
 
 def attrs_of(recipe: Recipe, layout: FieldLayout) -> dict[str, object]:
-    """Attributes that all variables of a field share.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    layout : FieldLayout
-        The layout of the field.
-
-    Returns
-    -------
-    dict of str to object
-        The attributes, without ``units`` if a transform changes the units.
-    """
+    """Attributes that all variables of a field share."""
     if not layout.parts:
         return {}
     first, *others = [recipe.variable(part.variable).attrs for part in layout.parts]

@@ -30,29 +30,7 @@ _REMEDY = "call samples.to_xarray(batch.ids), which reads the samples and runs t
 def label_batch(
     recipe: Recipe, arrays: Mapping[str, NDArray[Any]], ids: Ints, chance: Chance = NO_EPOCH
 ) -> xr.Dataset:
-    """Make a Dataset of a finished batch, as :meth:`xloader.Samples.to_xarray` gives it.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    arrays : mapping of str to numpy.ndarray
-        The fields after all transforms, with samples along the first axis.
-    ids : numpy.ndarray
-        Ids of the samples, int64, shape ``(n,)``.
-    chance : Chance, optional
-        The random numbers that the batch was made with.
-
-    Returns
-    -------
-    xarray.Dataset
-        The fields with their labels. It shares the memory of the arrays.
-
-    Raises
-    ------
-    OptionError
-        If names or shapes are not those of the samples, or a transform makes labels from values.
-    """
+    """Make a Dataset of a finished batch, as :meth:`xloader.Samples.to_xarray` gives it."""
     frame = blank_batch(recipe, ids, chance)
     shapes = {str(name): field.transpose(SAMPLE, ...).shape for name, field in frame.items()}
     given = {name: array.shape for name, array in arrays.items()}
@@ -73,27 +51,7 @@ def label_batch(
 
 
 def blank_batch(recipe: Recipe, ids: Ints, chance: Chance = NO_EPOCH) -> xr.Dataset:
-    """Make a Dataset of a batch with its labels and with made-up values.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    ids : numpy.ndarray
-        Ids of the samples, int64, shape ``(n,)``.
-    chance : Chance, optional
-        The random numbers that the batch was made with.
-
-    Returns
-    -------
-    xarray.Dataset
-        Names, dimensions, labels and attributes are those of the batch.
-
-    Raises
-    ------
-    OptionError
-        If a transform makes labels from values, or fails on made-up values.
-    """
+    """Make a Dataset of a batch with its labels and with made-up values."""
     layouts = make_layouts(recipe)
     shapes = {layout.name: (len(ids), *layout.shape) for layout in layouts}
     if not recipe.is_mapped:

@@ -33,21 +33,7 @@ Numbers = tuple[NDArray[Any], NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Denormalize:
-    """Multiplies by standard deviations and adds means.
-
-    Parameters
-    ----------
-    field : str
-        Name of the field.
-    shape : tuple of int
-        Shape of one sample of the field.
-    numbers_of : callable
-        From ids of samples, int64 of shape ``(n,)``: mean and standard deviation for each
-        ``normalize``, the last one first. Each is a float64 array with one axis for samples, of
-        size 1 or n, then the field's dimensions, of size 1 where the numbers do not vary.
-    shared : tuple of (numpy.ndarray, numpy.ndarray), optional
-        The same if all samples share the numbers, without the axis of samples.
-    """
+    """Multiplies by standard deviations and adds means."""
 
     field: str
     shape: tuple[int, ...]
@@ -109,30 +95,7 @@ def _like(array: Any, values: NDArray[Any]) -> Any:
 
 
 def make_denormalize(recipe: Recipe, layouts: tuple[FieldLayout, ...], field: str) -> Denormalize:
-    """Make the inverse of the recorded ``normalize`` for a field.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    layouts : tuple of FieldLayout
-        The layouts of its fields.
-    field : str
-        Name of a field as delivered.
-
-    Returns
-    -------
-    Denormalize
-        The inverse.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such field.
-    OptionError
-        If none of the field's variables is normalised, or a later transform has removed a
-        dimension along which the numbers vary.
-    """
+    """Make the inverse of the recorded ``normalize`` for a field."""
     own = {layout.name: layout for layout in layouts}
     frame = frame_of_zeros(recipe, layouts) if recipe.is_mapped else None
     find(field, list(own) if frame is None else list(map(str, frame.data_vars)), "field")
@@ -187,17 +150,7 @@ def _lay_out(recipe: Recipe, layout: FieldLayout, parts: list[PartNumbers], ids:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A field before and after transforms that may have changed its dimensions.
-
-    Parameters
-    ----------
-    names : list of str
-        Names of the field's dimensions in a Dataset of all fields.
-    before : xarray.Dataset
-        A batch of one sample before all transforms, for its labels.
-    delivered : xarray.DataArray
-        The field of this batch after all of them, with ``sample`` as the first dimension.
-    """
+    """A field before and after transforms that may have changed its dimensions."""
 
     names: list[str]
     before: xr.Dataset

@@ -19,13 +19,7 @@ BLOCK_SIZE = 2**18
 
 @dataclass(frozen=True)
 class Fillna:
-    """The transform that replaces every NaN by a number, in place.
-
-    Parameters
-    ----------
-    values : tuple of (str or None, float)
-        Pairs of a variable and the number for it; ``None`` stands for all variables.
-    """
+    """The transform that replaces every NaN by a number, in place."""
 
     values: tuple[tuple[str | None, float], ...]
 
@@ -62,27 +56,7 @@ class Fillna:
 
 
 def make_fillna(recipe: Recipe, value: Any) -> Fillna:
-    """Make the transform for one number, or for a mapping of numbers by variable.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    value : float or mapping of str to float
-        The number for all variables, or those for some.
-
-    Returns
-    -------
-    Fillna
-        The transform.
-
-    Raises
-    ------
-    UnknownNameError
-        If the recipe has no such variable.
-    OptionError
-        If a value is not a number.
-    """
+    """Make the transform for one number, or for a mapping of numbers by variable."""
     values = dict(value) if isinstance(value, Mapping) else {None: value}
     for name, number in values.items():
         if name is not None:

@@ -18,27 +18,7 @@ from xloader.transforms.steps import Method
 def bind_arguments(
     owner: type, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> inspect.BoundArguments:
-    """Match the arguments of a method of xarray with its parameters, and check them.
-
-    Parameters
-    ----------
-    owner : type
-        The class of xarray that has the method.
-    name : str
-        Name of the method.
-    args, kwargs : tuple and dict
-        The arguments, without ``self``.
-
-    Returns
-    -------
-    inspect.BoundArguments
-        The arguments by parameter, with ``self`` first.
-
-    Raises
-    ------
-    OptionError
-        If the method does not take these arguments, or they name ``sample``.
-    """
+    """Match the arguments of a method of xarray with its parameters, and check them."""
     signature = inspect.signature(getattr(owner, name))
     try:
         bound = signature.bind(None, *args, **kwargs)
@@ -74,20 +54,6 @@ def require_shared_labels(step: Method, frame: xr.Dataset) -> None:
 
     Along windowed dimensions, each sample has its own labels. A batch has no index for them, and
     xarray would count positions there.
-
-    Parameters
-    ----------
-    step : Method
-        A method that works by labels.
-    frame : xarray.Dataset
-        A batch as it is before the method.
-
-    Raises
-    ------
-    OptionError
-        If it names a dimension without labels, or with labels that differ from sample to sample.
-    UnknownNameError
-        If it names no dimension.
     """
     for name in _names_by_label(step):
         if not isinstance(name, str):
@@ -134,20 +100,7 @@ def _per_sample(step: Method) -> str:
 
 
 def try_on_zeros(step: Method, frame: xr.Dataset) -> None:
-    """Check a method by calling it on zeros.
-
-    Parameters
-    ----------
-    step : Method
-        The method.
-    frame : xarray.Dataset
-        A batch of zeros as it is before the method.
-
-    Raises
-    ------
-    OptionError
-        If xarray refuses the arguments, or misses a library.
-    """
+    """Check a method by calling it on zeros."""
     try:
         with np.errstate(all="ignore"):
             step.apply(frame)

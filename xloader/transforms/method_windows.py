@@ -107,29 +107,7 @@ class MethodWindows(Generic[S]):
 def open_windows(
     name: str, samples: S, frame: xr.Dataset, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> MethodWindows[S]:
-    """Call ``rolling`` or ``coarsen`` of samples.
-
-    Parameters
-    ----------
-    name : {"rolling", "coarsen"}
-        The method.
-    samples : Samples
-        The samples.
-    frame : xarray.Dataset
-        A batch of one sample of zeros.
-    args, kwargs : tuple and dict
-        The arguments, as xarray takes them.
-
-    Returns
-    -------
-    MethodWindows
-        The windows.
-
-    Raises
-    ------
-    OptionError
-        If xarray does not take the arguments, or they name ``sample``.
-    """
+    """Call ``rolling`` or ``coarsen`` of samples."""
     bound = bind_arguments(xr.Dataset, name, args, kwargs)
     if (functions := bound.arguments.get("coord_func")) is not None:
         if not isinstance(functions, Mapping):

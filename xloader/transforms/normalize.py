@@ -37,21 +37,7 @@ _FEW: Final = 1 << 12
 
 @dataclass(frozen=True)
 class PartNumbers:
-    """The means and standard deviations of one variable in a field.
-
-    Parameters
-    ----------
-    layout : FieldLayout
-        The layout of the field.
-    part : FieldPart
-        The variable's part of it.
-    dims : tuple of str
-        The variable's stored dimensions.
-    mean, std : Table
-        The numbers.
-    dtype : numpy.dtype
-        Dtype in which they are looked up.
-    """
+    """The means and standard deviations of one variable in a field."""
 
     layout: FieldLayout
     part: FieldPart
@@ -74,16 +60,7 @@ class PartNumbers:
         return rows_of(recipe, self.layout, (self.mean, self.std), ids)
 
     def at(self, rows: Rows, num_axes: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Mean and standard deviation, as arrays that broadcast with a view of the field's batch.
-
-        Parameters
-        ----------
-        rows : dict of (str, str or None) to TableRows
-            The rows of the samples.
-        num_axes : int
-            Number of axes of the view: samples, then dimensions that the variable lacks, then its
-            own.
-        """
+        """Mean and standard deviation, as arrays that broadcast with the field's batch."""
         lacks = tuple(range(1, num_axes - len(self.dims)))
         mean, std = (
             np.expand_dims(
@@ -133,13 +110,7 @@ class PartNumbers:
 
 @dataclass(frozen=True)
 class Normalize:
-    """The transform that subtracts a mean and divides by a standard deviation.
-
-    Parameters
-    ----------
-    tables : tuple of (str, tuple of str, Table, Table)
-        For each variable: its name, its stored dimensions, its mean and its standard deviation.
-    """
+    """The transform that subtracts a mean and divides by a standard deviation."""
 
     tables: tuple[tuple[str, tuple[str, ...], Table, Table], ...]
 
@@ -188,24 +159,7 @@ class Normalize:
         arrays: Mapping[str, NDArray[Any]],
         ids: Ints,
     ) -> None:
-        """Normalise the arrays of a batch, given by field, in place and in their own dtype.
-
-        Parameters
-        ----------
-        recipe : Recipe
-            The recipe of the samples.
-        layouts : tuple of FieldLayout
-            The layouts of its fields.
-        arrays : mapping of str to numpy.ndarray
-            The batch by field, each of shape ``(n, *layout.shape)``.
-        ids : numpy.ndarray of int64, shape (n,)
-            Ids of the samples.
-
-        Raises
-        ------
-        OptionError
-            If a sample needs a number that is missing.
-        """
+        """Normalise the arrays of a batch, given by field, in place and in their own dtype."""
         for layout in layouts:
             array = arrays[layout.name]
             for numbers in self.numbers_of(layout, array.dtype):
@@ -226,17 +180,7 @@ class Normalize:
     def change_of(self, variable: str, dtype: np.dtype) -> Callable[[NDArray[Any]], None] | None:
         """The change that `apply` makes to values of a variable, if it changes all of them alike.
 
-        Parameters
-        ----------
-        variable : str
-            Name of the variable.
-        dtype : numpy.dtype
-            Dtype of the values.
-
-        Returns
-        -------
-        callable or None
-            None if the variable is not normalised, or if its numbers vary along a dimension.
+        None if the variable is not normalised, or if its numbers vary along a dimension.
         """
         for name, _, mean, std in self.tables:
             if name == variable and not mean.dims and not std.dims:
@@ -272,31 +216,7 @@ def in_words(step: Transform) -> str:
 
 
 def make_normalize(recipe: Recipe, stats: Any, mean: Any, std: Any) -> Normalize:
-    """Make the transform from statistics as :meth:`xloader.Samples.normalize` takes them.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples, with windows.
-    stats : mapping or xarray.Dataset or None
-        Mean and standard deviation together, by variable.
-    mean, std : mapping or xarray.Dataset or None
-        Mean and standard deviation apart, by variable. ``stats`` is taken for the mean if only
-        ``std`` is given besides.
-
-    Returns
-    -------
-    Normalize
-        The transform.
-
-    Raises
-    ------
-    OptionError
-        If a mean or standard deviation is missing, is not finite or does not fit the variable's
-        dimensions, or if a standard deviation is not above 0.
-    UnknownNameError
-        If the recipe has no such variable.
-    """
+    """Make the transform from statistics as :meth:`xloader.Samples.normalize` takes them."""
     if stats is not None and std is not None and mean is None:
         stats, mean = None, stats
     if (stats is None) == (mean is None and std is None):

@@ -16,20 +16,7 @@ from xloader.transforms.normalize import Normalize
 
 
 def normalized_packings(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> dict[str, Packing]:
-    """The packings of the variables that can be normalised while they are unpacked.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    layouts : tuple of FieldLayout
-        The layouts of its fields.
-
-    Returns
-    -------
-    dict of str to Packing
-        By variable, its packing with the first transform.
-    """
+    """The packings of the variables that can be normalised while they are unpacked."""
     first = recipe.steps[0] if recipe.steps else None
     # A number that stands for elements outside is normalised like those inside.
     has_numbers = any(isinstance(pad, float) for pad in recipe.require_windows().pads)

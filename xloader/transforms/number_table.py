@@ -39,12 +39,7 @@ _Slices = list[slice | None]
 class TableRows:
     """The rows of samples along one dimension.
 
-    Parameters
-    ----------
-    lines : numpy.ndarray of int64, shape (n, count)
-        The rows of each sample.
-    known : list of (slice or None), optional
-        `slices`, if they were found before.
+    `lines` has shape (n, count).
     """
 
     lines: Ints
@@ -79,19 +74,7 @@ Rows = dict[Key, TableRows]
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Numbers along some dimensions of a variable, immutable and comparable.
-
-    Parameters
-    ----------
-    dims : tuple of str
-        Dimensions, in the variable's order.
-    shape : tuple of int
-        Number of rows along each of them: its selected elements, or the labels of its clock.
-    data : bytes
-        The values as float64 in native byte order; NaN in rows that no sample needs.
-    clocks : tuple of (str, str)
-        Dimensions whose rows are those of a clock, with the clock.
-    """
+    """Numbers along some dimensions of a variable, immutable and comparable."""
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
@@ -150,30 +133,7 @@ class Table:
     def at(
         self, dims: tuple[str, ...], keys: list[Key], rows: Rows, dtype: np.dtype
     ) -> NDArray[np.floating]:
-        """The numbers of some samples.
-
-        Parameters
-        ----------
-        dims : tuple of str
-            Dimensions of the variable.
-        keys : list of (str, str or None)
-            What `keys` gives for the field; at least one.
-        rows : dict of (str, str or None) to TableRows
-            The samples' rows along these, from `rows_of`.
-        dtype : numpy.dtype
-            Dtype of the result.
-
-        Returns
-        -------
-        numpy.ndarray
-            With one axis for the samples and one for each of ``dims``, of size 1 where the numbers
-            do not vary.
-
-        Raises
-        ------
-        OptionError
-            If a row has no number.
-        """
+        """The numbers of some samples."""
         own = {self.dims.index(key[0]): rows[key] for key in keys}
         num_samples = len(rows[keys[0]].lines)
         if num_samples == 1:
@@ -241,24 +201,7 @@ class Table:
 
 
 def rows_of(recipe: Recipe, layout: FieldLayout, tables: tuple[Table, ...], ids: Ints) -> Rows:
-    """The rows of samples in some tables, along windowed dimensions.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    layout : FieldLayout
-        The layout of a field.
-    tables : tuple of Table
-        The tables.
-    ids : numpy.ndarray of int64, shape (n,)
-        Ids of the samples.
-
-    Returns
-    -------
-    dict of (str, str or None) to TableRows
-        By dimension and clock.
-    """
+    """The rows of samples in some tables, along windowed dimensions."""
     keys = dict.fromkeys(key for table in tables for key in table.keys(layout))
     if not keys:
         return {}

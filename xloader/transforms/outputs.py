@@ -23,21 +23,7 @@ from xloader.transforms.batch_datasets import from_frame
 
 @dataclass(frozen=True)
 class Output:
-    """A field as delivered, after all transforms.
-
-    Parameters
-    ----------
-    name : str
-        Name of the field.
-    dims : tuple of str
-        Dimensions of one sample.
-    shape : tuple of int
-        Sizes of one sample along ``dims``.
-    dtype : numpy.dtype
-        The dtype.
-    channels : tuple of str or None
-        Names of the channels; ``None`` without a labelled ``channel`` dimension.
-    """
+    """A field as delivered, after all transforms."""
 
     name: str
     dims: tuple[str, ...]
@@ -55,23 +41,6 @@ def make_outputs(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> tuple[Outp
     """Find the fields as delivered, by running the transforms on one sample of zeros.
 
     Nothing is run if no transform can change names and shapes.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    layouts : tuple of FieldLayout
-        The layouts of its fields.
-
-    Returns
-    -------
-    tuple of Output
-        One for each field.
-
-    Raises
-    ------
-    OptionError
-        If a transform fails on the sample of zeros.
     """
     if not recipe.is_mapped:
         return tuple(Output(x.name, x.dims, x.shape, x.dtype, x.channels) for x in layouts)
@@ -81,25 +50,7 @@ def make_outputs(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> tuple[Outp
 
 
 def frame_of_zeros(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> xr.Dataset:
-    """Run the transforms on one sample of zeros.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    layouts : tuple of FieldLayout
-        The layouts of its fields.
-
-    Returns
-    -------
-    xarray.Dataset
-        A batch of one sample, with the labels of the first sample.
-
-    Raises
-    ------
-    OptionError
-        If a transform fails on the sample of zeros.
-    """
+    """Run the transforms on one sample of zeros."""
     zeros = {layout.name: np.zeros((1, *layout.shape), layout.dtype) for layout in layouts}
     try:
         return finish_frame(recipe, layouts, zeros, np.zeros(1, np.int64))

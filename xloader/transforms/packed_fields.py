@@ -41,26 +41,6 @@ class PackedField:
 
     The numbers of ``multipliers``, ``offsets``, ``missing`` and each row of ``fills`` are one for
     each channel; a single one where there are no channels, or where all of them have the same.
-
-    Parameters
-    ----------
-    name : str
-        The field's name.
-    shape : tuple of int
-        Sizes of one sample.
-    stored_dtype : numpy.dtype
-        Dtype in which the field is gathered, in native byte order: numbers that are stored in the
-        other order are swapped as their chunks are decoded.
-    seen_dtype : numpy.dtype
-        Dtype as which the stored bits are read. It may differ in being signed or unsigned.
-    multipliers, offsets : tuple of float
-        The factor of stored numbers, and the number added afterwards.
-    fills : tuple of (tuple of float)
-        Stored numbers that stand for a missing value; NaN where a channel has fewer of them.
-    missing : tuple of float
-        The value of missing numbers.
-    dtype : numpy.dtype
-        Dtype of the values: float16, float32 or float64.
     """
 
     name: str
@@ -105,15 +85,7 @@ class PackedField:
     def along_channels(self, numbers: tuple[float, ...]) -> Floats:
         """Numbers of channels as an array that can be combined with a batch of the field.
 
-        Parameters
-        ----------
-        numbers : tuple of float
-            One of the attributes that has a number for each channel.
-
-        Returns
-        -------
-        numpy.ndarray of float64
-            Of shape ``(1,)`` for a single number, else ``(num_channels, 1, ...)``.
+        Of shape ``(1,)`` for a single number, else ``(num_channels, 1, ...)``.
         """
         values = np.array(numbers, np.float64)
         if len(numbers) == 1:
@@ -121,18 +93,7 @@ class PackedField:
         return values.reshape(-1, *(1 for _ in self.shape[1:]))
 
     def count_nans(self, stored: NDArray[Any]) -> Ints:
-        """Count the numbers of a gathered batch whose values are NaN.
-
-        Parameters
-        ----------
-        stored : numpy.ndarray
-            The field as gathered, of shape ``(n, *shape)`` and of the stored dtype.
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (n,)
-            Their number in each row.
-        """
+        """Count the numbers of a gathered batch whose values are NaN."""
         stays_nan = np.isnan(self.along_channels(self.missing))
         if not stays_nan.any():
             return np.zeros(len(stored), np.int64)
@@ -163,28 +124,8 @@ def packed_fields(
     """The fields that may be gathered as stored and unpacked later.
 
     A field qualifies if its values are floats that take more bytes than its stored numbers, if all
-    its variables are stored in one dtype, and if the recipe has no transforms besides ``normalize``
-    with numbers that vary only along channels, and ``fillna``. A variable of several fields is
-    gathered as stored for all of them, or for none. Where borders are padded with a number, no
-    field qualifies.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    layouts : tuple of FieldLayout
-        The layouts of its fields, as delivered.
-    has_float64 : bool
-        Whether float64 can be computed where the fields are unpacked. If not, only fields that
-        can be computed in float32 qualify.
-    largest : float
-        The largest number that can be delivered. Fields whose values might exceed it do not
-        qualify: where they are unpacked, nobody would notice.
-
-    Returns
-    -------
-    tuple of PackedField
-        One for each such field, in the order of the layouts.
+    its variables are stored in one dtype, and if the recipe has no transforms besides
+    ``normalize`` with numbers that vary only along channels, and ``fillna``.
     """
     # A number that stands for elements outside has no stored form.
     if recipe.is_mapped or any(isinstance(pad, float) for pad in recipe.require_windows().pads):
@@ -210,20 +151,7 @@ def packed_fields(
 def stored_layouts(
     layouts: tuple[FieldLayout, ...], packed: Collection[PackedField]
 ) -> tuple[FieldLayout, ...]:
-    """The layouts in which fields are gathered if some of them stay as stored.
-
-    Parameters
-    ----------
-    layouts : tuple of FieldLayout
-        The layouts as delivered.
-    packed : collection of PackedField
-        The fields that are gathered as stored.
-
-    Returns
-    -------
-    tuple of FieldLayout
-        The layouts, those of ``packed`` with their stored dtype.
-    """
+    """The layouts in which fields are gathered if some of them stay as stored."""
     dtypes = {field.name: field.stored_dtype for field in packed}
     return tuple(replace(own, dtype=dtypes.get(own.name, own.dtype)) for own in layouts)
 

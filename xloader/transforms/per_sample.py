@@ -13,20 +13,7 @@ from xloader.transforms.batch_datasets import is_same_coord, show_labels
 
 
 def unstack_samples(frame: xr.Dataset) -> tuple[list[xr.Dataset], frozenset[Hashable]]:
-    """Split a batch into a Dataset for each sample.
-
-    Parameters
-    ----------
-    frame : xarray.Dataset
-        A batch.
-
-    Returns
-    -------
-    samples : list of xarray.Dataset
-        The samples, with labels as indexes. Each has its id as a scalar coordinate ``sample``.
-    windowed : frozenset of str
-        The coordinates that the batch has as ``<name>_label`` and a sample has as ``<name>``.
-    """
+    """Split a batch into a Dataset for each sample."""
     rows = [frame.isel({SAMPLE: row}) for row in range(frame.sizes[SAMPLE])]
     ones = [show_labels(row).assign_coords({SAMPLE: row.variables[SAMPLE]}) for row in rows]
     windowed = {name for one in ones[:1] for name in one.coords if name not in frame.coords}
@@ -38,25 +25,7 @@ def stack_samples(samples: list[xr.Dataset], windowed: frozenset[Hashable]) -> x
 
     A function may have changed the samples in between. A coordinate that all samples share stays
     as it is. One that differs between samples, or is in ``windowed``, is stacked like a field; if
-    it is an index or a scalar, its name becomes ``<name>_label``. It is dropped if its shape
-    differs between samples.
-
-    Parameters
-    ----------
-    samples : list of xarray.Dataset
-        One Dataset for each sample.
-    windowed : frozenset of str
-        Coordinates that are stacked even if all samples share them.
-
-    Returns
-    -------
-    xarray.Dataset
-        The batch, without the ids.
-
-    Raises
-    ------
-    OptionError
-        If samples differ in the dimensions or sizes of a variable.
+    it is an index or a scalar, its name becomes ``<name>_label``.
     """
     first = samples[0]
     names = dict.fromkeys(name for one in samples for name in one.data_vars)

@@ -27,30 +27,7 @@ def sample_keys(
 ) -> Words:
     """Make a key for each sample, which determines its random numbers.
 
-    Parameters
-    ----------
-    seed, epoch : int
-        Seed and epoch of the loader.
-    ids : array-like of int
-        Sample ids, shape ``(n,)``.
-    occurrences : array-like of int, optional
-        Shape ``(n,)``: how often each sample has occurred in the epoch before; 0 by default.
-
-    Returns
-    -------
-    numpy.ndarray of uint64
-        The keys, shape ``(n,)``.
-
-    Raises
-    ------
-    OptionError
-        If ``occurrences`` and ``ids`` differ in shape.
-
-    Examples
-    --------
-    >>> keys = sample_keys(0, 3, [7, 8, 7], [0, 0, 1])
-    >>> bool((keys[:1] == sample_keys(0, 3, [7])).all()), len(set(keys.tolist()))
-    (True, 3)
+    The keys, shape ``(n,)``.
     """
     whole = np.asarray(ids, np.int64)
     times = np.zeros_like(whole) if occurrences is None else np.asarray(occurrences, np.int64)
@@ -299,25 +276,7 @@ class Rng:
 
 @dataclass(frozen=True, eq=False)
 class Chance:
-    """Everything that random numbers are derived from, besides the ids of the samples.
-
-    Parameters
-    ----------
-    seed, epoch : int, default 0
-        Seed and epoch of the loader; 0 for samples that are read outside an epoch.
-    occurrences : numpy.ndarray of int64, optional
-        Shape ``(n,)``: how often each sample of a batch has occurred in the epoch before; 0 by
-        default.
-
-    Examples
-    --------
-    >>> chance = Chance(seed=1, epoch=5)
-    >>> first, second = chance.rng([4, 9], 0), chance.rng([4, 9], 1)
-    >>> bool((first.uniform() == Rng([4, 9], seed=1, epoch=5).uniform()).all())
-    True
-    >>> bool((first.uniform() == second.uniform()).any())
-    False
-    """
+    """Everything that random numbers are derived from, besides the ids of the samples."""
 
     seed: int = 0
     epoch: int = 0
@@ -326,19 +285,8 @@ class Chance:
     def rng(self, ids: ArrayLike, function: int) -> Rng:
         """Make the random numbers for a batch.
 
-        Parameters
-        ----------
-        ids : array-like of int
-            Sample ids, shape ``(n,)``.
-        function : int
-            Number of the function that takes the random numbers, from 0. Each function gets other
-            numbers, so that the second does not flip just the samples that the first has turned.
-            Draws by name give all functions the same numbers.
-
-        Returns
-        -------
-        Rng
-            The random numbers.
+        `function`: each function gets other numbers, so that the second does not flip just the
+        samples that the first has turned.
         """
         keys = sample_keys(self.seed, self.epoch, ids, self.occurrences)
         return Rng._of(keys, (function,) if function else ())

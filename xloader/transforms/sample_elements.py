@@ -18,24 +18,7 @@ from xloader.recipe.selection import stored
 def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> tuple[Ints, bool]:
     """Stored elements of a field along a dimension, for some samples.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    layout : FieldLayout
-        The layout of the field.
-    dim : str
-        The dimension.
-    ids : numpy.ndarray
-        Ids of the samples, int64, shape ``(n,)``.
-
-    Returns
-    -------
-    elements : numpy.ndarray
-        Int64, shape ``(n, count)`` along a windowed dimension, else ``(size,)``. Outside padded
-        borders, the elements that are copied there, or the nearest ones where a number is.
-    is_windowed : bool
-        Whether the elements differ from sample to sample.
+    Int64, shape ``(n, count)`` along a windowed dimension, else ``(size,)``.
     """
     kept = recipe.kept_of(dim)
     if isinstance(kept, int):
@@ -51,21 +34,7 @@ def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> 
 def places_along(recipe: Recipe, axis: int, elements: Elements, positions: Ints) -> Ints:
     """Places within the selection of the elements that windows take along a dimension.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples.
-    axis : int
-        Number of the windowed dimension.
-    elements : range or tuple of int
-        The elements that are taken, counted from a window's first one.
-    positions : numpy.ndarray of int64, shape (n,)
-        Positions of windows along the dimension.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n, count)
-        The places, from 0 to the selected size.
+    The result has shape (n, count).
     """
     windows = recipe.require_windows()
     offsets = window_offsets(windows.starts_of(axis, positions), elements)

@@ -44,26 +44,7 @@ _KNOWN: Final = frozenset({*RECORDED, "fillna"}) - {"assign"}
 
 
 def part_of(total: int, rank: object, size: object) -> range | None:
-    """Positions of one rank's part of a dimension. The parts are as equal as possible.
-
-    Parameters
-    ----------
-    total : int
-        Number of elements of the dimension.
-    rank, size : object
-        Number of the part, from 0, and number of parts, as given by a user.
-
-    Returns
-    -------
-    range or None
-        ``None`` if these are not whole numbers, the rank is not in ``[0, size)``, or a part would
-        be empty.
-
-    Examples
-    --------
-    >>> [part_of(5, rank, 2) for rank in range(3)]
-    [range(0, 2), range(2, 5), None]
-    """
+    """Positions of one rank's part of a dimension. The parts are as equal as possible."""
     if isinstance(rank, bool) or isinstance(size, bool):
         return None
     try:
@@ -76,43 +57,14 @@ def part_of(total: int, rank: object, size: object) -> range | None:
 
 
 def cut(whole: Recipe, dim: str, part: range) -> Recipe:
-    """Cut samples to one rank's part of a dimension.
-
-    Parameters
-    ----------
-    whole : Recipe
-        The samples, with windows and no slab.
-    dim : str
-        A dimension without windows.
-    part : range
-        The rank's positions in the selection of this dimension.
-
-    Returns
-    -------
-    Recipe
-        The slab, with the same windows, subset and fields. Only the part is selected, and arrays
-        along ``dim`` that transforms use are cut to it.
-    """
+    """Cut samples to one rank's part of a dimension."""
     selection = selecting.isel(whole, {dim: slice(part.start, part.stop)})
     steps = tuple(_cut_step(whole, step, dim, part) for step in whole.steps)
     return replace(whole, selection=selection, steps=steps, slab=Slab(whole, dim, part))
 
 
 def require_apart(whole: Recipe, dim: str) -> None:
-    """Check that the transforms give the same on parts of a dimension as on the whole.
-
-    Parameters
-    ----------
-    whole : Recipe
-        The samples, with windows and no slab.
-    dim : str
-        The dimension that is to be cut.
-
-    Raises
-    ------
-    OptionError
-        If a transform does not, or may not.
-    """
+    """Check that the transforms give the same on parts of a dimension as on the whole."""
     names = _names_of(whole, dim)
     for step in whole.steps:
         if not _works_apart(step, dim, names):

@@ -52,27 +52,7 @@ FORMS: Final = (
 def mean_and_std(
     recipe: Recipe, stats: Any, mean: Any, std: Any
 ) -> tuple[dict[str, tuple[Any, Any]], str | None]:
-    """Means and standard deviations by variable, from any of the forms.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples, with windows.
-    stats, mean, std : mapping or xarray.Dataset or None
-        As for `make_normalize`.
-
-    Returns
-    -------
-    pairs : dict of str to (object, object)
-        Mean and standard deviation of each variable, unchecked.
-    clock_dim : str or None
-        The dimension of times, if the statistics name it.
-
-    Raises
-    ------
-    OptionError
-        If a mean or standard deviation is missing, or the statistics are of other variables.
-    """
+    """Means and standard deviations by variable, from any of the forms."""
     given = [own for own in (stats, mean, std) if isinstance(own, xr.Dataset)]
     if isinstance(stats, xr.Dataset):
         _check_variables(recipe, stats)

@@ -20,31 +20,7 @@ from xloader.transforms.sample_elements import places_along
 
 
 def make_table(recipe: Recipe, name: str, word: str, value: Any, clock_dim: str | None) -> Table:
-    """Make the table of a variable's means or standard deviations.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe of the samples, with windows.
-    name : str
-        The variable.
-    word : {"mean", "std"}
-        What the numbers are.
-    value : number, array or xarray.DataArray
-        The numbers.
-    clock_dim : str or None
-        The dimension of the times that months and so on belong to; by default the only one.
-
-    Returns
-    -------
-    Table
-        The numbers, checked where samples need them.
-
-    Raises
-    ------
-    OptionError
-        If the numbers do not fit the variable, or one that samples need cannot be used.
-    """
+    """Make the table of a variable's means or standard deviations."""
     if not isinstance(value, xr.DataArray):
         values = np.asarray(value)
         dims = recipe.channel_dims(name)[: values.ndim] if values.ndim else ()

@@ -19,12 +19,7 @@ from xloader.transforms.statistics_forms import fields_without
 def step_notes(recipe: Recipe, outputs: Sequence[Output]) -> tuple[str, ...]:
     """Notes on what normalize leaves out or does twice, on what comes before it, and on float64.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-    outputs : sequence of Output
-        The fields as delivered; none if the loader converts floats.
+    `outputs`: the fields as delivered; none if the loader converts floats.
     """
     fields = {field.name: field.variables for field in recipe.gathered_fields}
     used = {name: recipe.variable(name) for names in fields.values() for name in names}

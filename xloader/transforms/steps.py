@@ -41,14 +41,7 @@ def _unpickle(kind: type[Any], state: bytes) -> Any:
 class Map(_Pickled):
     """The transform that calls a user's function.
 
-    Parameters
-    ----------
-    fn : callable
-        The function. It takes and returns an :class:`xarray.Dataset`.
-    per : {"batch", "sample"}
-        Whether the Dataset holds a batch or one sample.
-    random : bool
-        Whether the function takes an :class:`xloader.Rng` as second argument.
+    `random`: whether the function takes an :class:`xloader.Rng` as second argument.
     """
 
     fn: Callable[..., xr.Dataset]
@@ -74,25 +67,7 @@ class Map(_Pickled):
         return False
 
     def apply(self, frame: xr.Dataset, rng: Rng | None = None) -> xr.Dataset:
-        """Call the function on a batch. Fields keep their order; new ones come last.
-
-        Parameters
-        ----------
-        frame : xarray.Dataset
-            The batch.
-        rng : Rng, optional
-            Random numbers for the batch, for a function that takes them.
-
-        Returns
-        -------
-        xarray.Dataset
-            The result of the function.
-
-        Raises
-        ------
-        OptionError
-            If the function does not return a Dataset, or gives samples of different sizes.
-        """
+        """Call the function on a batch. Fields keep their order; new ones come last."""
         # Listed beforehand, as the function may change the Dataset that it is given.
         names = list(frame.data_vars)
         if self.per == "batch":
@@ -124,22 +99,7 @@ class Map(_Pickled):
 
 @dataclass(frozen=True)
 class Method(_Pickled):
-    """The transform that calls a method of :class:`xarray.Dataset`.
-
-    Parameters
-    ----------
-    name : str
-        Name of the method.
-    args : tuple
-        Its positional arguments.
-    kwargs : dict
-        Its keyword arguments.
-    over_rest : bool
-        Whether the method works over every dimension except ``sample``; for ``squeeze``, over
-        those of size 1.
-    then : Method, optional
-        A method that is called on the result, as ``mean`` is in ``rolling(time=3).mean()``.
-    """
+    """The transform that calls a method of :class:`xarray.Dataset`."""
 
     name: str
     args: tuple[Any, ...]
@@ -168,18 +128,7 @@ class Method(_Pickled):
         return False
 
     def apply(self, frame: xr.Dataset) -> xr.Dataset:
-        """Call the method on a batch.
-
-        Parameters
-        ----------
-        frame : xarray.Dataset
-            The batch.
-
-        Returns
-        -------
-        xarray.Dataset
-            The result of the method.
-        """
+        """Call the method on a batch."""
         kwargs = dict(self.kwargs)
         if self.over_rest:
             dims = {dim for variable in frame.data_vars.values() for dim in variable.dims}

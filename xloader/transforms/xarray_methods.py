@@ -93,18 +93,7 @@ class RecordedMethods:
     where: Callable[..., Self]
 
     def with_step(self, step: Transform) -> Self:
-        """Add a transform.
-
-        Parameters
-        ----------
-        step : Transform
-            The transform, which runs after those recorded before.
-
-        Returns
-        -------
-        Self
-            New samples.
-        """
+        """Add a transform."""
         raise NotImplementedError
 
     def _batch_of_zeros(self) -> xr.Dataset:
@@ -117,27 +106,7 @@ class RecordedMethods:
 
 
 def make_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Method:
-    """Record a call of a method of :class:`xarray.Dataset`.
-
-    Parameters
-    ----------
-    name : str
-        One of `RECORDED`, or any other method that keeps ``sample``.
-    args : tuple
-        Its positional arguments.
-    kwargs : dict
-        Its keyword arguments.
-
-    Returns
-    -------
-    Method
-        The transform.
-
-    Raises
-    ------
-    OptionError
-        If xarray's method does not take these arguments, or they name ``sample``.
-    """
+    """Record a call of a method of :class:`xarray.Dataset`."""
     bound = bind_arguments(xr.Dataset, name, args, kwargs)
     if name == "squeeze" and bound.arguments.get("axis") is not None:
         raise OptionError(

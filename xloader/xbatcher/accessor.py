@@ -41,8 +41,8 @@ class BatchAccessor:
 class _AccessorDescriptor:
     """Descriptor that makes the accessor of an object, and gives way to others of the same name.
 
-    It exists on objects, and raises `AttributeError` on the class. xarray warns if an accessor
-    is registered under a name that the class has, so xbatcher, imported later, replaces this one
+    It exists on objects, and raises `AttributeError` on the class. xarray warns if an accessor is
+    registered under a name that the class has, so xbatcher, imported later, replaces this one
     without a warning. A variable or coordinate called ``batch`` is not hidden either.
     """
 

@@ -13,19 +13,7 @@ import xarray as xr
 def load_batch(cache: Any, batch: int, *, is_loaded: bool) -> xr.Dataset | None:
     """Open a batch of the cache.
 
-    Parameters
-    ----------
-    cache : mutable mapping or Zarr store
-        The cache.
-    batch : int
-        The batch's number, which names the group.
-    is_loaded : bool
-        Whether to load the values into memory.
-
-    Returns
-    -------
-    xarray.Dataset or None
-        The batch, or None if it is not in the cache.
+    The batch, or None if it is not in the cache.
     """
     try:
         found: xr.Dataset = xr.open_zarr(cache, group=str(batch), consolidated=False)
@@ -35,15 +23,5 @@ def load_batch(cache: Any, batch: int, *, is_loaded: bool) -> xr.Dataset | None:
 
 
 def store_batch(cache: Any, batch: int, made: xr.Dataset | xr.DataArray) -> None:
-    """Write a batch to the cache.
-
-    Parameters
-    ----------
-    cache : mutable mapping or Zarr store
-        The cache.
-    batch : int
-        The batch's number, which names the group.
-    made : xarray.Dataset or xarray.DataArray
-        The batch.
-    """
+    """Write a batch to the cache."""
     made.to_zarr(cache, group=str(batch), mode="a", consolidated=False)

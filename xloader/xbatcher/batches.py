@@ -29,26 +29,7 @@ Larger ones are read again for each batch.
 
 
 class Frames:
-    """Maker of the batches of an xarray object, from the arrays of their patches.
-
-    Parameters
-    ----------
-    obj : xarray.Dataset or xarray.DataArray
-        The object that is cut into patches.
-    patches : Patches
-        The patches, and which of them make a batch.
-
-    Attributes
-    ----------
-    obj, patches
-        The same.
-    inner : str or None
-        Name of the one variable of `dataset` if the object is a DataArray, else None.
-    dataset : xarray.Dataset
-        The object as a Dataset.
-    names : tuple of str
-        The variables whose arrays `make` needs. All others are selected by xarray.
-    """
+    """Maker of the batches of an xarray object, from the arrays of their patches."""
 
     def __init__(self, obj: xr.Dataset | xr.DataArray, patches: Patches) -> None:
         self.obj = obj
@@ -61,20 +42,7 @@ class Frames:
         )
 
     def make(self, batch: int, arrays: Mapping[str, NDArray[Any]]) -> Any:
-        """Make a batch.
-
-        Parameters
-        ----------
-        batch : int
-            The batch's number.
-        arrays : mapping of str to numpy.ndarray
-            The patches of the batch for each of `names`, shape ``(num_patches, ...)``.
-
-        Returns
-        -------
-        xarray.Dataset or xarray.DataArray
-            The batch in memory, of the same type as the object.
-        """
+        """Make a batch."""
         if not self.patches.is_joined:
             patch = self._patch(batch, {name: array[0] for name, array in arrays.items()})
             return self._stacked(patch)
@@ -89,18 +57,7 @@ class Frames:
         return join(parts, self.patches.input_dims)
 
     def make_lazily(self, batch: int) -> Any:
-        """Make a batch as a lazy selection of the object by xarray, without the arrays.
-
-        Parameters
-        ----------
-        batch : int
-            The batch's number.
-
-        Returns
-        -------
-        xarray.Dataset or xarray.DataArray
-            The batch, of the same type as the object.
-        """
+        """Make a batch as a lazy selection of the object by xarray, without the arrays."""
         if not self.patches.is_joined:
             return self._stacked(self.obj.isel(self.patches.selector(batch)))
         parts = [self.obj.isel(self.patches.selector(int(n))) for n in self.patches.ids_of(batch)]

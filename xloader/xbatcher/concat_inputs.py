@@ -41,23 +41,7 @@ Obj: TypeAlias = Any
 
 
 def stack(batch: Obj, dims: Sequence[Hashable], input_dims: Sequence[Hashable]) -> Obj:
-    """Stack all dimensions but those of an input into ``sample``, if there are two or more.
-
-    Parameters
-    ----------
-    batch : xarray.Dataset or xarray.DataArray
-        The batch to stack.
-    dims : sequence of hashable
-        Dimensions of the batch. Those that are stacked vary along ``sample`` in this order, the
-        slowest first.
-    input_dims : sequence of hashable
-        The dimensions of an input, which are not stacked. They follow ``sample`` in this order.
-
-    Returns
-    -------
-    xarray.Dataset or xarray.DataArray
-        The stacked batch, or the batch itself if there is nothing to stack.
-    """
+    """Stack all dimensions but those of an input into ``sample``, if there are two or more."""
     others = [dim for dim in dims if dim not in input_dims]
     if len(others) < 2:
         return batch
@@ -68,18 +52,6 @@ def rename_inputs(patch: Obj, input_dims: Sequence[Hashable]) -> Obj:
     """Add the suffix ``_input`` to the names of an input's dimensions.
 
     In a Dataset, labels along such a dimension keep their name but lose their index.
-
-    Parameters
-    ----------
-    patch : xarray.Dataset or xarray.DataArray
-        A patch.
-    input_dims : sequence of hashable
-        The dimensions of an input.
-
-    Returns
-    -------
-    xarray.Dataset or xarray.DataArray
-        A renamed copy.
     """
     for dim in input_dims:
         renamed = patch.rename({dim: f"{dim}{SUFFIX}"})
@@ -94,20 +66,7 @@ def rename_inputs(patch: Obj, input_dims: Sequence[Hashable]) -> Obj:
 
 
 def join(patches: Sequence[Obj], input_dims: Sequence[Hashable]) -> Obj:
-    """Join patches by `xarray.concat` as xbatcher does, and stack the other dimensions.
-
-    Parameters
-    ----------
-    patches : sequence of xarray.Dataset or xarray.DataArray
-        The patches of a batch.
-    input_dims : sequence of hashable
-        The dimensions of an input, which are not stacked.
-
-    Returns
-    -------
-    xarray.Dataset or xarray.DataArray
-        The batch.
-    """
+    """Join patches by `xarray.concat` as xbatcher does, and stack the other dimensions."""
     joined = _concat([rename_inputs(patch, input_dims) for patch in patches])
     return stack(joined, tuple(joined.sizes), [f"{dim}{SUFFIX}" for dim in input_dims])
 
@@ -134,24 +93,7 @@ def cut_patches(
 ) -> NDArray[Any]:
     """Cut boxes of equal size out of an array.
 
-    Parameters
-    ----------
-    array : numpy.ndarray
-        The array.
-    axes, sizes : sequence of int
-        The axes along which it is cut, and the number of elements of a box along each.
-    starts : numpy.ndarray
-        First element of each box along these axes, int64, shape ``(n, len(axes))``.
-
-    Returns
-    -------
-    numpy.ndarray
-        Copies of the ``n`` boxes, shape ``(n, ...)``, their axes in the array's order.
-
-    Examples
-    --------
-    >>> cut_patches(np.arange(5), [0], [2], np.array([[0], [3], [1]])).tolist()
-    [[0, 1], [3, 4], [1, 2]]
+    Copies of the ``n`` boxes, shape ``(n, ...)``, their axes in the array's order.
     """
     if not axes:
         return np.broadcast_to(array, (len(starts), *array.shape)).copy()
@@ -166,32 +108,14 @@ def cut_patches(
 
 @dataclass(frozen=True)
 class Shown:
-    """Dimensions of patches that xarray has joined.
-
-    Parameters
-    ----------
-    dims : dict of str to tuple of hashable
-        Dimensions of each variable.
-    order : tuple of hashable
-        All dimensions of a Dataset in the order of its ``sizes``, or those of a DataArray.
-    """
+    """Dimensions of patches that xarray has joined."""
 
     dims: dict[str, tuple[Hashable, ...]]
     order: tuple[Hashable, ...]
 
 
 class Joining:
-    """Fast joining of the patches of a batch, all at once.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The Dataset that is cut into patches.
-    inner : str or None
-        Name of its one variable if the user passed in a DataArray, else None.
-    patches : Patches
-        The patches, and which of them make a batch.
-    """
+    """Fast joining of the patches of a batch, all at once."""
 
     def __init__(self, dataset: xr.Dataset, inner: str | None, patches: Patches) -> None:
         self._dataset = dataset
@@ -222,23 +146,7 @@ class Joining:
     def make(
         self, hull: xr.Dataset, starts: Ints, arrays: Mapping[str, NDArray[Any]]
     ) -> xr.Dataset:
-        """Join the patches of a batch.
-
-        Parameters
-        ----------
-        hull : xarray.Dataset
-            The smallest box that holds the patches, in memory, with all variables that are not
-            in ``arrays``.
-        starts : numpy.ndarray
-            First element of each patch in the box, int64, shape ``(num_patches, num_dims)``.
-        arrays : mapping of str to numpy.ndarray
-            The patches of the variables that xloader has read, shape ``(num_patches, ...)``.
-
-        Returns
-        -------
-        xarray.Dataset
-            The batch.
-        """
+        """Join the patches of a batch."""
         ds = self._dataset
         values = {**arrays, **self._cut_all(hull, starts)}
         differing = {n for n, cut in values.items() if n in ds.coords and _is_changing(cut)}
@@ -271,17 +179,6 @@ class Joining:
         """Dimensions of the joined variables, found by letting xarray join dummy patches.
 
         The result is kept for later batches.
-
-        Parameters
-        ----------
-        differing : frozenset of str
-            Names of the coordinates that differ between patches.
-        are_several : bool
-            Whether the batch has more than one patch.
-
-        Returns
-        -------
-        Shown
         """
         key = differing, are_several
         if key not in self._dims:

@@ -34,21 +34,7 @@ from xloader.recipe.recipe import unknown
 
 @dataclass(frozen=True)
 class Line:
-    """The patches along one dimension.
-
-    Parameters
-    ----------
-    dim : hashable
-        Name of the dimension.
-    size, stride : int
-        Number of elements of a patch, and from the start of a patch to the start of the next.
-    num_patches : int
-        Number of whole patches in the dimension.
-    per_batch : int
-        Number of patches in a batch. The last batches may have fewer, or none.
-    num_batches : int
-        Number of batches. Patches after those of the last batch are in no batch.
-    """
+    """The patches along one dimension."""
 
     dim: Hashable
     size: int
@@ -69,24 +55,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Patches:
-    """The patches of an array, and the batches that they form.
-
-    Parameters
-    ----------
-    lines : tuple of Line
-        The patches along each dimension that is cut, the slowest dimension first.
-    input_dims : tuple of hashable
-        Dimensions of an input, in their order in a stacked batch.
-    is_joined : bool
-        Whether the patches of a batch are joined along a new dimension.
-
-    Examples
-    --------
-    >>> sizes = {"time": 60, "x": 4}
-    >>> patches = make_patches(sizes, {"time": 10}, {"time": 5}, {"time": 20}, is_joined=True)
-    >>> len(patches), patches.ids_of(2).tolist(), patches.selector(9)
-    (3, [8, 9, 10], {'time': slice(45, 55, None)})
-    """
+    """The patches of an array, and the batches that they form."""
 
     lines: tuple[Line, ...]
     input_dims: tuple[Hashable, ...]
@@ -117,18 +86,7 @@ class Patches:
         return self.is_even and all(line.num_batches == 1 for line in self.lines[first + 1 :])
 
     def normal(self, batch: int) -> int:
-        """A batch's number in ``[0, len(self))``.
-
-        Parameters
-        ----------
-        batch : int
-            The number. A negative number counts from the end.
-
-        Raises
-        ------
-        SampleIndexError
-            If it is out of range.
-        """
+        """A batch's number in ``[0, len(self))``."""
         if not -len(self) <= batch < len(self):
             raise SampleIndexError(
                 "the batch index is out of range",
@@ -141,20 +99,7 @@ class Patches:
     def ranges_of(self, batch: int) -> tuple[range, ...]:
         """Numbers of the patches in a batch, along each dimension that is cut.
 
-        Parameters
-        ----------
-        batch : int
-            The batch's number, not negative.
-
-        Returns
-        -------
-        tuple of range
-            One for each of `lines`.
-
-        Raises
-        ------
-        EmptySamplesError
-            If the batch has no patch.
+        `batch`: the batch's number, not negative.
         """
         at = _split(batch, [line.num_batches for line in self.lines])
         ranges = tuple(line.patches_of(n) for line, n in zip(self.lines, at, strict=True))
@@ -205,31 +150,7 @@ def make_patches(
     *,
     is_joined: bool,
 ) -> Patches:
-    """The patches and batches for xbatcher's arguments.
-
-    Parameters
-    ----------
-    sizes : mapping of hashable to int
-        Number of elements along each dimension of the array.
-    input_dims, input_overlap, batch_dims : mapping of hashable to int
-        Number of elements of a patch, shared by neighbouring patches, and of a batch. Along a
-        dimension that is only in ``batch_dims``, a patch is as long as a batch.
-    is_joined : bool
-        Whether the patches of a batch are joined, which is ``concat_input_dims``.
-
-    Returns
-    -------
-    Patches
-
-    Raises
-    ------
-    UnknownNameError
-        If a dimension does not exist.
-    WindowError
-        If a patch is longer than its dimension, or the overlap is not less than its length.
-    OptionError
-        If a number is not a whole one, or there is not one batch.
-    """
+    """The patches and batches for xbatcher's arguments."""
     alone = {dim: size for dim, size in batch_dims.items() if dim not in input_dims}
     shared = {dim: size for dim, size in batch_dims.items() if dim in input_dims}
     lines = []

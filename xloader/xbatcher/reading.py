@@ -42,21 +42,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def make_samples(dataset: xr.Dataset, names: tuple[str, ...], patches: Patches) -> Samples:
-    """Samples that are the patches of some variables, with one field for each variable.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The Dataset with the variables.
-    names : tuple of str
-        Names of the variables.
-    patches : Patches
-        The patches. Their numbers are the samples' ids.
-
-    Returns
-    -------
-    Samples
-    """
+    """Samples that are the patches of some variables, with one field for each variable."""
     lines = patches.lines
     windows = Windows(
         tuple(str(line.dim) for line in lines),
@@ -74,44 +60,14 @@ def windowed(
     windows: Windows,
     selection: tuple[tuple[str, Kept], ...] = (),
 ) -> Samples:
-    """Samples with one field for each variable, with the dimensions in stored order.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The Dataset with the variables.
-    names : tuple of str
-        Names of the variables.
-    windows : Windows
-        The windows, one for each sample.
-    selection : tuple of (str, range or tuple of int or int)
-        Dimensions of which only a part is used, and the offsets of that part.
-
-    Returns
-    -------
-    Samples
-    """
+    """Samples with one field for each variable, with the dimensions in stored order."""
     fields = tuple(Field(name, (name,), has_channels=False) for name in names)
     source = open_source(dataset, variables=names)
     return Samples(Recipe(source, names, selection, windows, fields))
 
 
 class Reader:
-    """Reader of the patches of some variables, by batch.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The Dataset with the variables.
-    names : tuple of str
-        Names of the variables.
-    patches : Patches
-        The patches, and which of them make a batch.
-    memory : int or str
-        Bytes that reading may use.
-    threads : int, optional
-        Number of threads that read. By default the number of cores that the process may use.
-    """
+    """Reader of the patches of some variables, by batch."""
 
     def __init__(
         self,
@@ -146,18 +102,6 @@ class Reader:
 
         Chunks that were used last stay in memory for later calls. If the memory is too small for
         the chunks of one patch, no chunks are kept, and each call reads all its chunks again.
-
-        Parameters
-        ----------
-        batch : int
-            The batch's number, not negative.
-        num_shares : int
-            Number of processes that share the memory. This one uses an equal part of it.
-
-        Returns
-        -------
-        dict of str to numpy.ndarray
-            The patches of each variable, shape ``(num_patches, ...)``.
         """
         key = os.getpid(), num_shares
         kept = self._cached
@@ -172,17 +116,7 @@ class Reader:
     def read_all(self, batches: range, num_shares: int) -> Iterator[Arrays]:
         """Read the patches of consecutive batches, each chunk as few times as memory allows.
 
-        Parameters
-        ----------
-        batches : range
-            Numbers of the batches, with a step of 1.
-        num_shares : int
-            Number of processes that share the memory. This one uses an equal part of it.
-
-        Yields
-        ------
-        dict of str to numpy.ndarray
-            The patches of each variable in one batch, shape ``(num_patches, ...)``.
+        The patches of each variable in one batch, shape ``(num_patches, ...)``.
         """
         if not batches:
             return
@@ -246,22 +180,7 @@ class Reader:
 
 
 def part_of(count: int, part: int, num_parts: int) -> range:
-    """One of several contiguous parts of ``range(count)``, of equal length up to 1.
-
-    Parameters
-    ----------
-    count : int
-        Length of the whole range.
-    part : int
-        Number of the part, from 0.
-    num_parts : int
-        Number of parts.
-
-    Examples
-    --------
-    >>> [part_of(5, part, 2) for part in range(2)]
-    [range(0, 2), range(2, 5)]
-    """
+    """One of several contiguous parts of ``range(count)``, of equal length up to 1."""
     return range(part * count // num_parts, (part + 1) * count // num_parts)
 
 
@@ -271,13 +190,7 @@ def _num_patches(patches: Patches, batch: int) -> int:
 
 
 class _RowTaker:
-    """Cuts a stream of loader batches into pieces of other lengths.
-
-    Parameters
-    ----------
-    stacked : iterator of Batch
-        Batches whose rows are patches.
-    """
+    """Cuts a stream of loader batches into pieces of other lengths."""
 
     def __init__(self, stacked: Iterator[Any]) -> None:
         self._stacked = stacked

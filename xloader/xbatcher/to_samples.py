@@ -38,15 +38,6 @@ class Stacked:
 
     It cuts the sample's window into patches if the generator joins patches, and then stacks
     dimensions.
-
-    Parameters
-    ----------
-    patches : Patches
-        The patches of the generator. They are cut only if ``patches.is_joined``.
-    others : tuple of str
-        The dimensions to stack, the slowest first. A single one is not stacked.
-    input_dims : tuple of str
-        The dimensions that are not stacked, in the order that they have after stacking.
     """
 
     patches: Patches
@@ -59,18 +50,7 @@ class Stacked:
         object.__setattr__(self, "__qualname__", f"Stacked({self.others}, {self.patches})")
 
     def __call__(self, frame: xr.Dataset) -> xr.Dataset:
-        """Give a batch of samples the shape of the generator's batches.
-
-        Parameters
-        ----------
-        frame : xarray.Dataset
-            A batch of samples, with the dimension ``sample`` first.
-
-        Returns
-        -------
-        xarray.Dataset
-            The same samples, cut and stacked.
-        """
+        """Give a batch of samples the shape of the generator's batches."""
         if self.patches.is_joined:
             frame = _cut_frame(frame, self.patches)
         if len(self.others) < 2:
@@ -81,23 +61,7 @@ class Stacked:
 
 
 def map_batches(generator: Any) -> Samples:
-    """Samples that equal a generator's batches; see :func:`xloader.from_xbatcher`.
-
-    Parameters
-    ----------
-    generator : xbatcher.BatchGenerator or xloader.xbatcher.BatchGenerator
-        The generator.
-
-    Returns
-    -------
-    Samples
-
-    Raises
-    ------
-    OptionError
-        If the generator cuts no dimension, or its joined batches differ in shape or are joined by
-        labels.
-    """
+    """Samples that equal a generator's batches; see :func:`xloader.from_xbatcher`."""
     obj = generator.ds
     patches = make_patches(
         {dim: int(size) for dim, size in obj.sizes.items()},

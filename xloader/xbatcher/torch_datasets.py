@@ -102,25 +102,7 @@ class GeneratorMapDataset(_MapBase):
         return len(self.X_generator)
 
     def __getitem__(self, idx: Any) -> Any:
-        """Read one batch.
-
-        Parameters
-        ----------
-        idx : int or torch.Tensor
-            Number of the batch. A tensor must have one element.
-
-        Returns
-        -------
-        torch.Tensor or tuple of (torch.Tensor, torch.Tensor)
-            The inputs, or inputs and targets if there is a generator of targets.
-
-        Raises
-        ------
-        NotImplementedError
-            If ``idx`` is not one whole number.
-        UnsupportedDataError
-            If ``transform`` or ``target_transform`` does not return a tensor.
-        """
+        """Read one batch."""
         set_up_worker()
         if torch.is_tensor(idx):
             if idx.numel() != 1:

@@ -35,19 +35,7 @@ _MANY_IDS = 200_000
 def find_advice(
     recipe: Recipe, options: LoaderOptions, *, measure: bool = False, client: Any = None
 ) -> Advice:
-    """Find better chunks; see `Samples.advise`.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    options : LoaderOptions
-        The options of the loader that will train on the store.
-    measure : bool
-        Whether to read a few chunks, and to measure how fast they and the new ones decode.
-    client : distributed.Client or False, optional
-        The cluster of which a worker reads them, as of `Samples.advise`.
-    """
+    """Find better chunks; see `Samples.advise`."""
     recipe.require_windows()
     options = options.settled()
     tasks = find_cluster(client, recipe) if measure else None

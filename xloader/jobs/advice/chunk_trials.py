@@ -45,24 +45,7 @@ _REGIONS_ACROSS = 16
 
 
 class ChunkTrials:
-    """Plans the epochs of a loader on stores in other chunks.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    options : LoaderOptions
-        The options of the loader, with the rank that this process has.
-    speed : ReadSpeed
-        What speeds are computed from.
-
-    Attributes
-    ----------
-    num_plans : int
-        Shapes of chunks that were planned for, today's among them, but in shards.
-    failed : list of dict of str to int
-        Shapes for which there is no plan, most often because the memory is too small.
-    """
+    """Plans the epochs of a loader on stores in other chunks."""
 
     def __init__(self, recipe: Recipe, options: LoaderOptions, speed: ReadSpeed) -> None:
         self.recipe = recipe

@@ -130,12 +130,6 @@ def _num_threads(options: LoaderOptions) -> int:
 
 
 def show_gb_per_s(speed: float) -> str:
-    """A speed as text.
-
-    Examples
-    --------
-    >>> show_gb_per_s(1.234), show_gb_per_s(0.01234)
-    ('1.23 GB/s', '0.012 GB/s')
-    """
+    """A speed as text."""
     digits = 2 if speed >= 0.1 else 2 - math.floor(math.log10(max(speed, 1e-6))) - 1
     return f"{speed:.{min(digits, 6)}f} GB/s"

@@ -26,23 +26,7 @@ _LEVEL: Final = 0
 
 
 def measure_speed(recipe: Recipe) -> ReadSpeed:
-    """Read up to four chunks of the variable with most bytes, and encode their values anew.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-
-    Returns
-    -------
-    ReadSpeed
-        Seconds on one thread, the stored share in the new encoding, and the number of reads.
-
-    Raises
-    ------
-    ChunkError
-        If a chunk cannot be read.
-    """
+    """Read up to four chunks of the variable with most bytes, and encode their values anew."""
     stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
     largest = max(stored, key=lambda v: math.prod(v.shape) * v.stored_dtype.itemsize)
     values, seconds = _read_some(recipe, largest)

@@ -19,16 +19,8 @@ from xloader.sources.stored_objects import StoredObjects, stored_objects_of
 class StoredSizes:
     """How the variables of some samples are stored today.
 
-    Parameters
-    ----------
-    stored_share : float or None
-        Stored bytes for each decoded byte; None if not known of some variable.
-    nbytes : int or None
-        Stored bytes of the part that the samples cover.
-    num_objects : int or None
-        Objects that hold this part; None if not known.
-    shards : dict of str to int or None
-        The largest shard along each dimension, of the variable with most bytes; None without.
+    `stored_share`: stored bytes for each decoded byte; None if not known of some variable.
+    `num_objects`: objects that hold this part; None if not known.
     """
 
     stored_share: float | None
@@ -38,13 +30,7 @@ class StoredSizes:
 
 
 def stored_sizes(recipe: Recipe) -> StoredSizes:
-    """Look up how the variables of some samples are stored. No chunk is read.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-    """
+    """Look up how the variables of some samples are stored. No chunk is read."""
     recipe = recipe.planned
     stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
     found = {v.name: stored_objects_of(recipe.source, v.name) for v in stored}

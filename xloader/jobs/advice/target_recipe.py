@@ -23,20 +23,6 @@ def recipe_in_chunks(
     """The samples of a store that holds the variables of a recipe, over the part that it selects.
 
     Ids, fields, transforms and subset are the same. Forcings are computed again.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-    chunks : mapping of str to int
-        Number of elements of a chunk along each dimension; others are not cut.
-    shards : mapping of str to int, optional
-        The same of shards. By default each chunk is an object of its own.
-
-    Returns
-    -------
-    Recipe
-        It can be planned for, and refuses to read.
     """
     if recipe.slab is not None:
         # The store is that of the whole samples, of which the slab's ranks share one copy.
@@ -56,15 +42,7 @@ def recipe_in_chunks(
 def chunked_part(
     recipe: Recipe, num_samples: int, batch_size: int, pool_nbytes: int
 ) -> ChunkedPart:
-    """The variables that a copy would store, and what samples take of them.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-    num_samples, batch_size, pool_nbytes : int
-        As in `ChunkedPart`.
-    """
+    """The variables that a copy would store, and what samples take of them."""
     recipe = recipe.planned
     windows = recipe.require_windows()
     stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]

@@ -28,13 +28,7 @@ _UNFORKABLE: Final = ("obstore", "icechunk", "s3fs", "gcsfs", "adlfs")
 
 
 def find_xloader(release: str | None) -> Finding:
-    """The release of xloader itself.
-
-    Parameters
-    ----------
-    release : str or None
-        The release, by the metadata of the installed package.
-    """
+    """The release of xloader itself."""
     if release is None:
         return Finding(
             "xloader",
@@ -46,18 +40,7 @@ def find_xloader(release: str | None) -> Finding:
 
 
 def find_releases(libraries: Sequence[TestedLibrary] | None = None) -> list[Finding]:
-    """The releases of the libraries that xloader needs or can use, beside those tested.
-
-    Parameters
-    ----------
-    libraries : sequence of TestedLibrary, optional
-        The libraries; by default those that the installed xloader names.
-
-    Returns
-    -------
-    list of Finding
-        One for each library that is installed or is always needed. One for all others.
-    """
+    """The releases of the libraries that xloader needs or can use, beside those tested."""
     if libraries is None:
         libraries = find_libraries() or ()
     found = [_of_release(own) for own in libraries if own.installed is not None or not own.extra]
@@ -101,13 +84,7 @@ def _pip(own: TestedLibrary, *, upgrade: bool) -> str:
 
 
 def find_codecs(names: Iterable[str] = _CODECS) -> Finding:
-    """Whether the usual codecs work: a few numbers are packed and unpacked with each.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Names of codecs of numcodecs.
-    """
+    """Whether the usual codecs work: a few numbers are packed and unpacked with each."""
     numbers = np.arange(1000, dtype=np.float32)
     works: list[str] = []
     broken: list[str] = []
@@ -173,15 +150,7 @@ def find_direct_reads() -> Finding:
 def find_fork_safety(
     start_methods: Sequence[str] | None = None, installed: Sequence[str] | None = None
 ) -> Finding:
-    """Which stores cannot be used in forked processes, such as workers of a ``DataLoader``.
-
-    Parameters
-    ----------
-    start_methods : sequence of str, optional
-        How processes can be started, the default first; by default as Python tells.
-    installed : sequence of str, optional
-        Installed libraries whose stores do not survive a fork; by default those found.
-    """
+    """Which stores cannot be used in forked processes, such as workers of a ``DataLoader``."""
     methods = multiprocessing.get_all_start_methods() if start_methods is None else start_methods
     if installed is None:
         installed = [name for name in _UNFORKABLE if installed_release(name) is not None]

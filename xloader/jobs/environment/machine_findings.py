@@ -29,13 +29,7 @@ def find_system() -> Finding:
 
 
 def find_cores(limits: CgroupLimits) -> Finding:
-    """The cores that this process may use, by its affinity and by its control group.
-
-    Parameters
-    ----------
-    limits : CgroupLimits
-        The limits of the control group.
-    """
+    """The cores that this process may use, by its affinity and by its control group."""
     usable, there = usable_cores(), os.cpu_count() or 1
     found = f"{usable} of {there} usable"
     if limits.cores is None or limits.cores >= usable:
@@ -51,15 +45,7 @@ def find_cores(limits: CgroupLimits) -> Finding:
 
 
 def find_memory(limits: CgroupLimits, meminfo: Path = Path("/proc/meminfo")) -> Finding:
-    """The memory of the machine or of the control group, beside what a loader takes by default.
-
-    Parameters
-    ----------
-    limits : CgroupLimits
-        The limits of the control group.
-    meminfo : pathlib.Path
-        Linux's file of the machine's memory; another one in tests.
-    """
+    """The memory of the machine or of the control group, beside what a loader takes by default."""
     total, available = memory_of(meminfo)
     if total is None:
         return Finding("memory", "note", "the size is not known", "pass memory= to your loaders")
@@ -82,18 +68,7 @@ def find_memory(limits: CgroupLimits, meminfo: Path = Path("/proc/meminfo")) -> 
 
 
 def find_shared_memory(folder: Path = Path("/dev/shm")) -> Finding | None:
-    """The size of the folder through which workers of a PyTorch ``DataLoader`` pass batches.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        The folder; another one in tests.
-
-    Returns
-    -------
-    Finding or None
-        None on systems that have no such folder.
-    """
+    """The size of the folder through which workers of a PyTorch ``DataLoader`` pass batches."""
     if sys.platform != "linux":
         return None
     try:

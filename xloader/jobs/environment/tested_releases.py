@@ -52,18 +52,7 @@ _EXTRA: Final = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 class TestedLibrary:
     """A library that xloader uses, and the releases of it that were tested.
 
-    Parameters
-    ----------
-    name : str
-        Its name on the package index.
-    oldest : str
-        The oldest allowed release.
-    newest : str or None
-        The newest tested release; None if no release was tested in particular.
-    extra : str
-        The extra of xloader that brings it; empty for a library that xloader always needs.
-    installed : str or None
-        The installed release.
+    `newest`: the newest tested release; None if no release was tested in particular.
     """
 
     # It is no test, though its name begins like one.
@@ -95,16 +84,7 @@ class TestedLibrary:
 def find_libraries(package: str = "xloader") -> list[TestedLibrary] | None:
     """Find the libraries that the installed package requires, those of its extras included.
 
-    Parameters
-    ----------
-    package : str
-        Name of the installed package.
-
-    Returns
-    -------
-    list of TestedLibrary or None
-        In the order of the requirements, each library once. None if the package is not installed,
-        so that its requirements are not known.
+    None if the package is not installed, so that its requirements are not known.
     """
     try:
         lines = requires(package) or []
@@ -117,18 +97,7 @@ def find_libraries(package: str = "xloader") -> list[TestedLibrary] | None:
 
 
 def requirements_in(lines: list[str]) -> dict[str, tuple[str, str]]:
-    """The lower bound and the extra of each requirement that has a bound.
-
-    Parameters
-    ----------
-    lines : list of str
-        Requirements, as the metadata of a package hold them.
-
-    Examples
-    --------
-    >>> requirements_in(["zarr>=3.1.6", 'moto[s3]>=5; extra == "tests"'])
-    {'zarr': ('3.1.6', ''), 'moto': ('5', 'tests')}
-    """
+    """The lower bound and the extra of each requirement that has a bound."""
     found: dict[str, tuple[str, str]] = {}
     for line in lines:
         parts = _BOUND.fullmatch(line.strip())
@@ -153,11 +122,6 @@ def release(text: str) -> tuple[int, ...]:
     """The numbers of a release, to compare it with others.
 
     Zeros at the end do not count, nor does what follows the numbers, such as a build.
-
-    Examples
-    --------
-    >>> release("2.13.0+cpu"), release("2026.2"), release("1.7.5.1.post1")
-    ((2, 13), (2026, 2), (1, 7, 5, 1))
     """
     leading = re.match(r"\d+(?:\.\d+)*", text)
     numbers = [int(part) for part in leading[0].split(".")] if leading else []

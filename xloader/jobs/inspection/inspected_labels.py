@@ -89,18 +89,7 @@ class InspectedLabels:
 
 
 def inspect_labels(recipe: Recipe) -> tuple[InspectedLabels, ...]:
-    """Look at all coordinates of a recipe's source. Their values are read.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The whole source, without a selection.
-
-    Returns
-    -------
-    tuple of InspectedLabels
-        One for each coordinate, those of dimensions first.
-    """
+    """Look at all coordinates of a recipe's source. Their values are read."""
     coords = recipe.source.coordinates(is_indexed=False).coords
     # Any object may name a coordinate of xarray.
     names = sorted(coords, key=lambda name: (coords[name].dims != (name,), str(name)))

@@ -124,17 +124,7 @@ class InspectedVariable:
 def inspect_variable(
     source: Source, variable: Variable, nans: NanCount | None
 ) -> InspectedVariable:
-    """Look at a variable of a source. No chunk is read.
-
-    Parameters
-    ----------
-    source : Source
-        The source.
-    variable : Variable
-        The variable.
-    nans : NanCount, optional
-        NaN in its chunks, if they were read.
-    """
+    """Look at a variable of a source. No chunk is read."""
     nbytes = math.prod(variable.shape) * variable.dtype.itemsize
     stored_all = math.prod(variable.shape) * variable.stored_dtype.itemsize
     inventory = inventory_of(source, variable.name)
@@ -179,13 +169,7 @@ def inspect_variable(
 
 
 def show_sizes(sizes: tuple[Sizes, ...]) -> str:
-    """Return the sizes of chunks as text; unequal ones as a range.
-
-    Examples
-    --------
-    >>> show_sizes((24, (5, 7, 6)))
-    '24 x 5-7'
-    """
+    """Return the sizes of chunks as text; unequal ones as a range."""
     return " x ".join(
         f"{own:,}" if isinstance(own, int) else f"{min(own):,}-{max(own):,}" for own in sizes
     )

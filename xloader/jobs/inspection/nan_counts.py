@@ -62,27 +62,7 @@ class NanCount:
 
 
 def count_nans(recipe: Recipe, name: str, most_chunks: int | None = None) -> NanCount:
-    """Count NaN in the chunks of a variable.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        What is selected of a source.
-    name : str
-        Name of the variable.
-    most_chunks : int, optional
-        Read only so many chunks, spread evenly over the variable. By default all are read.
-
-    Returns
-    -------
-    NanCount
-        The counts.
-
-    Raises
-    ------
-    StoreChangedError
-        If the store changed meanwhile.
-    """
+    """Count NaN in the chunks of a variable."""
     if not math.prod(recipe.variable(name).shape):
         return NanCount(0, 0, 0, 0, (), is_whole=True)
     whole = whole_recipe(recipe, (name,))

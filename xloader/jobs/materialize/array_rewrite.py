@@ -34,28 +34,7 @@ from xloader.recipe.recipe import Recipe
 class ArrayRewrite:
     """The writing of one variable.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    array : TargetArray
-        The array of the target.
-    metadata : bytes
-        Its ``zarr.json``.
-    records : TargetRecords
-        What is written so far.
-    needed : numpy.ndarray of bool
-        The shards that samples need.
-    own : numpy.ndarray of bool
-        Those of them that this process writes, if they are not written yet.
-    memory, num_threads : int
-        Bytes and threads that may be taken; on a cluster, by a task.
-    tasks : ClusterTasks or None
-        The cluster that writes it; None for the threads of this process.
-    may_pass_between : bool
-        Whether values may go through an intermediate store.
-    is_written : bool
-        Whether the store was complete already. Then objects that are there count as written.
+    `tasks`: the cluster that writes it; None for the threads of this process.
     """
 
     recipe: Recipe
@@ -219,15 +198,7 @@ class ArrayRewrite:
 
 
 def write_arrays(jobs: Sequence[ArrayRewrite], on_section: OnSection) -> None:
-    """Write what is wanted of some arrays.
-
-    Parameters
-    ----------
-    jobs : sequence of ArrayRewrite
-        The arrays, on one cluster or in this process.
-    on_section : callable
-        Called with the number of shards when some are written.
-    """
+    """Write what is wanted of some arrays."""
     left = [job for job in jobs if job.wanted.any()]
     # Those without an intermediate store at once. So no worker waits for the last section of each.
     direct = [job for job in left if job.middle is None]

@@ -18,26 +18,7 @@ def chosen_chunks(
 ) -> tuple[Sizes, Sizes | None]:
     """The sizes to write.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    chunks, shards : mapping, optional
-        Sizes that were given.
-    advice : Advice or ChunkProposal, optional
-        The result of `Samples.advise`, of which the first proposal is taken, or one proposal.
-
-    Returns
-    -------
-    mapping
-        The sizes of chunks. If nothing was given, those advised for a loader with default options.
-    mapping or None
-        The sizes of shards; None for none.
-
-    Raises
-    ------
-    OptionError
-        If sizes and advice are given, or shards without chunks, or the advice is none.
+    The sizes of shards; None for none.
     """
     if chunks is not None and advice is None:
         return chunks, shards

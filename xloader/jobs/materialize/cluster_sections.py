@@ -44,13 +44,8 @@ _MOST_VERIFIED: Final = 1000
 class SectionUnit(NamedTuple):
     """Some neighbouring sections of an array, which one task writes.
 
-    Parameters
-    ----------
-    number : int
-        Number of the array's writer.
-    sections : tuple of (box, bytes or None)
-        The shards that each section spans, and the packed flags of those that are wanted; None for
-        all.
+    `sections`: the shards that each section spans, and the packed flags of those that are wanted;
+    None for all.
     """
 
     number: int
@@ -68,24 +63,7 @@ class SectionResult(NamedTuple):
 def find_writing_cluster(
     client: object, recipe: Recipe, store: WritableStore, part: tuple[int, int]
 ) -> ClusterTasks | None:
-    """The cluster on which a store is written; None for the threads of this process.
-
-    Parameters
-    ----------
-    client : distributed.Client, False or None
-        The option ``client``.
-    recipe : Recipe
-        The samples.
-    store : WritableStore
-        The target.
-    part : (int, int)
-        Number of this part, and number of parts.
-
-    Raises
-    ------
-    OptionError
-        If a client was given, and workers cannot reach the data or the target.
-    """
+    """The cluster on which a store is written; None for the threads of this process."""
     if part[1] > 1:
         if client is None or client is False:
             return None
@@ -125,17 +103,7 @@ def _fault_of(store: WritableStore) -> str | None:
 def write_on_cluster(
     tasks: ClusterTasks, writers: Sequence[SectionWriter], on_section: OnSection
 ) -> None:
-    """Write all shards that some writers want, and add up what the tasks found in the writers.
-
-    Parameters
-    ----------
-    tasks : ClusterTasks
-        The cluster.
-    writers : sequence of SectionWriter
-        The writers, of arrays that do not depend on each other.
-    on_section : callable
-        Called with the number of shards that a task has written.
-    """
+    """Write all shards that some writers want, and add up what the tasks found in the writers."""
     nothing = np.zeros(0, np.bool_)
     shared = tuple(replace(writer.apart(), wanted=nothing) for writer in writers)
     for unit, found in tasks.run("writing a store", _write, shared, _units(writers)):
@@ -148,17 +116,7 @@ def write_on_cluster(
 def read_back_on_cluster(
     tasks: ClusterTasks, records: TargetRecords, keys: Iterable[str]
 ) -> Iterator[tuple[str, ShardRecord | None]]:
-    """Read shards on the workers, and yield what they are now; None for those that are gone.
-
-    Parameters
-    ----------
-    tasks : ClusterTasks
-        The cluster.
-    records : TargetRecords
-        The records of these shards.
-    keys : iterable of str
-        Their keys.
-    """
+    """Read shards on the workers, and yield what they are now; None for those that are gone."""
     groups = _groups(records, keys)
     for _, found in tasks.run("reading a store back", _read_back, records.apart(), groups):
         yield from found

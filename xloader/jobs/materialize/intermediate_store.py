@@ -24,17 +24,7 @@ from xloader.sources.stores.writable_store import WritableStore
 
 
 class IntermediateStore:
-    """The intermediate store of one variable.
-
-    Parameters
-    ----------
-    store : WritableStore
-        The target, in which it lies.
-    array : TargetArray
-        The array of the target.
-    chunks : tuple of int
-        Its chunks.
-    """
+    """The intermediate store of one variable."""
 
     def __init__(self, store: WritableStore, array: TargetArray, chunks: tuple[int, ...]) -> None:
         shape = "x".join(map(str, chunks))
@@ -70,15 +60,7 @@ class IntermediateStore:
             self._store.put(self.prefix + key, data)
 
     def reading(self, recipe: Recipe, array: TargetArray) -> tuple[Recipe, TargetArray]:
-        """The values as they are read from here, and the array that is written of them.
-
-        Parameters
-        ----------
-        recipe : Recipe
-            The samples.
-        array : TargetArray
-            The array of the target.
-        """
+        """The values as they are read from here, and the array that is written of them."""
         source = open_source(
             plain(self._store.store),
             variables=[array.name],
@@ -91,13 +73,7 @@ class IntermediateStore:
         return own, replace(array, axes=own.axes_of(array.name), kept=kept)
 
     def remove(self, tasks: ClusterTasks | None) -> None:
-        """Remove it.
-
-        Parameters
-        ----------
-        tasks : ClusterTasks or None
-            The cluster whose tasks may still use it for a client that was killed, if there is one.
-        """
+        """Remove it."""
         for key in self.mark:
             remove_mark(self._store, key, tasks)
         self._store.delete(self.path)

@@ -17,20 +17,7 @@ from xloader.recipe.recipe import Recipe
 
 
 def needed_shards(recipe: Recipe, array: TargetArray) -> Flags:
-    """Which shards of an array hold an element that some sample needs.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    array : TargetArray
-        The array.
-
-    Returns
-    -------
-    numpy.ndarray of bool
-        One flag for each shard.
-    """
+    """Which shards of an array hold an element that some sample needs."""
     job = array.rechunking()
     if recipe.windows is None:
         return np.ones(job.grid, np.bool_)
@@ -57,13 +44,7 @@ def _stored_box(
 
 
 def parse_part(part: Any) -> tuple[int, int]:
-    """Check the option ``part``.
-
-    Raises
-    ------
-    OptionError
-        If it is not two whole numbers ``(i, n)`` with ``0 <= i < n``.
-    """
+    """Check the option ``part``."""
     if part is None:
         return 0, 1
     is_pair = isinstance(part, tuple | list) and len(part) == 2 and all(map(is_whole, part))
@@ -78,13 +59,7 @@ def parse_part(part: Any) -> tuple[int, int]:
 
 
 def shards_of_part(needed: Flags, part: tuple[int, int]) -> Flags:
-    """The shards that one part writes: neighbours, and as many as any other part.
-
-    Examples
-    --------
-    >>> shards_of_part(np.array([True, False, True, True, True]), (1, 2)).tolist()
-    [False, False, False, True, True]
-    """
+    """The shards that one part writes: neighbours, and as many as any other part."""
     number, count = part
     places = np.flatnonzero(needed)
     own = np.zeros(needed.shape, np.bool_)

@@ -32,17 +32,7 @@ _NUM_BLOCKS: Final = 1024
 
 
 class SectionWork(NamedTuple):
-    """The work on one section.
-
-    Parameters
-    ----------
-    box : tuple of (int, int)
-        The shards that it spans along each dimension.
-    shards : list of tuple of int
-        The shards that are written.
-    blocks : list of tuple of int
-        The source chunks that are read for them.
-    """
+    """The work on one section."""
 
     box: Box
     shards: list[Index]
@@ -50,17 +40,7 @@ class SectionWork(NamedTuple):
 
 
 def section_work(job: Rechunking, plan: SectionPlan, wanted: Flags) -> Iterator[SectionWork]:
-    """The sections in which shards are wanted, in order.
-
-    Parameters
-    ----------
-    job : Rechunking
-        The array.
-    plan : SectionPlan
-        Its sections.
-    wanted : numpy.ndarray of bool
-        One flag for each shard.
-    """
+    """The sections in which shards are wanted, in order."""
     for box, own in wanted_sections(job, plan, wanted):
         yield work_on(job, box, own)
 
@@ -76,17 +56,7 @@ def wanted_sections(
 
 
 def work_on(job: Rechunking, box: Box, wanted: Flags) -> SectionWork:
-    """The work on one section.
-
-    Parameters
-    ----------
-    job : Rechunking
-        The array.
-    box : tuple of (int, int)
-        The shards that it spans along each dimension.
-    wanted : numpy.ndarray of bool
-        One flag for each of these shards.
-    """
+    """The work on one section."""
     first = [begin for begin, _ in box]
     shards = [
         tuple(int(n) + b for n, b in zip(index, first, strict=True))
@@ -126,32 +96,7 @@ def sweep_recipe(recipe: Recipe, name: str) -> Recipe:
 
 @dataclass(eq=False)
 class SectionWriter:
-    """Writes one array.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples whose source is read.
-    array : TargetArray
-        The array.
-    metadata : bytes
-        Its ``zarr.json`` in the target.
-    plan : SectionPlan
-        The sections.
-    records : TargetRecords
-        Where the shards are written and recorded.
-    wanted : numpy.ndarray of bool
-        One flag for each shard that is to be written.
-
-    Attributes
-    ----------
-    num_reads : int
-        Number of chunks read so far.
-    written_nbytes : int
-        Bytes of shards written so far, as they are stored.
-    max_error : float
-        The largest error of packing so far.
-    """
+    """Writes one array."""
 
     recipe: Recipe
     array: TargetArray
@@ -228,17 +173,7 @@ class SectionWriter:
 
 @dataclass(frozen=True, eq=False)
 class _HeldSection:
-    """The values of a section in memory.
-
-    Parameters
-    ----------
-    array : TargetArray
-        The array.
-    box : tuple of (int, int)
-        The elements that it spans along each dimension.
-    values : numpy.ndarray
-        Their values, as they are stored in the source.
-    """
+    """The values of a section in memory."""
 
     array: TargetArray
     box: Box
@@ -279,28 +214,7 @@ def sweep_values(
     use: Callable[[ChunkValues], None],
     part: slice = slice(None),
 ) -> int:
-    """Read all chunks of a variable once, or a part of them.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    name : str
-        The variable.
-    memory : int
-        Bytes that may be taken.
-    num_threads : int
-        Most threads.
-    use : callable
-        Is given the values of each chunk, on the threads that read.
-    part : slice
-        The chunks, counted in C order of those that hold the selection. By default all.
-
-    Returns
-    -------
-    int
-        Number of chunks read.
-    """
+    """Read all chunks of a variable once, or a part of them."""
     own = sweep_recipe(recipe, name)
     footprint = make_footprint(own, (layout_of(own, own.fields[0]),))
     with ChunkSweep(own, footprint, memory // 4, num_threads) as sweep:

@@ -39,15 +39,7 @@ _SHUFFLES: Final = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 
 class ShardEncoder:
-    """Encodes the shards of an array. Many threads may use it.
-
-    Parameters
-    ----------
-    array : TargetArray
-        The array.
-    metadata : bytes
-        Its ``zarr.json``.
-    """
+    """Encodes the shards of an array. Many threads may use it."""
 
     def __init__(self, array: TargetArray, metadata: bytes) -> None:
         buffer = zarr_adapter.default_buffer_prototype().buffer

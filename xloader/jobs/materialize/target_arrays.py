@@ -32,33 +32,7 @@ _REMEDY: Final = 'pass chunks={"time": 8}: dimensions that are not named are not
 class TargetArray:
     """An array of the target.
 
-    Parameters
-    ----------
-    name : str
-        Name of the variable.
-    dims : tuple of str
-        Its dimensions: those of the stored variable that the selection does not drop.
-    shape, chunks : tuple of int
-        Number of elements along each, of the array and of a chunk.
-    shards : tuple of int or None
-        The same of a shard; None if each chunk is an object of its own.
-    axes : tuple of Axis
-        The stored dimensions, with the elements that are kept.
-    kept : tuple of int
-        Numbers of those stored dimensions that the array has.
-    source_dtype : numpy.dtype
-        Dtype of the values that are read: packed where the source is.
-    unpacking : Packing or None
-        How values that are read become those that are written, where the source is packed and the
-        target not, or otherwise.
-    dtype : numpy.dtype
-        Dtype of the values, before they are packed.
-    packing : Packing or None
-        How the values are packed in the target.
-    bound : float
-        The largest error that packing may cause. 0 where values are kept as they are stored.
-    attrs : mapping
-        Its attributes.
+    `shards`: the same of a shard; None if each chunk is an object of its own.
     """
 
     name: str
@@ -119,13 +93,7 @@ class TargetArray:
         return replace(self, unpacking=self.packing, packing=None)
 
     def convert(self, values: NDArray[Any]) -> tuple[NDArray[Any], float]:
-        """The numbers to write for values that were read, and by how much these err at most.
-
-        Raises
-        ------
-        PackingError
-            If a value cannot be packed within the bound, or is too large for the dtype.
-        """
+        """The numbers to write for values that were read, and by how much these err at most."""
         if self.unpacking is not None:
             values = self.unpacking.unpack(values)
         if self.bound:
@@ -178,21 +146,7 @@ def make_array(
     dtype: np.dtype | None,
     packing: tuple[Packing, float] | None = None,
 ) -> TargetArray:
-    """Describe the array of a variable.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    name : str
-        The variable.
-    chunks, shards : mapping
-        The sizes that were asked for.
-    dtype : numpy.dtype or None
-        The dtype for floats, where one was asked for.
-    packing : (Packing, float), optional
-        How floats are packed, and the largest error, where that was asked for.
-    """
+    """Describe the array of a variable."""
     stored = recipe.variable(name)
     dims = recipe.dims_of(name)
     axes = recipe.axes_of(name)
@@ -220,17 +174,7 @@ def make_array(
 
 
 def with_fitting_shards(array: TargetArray, memory: int, num_tasks: int = 1) -> TargetArray:
-    """The array in smaller shards, with a warning, where the memory is too small for its own.
-
-    Parameters
-    ----------
-    array : TargetArray
-        The array, in shards that were advised.
-    memory : int
-        Bytes that may be taken.
-    num_tasks : int
-        Number of tasks that share them; several on a worker of a cluster with several threads.
-    """
+    """The array in smaller shards, with a warning, where the memory is too small for its own."""
     found = array
     while found.shards is not None:
         try:
@@ -261,15 +205,7 @@ def _smaller_shards(shards: Sequence[int], chunks: Sequence[int]) -> tuple[int, 
 
 
 def check_sizes(option: str, sizes: object, recipe: Recipe, names: Sequence[str]) -> None:
-    """Check the option ``chunks`` or ``shards``.
-
-    Raises
-    ------
-    OptionError
-        If it is no mapping, or a size is not a whole number from 1 on, or -1.
-    UnknownNameError
-        If there is no such dimension or variable.
-    """
+    """Check the option ``chunks`` or ``shards``."""
     if not isinstance(sizes, Mapping):
         raise OptionError(
             f"{option} is not a mapping of sizes",

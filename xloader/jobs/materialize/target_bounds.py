@@ -37,34 +37,7 @@ def find_bounds(
     *,
     is_dry: bool = False,
 ) -> tuple[dict[str, ValueBounds], int]:
-    """The bounds of all variables to pack.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    requests : mapping of str to PackRequest
-        The variables to pack.
-    known : mapping of str to (float, float)
-        Bounds that an earlier call for the same target found.
-    stats : xarray.Dataset, optional
-        The result of `Samples.stats`.
-    memory, num_threads : int
-        Bytes and threads for one pass over the values, where nothing else gives the bounds. On a
-        cluster, those of a task.
-    tasks : ClusterTasks, optional
-        The cluster whose workers read the values.
-    is_dry : bool
-        Whether nothing may be read. The bounds are then taken to be 0 and 1, and the reads that
-        the pass would make are counted.
-
-    Returns
-    -------
-    dict of str to ValueBounds
-        By variable.
-    int
-        Number of chunks read.
-    """
+    """The bounds of all variables to pack."""
     found, num_reads = {}, 0
     if stats is not None and not isinstance(stats, xr.Dataset):
         raise OptionError(
@@ -140,13 +113,7 @@ def _read_part(job: _BoundsPass, part: tuple[int, int] | None) -> tuple[ValueBou
 def packings_of(
     requests: Mapping[str, PackRequest], bounds: Mapping[str, ValueBounds]
 ) -> dict[str, tuple[Packing, float]]:
-    """The packing of each variable, and the largest error that it may cause.
-
-    Raises
-    ------
-    PackingError
-        If values do not fit, or the error could be larger than was allowed.
-    """
+    """The packing of each variable, and the largest error that it may cause."""
     found = {}
     for name, request in requests.items():
         # As xloader.open decodes packed integers; see `decoded_dtype`.

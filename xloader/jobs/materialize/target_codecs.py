@@ -13,25 +13,7 @@ _NAMES: Final = ("zstd", "lz4")
 
 
 def parse_compressors(compressor: Any, *, checksum: bool) -> tuple[BytesBytesCodec, ...] | None:
-    """The codecs that a chunk's bytes go through.
-
-    Parameters
-    ----------
-    compressor : {"zstd", "lz4"}, codec, sequence of codecs, or None
-        Zstandard; LZ4 after the bytes are shuffled; codecs of zarr; or none.
-    checksum : bool
-        Whether a CRC-32C of each chunk is stored with it, by which damage is noticed.
-
-    Raises
-    ------
-    OptionError
-        If it is none of these.
-
-    Examples
-    --------
-    >>> [type(codec).__name__ for codec in parse_compressors("zstd", checksum=True)]
-    ['ZstdCodec', 'Crc32cCodec']
-    """
+    """The codecs that a chunk's bytes go through."""
     found: list[BytesBytesCodec]
     if compressor is None:
         found = []

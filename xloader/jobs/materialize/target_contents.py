@@ -27,14 +27,7 @@ _REMEDY: Final = "choose another target, or pass overwrite=True to begin anew"
 class TargetContents:
     """The job that has made what lies at a target.
 
-    Parameters
-    ----------
-    job : mapping or None
-        What was asked of that job; None if nothing lies there, or too little to know.
-    is_complete : bool
-        Whether the job is complete.
-    digests : mapping
-        The digest of each variable, if it is.
+    `job`: what was asked of that job; None if nothing lies there, or too little to know.
     """
 
     job: Mapping[str, Any] | None = None
@@ -42,13 +35,7 @@ class TargetContents:
     digests: Mapping[str, str] | None = None
 
     def check(self, asked: Mapping[str, Any], store: WritableStore) -> None:
-        """Check that a job may go on with what lies there.
-
-        Raises
-        ------
-        TargetError
-            If other arguments were given than those it was begun with.
-        """
+        """Check that a job may go on with what lies there."""
         if self.job is None:
             return
         differing = [name for name, own in asked.items() if self.job.get(name) != own]
@@ -67,22 +54,7 @@ class TargetContents:
 def contents_of(
     store: WritableStore, *, overwrite: bool, tasks: ClusterTasks | None = None
 ) -> TargetContents:
-    """Look at what lies at a target; remove it if it is to be overwritten.
-
-    Parameters
-    ----------
-    store : WritableStore
-        The target.
-    overwrite : bool
-        Whether what is there is to be removed.
-    tasks : ClusterTasks, optional
-        A cluster of which some tasks may write there, for a client that was killed.
-
-    Raises
-    ------
-    TargetError
-        If something else lies there.
-    """
+    """Look at what lies at a target; remove it if it is to be overwritten."""
     # In this order, because a job that ends at this moment removes its mark last.
     is_begun = not store.is_transaction and store.get(BEGUN) is not None
     found = store.get("zarr.json")
@@ -126,15 +98,7 @@ def mark_of(store: WritableStore) -> dict[str, bytes]:
 
 
 def end(store: WritableStore, tasks: ClusterTasks | None) -> None:
-    """Remove what only the job needed, when all is written.
-
-    Parameters
-    ----------
-    store : WritableStore
-        The target.
-    tasks : ClusterTasks or None
-        The cluster that wrote it, if one did.
-    """
+    """Remove what only the job needed, when all is written."""
     if not store.is_transaction:
         remove_mark(store, BEGUN, tasks)
         store.delete(FOLDER)

@@ -34,20 +34,7 @@ def new_mark() -> bytes:
 
 @contextmanager
 def writing(store: WritableStore, marks: Mapping[str, bytes]) -> Iterator[None]:
-    """Write some objects of a target, if its marks are there.
-
-    Parameters
-    ----------
-    store : WritableStore
-        The target.
-    marks : mapping of str to bytes
-        The marks by key. Without any, nothing is looked for.
-
-    Raises
-    ------
-    TargetError
-        If a mark is gone, or is another one.
-    """
+    """Write some objects of a target, if its marks are there."""
     with _lock:
         _num_writing[store.name] += 1
     try:
@@ -69,14 +56,7 @@ def writing(store: WritableStore, marks: Mapping[str, bytes]) -> Iterator[None]:
 def remove_mark(store: WritableStore, key: str, tasks: ClusterTasks | None) -> None:
     """Remove a mark, and wait until no worker of a cluster writes to the target.
 
-    Parameters
-    ----------
-    store : WritableStore
-        The target.
-    key : str
-        The mark.
-    tasks : ClusterTasks or None
-        The cluster; None where there is none.
+    `tasks`: the cluster; None where there is none.
     """
     store.remove(key)
     if tasks is not None:

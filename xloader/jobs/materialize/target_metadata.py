@@ -32,22 +32,7 @@ _KEPT_KEYS: Final = ("units", "calendar", "dtype", "_FillValue", "scale_factor",
 class TargetMetadata:
     """The objects of a store without its chunks.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    arrays : sequence of TargetArray
-        The arrays. Those that cannot be stored as packed as they are in the source are unpacked;
-        `arrays` of this object are the ones to write.
-    compressors : sequence or None
-        Compressors for Zarr; None for none.
-    attrs : mapping
-        Attributes of the store.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If labels cannot be stored.
+    `compressors`: compressors for Zarr; None for none.
     """
 
     def __init__(

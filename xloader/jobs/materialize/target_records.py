@@ -42,24 +42,7 @@ ReadBack = Callable[[Iterable[str]], Iterable[tuple[str, ShardRecord | None]]]
 
 @dataclass(eq=False)
 class TargetRecords:
-    """The records of one job.
-
-    Parameters
-    ----------
-    store : WritableStore
-        The target.
-    job : str
-        Names the job: records of another one do not count.
-    prefix : str
-        Where the arrays lie in the store.
-    marks : mapping of str to bytes
-        Objects of the store without which nothing is written; see `target_marks`.
-
-    Attributes
-    ----------
-    done : dict of str to ShardRecord
-        The shards that are written, by key.
-    """
+    """The records of one job."""
 
     store: WritableStore
     job: str
@@ -76,13 +59,7 @@ class TargetRecords:
         return replace(self, done={})
 
     def writing(self) -> AbstractContextManager[None]:
-        """Context in which shards are written and recorded, if the marks are there.
-
-        Raises
-        ------
-        TargetError
-            If a mark is gone, or is another one.
-        """
+        """Context in which shards are written and recorded, if the marks are there."""
         return writing(self.store, self.marks)
 
     def load(self) -> None:
@@ -129,17 +106,7 @@ class TargetRecords:
     def check(
         self, keys: Iterable[str], *, is_whole: bool, read: ReadBack | None = None
     ) -> list[str]:
-        """The shards that are not in the store as they were recorded.
-
-        Parameters
-        ----------
-        keys : iterable of str
-            Keys of the shards.
-        is_whole : bool
-            Whether each is read back and its digest compared; otherwise its size is.
-        read : callable, optional
-            Reads them back, where this process does not.
-        """
+        """The shards that are not in the store as they were recorded."""
         if not is_whole:
             sizes = ((key, self.store.size_of(self.prefix + key)) for key in keys)
             return [key for key, size in sizes if size != self.done[key].nbytes]

@@ -51,25 +51,7 @@ from xloader.sources.stores.write_places import check_apart, check_stored_names
 
 @dataclass(frozen=True, eq=False)
 class StoreOptions:
-    """The options of `Samples.materialize` that say what is written.
-
-    Parameters
-    ----------
-    chunks, shards : mapping, optional
-        Sizes of chunks and shards.
-    dtype : dtype-like, optional
-        Dtype for floats.
-    pack : mapping, optional
-        The variables to pack as integers.
-    stats : xarray.Dataset, optional
-        Statistics that give the bounds of packed values.
-    compressor : object
-        The codecs.
-    checksum : bool
-        Whether each chunk has a checksum.
-    is_advised : bool
-        Whether chunks and shards are advised. Shards are then made smaller if the memory is small.
-    """
+    """The options of `Samples.materialize` that say what is written."""
 
     chunks: Sizes
     shards: Sizes | None
@@ -83,21 +65,7 @@ class StoreOptions:
 
 @dataclass(frozen=True, eq=False)
 class StoreRun:
-    """The options of `Samples.materialize` that say how it is written.
-
-    Parameters
-    ----------
-    memory, num_threads : int
-        Bytes and threads that may be taken. On a cluster, bytes of a worker process.
-    part : tuple of int
-        Number of this part, and number of parts.
-    overwrite : bool
-        Whether what is there is removed.
-    verify : bool
-        Whether what was written is read back.
-    progress : bool or None
-        Whether progress is shown.
-    """
+    """The options of `Samples.materialize` that say how it is written."""
 
     memory: int
     num_threads: int
@@ -130,27 +98,7 @@ def parse_run(
 class TrainingStore:
     """A store of the values that samples take, which is planned, and then written.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    store : WritableStore
-        The target.
-    options : StoreOptions
-        What is written.
-    run : StoreRun
-        How it is written.
-    tasks : ClusterTasks or None
-        The cluster that writes it; None for the threads of this process.
-    is_dry : bool
-        Whether nothing may be changed, because only the plan is wanted.
-
-    Raises
-    ------
-    TargetError
-        If something else lies at the target.
-    MemoryBudgetError
-        If the memory is too small for a shard.
+    `tasks`: the cluster that writes it; None for the threads of this process.
     """
 
     def __init__(
@@ -199,21 +147,7 @@ class TrainingStore:
         return self._summary(is_plan=True, is_complete=False)
 
     def write(self) -> Materialized:
-        """Write it.
-
-        Raises
-        ------
-        StoreFullError
-            If no room is left.
-        ChunkError
-            If a chunk cannot be read.
-        PackingError
-            If a value cannot be packed.
-        TargetError
-            If objects that were written are not found in the target, or workers do not reach it.
-        ClusterError
-            If the cluster fails.
-        """
+        """Write it."""
         run, store = self._run, self._store
         if self._found.job is None:
             root = self._metadata.root(self._attribute(None), is_complete=False)
@@ -391,25 +325,7 @@ def materialize(
     storage_options: Mapping[str, Any] | None = None,
     dry_run: bool = False,
 ) -> Materialized:
-    """Write the part of a source that samples cover; see `Samples.materialize`.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    target : path, URL or store
-        Where the store is written.
-    options : StoreOptions
-        What is written.
-    run : StoreRun
-        How it is written.
-    client : distributed.Client, False or None
-        The cluster whose workers write it.
-    storage_options : mapping, optional
-        Options for the file system of a URL.
-    dry_run : bool
-        Whether only the plan is wanted.
-    """
+    """Write the part of a source that samples cover; see `Samples.materialize`."""
     store = open_writable(target, storage_options, recipe.retry_policy)
     if store.is_transaction and run.part[1] > 1:
         raise OptionError(

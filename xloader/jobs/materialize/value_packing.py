@@ -26,18 +26,7 @@ _REMEDY_SCALE: Final = (
 
 @dataclass(frozen=True)
 class PackRequest:
-    """How one variable is to be packed, as the user asked for it.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        Dtype of the integers.
-    max_error : float, optional
-        The largest difference allowed between a value and the one that is read back.
-    scale, offset : float, optional
-        The factor and the offset, if they are given. Otherwise they are found from the smallest and
-        the largest value.
-    """
+    """How one variable is to be packed, as the user asked for it."""
 
     dtype: np.dtype
     max_error: float | None = None
@@ -48,22 +37,7 @@ class PackRequest:
 def parse_pack(
     pack: Mapping[str, Any] | None, floats: Mapping[str, np.dtype]
 ) -> dict[str, PackRequest]:
-    """Check the option ``pack``.
-
-    Parameters
-    ----------
-    pack : mapping or None
-        The option.
-    floats : mapping of str to numpy.dtype
-        The variables that are written, with the dtype of their values.
-
-    Raises
-    ------
-    OptionError
-        If it is not one of the forms, or a variable does not hold floats.
-    UnknownNameError
-        If there is no such variable.
-    """
+    """Check the option ``pack``."""
     found = {}
     if pack is not None and not isinstance(pack, Mapping):
         raise OptionError(
@@ -163,29 +137,6 @@ def make_packing(name: str, request: PackRequest, bounds: ValueBounds, dtype: np
 
     The smallest of the integers stands for NaN. The others are spread over the values, so that the
     error is at most half a step, besides the rounding of the floats that are read back.
-
-    Parameters
-    ----------
-    name : str
-        Name of the variable, for messages.
-    request : PackRequest
-        What was asked for.
-    bounds : ValueBounds
-        Bounds of its values.
-    dtype : numpy.dtype
-        Dtype of the values that are read back.
-
-    Raises
-    ------
-    PackingError
-        If values are infinite, do not fit, or would differ by more than was allowed.
-
-    Examples
-    --------
-    >>> request = PackRequest(np.dtype("int16"))
-    >>> packing = make_packing("t", request, ValueBounds(0.0, 65534.0), np.dtype("float32"))
-    >>> packing.scale, packing.offset, packing.fills
-    (1.0, 32767.0, (np.int64(-32768),))
     """
     limits = np.iinfo(request.dtype)
     # For unsigned integers it is the largest, so that 0 keeps a meaning of its own.
@@ -243,31 +194,7 @@ def error_bound(packing: Packing, bounds: ValueBounds) -> float:
 def pack_values(
     name: str, values: NDArray[Any], packing: Packing, bound: float
 ) -> tuple[NDArray[Any], float]:
-    """Pack values, and check what is read back.
-
-    Parameters
-    ----------
-    name : str
-        Name of the variable, for messages.
-    values : numpy.ndarray of float
-        The values. NaN become the fill value.
-    packing : Packing
-        The packing.
-    bound : float
-        The largest difference allowed.
-
-    Returns
-    -------
-    numpy.ndarray
-        The packed integers.
-    float
-        The largest difference from the values that are read back.
-
-    Raises
-    ------
-    PackingError
-        If a value does not fit, or differs by more than the bound.
-    """
+    """Pack values, and check what is read back."""
     is_nan = np.isnan(values)
     limits, fill = np.iinfo(packing.stored_dtype), packing.fills[0]
     steps = (values.astype(np.float64) - packing.offset) / packing.scale
@@ -295,13 +222,7 @@ def pack_values(
 
 
 def parse_dtype(dtype: DTypeLike | None) -> np.dtype | None:
-    """Check the option ``dtype``: a dtype of floats, or None.
-
-    Raises
-    ------
-    OptionError
-        If it is another dtype.
-    """
+    """Check the option ``dtype``: a dtype of floats, or None."""
     if dtype is None:
         return None
     try:

@@ -31,23 +31,8 @@ NO_DELTAS = (0,)
 class ChunkOrder:
     """The chunks of a variable that samples need, in order, and their pieces.
 
-    Parameters
-    ----------
-    variable : str
-        Name of the variable.
-    axes : tuple of Axis
-        Its axes, as selected.
-    kept : tuple of int
-        The axes that the statistics keep.
-    chunks : numpy.ndarray of int64, shape (num_chunks,)
-        Numbers of the chunks, in C order of the blocks along all axes. They are sorted by their
-        place along the kept axes.
-    first, second : numpy.ndarray of int64, shape (num_pieces,)
-        Places in ``chunks`` of the chunks of each piece.
-    places : numpy.ndarray of int64, shape (num_trees,)
-        Number of each tree's block along the kept axes, ascending.
-    edges : numpy.ndarray of int64, shape (num_trees + 1,)
-        First piece of each tree, then the number of pieces.
+    `chunks`: they are sorted by their place along the kept axes. `places`: number of each tree's
+    block along the kept axes, ascending.
     """
 
     variable: str
@@ -71,21 +56,7 @@ class ChunkOrder:
     ) -> ChunkOrder:
         """Order the chunks of a variable.
 
-        Parameters
-        ----------
-        variable : str
-            Name of the variable.
-        axes : tuple of Axis
-            Its axes, as selected.
-        kept : tuple of int
-            The axes that the statistics keep.
-        needed : numpy.ndarray of int64
-            Numbers of the chunks, ascending.
-        clock : int, optional
-            The axis along which differences are made.
-        deltas : sequence of (int, numpy.ndarray of bool)
-            For differences: how many blocks the later elements lie beyond the earlier ones, and
-            for which blocks of the earlier ones that occurs.
+        `needed`: numbers of the chunks, ascending.
         """
         grid = tuple(axis.num_blocks for axis in axes)
         index = np.unravel_index(needed, grid) if grid else ()
@@ -190,14 +161,7 @@ def _pairs(
 def needed_chunks(recipe: Recipe, footprint: Footprint | None, variable: str) -> Ints:
     """Numbers of the chunks of a variable that samples need, in C order of blocks, ascending.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    footprint : Footprint, optional
-        The chunks that they need; None for all.
-    variable : str
-        Name of the variable.
+    `footprint`: the chunks that they need; None for all.
     """
     dims = recipe.variable(variable).dims
     grid = tuple(axis.num_blocks for axis in recipe.axes_of(variable))

@@ -24,18 +24,7 @@ Taken = slice | Ints
 class ChunkElements:
     """Values of a chunk, and which of them count.
 
-    Parameters
-    ----------
-    values : numpy.ndarray
-        The values, unpacked.
-    lines : tuple of (numpy.ndarray of bool or None)
-        Per axis, the elements that count; None for all.
-    flags : numpy.ndarray of bool, optional
-        Whether each element counts, where lines cannot say it.
-    weights : numpy.ndarray of float64, optional
-        Weights, to be broadcast over the values.
-    rows : numpy.ndarray of int64, optional
-        Number of the label of each element along the clock's axis.
+    `lines`: per axis, the elements that count; None for all.
     """
 
     values: NDArray[Any]
@@ -61,17 +50,7 @@ class ChunkElements:
         return self.values.nbytes + (0 if self.flags is None else self.flags.nbytes)
 
     def take(self, axis: int, part: Taken, *, has_rows: bool = False) -> ChunkElements:
-        """Some elements along an axis.
-
-        Parameters
-        ----------
-        axis : int
-            The axis.
-        part : slice or numpy.ndarray of int64
-            The elements.
-        has_rows : bool
-            Whether it is the axis of the clock.
-        """
+        """Some elements along an axis."""
         at = (slice(None),) * axis + (part,)
         lines = list(self.lines)
         line = lines[axis]
@@ -112,21 +91,7 @@ def reduce_elements(
 ) -> LabelledMoments:
     """The statistics of elements of a chunk, by label.
 
-    Parameters
-    ----------
-    elements : ChunkElements
-        The elements.
-    kept : tuple of int
-        The axes that are kept.
-    clock : int, optional
-        The axis whose labels count, if there are labels.
-    has_sketches : bool
-        Whether sketches are made, for quantiles.
-
-    Returns
-    -------
-    LabelledMoments
-        Of the shape of the kept axes, for each label.
+    Of the shape of the kept axes, for each label.
     """
     for axis, line in enumerate(elements.lines):
         if line is not None and axis not in kept:

@@ -19,29 +19,13 @@ from xloader.recipe.recipe import Recipe
 
 @dataclass(frozen=True, eq=False)
 class ElementWeights:
-    """A weight for each selected element along some dimensions.
-
-    Parameters
-    ----------
-    dims : tuple of str
-        The dimensions. Variables that lack one of them are not weighted.
-    values : numpy.ndarray of float64
-        The weights, finite and at least 0.
-    """
+    """A weight for each selected element along some dimensions."""
 
     dims: tuple[str, ...]
     values: NDArray[np.float64]
 
     def along(self, dims: tuple[str, ...], parts: dict[str, slice]) -> NDArray[np.float64] | None:
-        """The weights of a box of elements, to be broadcast; None if the dimensions lack some.
-
-        Parameters
-        ----------
-        dims : tuple of str
-            The dimensions of a variable.
-        parts : dict of str to slice
-            The selected elements along each of them.
-        """
+        """The weights of a box of elements, to be broadcast; None if the dimensions lack some."""
         if not set(self.dims) <= set(dims):
             return None
         return cut_along(self.values, self.dims, dims, parts)
@@ -55,24 +39,7 @@ class ElementWeights:
 
 
 def parse_weights(recipe: Recipe, variables: list[str], weights: Any) -> ElementWeights | None:
-    """Check the option ``weights``.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    variables : list of str
-        The variables whose statistics are made.
-    weights : None, "area" or xarray.DataArray
-        The option.
-
-    Raises
-    ------
-    OptionError
-        If it is none of these, holds negative numbers or NaN, or fits no variable.
-    UnknownNameError
-        If there is no latitude.
-    """
+    """Check the option ``weights``."""
     if weights is None:
         return None
     if isinstance(weights, str) and weights == "area":

@@ -24,17 +24,7 @@ _TOLERANCE: Final = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class LeadPairs:
-    """For each element along a dimension, the element that comes a lead later.
-
-    Parameters
-    ----------
-    steps : int
-        The lead in common steps of the labels; 0 for the values themselves.
-    label : int or numpy.timedelta64
-        The lead as a label: a time span where the labels are times at a common step.
-    partner : numpy.ndarray of int64, shape (size,)
-        The later element of each one; -1 without any.
-    """
+    """For each element along a dimension, the element that comes a lead later."""
 
     steps: int
     label: int | np.timedelta64
@@ -42,24 +32,7 @@ class LeadPairs:
 
 
 def find_time_dim(recipe: Recipe, option: str, *, only_times: bool = True) -> str:
-    """The dimension of the samples whose labels are times.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    option : str
-        The option that needs it, for messages.
-    only_times : bool
-        Whether a dimension with a name such as ``time`` is refused, if its labels are no times.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is none.
-    OptionError
-        If there are several.
-    """
+    """The dimension of the samples whose labels are times."""
     coords = recipe.source.coordinates(is_indexed=False)
     found = [dim for dim in recipe.dim_sizes if dim in coords.coords and _are_times(coords[dim])]
     if not found and not only_times:
@@ -93,29 +66,6 @@ def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPai
     """Find the pairs of elements whose labels differ by each of several leads.
 
     The labels are read once.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    dim : str
-        The dimension.
-    leads : sequence of (int or duration)
-        Numbers of steps, or durations such as ``"6h"``.
-
-    Raises
-    ------
-    OptionError
-        If one of them is neither, comes twice or has no pairs, or the labels have no common step.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> days = np.delete(np.arange("2001-01-01", "2001-01-15", dtype="M8[D]"), [2])
-    >>> ds = xr.Dataset({"sst": ("time", np.zeros(13))}, {"time": days.astype("M8[ns]")})
-    >>> (pairs,) = find_pairs(ds.xloader.recipe, "time", ["1D"])
-    >>> pairs.partner[:4].tolist(), bool(pairs.label == np.timedelta64(1, "D"))
-    ([1, -1, 3, 4], True)
     """
     counts = [num_elements(recipe, "lead", dim, lead, least=0) for lead in leads]
     if len(set(counts)) < len(counts):

@@ -23,22 +23,8 @@ from xloader.jobs.statistics.quantile_sketch import QuantileSketch
 class LabelledMoments:
     """Moments, and perhaps sketches, for each label that occurs.
 
-    Parameters
-    ----------
-    rows : numpy.ndarray of int64, shape (n,)
-        Numbers of the labels that occur, ascending.
-    moments : Moments
-        Their moments, of shape ``(n, *cells)``.
-    sketches : tuple of QuantileSketch
-        One for each number of the moments, in C order; none if quantiles are not asked for.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> june = LabelledMoments(np.array([5]), Moments.of(np.ones((1, 3)), (1,)))
-    >>> both = june.merge(LabelledMoments(np.array([5, 6]), Moments.of(np.eye(2), (1,))))
-    >>> both.rows.tolist(), both.moments.count.tolist()
-    ([5, 6], [5, 2])
+    `rows`: numbers of the labels that occur, ascending. `sketches`: one for each number of the
+    moments, in C order; none if quantiles are not asked for.
     """
 
     rows: Ints
@@ -69,12 +55,7 @@ class LabelledMoments:
     def spread(self, rows: Ints, *, has_sketches: bool) -> LabelledMoments:
         """The same moments among more labels, which have no elements.
 
-        Parameters
-        ----------
-        rows : numpy.ndarray of int64
-            Numbers of the labels, ascending, among them those of this object.
-        has_sketches : bool
-            Whether quantiles are asked for. Without labels, this object does not tell.
+        `rows`: numbers of the labels, ascending, among them those of this object.
         """
         if len(rows) == len(self.rows):
             return self

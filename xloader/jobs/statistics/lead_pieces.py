@@ -22,15 +22,7 @@ from xloader.jobs.statistics.labelled_moments import LabelledMoments, side_by_si
 
 @dataclass(frozen=True, eq=False)
 class LeadPieces:
-    """Which blocks along time hold differences, and which elements of them.
-
-    Parameters
-    ----------
-    leads : tuple of LeadPairs
-        The leads.
-    axis : Axis
-        The axis of time, of one variable.
-    """
+    """Which blocks along time hold differences, and which elements of them."""
 
     leads: tuple[LeadPairs, ...]
     axis: Axis
@@ -84,19 +76,7 @@ class LeadPieces:
     def slab(
         self, elements: ChunkElements, clock: int, piece: tuple[int, int], side: int
     ) -> WaitingElements:
-        """The elements of a chunk that wait for another chunk.
-
-        Parameters
-        ----------
-        elements : ChunkElements
-            The elements of the chunk.
-        clock : int
-            The axis of time.
-        piece : (int, int)
-            The blocks of the earlier and of the later elements.
-        side : int
-            0 if the chunk holds the earlier ones, 1 if it holds the later ones.
-        """
+        """The elements of a chunk that wait for another chunk."""
         lo, hi = self._bounds(piece, side)
         return WaitingElements(elements.take(clock, slice(lo, hi), has_rows=True).copy(), lo)
 
@@ -123,15 +103,7 @@ class LeadPieces:
 
 @dataclass(frozen=True, eq=False)
 class WaitingElements:
-    """Elements of a chunk from some place along time on.
-
-    Parameters
-    ----------
-    elements : ChunkElements
-        The elements.
-    begin : int
-        Place of the first one within the chunk, along the axis of time.
-    """
+    """Elements of a chunk from some place along time on."""
 
     elements: ChunkElements
     begin: int

@@ -41,18 +41,6 @@ class QuantileSketch:
     0.08 % at the quantiles 0.01 and 0.99. For values that repeat little, as temperatures do, the
     measured error is a tenth of that. The bound is not proven, but tested: on normal, skewed,
     sorted and drifting values, and on values of which half are zero.
-
-    Parameters
-    ----------
-    digest : crick.TDigest
-        The t-digest, which nobody else changes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> sketch = QuantileSketch.of(np.arange(1001.0)).merge(QuantileSketch.of([np.nan, 2000.0]))
-    >>> sketch.size, round(float(sketch.quantile(0.5)))
-    (1002.0, 500)
     """
 
     def __init__(self, digest: Any) -> None:
@@ -60,38 +48,14 @@ class QuantileSketch:
 
     @classmethod
     def empty(cls) -> QuantileSketch:
-        """Make a sketch of no values.
-
-        Raises
-        ------
-        MissingDependencyError
-            If crick is not installed.
-        """
+        """Make a sketch of no values."""
         return cls(_tdigest()(COMPRESSION))
 
     @classmethod
     def of(cls, values: Any, weights: Any = None) -> QuantileSketch:
         """Make a sketch of the values of an array. NaN is left out.
 
-        Parameters
-        ----------
-        values : array_like of real numbers, any shape
-            The values. One sorted copy is made, in their dtype.
-        weights : array_like, optional
-            Weights that broadcast to the shape of the values, such as areas; none may be negative.
-            By default each value weighs 1.
-
-        Returns
-        -------
-        QuantileSketch
-            The sketch.
-
-        Raises
-        ------
-        MissingDependencyError
-            If crick is not installed.
-        UnsupportedDataError
-            If a value is infinite.
+        `values`: one sorted copy is made, in their dtype.
         """
         made = cls.empty()
         array = np.asarray(values)
@@ -119,11 +83,6 @@ class QuantileSketch:
 
         Merged in another order, sketches differ in their last bits and in their means, within the
         same error. For equal bits, merge in a fixed order.
-
-        Parameters
-        ----------
-        other : QuantileSketch
-            The sketch of other values.
         """
         made = QuantileSketch.empty()
         made._digest.merge(self._digest, other._digest)
@@ -132,20 +91,7 @@ class QuantileSketch:
     def quantile(self, q: float | NDArray[Any]) -> Floats:
         """Estimate quantiles.
 
-        Parameters
-        ----------
-        q : float or numpy.ndarray
-            Quantiles in [0, 1]: 0 and 1 are the smallest and the largest value.
-
-        Returns
-        -------
-        numpy.ndarray of float64
-            The values, of the shape of ``q``; NaN for a sketch of no values.
-
-        Raises
-        ------
-        OptionError
-            If a quantile is not in [0, 1].
+        The values, of the shape of ``q``; NaN for a sketch of no values.
         """
         asked = np.asarray(q, np.float64)
         if not ((asked >= 0) & (asked <= 1)).all():
@@ -162,18 +108,7 @@ class QuantileSketch:
 
     @staticmethod
     def rank_error(q: float) -> float:
-        """The largest error of a quantile, as a difference of ranks in [0, 1].
-
-        Parameters
-        ----------
-        q : float
-            The quantile.
-
-        Examples
-        --------
-        >>> round(QuantileSketch.rank_error(0.5), 4), round(QuantileSketch.rank_error(0.99), 5)
-        (0.004, 0.0008)
-        """
+        """The largest error of a quantile, as a difference of ranks in [0, 1]."""
         return 4 * math.sqrt(q * (1 - q)) / COMPRESSION
 
     def to_bytes(self) -> bytes:
@@ -184,18 +119,7 @@ class QuantileSketch:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> QuantileSketch:
-        """Make a sketch from its bytes.
-
-        Parameters
-        ----------
-        data : bytes
-            What :meth:`to_bytes` returned.
-
-        Raises
-        ------
-        OptionError
-            If these are not the bytes of a sketch.
-        """
+        """Make a sketch from its bytes."""
         num = _HEAD.unpack_from(data)[0] if len(data) >= _HEAD.size else -1
         if num < 0 or len(data) != _HEAD.size + 16 * num:
             raise OptionError(

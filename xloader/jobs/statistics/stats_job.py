@@ -27,15 +27,7 @@ from xloader.recipe.recipe import Recipe
 
 
 class StatsJob:
-    """The chunks that are read for the statistics of a recipe, and the form of the result.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    dim, by, quantiles, leads, weights
-        As for `Samples.stats`.
-    """
+    """The chunks that are read for the statistics of a recipe, and the form of the result."""
 
     def __init__(
         self,
@@ -117,19 +109,7 @@ class StatsJob:
         num_threads: int,
         most_done_nbytes: int | None = None,
     ) -> StatsSweep:
-        """The sweep of some variables.
-
-        Parameters
-        ----------
-        jobs : list of VariableJob
-            The variables.
-        most_nbytes : int
-            Decoded bytes that are read at a time.
-        num_threads : int
-            Number of threads.
-        most_done_nbytes : int, optional
-            Most bytes of complete trees that one wave may add, besides one tree.
-        """
+        """The sweep of some variables."""
         return StatsSweep(
             self._whole, self._reading, jobs, most_nbytes, num_threads, most_done_nbytes
         )

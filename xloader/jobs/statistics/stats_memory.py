@@ -23,23 +23,7 @@ _WEIGHTED_ITEMSIZE: Final = 26
 class StatsMemory:
     """The memory that the statistics of some variables take.
 
-    Parameters
-    ----------
-    jobs : list of VariableJob
-        The variables.
-
-    Attributes
-    ----------
-    flush_nbytes : int
-        Statistics are written when they take so many bytes.
-    work_nbytes : int
-        Most bytes that a thread takes for a chunk, and for merging its statistics.
-    tree_nbytes : int
-        Most bytes of the subtrees of one place.
-    under_way_nbytes : int
-        The same, and the values that wait for later chunks.
-    max_chunk_nbytes : int
-        Decoded bytes of the largest chunk.
+    `work_nbytes`: most bytes that a thread takes for a chunk, and for merging its statistics.
     """
 
     def __init__(self, jobs: list[VariableJob]) -> None:
@@ -63,43 +47,13 @@ class StatsMemory:
         return min(2 * self.flush_nbytes, self.nodes_nbytes(wanted))
 
     def most_read_nbytes(self, memory_nbytes: int, kept_nbytes: int, least_nbytes: int = 0) -> int:
-        """Decoded bytes of chunks that may be read at a time.
-
-        Parameters
-        ----------
-        memory_nbytes : int
-            The memory of the job.
-        kept_nbytes : int
-            Bytes that are taken besides.
-        least_nbytes : int
-            Bytes that are needed afterwards.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the memory is too small for one chunk.
-        """
+        """Decoded bytes of chunks that may be read at a time."""
         check_memory(memory_nbytes, max(kept_nbytes + self.work_nbytes, least_nbytes))
         return (memory_nbytes - kept_nbytes) * self.max_chunk_nbytes // self.work_nbytes
 
 
 def check_memory(memory_nbytes: int, least_nbytes: int, num_shares: int = 1) -> None:
-    """Refuse a memory that is too small.
-
-    Parameters
-    ----------
-    memory_nbytes : int
-        The memory of the job.
-    least_nbytes : int
-        The bytes that are needed.
-    num_shares : int
-        Number of threads of a worker of a cluster, if these need so much.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If more bytes are needed than there are.
-    """
+    """Refuse a memory that is too small."""
     if least_nbytes <= memory_nbytes:
         return
     raise MemoryBudgetError(

@@ -35,13 +35,7 @@ Nodes = Mapping[Node, LabelledMoments | StoredNode]
 
 
 def target_path(path: str | os.PathLike[str]) -> Path:
-    """Check the path of a result.
-
-    Raises
-    ------
-    OptionError
-        If it is no local path that ends in ``.nc`` or ``.zarr``.
-    """
+    """Check the path of a result."""
     is_path = isinstance(path, str | os.PathLike)
     target = Path(local_path(path)).expanduser() if is_path else Path()
     if not is_path or "://" in local_path(path) or target.suffix not in (".nc", ".zarr"):
@@ -57,17 +51,7 @@ def target_path(path: str | os.PathLike[str]) -> Path:
 def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
     """The result of the same job, if it lies at a target already; None where nothing lies.
 
-    Parameters
-    ----------
-    target : pathlib.Path
-        The target.
-    key : str, optional
-        The key of the job; None for that of the partial statistics beside the target, if any.
-
-    Raises
-    ------
-    TargetError
-        If something else lies there.
+    `key`: the key of the job; None for that of the partial statistics beside the target, if any.
     """
     if not target.exists():
         return None
@@ -121,15 +105,6 @@ def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> x
     """Merge the partial statistics beside a target, and write the target.
 
     If that was done before, the result is read.
-
-    Raises
-    ------
-    SourceNotFoundError
-        If there are none.
-    PartsError
-        If some are missing.
-    TargetError
-        If something lies at the target.
     """
     path = target_path(target)
     if not overwrite and (finished := finished_stats(path, None)) is not None:
@@ -162,13 +137,7 @@ def merge_stored(target: Path) -> xr.Dataset:
 
 
 def merge_parts(parts: Sequence[PartialStats]) -> xr.Dataset:
-    """The result of parts in memory.
-
-    Raises
-    ------
-    PartsError
-        If they are of different jobs, some are missing, or one comes twice.
-    """
+    """The result of parts in memory."""
     first = parts[0]
     if any(own.path for own in parts):
         raise PartsError(
@@ -243,13 +212,7 @@ def _write_zarr(result: xr.Dataset, path: Path) -> None:
 
 
 def write_target(target: Path, result: xr.Dataset, *, overwrite: bool) -> xr.Dataset:
-    """Write a result at one stroke, and remove its partial statistics.
-
-    Raises
-    ------
-    StoreFullError
-        If there is no room left.
-    """
+    """Write a result at one stroke, and remove its partial statistics."""
     # In the folder that is removed afterwards, so that a killed process leaves nothing else. The
     # suffix tells xarray which format it is.
     partial = stats_folder(target) / f"{uuid.uuid4().hex[:8]}.partial{target.suffix}"

@@ -41,26 +41,8 @@ _MOST_LEADS: Final = 1000
 class StatsOptions:
     """The options of statistics.
 
-    Parameters
-    ----------
-    dim : tuple of str, optional
-        The dimensions that are reduced; None for all that do not become channels.
-    by : str
-        The clock; empty without one.
-    rows : numpy.ndarray of int64, optional
-        For each element along the dimension of time, the number of its label.
-    labels : numpy.ndarray
-        The labels of the clock that occur, ascending.
-    time_dim : str
-        The dimension of time, if it matters; else empty.
-    quantiles : tuple of float
-        The quantiles.
-    leads : tuple of LeadPairs
-        The leads.
-    weights : ElementWeights, optional
-        The weights.
-    weights_text : str
-        What was given as weights, in a word.
+    `dim`: the dimensions that are reduced; None for all that do not become channels. `labels`: the
+    labels of the clock that occur, ascending.
     """
 
     dim: tuple[str, ...] | None = None
@@ -85,17 +67,7 @@ class StatsOptions:
         return json.dumps({key: own for key, own in found.items() if own})
 
     def kept_dims(self, recipe: Recipe, channels: set[str], variable: str) -> tuple[str, ...]:
-        """The dimensions of a variable that its statistics keep.
-
-        Parameters
-        ----------
-        recipe : Recipe
-            The samples.
-        channels : set of str
-            The dimensions of the variable that become channels.
-        variable : str
-            Name of the variable.
-        """
+        """The dimensions of a variable that its statistics keep."""
         dims = recipe.dims_of(variable)
         if self.dim is None:
             return tuple(dim for dim in dims if dim in channels)
@@ -112,22 +84,7 @@ def parse_stats_options(
     leads: Lead | Iterable[Lead] = (),
     weights: str | xr.DataArray | None = None,
 ) -> StatsOptions:
-    """Check the options of `Samples.stats`.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    variables : list of str
-        The variables whose statistics are made.
-    dim, by, quantiles, leads, weights
-        As for `Samples.stats`.
-
-    Raises
-    ------
-    OptionError, UnknownNameError
-        If one of them cannot be used.
-    """
+    """Check the options of `Samples.stats`."""
     reduced = _parse_dim(recipe, variables, dim)
     time_dim, rows, labels = "", None, None
     if by is not None:

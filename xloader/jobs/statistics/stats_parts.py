@@ -45,19 +45,7 @@ Tree = tuple[int, int]
 
 @dataclass(frozen=True)
 class StoredNode:
-    """The statistics of a complete subtree, in a file.
-
-    Parameters
-    ----------
-    tree : (int, int)
-        The tree.
-    node : (int, int)
-        Level and index.
-    path : pathlib.Path
-        The file.
-    offset, nbytes : int
-        The place of its bytes.
-    """
+    """The statistics of a complete subtree, in a file."""
 
     tree: Tree
     node: Node
@@ -79,18 +67,7 @@ def stats_folder(target: Path) -> Path:
 
 
 class StatsParts:
-    """The folder of partial statistics of a target.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        The folder. It must hold the form.
-
-    Raises
-    ------
-    PartsError
-        If the form cannot be read.
-    """
+    """The folder of partial statistics of a target."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -113,13 +90,6 @@ class StatsParts:
         """Write the statistics of some subtrees as a file, and empty the dicts.
 
         The file appears at one stroke.
-
-        Raises
-        ------
-        StoreFullError
-            If there is no room left.
-        SourceAccessError
-            If it cannot be written for another reason.
         """
         entries, bodies = [], []
         for tree in sorted(nodes):
@@ -196,22 +166,7 @@ def _nodes_of(path: Path, key: str) -> list[StoredNode]:
 
 
 def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) -> StatsParts:
-    """Open the partial statistics of a target, which are begun if there are none.
-
-    Parameters
-    ----------
-    target : pathlib.Path
-        The target.
-    template : StatsTemplate
-        The form of the result at hand.
-    overwrite : bool
-        Whether those of another job are removed.
-
-    Raises
-    ------
-    PartsError
-        If those that are there belong to another job.
-    """
+    """Open the partial statistics of a target, which are begun if there are none."""
     folder = stats_folder(target)
     if not (folder / FORM_FILE).exists():
         if folder.exists() and any(folder.iterdir()) and not overwrite:

@@ -19,21 +19,7 @@ _WRITE_RATIO: Final = 3
 
 @dataclass(frozen=True, eq=False)
 class StatsRun:
-    """A job of statistics, and what carries it out.
-
-    Parameters
-    ----------
-    job : StatsJob
-        The job.
-    memory_nbytes : int
-        Its memory: of this process, and of each worker of a cluster.
-    num_threads : int
-        Number of threads of this process, if there is no cluster.
-    tasks : ClusterTasks, optional
-        The cluster.
-    progress : bool, optional
-        Whether a progress bar is shown.
-    """
+    """A job of statistics, and what carries it out."""
 
     job: StatsJob
     memory_nbytes: int
@@ -42,27 +28,7 @@ class StatsRun:
     progress: bool | None
 
     def compute(self, trees: StatsTrees, wanted: Pieces, kept_nbytes: int) -> int:
-        """Compute the statistics of some pieces, which stay in memory.
-
-        Parameters
-        ----------
-        trees : StatsTrees
-            The trees that they are added to.
-        wanted : list of numpy.ndarray of bool
-            Per variable, the pieces.
-        kept_nbytes : int
-            Most bytes of the results.
-
-        Returns
-        -------
-        int
-            Number of chunks that were read.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the memory is too small.
-        """
+        """Compute the statistics of some pieces, which stay in memory."""
         if self.tasks is None:
             return self._do(self._sweep(kept_nbytes), trees, wanted)
         cluster = StatsOnCluster(self.job, self.tasks, wanted)
@@ -70,27 +36,7 @@ class StatsRun:
         return self._do(cluster, trees, wanted)
 
     def compute_files(self, parts: StatsParts, wanted: Pieces, *, is_written: bool) -> int:
-        """Compute the statistics of some pieces, which are written to files now and then.
-
-        Parameters
-        ----------
-        parts : StatsParts
-            The files.
-        wanted : list of numpy.ndarray of bool
-            Per variable, the pieces.
-        is_written : bool
-            Whether the result is written afterwards.
-
-        Returns
-        -------
-        int
-            Number of chunks that were read.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the memory is too small.
-        """
+        """Compute the statistics of some pieces, which are written to files now and then."""
         job, memory = self.job, self.job.memory
         trees = StatsTrees(job.orders, None, parts, memory.flush_nbytes)
         kept = memory.waiting_for_file_nbytes(job.all_pieces())

@@ -40,27 +40,7 @@ Pieces = Sequence[NDArray[np.bool_]]
 
 @dataclass(frozen=True, eq=False)
 class VariableJob:
-    """The work on one variable.
-
-    Parameters
-    ----------
-    number : int
-        Its number in the result.
-    stored : Variable
-        The variable.
-    group : Group
-        The group of its chunks, for reading.
-    order : ChunkOrder
-        Its chunks in order.
-    covered : CoveredElements
-        The elements that samples need.
-    clock : int, optional
-        Its axis of time, if the options name one.
-    leads : LeadPieces, optional
-        Its differences along time.
-    options : StatsOptions
-        The options.
-    """
+    """The work on one variable."""
 
     number: int
     stored: Variable
@@ -120,28 +100,7 @@ class VariableJob:
 
 
 class StatsSweep:
-    """Reads chunks on threads of this process, and adds their statistics to trees.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples with one window over everything, for reading.
-    footprint : Footprint
-        All chunks that may be read.
-    jobs : list of VariableJob
-        The variables.
-    most_nbytes : int
-        Decoded bytes that are read at a time.
-    num_threads : int
-        Number of threads.
-    most_done_nbytes : int, optional
-        Most bytes of complete trees that one wave may add, besides one tree.
-
-    Attributes
-    ----------
-    num_reads : int
-        Number of chunks read so far.
-    """
+    """Reads chunks on threads of this process, and adds their statistics to trees."""
 
     def __init__(
         self,
@@ -167,19 +126,7 @@ class StatsSweep:
     def run(self, wanted: Pieces, trees: StatsTrees, advance: Callable[[], None]) -> None:
         """Read all chunks of some pieces.
 
-        Parameters
-        ----------
-        wanted : list of numpy.ndarray of bool
-            Per variable, the pieces that are wanted.
-        trees : StatsTrees
-            The trees that their statistics are added to.
-        advance : callable
-            Is called for each chunk that is done, on any thread.
-
-        Raises
-        ------
-        ChunkError
-            If a chunk cannot be read.
+        `advance`: is called for each chunk that is done, on any thread.
         """
         with ChunkSweep(*self._sweep) as sweep:
             for job, pieces in zip(self._jobs, wanted, strict=True):

@@ -33,15 +33,6 @@ class StatsWork:
     """The samples and options that all tasks of a job share.
 
     Each worker finds out once which chunks that means.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    settings : dict of str to object
-        The options of statistics, as `StatsJob` takes them.
-    most_nbytes : int
-        Decoded bytes that a task reads at a time.
     """
 
     def __init__(self, recipe: Recipe, settings: dict[str, Any], most_nbytes: int = 0) -> None:
@@ -81,30 +72,14 @@ class StatsWork:
 
 @dataclass(frozen=True, eq=False)
 class UnitStats:
-    """The statistics of a unit.
-
-    Parameters
-    ----------
-    nodes : dict
-        The statistics, merged as far as they go.
-    num_reads : int
-        Number of chunks that were read.
-    """
+    """The statistics of a unit."""
 
     nodes: Nodes
     num_reads: int
 
 
 def compute_unit(work: StatsWork, unit: StatsUnit) -> UnitStats:
-    """Compute the statistics of a unit on one thread. This is the task of a worker.
-
-    Parameters
-    ----------
-    work : StatsWork
-        The job.
-    unit : StatsUnit
-        The pieces.
-    """
+    """Compute the statistics of a unit on one thread. This is the task of a worker."""
     job = work.job
     wanted = wanted_of(job, unit)
     trees = StatsTrees(job.orders)
@@ -125,22 +100,7 @@ def wanted_of(job: StatsJob, unit: StatsUnit) -> dict[int, np.ndarray[Any, np.dt
 
 
 class StatsOnCluster:
-    """Computes statistics by tasks on a cluster, as `StatsSweep` does on threads of this process.
-
-    Parameters
-    ----------
-    job : StatsJob
-        The job.
-    tasks : ClusterTasks
-        The cluster.
-    wanted : list of numpy.ndarray of bool
-        Per variable, the pieces that are wanted.
-
-    Attributes
-    ----------
-    num_reads : int
-        Number of chunks that the workers have read so far.
-    """
+    """Computes statistics by tasks on a cluster, as `StatsSweep` does on threads."""
 
     def __init__(self, job: StatsJob, tasks: ClusterTasks, wanted: Pieces) -> None:
         self._job = job
@@ -159,24 +119,7 @@ class StatsOnCluster:
     def check_memory(
         self, memory_nbytes: int, kept_nbytes: int, least_nbytes: int, *, is_flushed: bool
     ) -> None:
-        """Check that the memory is enough here, and for the tasks of a worker.
-
-        Parameters
-        ----------
-        memory_nbytes : int
-            Memory of each worker process, and of this one.
-        kept_nbytes : int
-            Bytes that this process takes for results.
-        least_nbytes : int
-            Bytes that this process needs afterwards.
-        is_flushed : bool
-            Whether subtrees are written here, and need not wait for each other in memory.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If it is too small.
-        """
+        """Check that the memory is enough here, and for the tasks of a worker."""
         memory = self._job.memory
         sizes = [self._nodes_nbytes(unit) for unit in self._units]
         unit, cut = (max(own, default=0) for own in zip(*sizes, strict=True)) if sizes else (0, 0)
@@ -199,37 +142,14 @@ class StatsOnCluster:
         return found, cut
 
     def num_chunks(self, wanted: Pieces) -> int:
-        """Number of chunks that the tasks read. Some are read by two of them, if there are leads.
-
-        Parameters
-        ----------
-        wanted : list of numpy.ndarray of bool
-            The pieces with which this object was made.
-        """
+        """Number of chunks that the tasks read. With leads, two tasks may read the same one."""
         return sum(map(self._num_chunks, self._units))
 
     def _num_chunks(self, unit: StatsUnit) -> int:
         return sum(num_chunks(self._job.jobs[own.variable].order, own) for own in unit)
 
     def run(self, wanted: Pieces, trees: StatsTrees, advance: Callable[[int], None]) -> None:
-        """Compute the statistics of the pieces.
-
-        Parameters
-        ----------
-        wanted : list of numpy.ndarray of bool
-            The pieces with which this object was made.
-        trees : StatsTrees
-            The trees that the statistics are added to.
-        advance : callable
-            Is given the number of chunks that are done.
-
-        Raises
-        ------
-        ClusterError
-            If the cluster fails.
-        ChunkError
-            If a chunk cannot be read.
-        """
+        """Compute the statistics of the pieces."""
         work = StatsWork.of(self._job, self._most_nbytes)
         found = self._tasks.run("computing statistics", compute_unit, work, self._units)
         with closing(found):

@@ -30,25 +30,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True)
 class VariableForm:
-    """The form of the statistics of one variable.
-
-    Parameters
-    ----------
-    name : str
-        Name of the variable.
-    dims : tuple of str
-        The kept dimensions.
-    edges : tuple of (tuple of int)
-        Along each of them, the first element of each block of chunks, then their number.
-    places : tuple of int
-        For each tree, the number of its block along the kept dimensions, in C order.
-    leaves : tuple of int
-        For each tree, the number of pieces that are merged.
-    has_clock, has_leads : bool
-        Whether it has a dimension of the clock, and one of leads.
-    attrs : dict of str to str
-        Its units and its long name.
-    """
+    """The form of the statistics of one variable."""
 
     name: str
     dims: tuple[str, ...]
@@ -74,25 +56,7 @@ class VariableForm:
 
 @dataclass(frozen=True)
 class StatsTemplate:
-    """The form of a result of statistics.
-
-    Parameters
-    ----------
-    variables : tuple of VariableForm
-        The variables.
-    clock : str
-        Name of the dimension of the clock; empty without one.
-    num_rows, num_leads : int
-        Number of labels of the clock, and of leads; 1 without.
-    quantiles : tuple of float
-        The quantiles.
-    attrs : dict of str to str
-        Attributes of the result.
-    fingerprint : dict of str to str
-        Digests of the data, the samples and the options.
-    labels : xarray.Dataset
-        The coordinates, which are not compared and not part of the JSON.
-    """
+    """The form of a result of statistics."""
 
     variables: tuple[VariableForm, ...]
     clock: str
@@ -135,13 +99,7 @@ class StatsTemplate:
 
     @classmethod
     def from_json(cls, text: str, labels: xr.Dataset) -> StatsTemplate:
-        """The template that `to_json` wrote.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError
-            If it is none.
-        """
+        """The template that `to_json` wrote."""
         parts = json.loads(text)
         if parts.pop("version") != _VERSION:
             raise ValueError("another version")
@@ -165,13 +123,7 @@ def quantile_label(quantile: float) -> str:
 
 
 class StatsResult:
-    """The arrays of a result, into which the statistics of trees are put.
-
-    Parameters
-    ----------
-    template : StatsTemplate
-        The form.
-    """
+    """The arrays of a result, into which the statistics of trees are put."""
 
     def __init__(self, template: StatsTemplate) -> None:
         self._template = template
@@ -207,13 +159,7 @@ class StatsResult:
 
 
 def moments_table(moments: Moments) -> NDArray[np.float64]:
-    """The `STATISTICS` of moments, along a new axis that comes first; NaN where there is no value.
-
-    Parameters
-    ----------
-    moments : Moments
-        The moments.
-    """
+    """The `STATISTICS` of moments, along a new first axis; NaN where there is no value."""
     is_there = moments.count > 0
     return np.stack(
         [

@@ -25,20 +25,7 @@ Finished = Callable[[int, int, LabelledMoments], None]
 
 
 class StatsTrees:
-    """The trees of all variables. Any thread may add to them.
-
-    Parameters
-    ----------
-    orders : list of ChunkOrder
-        The pieces of each variable, by its number.
-    finished : callable, optional
-        Is given the statistics of each tree that is complete, by number of variable and tree. By
-        default, trees are kept until `drain`.
-    parts : StatsParts, optional
-        The files to which `flush` writes; without it, `flush` does nothing.
-    flush_nbytes : int
-        Bytes of statistics that are worth a file.
-    """
+    """The trees of all variables. Any thread may add to them."""
 
     def __init__(
         self,
@@ -94,13 +81,7 @@ class StatsTrees:
             return sum(v.nbytes for tree in self._trees.values() for v in tree.nodes.values())
 
     def flush(self, *, is_last: bool = False) -> None:
-        """Write the subtrees, if they go to files, and it is time. No thread may be at work.
-
-        Parameters
-        ----------
-        is_last : bool
-            Whether they are written in any case.
-        """
+        """Write the subtrees, if they go to files, and it is time. No thread may be at work."""
         if self._parts is None:
             return
         is_late = time.monotonic() - self._flushed > _FLUSH_SECONDS

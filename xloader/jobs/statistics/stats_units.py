@@ -30,15 +30,7 @@ _END_LEVEL: Final = 64
 
 
 class PieceRange(NamedTuple):
-    """Some pieces of a variable that follow each other.
-
-    Parameters
-    ----------
-    variable : int
-        Number of the variable.
-    begin, end : int
-        The first piece, and the one after the last.
-    """
+    """Some pieces of a variable that follow each other."""
 
     variable: int
     begin: int
@@ -51,17 +43,7 @@ StatsUnit = tuple[PieceRange, ...]
 
 @dataclass(frozen=True)
 class UnitSizes:
-    """How large units are.
-
-    Parameters
-    ----------
-    unit_nbytes : int
-        Most decoded bytes of a unit, if it can end there.
-    clean_nbytes : int
-        Most decoded bytes of a unit that goes on to where no chunk is read twice.
-    result_nbytes : int
-        Most bytes of the statistics of a unit, besides those of one place.
-    """
+    """How large units are."""
 
     unit_nbytes: int
     clean_nbytes: int
@@ -71,19 +53,7 @@ class UnitSizes:
     def of(
         cls, unit_nbytes: int, total_nbytes: int, num_threads: int, result_nbytes: int
     ) -> UnitSizes:
-        """The sizes for a job.
-
-        Parameters
-        ----------
-        unit_nbytes : int
-            Decoded bytes of a unit, by `ClusterTasks.unit_nbytes`.
-        total_nbytes : int
-            Decoded bytes of the job.
-        num_threads : int
-            Threads of the cluster.
-        result_nbytes : int
-            Most bytes of the statistics of a unit.
-        """
+        """The sizes for a job."""
         clean_nbytes = min(total_nbytes // num_threads, _CLEAN_NBYTES)
         return cls(unit_nbytes, max(unit_nbytes, clean_nbytes), result_nbytes)
 
@@ -91,24 +61,7 @@ class UnitSizes:
 def cut_units(
     source: Source, jobs: list[VariableJob], wanted: Pieces, sizes: UnitSizes
 ) -> list[StatsUnit]:
-    """Cut pieces into units, in order.
-
-    Parameters
-    ----------
-    source : Source
-        The source of the variables, which knows the chunks of a shard.
-    jobs : list of VariableJob
-        The variables.
-    wanted : list of numpy.ndarray of bool
-        Per variable, the pieces that are wanted.
-    sizes : UnitSizes
-        How large units are.
-
-    Returns
-    -------
-    list of StatsUnit
-        Each piece that is wanted lies in one of them.
-    """
+    """Cut pieces into units, in order."""
     units: list[StatsUnit] = []
     last: list[PieceRange] = []
     read_nbytes = result_nbytes = 0
@@ -255,20 +208,7 @@ def _shards(source: Source, variable: str, order: ChunkOrder, places: Ints) -> I
 
 
 def num_nodes(order: ChunkOrder, own: PieceRange) -> tuple[int, int]:
-    """Number of complete subtrees that the statistics of a range are merged to.
-
-    Parameters
-    ----------
-    order : ChunkOrder
-        The pieces of its variable.
-    own : PieceRange
-        The range.
-
-    Returns
-    -------
-    int, int
-        All of them, and those of trees that the range does not complete.
-    """
+    """Number of complete subtrees that the statistics of a range are merged to."""
     first, last = order.tree_of(own.begin), order.tree_of(own.end - 1)
     found, num_open = max(last - first - 1, 0), 0
     for tree in {first, last}:
@@ -289,20 +229,7 @@ def num_chunks(order: ChunkOrder, own: PieceRange) -> int:
 
 
 def num_subtrees(begin: int, end: int, num_leaves: int) -> int:
-    """Number of the largest complete subtrees that cover some leaves of a `MergeTree`.
-
-    Parameters
-    ----------
-    begin, end : int
-        The leaves from ``begin`` up to ``end``, which may lie beyond the last one.
-    num_leaves : int
-        Number of leaves of the tree.
-
-    Examples
-    --------
-    >>> num_subtrees(0, 4, 9), num_subtrees(1, 4, 9), num_subtrees(4, 9, 9)
-    (1, 2, 2)
-    """
+    """Number of the largest complete subtrees that cover some leaves of a `MergeTree`."""
     height = (num_leaves - 1).bit_length()
     if end >= num_leaves:
         # The last leaf goes up alone, as if there were more of them.

@@ -21,22 +21,7 @@ from xloader.transforms.outputs import Output, make_outputs
 class StreamSeries:
     """The values of one variable in one field, or all values of a field.
 
-    Parameters
-    ----------
-    field : str
-        Name of the field.
-    variable : str
-        Name of the variable; empty for a field whose variables are not known.
-    dims : tuple of str
-        The dimensions that are kept.
-    labels : tuple of (numpy.ndarray or None)
-        Labels of each of them.
-    part : FieldPart or None
-        The variable's part of the field; None for the whole array.
-    kept : tuple of int
-        The axes that are kept: of the part's view, or of the array.
-    attrs : mapping
-        Units and long name.
+    `part`: the variable's part of the field; None for the whole array.
     """
 
     field: str
@@ -60,18 +45,7 @@ class StreamSeries:
 
 
 def series_of(recipe: Recipe) -> dict[str, list[StreamSeries]]:
-    """The series of all fields of samples.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-
-    Returns
-    -------
-    dict of str to list of StreamSeries
-        By field: one for each variable, or a single one where transforms make the fields.
-    """
+    """The series of all fields of samples."""
     if recipe.is_mapped:
         outputs = make_outputs(recipe, make_layouts(recipe))
         return {output.name: [_of_output(output)] for output in outputs}
@@ -87,17 +61,7 @@ def _of_output(output: Output) -> StreamSeries:
 
 
 def series_of_array(name: str, channel_axis: int | None, num_axes: int) -> StreamSeries:
-    """The series of a field of unknown samples.
-
-    Parameters
-    ----------
-    name : str
-        Name of the field.
-    channel_axis : int or None
-        The axis of channels, if there is one.
-    num_axes : int
-        Number of axes of its arrays, samples included.
-    """
+    """The series of a field of unknown samples."""
     if channel_axis is None or channel_axis >= num_axes:
         return StreamSeries(name)
     return _of_channels(name, channel_axis, None)

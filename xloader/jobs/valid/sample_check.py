@@ -27,17 +27,7 @@ def may_hold_nan(recipe: Recipe, variable: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class SampleCheck:
-    """Which samples hold enough valid elements: what is asked, and how windows are swept for it.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    layouts : tuple of FieldLayout
-        The layouts of the fields that count.
-    at_least : float
-        The share of a field's elements that must be valid.
-    """
+    """Which samples hold enough valid elements: what is asked, and how windows are swept for it."""
 
     recipe: Recipe
     layouts: tuple[FieldLayout, ...]

@@ -35,27 +35,7 @@ def score_samples(
     cache: Cache = None,
     client: Any = None,
 ) -> NDArray[np.float64]:
-    """Compute a number for each sample, in an order that reads each chunk once.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    fn : callable
-        The function.
-    memory, threads, batch_size, cache, client
-        As for `Samples.score`.
-
-    Returns
-    -------
-    numpy.ndarray of float64, shape (num_ids,)
-        The number of each sample id.
-
-    Raises
-    ------
-    OptionError, TransformError, MemoryBudgetError, ChunkError, ClusterError
-        As for `Samples.score`.
-    """
+    """Compute a number for each sample, in an order that reads each chunk once."""
     recipe.require_windows()
     if not callable(fn):
         raise OptionError(

@@ -31,17 +31,7 @@ _MOST_BLOCKS = 1 << 12
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The windows whose elements are counted: all, or those at the positions of a subset.
-
-    Parameters
-    ----------
-    dims : tuple of str
-        The windowed dimensions, the sweep first.
-    order : tuple of int
-        Their numbers among the windowed dimensions.
-    lines : tuple of StartLine
-        Where windows begin along each of them.
-    """
+    """The windows whose elements are counted: all, or those at the positions of a subset."""
 
     dims: tuple[str, ...]
     order: tuple[int, ...]
@@ -55,17 +45,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Wave:
-    """Blocks that are read together.
-
-    Parameters
-    ----------
-    blocks : list of (Group, list of (tuple of int))
-        The blocks of each group.
-    end : int
-        The windows below it along the sweep are the only ones that the blocks reach into.
-    complete : int
-        The windows below it along the sweep are complete afterwards.
-    """
+    """Blocks that are read together."""
 
     blocks: list[tuple[Group, list[tuple[int, ...]]]]
     end: int
@@ -74,19 +54,7 @@ class Wave:
 
 @dataclass(frozen=True, eq=False)
 class SweepLine:
-    """All blocks that are needed, by the first window along the sweep that each reaches into.
-
-    Parameters
-    ----------
-    groups : tuple of Group
-        The groups.
-    group, block : numpy.ndarray of int64, shape (n,)
-        Number of each block's group, and its number in the group.
-    lo, hi : numpy.ndarray of int64, shape (n,)
-        Half-open range of windows along the sweep that each block reaches into. ``lo`` ascends.
-    num_windows : int
-        Number of windows along the sweep.
-    """
+    """All blocks that are needed, by the first window along the sweep that each reaches into."""
 
     groups: tuple[Group, ...]
     group: Ints
@@ -133,26 +101,14 @@ class SweepLine:
         )
 
     def apart(self, places: Places) -> tuple[SweepLine, SweepLine]:
-        """The blocks without the sweep dimension, which complete no windows; and the others.
-
-        Parameters
-        ----------
-        places : Places
-            The windows that are counted.
-        """
+        """The blocks without the sweep dimension, which complete no windows; and the others."""
         lacks = np.array([group.axes[places.order[0]] is None for group in self.groups])
         is_static = lacks[self.group]
         static = replace(self.take(np.flatnonzero(is_static)), num_windows=0)
         return static, self.take(np.flatnonzero(~is_static))
 
     def waves(self, most_along: int) -> Iterator[Wave]:
-        """Yield blocks to read together, in order.
-
-        Parameters
-        ----------
-        most_along : int
-            Most windows along the sweep that may be under way.
-        """
+        """Yield blocks to read together, in order."""
         begin, size = 0, len(self.lo)
         while begin < size:
             # Windows below the first one that this wave reaches into are complete.

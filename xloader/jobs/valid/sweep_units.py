@@ -32,21 +32,7 @@ _ENOUGH: Final = 0.75
 
 @dataclass(frozen=True)
 class SweepUnit:
-    """Blocks whose elements are counted apart.
-
-    Parameters
-    ----------
-    begin, end : int
-        Half-open range of the blocks, which are numbered as in a `SweepLine`.
-    first, last : int
-        Half-open range of the windows along the sweep that they reach into.
-    own : (int, int)
-        Half-open range of the windows that they complete; ``(first, first)`` if there are none.
-    done : int
-        The windows below it are complete after this unit and all before it.
-    share : (int, int), default (0, 1)
-        Which share of their chunks is read, and the number of shares.
-    """
+    """Blocks whose elements are counted apart."""
 
     begin: int
     end: int
@@ -65,22 +51,7 @@ class SweepUnit:
 def cut_sweep(
     line: SweepLine, recipe: Recipe, places: Places, most_nbytes: int, most_border: int
 ) -> list[SweepUnit]:
-    """Cut a sweep into units.
-
-    Parameters
-    ----------
-    line : SweepLine
-        The blocks.
-    recipe : Recipe
-        The samples.
-    places : Places
-        The windows that are counted.
-    most_nbytes : int
-        Decoded bytes of the chunks of a unit, about.
-    most_border : int
-        Most windows along the sweep at the borders of all units together. If there are more, units
-        are larger.
-    """
+    """Cut a sweep into units."""
     if not len(line.lo):
         return []
     levels = _levels(line, recipe, places)

@@ -33,33 +33,7 @@ _PIECE_SIZE = 1 << 16
 def count_valid(
     check: SampleCheck, wanted: WantedElements | None, memory_nbytes: int, num_threads: int
 ) -> tuple[WindowBits, int]:
-    """Find the samples of which enough elements are valid, in each field.
-
-    Parameters
-    ----------
-    check : SampleCheck
-        The check of the samples.
-    wanted : WantedElements, optional
-        Elements where it is False are not valid.
-    memory_nbytes : int
-        Memory for chunks and counts.
-    num_threads : int
-        Number of threads.
-
-    Returns
-    -------
-    bits : WindowBits
-        One bit for each sample id.
-    num_reads : int
-        Number of (variable, chunk) pairs that were read.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the memory is too small for one chunk, or for the counts of windows under way.
-    ChunkError
-        If a chunk cannot be read.
-    """
+    """Find the samples of which enough elements are valid, in each field."""
     counter = WindowCounter(check, wanted)
     num_reads = 0
     if check.footprint is not None:
@@ -73,16 +47,7 @@ def count_valid(
 class CountTask:
     """A part of the sweep as it is counted by one task.
 
-    Parameters
-    ----------
-    check : SampleCheck
-        The check of the samples.
-    wanted : WantedElements or None
-        Elements where it is False are not valid.
-    memory_nbytes : int
-        Memory of the task for chunks and counts.
-    static : tuple of numpy.ndarray of int, optional
-        The counts of variables without the sweep dimension. None for the tasks that read these.
+    `static`: None for the tasks that read these.
     """
 
     check: SampleCheck
@@ -98,19 +63,7 @@ class CountTask:
 
 @dataclass(frozen=True, eq=False)
 class UnitCounts:
-    """The counts of one task.
-
-    Parameters
-    ----------
-    num_reads : int
-        Number of (variable, chunk) pairs that were read.
-    borders : list of WindowCounts
-        Counts of the windows that the task does not complete.
-    bits : WindowBits
-        One bit for each window that it completes.
-    static : tuple of numpy.ndarray of int
-        Counts of variables without the sweep dimension, if the task reads these.
-    """
+    """The counts of one task."""
 
     num_reads: int
     borders: list[WindowCounts]
@@ -138,31 +91,7 @@ Results = Iterator[tuple[SweepUnit, UnitCounts]]
 def count_on_cluster(
     check: SampleCheck, wanted: WantedElements | None, memory_nbytes: int, tasks: ClusterTasks
 ) -> tuple[WindowBits, int]:
-    """Find the samples of which enough elements are valid, on the workers of a cluster.
-
-    Parameters
-    ----------
-    check : SampleCheck
-        The check of the samples.
-    wanted : WantedElements, optional
-        Elements where it is False are not valid.
-    memory_nbytes : int
-        Memory of each worker process for chunks and counts.
-    tasks : ClusterTasks
-        The cluster.
-
-    Returns
-    -------
-    bits, num_reads
-        As of `count_valid`.
-
-    Raises
-    ------
-    MemoryBudgetError, ChunkError
-        As `count_valid` raises them.
-    ClusterError
-        If the cluster fails.
-    """
+    """Find the samples of which enough elements are valid, on the workers of a cluster."""
     if check.footprint is None:
         return count_valid(check, wanted, memory_nbytes, 1)
     WindowCounter(check).check_memory(memory_nbytes, tasks.most_threads_of_worker)
@@ -184,28 +113,7 @@ def count_in_units(
     border_nbytes: int,
     run: Callable[[CountTask, list[SweepUnit]], Results],
 ) -> tuple[WindowBits, int]:
-    """Find the samples of which enough elements are valid, by counts of parts of the sweep.
-
-    Parameters
-    ----------
-    check : SampleCheck
-        The check of the samples, with a footprint.
-    wanted : WantedElements, optional
-        Elements where it is False are not valid.
-    task_memory : int
-        Memory of a task, in bytes.
-    unit_nbytes : int
-        Decoded bytes of the chunks of a unit, about.
-    border_nbytes : int
-        Most bytes of all counts of windows that no unit completes.
-    run : callable
-        Gives the results of `count_unit` for some units, in any order.
-
-    Returns
-    -------
-    bits, num_reads
-        As of `count_valid`.
-    """
+    """Find the samples of which enough elements are valid, by counts of parts of the sweep."""
     counter, num_reads = WindowCounter(check, wanted), 0
     static, moving = check.parts
     cut = partial(cut_sweep, recipe=check.recipe, places=check.places, most_nbytes=unit_nbytes)

@@ -44,20 +44,8 @@ _BORDER_COPIES = 2
 class PartSum:
     """The valid elements of one variable of a field, for each window under way.
 
-    Parameters
-    ----------
-    field : int
-        Number of the field.
-    variable : str
-        Name of the variable.
-    axes : tuple of int
-        The dimensions of `Places` that it has, ascending.
-    spans : tuple of (int, int, int)
-        What the field takes of a window along each of them.
-    weight : int
-        How often each element occurs in a sample.
-    counts : RollingCounts, optional
-        The counts; None if the variable holds no NaN, so that only the mask counts.
+    `axes`: the dimensions of `Places` that it has, ascending. `counts`: the counts; None if the
+    variable holds no NaN, so that only the mask counts.
     """
 
     field: int
@@ -69,13 +57,7 @@ class PartSum:
 
 
 def least_count(total: int, at_least: float) -> int:
-    """The smallest count whose share of ``total`` is at least ``at_least``.
-
-    Examples
-    --------
-    >>> least_count(100, 0.07), least_count(3, 1.0), least_count(10, 0.0)
-    (7, 3, 0)
-    """
+    """The smallest count whose share of ``total`` is at least ``at_least``."""
     # A product such as 0.07 * 100 is rounded up beyond 7, so that shares are compared.
     count = min(math.ceil(at_least * total), total)
     while count and (count - 1) / total >= at_least:
@@ -85,15 +67,7 @@ def least_count(total: int, at_least: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class WindowCounts:
-    """Counts of the windows under way, for each `PartSum` that has the sweep dimension.
-
-    Parameters
-    ----------
-    begin, end : int
-        Half-open range of the windows along the sweep.
-    counts : tuple of numpy.ndarray of int
-        The counts of these windows.
-    """
+    """Counts of the windows under way, for each `PartSum` that has the sweep dimension."""
 
     begin: int
     end: int
@@ -101,26 +75,7 @@ class WindowCounts:
 
 
 class WindowCounter:
-    """Counts valid elements, and packs complete windows into bits.
-
-    Parameters
-    ----------
-    check : SampleCheck
-        The check of the samples.
-    wanted : WantedElements, optional
-        Elements where it is False are not valid.
-    unit : SweepUnit, optional
-        The part of the sweep whose blocks are read; by default all of it.
-
-    Attributes
-    ----------
-    places : Places
-        The windows that are counted.
-    packer : BitPacker
-        The bits of complete windows: of all, or of those that the unit completes.
-    borders : list of WindowCounts
-        Counts of the windows that the unit does not complete.
-    """
+    """Counts valid elements, and packs complete windows into bits."""
 
     def __init__(
         self,
@@ -185,19 +140,7 @@ class WindowCounter:
         num_threads: int,
         share: tuple[int, int] = (0, 1),
     ) -> int:
-        """Read chunks and count their elements, and return the number of chunks.
-
-        Parameters
-        ----------
-        line : SweepLine
-            The blocks to read.
-        memory_nbytes : int
-            Memory for chunks and counts; `check_memory` has found it large enough.
-        num_threads : int
-            Number of threads.
-        share : (int, int), default (0, 1)
-            Which share of the chunks is read, and the number of shares.
-        """
+        """Read chunks and count their elements, and return the number of chunks."""
         footprint = self._check.footprint
         assert footprint is not None
         fixed, unit = self._counts_nbytes()
@@ -218,21 +161,7 @@ class WindowCounter:
         return sweep.num_reads
 
     def check_memory(self, memory_nbytes: int, num_tasks: int | None = None) -> None:
-        """Check that the memory is enough for one chunk, and for the counts that it adds to.
-
-        Parameters
-        ----------
-        memory_nbytes : int
-            Memory for chunks and counts.
-        num_tasks : int, optional
-            Number of tasks that share the memory, each with a counter of a unit. By default this
-            counter has all of it.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If it is not.
-        """
+        """Check that the memory is enough for one chunk, and for the counts that it adds to."""
         footprint = self._check.footprint
         assert footprint is not None
         at_work = math.ceil(footprint.max_chunk_nbytes * self._work_ratio(footprint))

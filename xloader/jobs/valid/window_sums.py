@@ -28,14 +28,7 @@ Span = tuple[int, int, int]
 class StartLine:
     """The first elements of windows along one dimension, of all windows or of some.
 
-    Parameters
-    ----------
-    windows : Windows
-        All windows.
-    dim : int
-        Number of the dimension.
-    positions : numpy.ndarray of int64, shape (n,), optional
-        The positions that count, ascending; by default all.
+    `positions`: the positions that count, ascending; by default all.
     """
 
     windows: Windows
@@ -66,33 +59,7 @@ class StartLine:
 
 
 def sum_windows(values: Ints, axis: int, begin: int, starts: Ints, span: Span) -> Ints:
-    """Sums over windows along one axis, of the elements that lie in a chunk.
-
-    Parameters
-    ----------
-    values : numpy.ndarray of int
-        Values of the chunk.
-    axis : int
-        The axis along which windows slide.
-    begin : int
-        Element of the first value along the axis.
-    starts : numpy.ndarray of int64, shape (n,)
-        First element of each window.
-    span : (int, int, int)
-        The elements that count: ``(first, step, count)``, counted from the start of a window.
-
-    Returns
-    -------
-    numpy.ndarray of int
-        The sums: ``axis`` has the length n now.
-
-    Examples
-    --------
-    >>> sum_windows(np.array([1, 1, 0, 1]), 0, 0, np.array([0, 2]), (0, 1, 3)).tolist()
-    [2, 1]
-    >>> sum_windows(np.array([1, 1, 0, 1]), 0, 4, np.array([1, 2]), (0, 2, 3)).tolist()
-    [1, 1]
-    """
+    """Sums over windows along one axis, of the elements that lie in a chunk."""
     first, step, count = span
     size = values.shape[axis]
     num_turns = -(-size // step)
@@ -111,20 +78,7 @@ def sum_windows(values: Ints, axis: int, begin: int, starts: Ints, span: Span) -
 
 
 class RollingCounts:
-    """Counts for the windows under way; those of complete windows are taken out.
-
-    Parameters
-    ----------
-    sizes : tuple of int
-        Number of windows along each dimension.
-    has_sweep : bool
-        Whether the first dimension is the one along which windows are completed. If not, all
-        counts are kept.
-    dtype : numpy.dtype
-        Dtype that holds the largest count.
-    first : int, default 0
-        The first window along the first dimension, if windows are completed along it.
-    """
+    """Counts for the windows under way; those of complete windows are taken out."""
 
     def __init__(
         self, sizes: tuple[int, ...], has_sweep: bool, dtype: np.dtype, first: int = 0

@@ -246,13 +246,7 @@ class Batch(tuple[Any, ...]):
         return self._require_origin().to_xarray(self.as_dict(), self.ids)
 
     def require_ids(self) -> Ints:
-        """Ids of the samples, as :attr:`ids`, where nothing can be done without them.
-
-        Raises
-        ------
-        OptionError
-            If they are not known; the error says why.
-        """
+        """Ids of the samples, as :attr:`ids`, where nothing can be done without them."""
         if self._ids is None:
             raise OptionError(
                 "the samples of this batch are not known",

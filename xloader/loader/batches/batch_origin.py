@@ -25,15 +25,6 @@ class BatchOrigin:
 
     It pickles as the token of the recipe, in about 200 bytes. In a process that does not hold the
     samples, the recipe is None.
-
-    Parameters
-    ----------
-    recipe : Recipe or None
-        The recipe, if this process holds it.
-    chance : Chance
-        The random numbers.
-    token : str or None
-        The recipe's token, where there is no recipe.
     """
 
     recipe: Recipe | None
@@ -44,22 +35,7 @@ class BatchOrigin:
     def of(
         cls, recipe: Recipe, seed: int, epoch: int, occurrences: Ints | None = None
     ) -> BatchOrigin:
-        """The origin of a batch of an epoch.
-
-        Parameters
-        ----------
-        recipe : Recipe
-            The recipe of the samples.
-        seed, epoch : int
-            Seed and epoch of the loader.
-        occurrences : numpy.ndarray of int64, shape (n,), optional
-            How often each sample has occurred in the epoch before.
-
-        Returns
-        -------
-        BatchOrigin
-            Without the random numbers, if no transform takes any.
-        """
+        """The origin of a batch of an epoch."""
         if any(isinstance(step, Map) and step.random for step in recipe.steps):
             return cls(recipe, Chance(seed, epoch, occurrences))
         return cls(recipe)
@@ -97,24 +73,7 @@ def _found_again(token: str, seed: int, epoch: int, occurrences: Ints | None) ->
 
 
 def as_numpy(array: Any) -> NDArray[Any]:
-    """A NumPy array of an array or tensor, on any device.
-
-    Parameters
-    ----------
-    array : array
-        A NumPy array, a tensor of PyTorch, or an array of JAX or CuPy.
-
-    Returns
-    -------
-    numpy.ndarray
-        It shares the memory of arrays and tensors on the CPU. bfloat16 becomes float32, since
-        NumPy lacks it.
-
-    Examples
-    --------
-    >>> as_numpy([1, 2])
-    array([1, 2])
-    """
+    """A NumPy array of an array or tensor, on any device."""
     # By name, because PyTorch and CuPy are not imported in this room.
     if hasattr(array, "detach"):
         array = array.detach().cpu()

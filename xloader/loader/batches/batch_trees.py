@@ -48,13 +48,7 @@ _entries: dict[tuple[type, str], object] = {}
 
 
 def register(kind: type[Any]) -> None:
-    """Let the libraries that are loaded by now walk through batches of a kind.
-
-    Parameters
-    ----------
-    kind : type
-        The class of batches with certain fields.
-    """
+    """Let the libraries that are loaded by now walk through batches of a kind."""
     for library, enter in _LIBRARIES.items():
         if library in sys.modules and (kind, library) not in _entries:
             module, own = sys.modules[library], object()

@@ -20,49 +20,15 @@ class DevicePath(Protocol):
     """The way of a loader's batches to a device, and what is done to them there."""
 
     def check_outputs(self, outputs: tuple[Output, ...], num_rows: int) -> None:
-        """Check what the loader will deliver, before anything is read.
-
-        Parameters
-        ----------
-        outputs : tuple of Output
-            The fields after all transforms of the samples.
-        num_rows : int
-            Rows of a batch.
-
-        Raises
-        ------
-        OptionError
-            If they cannot be delivered as asked for.
-        """
+        """Check what the loader will deliver, before anything is read."""
         ...
 
     def check(self, batch_size: int, last_size: int) -> None:
-        """Check, before an epoch begins, that this process may use the device.
-
-        Parameters
-        ----------
-        batch_size : int
-            Rows of a full batch.
-        last_size : int
-            Rows of the last batch, padding included.
-
-        Raises
-        ------
-        ForkError
-            If this process was forked from one that uses the device.
-        OptionError
-            If the batches do not fit what the user has given to hold them.
-        """
+        """Check, before an epoch begins, that this process may use the device."""
         ...
 
     def make_memory(self, num_steps: int) -> MakeMemory | None:
-        """The maker of the memory that batches are gathered into; None for ordinary memory.
-
-        Parameters
-        ----------
-        num_steps : int
-            Number of batches of an epoch: no more are in memory at a time.
-        """
+        """The maker of the memory that batches are gathered into; None for ordinary memory."""
         ...
 
     @property
@@ -74,13 +40,6 @@ class DevicePath(Protocol):
         """Let the device read the memory that worker processes share by itself.
 
         If the system refuses, a warning says so, and batches are copied into other memory first.
-
-        Parameters
-        ----------
-        memory : numpy.ndarray
-            The memory, uint8. It begins with a page.
-        num_slots : int
-            Number of slots, of equal size, into which it is divided.
         """
         ...
 
@@ -103,17 +62,7 @@ class DevicePath(Protocol):
         ...
 
     def deliver(self, delivery: Delivery, chance: Chance, origin: BatchOrigin) -> Batch:
-        """Make the batch that the user gets.
-
-        Parameters
-        ----------
-        delivery : Delivery
-            The batch as the engine delivers it.
-        chance : Chance
-            What the random numbers of the batch are derived from.
-        origin : BatchOrigin
-            The samples that the batch is of.
-        """
+        """Make the batch that the user gets."""
         ...
 
     def close(self) -> None:
@@ -122,11 +71,5 @@ class DevicePath(Protocol):
 
 
 def refusal_of(device_path: DevicePath | None) -> str:
-    """Why the system refused to pin the memory of batches; empty if it did not.
-
-    Parameters
-    ----------
-    device_path : DevicePath or None
-        The way of batches to a device, if they go to one.
-    """
+    """Why the system refused to pin the memory of batches; empty if it did not."""
     return "" if device_path is None else device_path.refusal

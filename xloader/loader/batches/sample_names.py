@@ -14,20 +14,8 @@ from xloader.recipe.recipe import Recipe
 class SampleNames:
     """All samples, of which a loader has a part, and the ids that it gives to those of its part.
 
-    Batches, transforms and random numbers see these ids, as if the loader had all samples.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        All samples.
-    ids : numpy.ndarray of int64, shape (n,)
-        Id among all samples of each sample of the part, ascending.
-
-    Examples
-    --------
-    >>> names = SampleNames(None, np.array([3, 7, 9]))
-    >>> names.of(np.array([2, 0])).tolist(), names.rows_of(np.array([9, 3])).tolist()
-    ([9, 3], [2, 0])
+    Batches, transforms and random numbers see these ids, as if the loader had all samples. `ids`:
+    id among all samples of each sample of the part, ascending.
     """
 
     recipe: Recipe

@@ -44,17 +44,7 @@ MakeStack = Callable[[int], RowStack]
 
 
 class HostRows:
-    """Puts batches together in reused memory of this process.
-
-    Parameters
-    ----------
-    names : sequence of str
-        The fields, in order.
-    hand_over : callable
-        Converts a composed array into what is delivered.
-    batch_size : int
-        Rows of a full batch.
-    """
+    """Puts batches together in reused memory of this process."""
 
     def __init__(
         self, names: Sequence[str], hand_over: Callable[[NDArray[Any]], Any], batch_size: int
@@ -94,15 +84,7 @@ class _HostStack:
 
 
 class DeviceRows:
-    """Puts batches together where they are, such as on a GPU.
-
-    Parameters
-    ----------
-    names : sequence of str
-        The fields, in order.
-    join : callable
-        Concatenates arrays along their first axis.
-    """
+    """Puts batches together where they are, such as on a GPU."""
 
     def __init__(self, names: Sequence[str], join: Callable[[Sequence[Any]], Any]) -> None:
         self._names = names
@@ -130,14 +112,7 @@ class _DeviceStack:
 class SetFeed:
     """The batches of one set, in order. It holds one of them at a time.
 
-    Parameters
-    ----------
-    name : str
-        Name of the set.
-    batches : iterator of Batch, optional
-        The batches of its own loader; None if the set has given all its rows.
-    first : int
-        Number of the first of these batches.
+    `batches`: the batches of its own loader; None if the set has given all its rows.
     """
 
     def __init__(self, name: str, batches: Iterator[Batch] | None, first: int) -> None:
@@ -164,21 +139,7 @@ class SetFeed:
 
 
 class ComposedRun:
-    """One epoch, or the rest of one, whose batches are composed of those of several sets.
-
-    Parameters
-    ----------
-    interleaving : Interleaving
-        How many rows of which set are in which step.
-    feeds : sequence of SetFeed
-        The batches of each set.
-    make_stack : callable
-        Makes the place for each batch.
-    names : sequence of str
-        The fields, in order.
-    first_step : int
-        The step of the first batch.
-    """
+    """One epoch, or the rest of one, whose batches are composed of those of several sets."""
 
     def __init__(
         self,
@@ -201,15 +162,7 @@ class ComposedRun:
         return self._is_closed
 
     def take(self) -> Batch | None:
-        """The next batch; None after the last one.
-
-        Raises
-        ------
-        ClosedError
-            If the run is closed.
-        XloaderError
-            Of any kind, from the loader of a set.
-        """
+        """The next batch; None after the last one."""
         if self._is_closed:
             raise ClosedError(
                 "the iterator is closed",
@@ -279,13 +232,7 @@ class _ComposedRows:
 
 @dataclass
 class ComposedProgress:
-    """Counters of the composed batches delivered so far.
-
-    Parameters
-    ----------
-    loaders : mapping of str to object
-        The loader of each set that has rows in this epoch.
-    """
+    """Counters of the composed batches delivered so far."""
 
     loaders: Mapping[str, Any]
     begin: float = 0.0

@@ -28,19 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SetShare:
-    """The part of one set in an epoch of several sets, on all ranks.
-
-    Attributes
-    ----------
-    weight : Fraction
-        Proportion of the rows that are of this set; those of all sets sum to 1.
-    num_samples : int
-        Rows of the set in an epoch.
-    num_left_out : int
-        Samples that the set has beyond these. Successive epochs take other samples, if shuffled.
-    memory_nbytes : int
-        The part of ``memory`` that the set's own loader has, on each rank.
-    """
+    """The part of one set in an epoch of several sets, on all ranks."""
 
     weight: Fraction
     num_samples: int
@@ -263,21 +251,7 @@ class InterleavedReport(InterleavedFigures):
 def find_set(sets: Mapping[str, T], name: str | None, call: str) -> T:
     """One of several sets, by its name.
 
-    Parameters
-    ----------
-    sets : mapping of str to object
-        What there is of each set.
-    name : str or None
-        The set; None for the only one.
-    call : str
-        The call that takes the name, for the error message.
-
-    Raises
-    ------
-    OptionError
-        If no set is named, and there are several.
-    UnknownNameError
-        If there is no such set.
+    `name`: the set; None for the only one.
     """
     names = tuple(sets)
     if name is None and len(names) != 1:
@@ -293,13 +267,7 @@ def find_set(sets: Mapping[str, T], name: str | None, call: str) -> T:
 
 
 def summed(sets: Mapping[str, Figures]) -> dict[str, Any]:
-    """The figures of several sets that are sums: reads, bytes, regions and dropped windows.
-
-    Parameters
-    ----------
-    sets : mapping of str to Figures
-        The figures of each set's loader.
-    """
+    """The figures of several sets that are sums: reads, bytes, regions and dropped windows."""
     figures = list(sets.values())
     variables = {f"{name}/{v}": own for name, s in sets.items() for v, own in s.variables.items()}
     dropped: Counter[str] = Counter()
@@ -318,17 +286,7 @@ def summed(sets: Mapping[str, Figures]) -> dict[str, Any]:
 def report_of(
     progress: ComposedProgress, shares: Mapping[str, SetShare], composed_nbytes: int
 ) -> InterleavedReport:
-    """The report of an epoch of several sets.
-
-    Parameters
-    ----------
-    progress : ComposedProgress
-        What has come so far.
-    shares : mapping of str to SetShare
-        The part of each set.
-    composed_nbytes : int
-        Bytes of a batch that is composed of the sets' own.
-    """
+    """The report of an epoch of several sets."""
     reports = {name: loader.report() for name, loader in progress.loaders.items()}
     every = reports.values()
     seconds = progress.end - progress.begin if progress.num_steps else 0.0

@@ -325,13 +325,7 @@ class InterleavedLoader(TrainerAttributes):
         return loader.preview_from(position, num_rows, channel)
 
     def batch_variance(self, *_arguments: Any, **_options: Any) -> NoReturn:
-        """Refuse: rows of several sets are no sample of one population, which a ratio is about.
-
-        Raises
-        ------
-        OptionError
-            Always.
-        """
+        """Refuse: rows of several sets are no sample of one population, which a ratio is about."""
         raise OptionError(
             "batch_variance compares the batches of one set of samples with its full shuffle",
             given=f"a loader of {len(self.sets.sets)} sets",

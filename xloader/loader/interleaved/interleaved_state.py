@@ -16,22 +16,7 @@ _KEYS: Final = ("version", "epoch", "step", "interleave", "sets", "check")
 def make_state(
     position: Position, interleaving: Interleaving, parts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Make the state at a position.
-
-    Parameters
-    ----------
-    position : Position
-        The position, between two batches.
-    interleaving : Interleaving
-        How many rows of which set are in which step.
-    parts : mapping of str to dict
-        The state of each set's loader, in the order of the sets.
-
-    Returns
-    -------
-    dict
-        Plain JSON values.
-    """
+    """Make the state at a position."""
     return sign(
         {
             "version": VERSION,
@@ -46,29 +31,7 @@ def make_state(
 def read_parts(
     state: object, interleaving: Interleaving, names: Sequence[str]
 ) -> tuple[Position, dict[str, Any]]:
-    """Check that a loader can continue from a state, but for the states of its sets.
-
-    Parameters
-    ----------
-    state : dict
-        The return value of `make_state`, also after a round trip through JSON.
-    interleaving : Interleaving
-        That of the loader.
-    names : sequence of str
-        Names of the sets, in order.
-
-    Returns
-    -------
-    Position
-        The position of the state.
-    dict of str to dict
-        The state of each set's loader.
-
-    Raises
-    ------
-    StateError
-        If it is not a state, is damaged, or was saved with other sets, weights, batches or ranks.
-    """
+    """Check that a loader can continue from a state, but for the states of its sets."""
     if not isinstance(state, Mapping) or "version" not in state:
         raise unusable_state("it is not a state of xloader", type(state).__name__)
     if "interleave" not in state:

@@ -16,17 +16,7 @@ from xloader.transforms.outputs import Output
 
 @dataclass(frozen=True)
 class SampleSet:
-    """One of several sets of samples that take turns.
-
-    Parameters
-    ----------
-    name : str
-        Name of the set.
-    recipe : Recipe
-        The data behind its samples.
-    weight : Fraction
-        Proportion of the rows that are of this set; those of all sets sum to 1.
-    """
+    """One of several sets of samples that take turns."""
 
     name: str
     recipe: Recipe
@@ -35,19 +25,7 @@ class SampleSet:
 
 @dataclass(frozen=True)
 class SampleSets:
-    """Several sets of the same fields, and how many rows an epoch has.
-
-    Parameters
-    ----------
-    sets : tuple of SampleSet
-        The sets, in the order in which a batch has them.
-    outputs : tuple of Output
-        The fields that all of them have, after all transforms.
-    num_samples : int, optional
-        Rows of an epoch on all ranks. By default the most for which no sample comes twice.
-    pattern : QuotaPattern
-        Which set gives which row.
-    """
+    """Several sets of the same fields, and how many rows an epoch has."""
 
     sets: tuple[SampleSet, ...]
     outputs: tuple[Output, ...]
@@ -70,13 +48,7 @@ class SampleSets:
         return tuple(num_samples_of(own.recipe) for own in self.sets)
 
     def settle(self, options: LoaderOptions) -> Interleaving:
-        """The rows that each set gives to an epoch, for the ranks of some options.
-
-        Raises
-        ------
-        EmptySamplesError
-            If a set would give no row.
-        """
+        """The rows that each set gives to an epoch, for the ranks of some options."""
         lanes, ranks = options.num_lanes, options.world.world_size
         told = Interleaving(
             self.pattern,

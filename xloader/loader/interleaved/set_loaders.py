@@ -33,19 +33,7 @@ _SET_SEED = 0x5E75
 
 @dataclass(frozen=True)
 class SetLoaders:
-    """The loaders of all sets, for a number of ranks.
-
-    Parameters
-    ----------
-    world : World
-        The rank that they are made for.
-    interleaving : Interleaving
-        How many rows of which set are in which step.
-    loaders : dict of str to Loader
-        The loader of each set, in order.
-    composed_nbytes : int
-        Bytes of a composed batch in this process's memory; 0 if batches are on a device.
-    """
+    """The loaders of all sets, for a number of ranks."""
 
     world: World
     interleaving: Interleaving
@@ -61,28 +49,7 @@ class SetLoaders:
         make_loader: MakeLoader,
         is_on_host: bool,
     ) -> SetLoaders:
-        """Make the loaders.
-
-        Parameters
-        ----------
-        sets : SampleSets
-            The sets.
-        asked : LoaderOptions
-            The options as they were given.
-        settled : LoaderOptions
-            The same, with the rank of this process.
-        make_loader : callable
-            Makes the loader of one set.
-        is_on_host : bool
-            Whether batches are composed in this process's memory, and not on a device.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the memory is too small for the sets together.
-        EmptySamplesError
-            If a set has no row in an epoch.
-        """
+        """Make the loaders."""
         told = sets.settle(settled)
         recipes = [
             taking(own.recipe, told.lanes * rows)

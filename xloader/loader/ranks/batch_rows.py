@@ -13,15 +13,7 @@ from xloader.planning.remainder import Remainder
 
 
 def num_full_steps(part: Epoch | Remainder, numbers: Sequence[int]) -> int:
-    """Number of steps in which each of some sub-lanes gives its whole share of samples.
-
-    Parameters
-    ----------
-    part : Epoch or Remainder
-        What is left of the epoch.
-    numbers : sequence of int
-        Numbers of the sub-lanes of which a batch is made.
-    """
+    """Number of steps in which each of some sub-lanes gives its whole share of samples."""
     sublanes = part.sublanes
     return min(
         min(sublanes.most_samples(number), lane.order.num_samples) // sublanes.share
@@ -35,20 +27,8 @@ def rows_of_steps(
 ) -> list[tuple[Ints, Ints | None]]:
     """Ids and occurrences of the samples of batches, in row order, without padding.
 
-    Parameters
-    ----------
-    part : Epoch or Remainder
-        What is left of the epoch.
-    numbers : sequence of int
-        Numbers of the sub-lanes of which a batch is made: those of a rank, or of all ranks.
-    steps : sequence of int
-        The steps, counted from the first one that is left.
-
-    Returns
-    -------
-    list of (numpy.ndarray of int64, numpy.ndarray of int64 or None)
-        For each step, the sample ids and which time in the epoch each sample occurs; None if each
-        occurs for the first time.
+    For each step, the sample ids and which time in the epoch each sample occurs; None if each
+    occurs for the first time.
     """
     found: list[list[tuple[Ints, Ints]]] = [[] for _ in steps]
     sublanes = part.sublanes

@@ -16,17 +16,7 @@ _PEEKS = 2
 
 @dataclass(frozen=True)
 class Position:
-    """A position in an epoch: the batch and the row that come next.
-
-    Parameters
-    ----------
-    epoch : int
-        Number of the epoch.
-    step : int
-        Step of the next batch. At the end of the epoch, it is the number of steps.
-    row : int
-        Number of rows of that batch already delivered, where samples are taken one by one.
-    """
+    """A position in an epoch: the batch and the row that come next."""
 
     epoch: int
     step: int = 0
@@ -34,30 +24,7 @@ class Position:
 
     @classmethod
     def checked(cls, epoch: Any, step: Any, num_steps: int) -> Position:
-        """Make a position from numbers that a caller gave, after checking them.
-
-        Parameters
-        ----------
-        epoch, step : int
-            The numbers given.
-        num_steps : int
-            Number of steps of an epoch.
-
-        Returns
-        -------
-        Position
-            The position, between two batches.
-
-        Raises
-        ------
-        OptionError
-            If there is no such epoch or step.
-
-        Examples
-        --------
-        >>> Position.checked(3, 7, num_steps=10)
-        Position(epoch=3, step=7, row=0)
-        """
+        """Make a position from numbers that a caller gave, after checking them."""
         if not is_whole(step) or not 0 <= step <= num_steps:
             raise OptionError(
                 "an epoch does not have this step",
@@ -68,15 +35,7 @@ class Position:
 
 
 class RepeatWatch:
-    """Warns once if a shuffled epoch begins anew, so that the same batches come again.
-
-    Parameters
-    ----------
-    is_shuffled : bool
-        Whether epochs are shuffled. There is no warning if they are not.
-    counts : sequence of int, optional
-        Four zeros, in memory that several processes share.
-    """
+    """Warns once if a shuffled epoch begins anew, so that the same batches come again."""
 
     def __init__(self, is_shuffled: bool, counts: Any = None) -> None:
         self._is_shuffled = is_shuffled
@@ -93,15 +52,7 @@ class RepeatWatch:
         self._counts[1] += 1
 
     def begin(self, start: Position, lead: int = 0) -> None:
-        """Warn if the iteration that begins gives batches that the one before it has given.
-
-        Parameters
-        ----------
-        start : Position
-            Where it begins.
-        lead : int
-            Number of batches that are asked for before the training loop takes its first one.
-        """
+        """Warn if the iteration that begins gives batches that the one before it has given."""
         if self._counts[0] != start.epoch:
             self.clear()
         num_taken = int(self._counts[1]) - lead
@@ -126,30 +77,6 @@ class Cursor:
 
     An iteration starts at the first step of the epoch. The exception is the iteration that follows
     `resume`: it starts at the position given there.
-
-    Parameters
-    ----------
-    is_shuffled : bool
-        Whether epochs are shuffled, so that one that begins anew is worth a warning.
-
-    Attributes
-    ----------
-    position : Position
-        The position after the last batch that was counted. A state of the loader holds it.
-    num_begun : int
-        Number of iterations begun so far, which is also the number of the last one.
-    repeats : RepeatWatch
-        Warns if an epoch begins anew.
-
-    Examples
-    --------
-    >>> cursor = Cursor()
-    >>> cursor.resume(Position(4, step=2))
-    >>> cursor.begin(), cursor.start
-    (1, Position(epoch=4, step=2, row=0))
-    >>> cursor.count(Position(4, step=3), num_steps=10)
-    >>> cursor.position, cursor.start
-    (Position(epoch=4, step=3, row=0), Position(epoch=4, step=0, row=0))
     """
 
     def __init__(self, is_shuffled: bool = False) -> None:
@@ -169,31 +96,14 @@ class Cursor:
         return self.position if self._is_resuming else Position(self.epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch. If it is the present one, a position given to `resume` stays valid.
-
-        Parameters
-        ----------
-        epoch : int
-            Number of the epoch, from 0.
-
-        Raises
-        ------
-        OptionError
-            If there is no such epoch.
-        """
+        """Choose the epoch. If it is the present one, a position given to `resume` stays valid."""
         epoch = check_epoch(epoch)
         self.repeats.clear()
         if epoch != self.epoch:
             self.resume(Position(epoch))
 
     def resume(self, position: Position) -> None:
-        """Start the next iteration at a position.
-
-        Parameters
-        ----------
-        position : Position
-            The position.
-        """
+        """Start the next iteration at a position."""
         self.repeats.clear()
         self.position, self._is_resuming = position, True
 
@@ -201,13 +111,6 @@ class Cursor:
         """Start the next iteration at the position of a state.
 
         At the end of an epoch, that is the first step of the next epoch.
-
-        Parameters
-        ----------
-        position : Position
-            The position of the state.
-        num_steps : int
-            Number of steps of an epoch.
         """
         is_over = 0 < position.step == num_steps
         self.resume(Position(position.epoch + 1) if is_over else position)
@@ -217,11 +120,6 @@ class Cursor:
 
         Until `count` is called, a further iteration starts at the same position: trainers make
         iterators that they never use.
-
-        Returns
-        -------
-        int
-            Number of the iteration, from 1.
         """
         self.num_begun += 1
         return self.num_begun
@@ -231,15 +129,7 @@ class Cursor:
         self.position = self.start
 
     def count(self, position: Position, num_steps: int) -> None:
-        """Note the position that an iteration has reached. At its end, the next epoch is chosen.
-
-        Parameters
-        ----------
-        position : Position
-            The position after the batches that were delivered.
-        num_steps : int
-            Number of steps of an epoch.
-        """
+        """Note the position that an iteration has reached. At its end, the next epoch is chosen."""
         # The user may have chosen another epoch meanwhile.
         if position.epoch == self.epoch:
             is_over = position.step == num_steps

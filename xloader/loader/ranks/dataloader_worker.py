@@ -14,21 +14,7 @@ from xloader.loader.ranks.rank_plan import RankPlan
 
 
 class Worker:
-    """Maker of every n-th batch of a rank with n workers. It reads what its own batches need.
-
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The rank plan, made for this number of workers.
-    number : int
-        Number of this worker: it makes the steps ``number``, ``number + n``, ...
-    num_ready : int
-        Number of batches that are made, or wait for delivery, while the consumer is busy.
-    num_cores : int
-        Most threads that load and gather.
-    make_memory : callable, optional
-        Makes the memory of its batches; by default memory of its own.
-    """
+    """Maker of every n-th batch of a rank with n workers. It reads what its own batches need."""
 
     def __init__(
         self,
@@ -65,22 +51,7 @@ class Worker:
         return self._job_factory.loaded()
 
     def steps(self, epoch: int, first_step: int = 0) -> Iterator[Delivery]:
-        """Make this worker's batches of an epoch from a step on. An iteration under way ends.
-
-        Parameters
-        ----------
-        epoch : int
-            Number of the epoch.
-        first_step : int, default 0
-            The first step of the rank that is left. Earlier steps of this worker are not made,
-            and nothing is read for them. The one exception is described in
-            `Remainder.sublanes`.
-
-        Yields
-        ------
-        Delivery
-            The batches, in order.
-        """
+        """Make this worker's batches of an epoch from a step on. An iteration under way ends."""
         self.close()
         numbers = self._rank_plan.sublanes(self._number)
         part = self._rank_plan.remainder(epoch, first_step)

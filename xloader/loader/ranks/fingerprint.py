@@ -18,16 +18,6 @@ def describe_samples(recipe: Recipe) -> dict[str, str]:
 
     Only the labels at both ends of the windowed dimensions are read, because another store of the
     same shape may hold other years.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples, with windows.
-
-    Returns
-    -------
-    dict of str to str
-        By part, such as ``"store"`` or ``"windows"``, 12 hexadecimal digits.
     """
     parts = {
         "store": recipe.source.fingerprint,

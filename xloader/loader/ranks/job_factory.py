@@ -52,20 +52,7 @@ _MOST_IN_TRAY = 4
 def name_chunks(
     rank_plan: RankPlan, blocks: Sequence[tuple[int, int]]
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The chunks of some blocks, by variable and index.
-
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The plan whose samples need the blocks.
-    blocks : sequence of (int, int)
-        Pairs of (group, block), both as numbers in the plan's footprint.
-
-    Returns
-    -------
-    tuple of (str, tuple of int)
-        Sorted pairs of (variable, chunk index). Computed chunks are left out.
-    """
+    """The chunks of some blocks, by variable and index."""
     footprint, recipe = rank_plan.footprint, rank_plan.recipe
     reader = BlockReader(recipe.source, stored_variables(recipe, footprint), 1)
     found = []
@@ -82,17 +69,7 @@ def name_chunks(
 def explain_ranks(
     rank_plan: RankPlan, left: Epoch | Remainder, scope: Literal["world"]
 ) -> Explanation:
-    """Predict what all ranks together will read, with the chunks that several of them read.
-
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The plan.
-    left : Epoch or Remainder
-        The epoch, or what is left of it.
-    scope : {"world"}
-        Which ranks.
-    """
+    """Predict what all ranks together will read, with the chunks that several of them read."""
     expected = rank_plan.explain(left, scope)
     blocks = shared_blocks(left, rank_plan.processes(scope))
     return replace(expected, shared_chunks=name_chunks(rank_plan, blocks))
@@ -100,19 +77,7 @@ def explain_ranks(
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a rank's work that one process does.
-
-    Parameters
-    ----------
-    num_lanes : int
-        Number of lanes that it carries.
-    num_rows : int
-        Its rows of a full batch.
-    num_processes : int
-        Number of processes that share the rank's reads in flight.
-    make_memory : callable, optional
-        Makes the memory that it gathers its rows into; by default memory of its own.
-    """
+    """The part of a rank's work that one process does."""
 
     num_lanes: int
     num_rows: int
@@ -126,26 +91,7 @@ class Share:
 
 
 class JobFactory:
-    """Maker of the jobs of one process, which use the same memory one after the other.
-
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The plan to carry out.
-    num_ready : int
-        Number of batches that are made, or wait for delivery, while the consumer is busy.
-    num_cores : int
-        Most threads that load and gather.
-    packed_fields : sequence of PackedField
-        Fields that are delivered as stored, for another place to unpack. Their transforms are not
-        run.
-    device_path : DevicePath, optional
-        Brings finished batches to a device.
-    share : Share, optional
-        What this process does of the rank's work; by default all of it.
-    sample_names : SampleNames, optional
-        The ids of the samples, if they are a part of others.
-    """
+    """Maker of the jobs of one process, which use the same memory one after the other."""
 
     def __init__(
         self,
@@ -242,25 +188,7 @@ class JobFactory:
         self.renew()
 
     def job(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> Job:
-        """Make the job for this process's part of an epoch.
-
-        Parameters
-        ----------
-        epoch : Epoch or Remainder
-            The epoch, or what is left of it.
-        numbers : sequence of int
-            Numbers of the process's sub-lanes, as in `Epoch.sublanes`.
-
-        Returns
-        -------
-        Job
-            The job, for a `Run`.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the sub-lanes need more chunks at a time than the plan has room for.
-        """
+        """Make the job for this process's part of an epoch."""
         if self._pool.is_spoilt:
             self.renew()
         own = self._rank_plan
@@ -338,11 +266,6 @@ class JobFactory:
         A tray costs little more Python than a batch. And with more batches to gather, threads wait
         less for each other. But no more than twice as many trays are made ahead as batches were
         asked for. And the more threads there are, the more of the memory they need for blocks.
-
-        Parameters
-        ----------
-        num_spare : int
-            Batches for which there is memory beside those of the plan.
         """
         num_planned = self._num_ready + 2
         num_batches = num_planned + 2 * num_spare // self._num_threads

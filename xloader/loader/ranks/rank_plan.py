@@ -40,33 +40,7 @@ from xloader.transforms.packed_fields import PackedField
 
 
 class RankPlan:
-    """The plan of one rank: the batches that it delivers in each epoch, and the chunks it reads.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The data behind the samples.
-    options : LoaderOptions
-        The options, with the rank that the plan is for.
-    workers : int
-        Number of processes of the rank that make batches in turn and share its memory.
-    plan : Plan, optional
-        A plan that was made before; by default, a new one is made.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the memory is too small. The error gives the minimum that suffices.
-    EmptySamplesError
-        If there are fewer samples than ranks.
-    OptionError
-        If a worker would have only a batch of padding, whose row another worker has.
-
-    Attributes
-    ----------
-    planned_footprint : Footprint
-        The chunks that the samples need of which the order is planned: for slabs, the whole ones.
-    """
+    """The plan of one rank: the batches that it delivers in each epoch, and the chunks it reads."""
 
     def __init__(
         self,
@@ -93,20 +67,7 @@ class RankPlan:
         self._check_processes()
 
     def resumed(self, plan: Plan, seed: int) -> RankPlan:
-        """Replace the plan and the seed by those of a saved state.
-
-        Parameters
-        ----------
-        plan : Plan
-            The plan of the state.
-        seed : int
-            The seed of the state.
-
-        Returns
-        -------
-        RankPlan
-            A new rank plan of the same samples.
-        """
+        """Replace the plan and the seed by those of a saved state."""
         other = copy.copy(self)
         other.plan = plan
         # The memory of the plan is counted for this number of batches.
@@ -163,20 +124,7 @@ class RankPlan:
         return RankRows(self.num_samples, self.num_steps, options.batch_size, options.world)
 
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
-        """The remainder of an epoch from a step on.
-
-        Parameters
-        ----------
-        number : int
-            Number of the epoch.
-        first_step : int
-            The first step that is left.
-
-        Returns
-        -------
-        Epoch or Remainder
-            The whole epoch if ``first_step`` is 0 and the samples are not slabs.
-        """
+        """The remainder of an epoch from a step on."""
         part = self._parts.part(number) if self._parts else None
         epoch = self.epoch(part.whole if part else number)
         if part:
@@ -233,30 +181,7 @@ class RankPlan:
         *,
         num_more: int = 0,
     ) -> Explanation:
-        """Predict what an epoch will cost. Nothing is read.
-
-        Parameters
-        ----------
-        epoch : Epoch or Remainder
-            The epoch, or what is left of it.
-        scope : {"rank", "world"}
-            Whether to count this rank alone or all ranks together.
-        cached : sequence of (set of (int, int)), optional
-            Per worker of this rank, the blocks in memory from earlier epochs, as (group, block).
-            Ignored for all ranks.
-        num_more : int, default 0
-            Batches that each worker holds beside those of the plan.
-
-        Returns
-        -------
-        Explanation
-            The prediction, summed over the workers.
-
-        Raises
-        ------
-        OptionError
-            If the scope is neither of these.
-        """
+        """Predict what an epoch will cost. Nothing is read."""
         if scope not in ("rank", "world"):
             raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
         source = self.recipe.source
@@ -300,17 +225,7 @@ class RankPlan:
         packed_fields: Sequence[PackedField] = (),
         pinning_refusal: str = "",
     ) -> Explanation:
-        """Add notes on the samples to a prediction. Labels of windowed dimensions are read.
-
-        Parameters
-        ----------
-        expected : Explanation
-            The prediction.
-        packed_fields : sequence of PackedField
-            Fields that are gathered as stored, for the device to unpack.
-        pinning_refusal : str
-            Why the system refused to pin the memory of batches; empty if it did not.
-        """
+        """Add notes on the samples to a prediction. Labels of windowed dimensions are read."""
         recipe, layouts, device = self.recipe, self.layouts, self.options.device
         advice = self._memory_advice
         told = advice.note(expected), advice.one_region_note(expected)
@@ -363,33 +278,14 @@ class RankPlan:
         return f"0 batches: {num_samples} {are} fewer than one {batch}, drop_last=True"
 
     def processes(self, scope: Literal["rank", "world"]) -> list[range]:
-        """The sub-lanes of each worker, of this rank or of all ranks.
-
-        Parameters
-        ----------
-        scope : {"rank", "world"}
-            Whether to list the workers of this rank or of all ranks.
-
-        Returns
-        -------
-        list of range
-            Per worker, the numbers of its sub-lanes.
-        """
+        """The sub-lanes of each worker, of this rank or of all ranks."""
         world = self.options.world
         ranks = range(world.world_size) if scope == "world" else [world.rank]
         workers = range(self.plan.workers)
         return [self._sublanes(rank, worker) for rank in ranks for worker in workers]
 
     def warn(self, expected: Explanation, label: str = "") -> None:
-        """Warn once if a shuffle mixes poorly, reads more than allowed, or has no batch.
-
-        Parameters
-        ----------
-        expected : Explanation
-            The prediction for the epoch.
-        label : str
-            Begins each warning: which of several sets of samples it is about.
-        """
+        """Warn once if a shuffle mixes poorly, reads more than allowed, or has no batch."""
         self.warn_if_empty()
         if self._has_warned or not self.options.shuffle or self.plan.is_resident:
             return

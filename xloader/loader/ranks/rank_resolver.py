@@ -33,22 +33,7 @@ _OPTIONS: Final = (
 
 
 class RankResolver:
-    """The rank plan of this process. Its rank may become known only after this object is made.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The data behind the samples.
-    asked : LoaderOptions
-        The options. If they name no rank, it is looked up.
-    num_workers : int
-        As ``workers`` of `RankPlan`.
-
-    Raises
-    ------
-    OptionError
-        Of any kind, unless a rank that becomes known later may resolve it.
-    """
+    """The rank plan of this process. Its rank may become known only after this object is made."""
 
     def __init__(self, recipe: Recipe, asked: LoaderOptions, num_workers: int = 1) -> None:
         self.asked = asked
@@ -88,22 +73,7 @@ class RankResolver:
         return self._settled or self.settle()
 
     def settle(self) -> RankPlan:
-        """Make the rank plan for the rank that this process has now. The rank must not change.
-
-        Returns
-        -------
-        RankPlan
-            The same one at each call, until a state is loaded.
-
-        Raises
-        ------
-        RanksError
-            If the rank differs from that at the first call, or was looked up although the samples
-            are slabs of a group of ranks.
-        OptionError
-            Of any kind, if the options are not valid for this number of ranks, or if the
-            environment gives only one of rank and world size.
-        """
+        """Make the rank plan for the rank that this process has now. The rank must not change."""
         found = find_world(self.asked.rank, self.asked.world_size)
         if self._settled is None:
             self._settled = self._plan_for(found or World())
@@ -139,28 +109,7 @@ class RankResolver:
         return self._saver.save(position)
 
     def load(self, state: Mapping[str, Any], *, is_within_batch: bool = False) -> Position:
-        """Adopt the plan and the seed of a state, and give its position.
-
-        Parameters
-        ----------
-        state : dict
-            The return value of `save`.
-        is_within_batch : bool
-            Whether the caller can continue within a batch.
-
-        Returns
-        -------
-        Position
-            The position of the state.
-
-        Raises
-        ------
-        StateError
-            If the state is within a batch and the caller cannot continue there; else as in
-            `read_state`.
-        LanesError, MemoryBudgetError
-            As in `read_state`.
-        """
+        """Adopt the plan and the seed of a state, and give its position."""
         own = self.settle()
         position, plan, seed = read_state(state, own)
         if position.row and not is_within_batch:
@@ -181,18 +130,6 @@ class RankResolver:
         """Log this rank's part of an epoch, and compare what it is about to do with other ranks.
 
         Later calls do nothing, until a state is loaded.
-
-        Parameters
-        ----------
-        expected : Explanation
-            The prediction for the epoch that is about to begin.
-        position : Position
-            The position at which it begins.
-
-        Raises
-        ------
-        RanksError
-            If another rank has another plan or begins elsewhere. The error names the differences.
         """
         if self._has_begun:
             return

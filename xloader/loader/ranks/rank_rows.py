@@ -10,25 +10,7 @@ from xloader.core.ranks import World
 
 @dataclass(frozen=True)
 class RankRows:
-    """The rows of the ranks in an epoch. Ranks have equally many samples, give or take one.
-
-    Parameters
-    ----------
-    num_samples : int
-        Number of samples of the epoch, over all ranks.
-    num_steps : int
-        Number of steps that every rank takes.
-    batch_size : int
-        Rows of a full batch of a rank.
-    world : World
-        The rank, and the number of ranks.
-
-    Examples
-    --------
-    >>> rows = RankRows(num_samples=9, num_steps=3, batch_size=2, world=World(0, 2))
-    >>> rows.num_each, rows.last_size, rows.num_padding()
-    (5, 1, 1)
-    """
+    """The rows of the ranks in an epoch. Ranks have equally many samples, give or take one."""
 
     num_samples: int
     num_steps: int
@@ -47,13 +29,7 @@ class RankRows:
         return self.num_each - max(self.num_steps - 1, 0) * self.batch_size
 
     def num_padding(self, scope: Literal["rank", "world"] = "rank") -> int:
-        """Rows that fill up the last batch of this rank, or of all ranks.
-
-        Parameters
-        ----------
-        scope : {"rank", "world"}
-            Whether to count this rank, which has 0 or 1, or all ranks, which have fewer than ranks.
-        """
+        """Rows that fill up the last batch of this rank, or of all ranks."""
         size = self.world.world_size
         first, num = (0, size) if scope == "world" else (self.world.rank, 1)
         begin, end = (rank * self.num_samples // size for rank in (first, first + num))

@@ -35,17 +35,7 @@ _KEYS: Final = (
 
 
 class Saved(NamedTuple):
-    """The content of a state.
-
-    Parameters
-    ----------
-    position : Position
-        The position that was saved.
-    plan : Plan
-        The plan of that loader.
-    seed : int
-        The seed of that loader.
-    """
+    """The content of a state."""
 
     position: Position
     plan: Plan
@@ -53,31 +43,14 @@ class Saved(NamedTuple):
 
 
 class Saver:
-    """Maker of the states of one rank plan. It computes the parts common to all of them once.
-
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The rank plan.
-    """
+    """Maker of the states of one rank plan. It computes the parts common to all of them once."""
 
     def __init__(self, rank_plan: RankPlan) -> None:
         self._rank_plan = rank_plan
         self._fixed: dict[str, Any] | None = None
 
     def save(self, position: Position) -> dict[str, Any]:
-        """Make the state at a position.
-
-        Parameters
-        ----------
-        position : Position
-            The position.
-
-        Returns
-        -------
-        dict
-            Plain JSON values, under 2 KB.
-        """
+        """Make the state at a position."""
         if self._fixed is None:
             own = self._rank_plan
             self._fixed = {
@@ -92,53 +65,14 @@ class Saver:
 
 
 def sign(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Add a checksum to a state, so that damage is noticed.
-
-    Parameters
-    ----------
-    state : dict
-        The state. A checksum that it already has is replaced.
-
-    Returns
-    -------
-    dict
-        The state with the key ``"check"``: 12 hexadecimal digits.
-
-    Examples
-    --------
-    >>> sign({"epoch": 1})["check"] == sign({"epoch": 2})["check"]
-    False
-    """
+    """Add a checksum to a state, so that damage is noticed."""
     rest = {name: state[name] for name in state if name != "check"}
     text = json.dumps(rest, sort_keys=True)
     return {**rest, "check": hashlib.sha256(text.encode()).hexdigest()[:12]}
 
 
 def read_state(state: object, rank_plan: RankPlan) -> Saved:
-    """Check that a loader can continue from a state, and read the state.
-
-    Parameters
-    ----------
-    state : dict
-        The return value of `Saver.save`, also after a round trip through JSON.
-    rank_plan : RankPlan
-        The rank plan of the loader.
-
-    Returns
-    -------
-    Saved
-        Position, plan and seed of the state.
-
-    Raises
-    ------
-    StateError
-        If it is not a state, is damaged, or was saved with other samples, another global batch or
-        another ``shuffle``, ``drop_last`` or number of workers.
-    LanesError
-        If the ranks do not divide the state's lanes.
-    MemoryBudgetError
-        If the state's plan needs more memory than the loader has.
-    """
+    """Check that a loader can continue from a state, and read the state."""
     checked = _check_shape(state)
     _check_samples(checked["samples"], describe_samples(rank_plan.recipe.planned))
     # Only now: the plan of samples with other dimensions has another form.
@@ -185,22 +119,7 @@ def _check_shape(state: object) -> dict[str, Any]:
 
 
 def check_form(state: Mapping[Any, Any], keys: Sequence[str], counts: Sequence[str]) -> None:
-    """Check the version, the keys, the numbers and the checksum of a state of any loader.
-
-    Parameters
-    ----------
-    state : mapping
-        The state, which has a version.
-    keys : sequence of str
-        The keys that it must have.
-    counts : sequence of str
-        Those of its values that are whole numbers from 0 on.
-
-    Raises
-    ------
-    StateError
-        If it is of another version, or not as `sign` returned it.
-    """
+    """Check the version, the keys, the numbers and the checksum of a state of any loader."""
     if state["version"] != VERSION:
         raise StateError(
             "the state was saved by another version of xloader",
@@ -341,17 +260,7 @@ def _too_large(needed: int, given: int) -> MemoryBudgetError:
 
 
 def unusable_state(why: str, given: object, allowed: object = _FROM_STATE_DICT) -> StateError:
-    """Error for a state that cannot be loaded.
-
-    Parameters
-    ----------
-    why : str
-        The reason, as a phrase.
-    given : object
-        What of the state is wrong.
-    allowed : object
-        What it may be.
-    """
+    """Error for a state that cannot be loaded."""
     return StateError(
         f"the state cannot be used: {why}",
         given=given,

@@ -50,18 +50,7 @@ _GROWTH = 4
 
 
 def advise(effort: EpochEffort) -> str:
-    """Say what limits the speed of an epoch, and what would help.
-
-    Parameters
-    ----------
-    effort : EpochEffort
-        The measurements of the epoch.
-
-    Returns
-    -------
-    str
-        One or two sentences.
-    """
+    """Say what limits the speed of an epoch, and what would help."""
     stage = effort.bottleneck
     if not effort.seconds or not effort.delivered_nbytes:
         return "Nothing has been delivered yet."
@@ -88,71 +77,32 @@ def advise(effort: EpochEffort) -> str:
 
 
 def too_short(seconds: float) -> str:
-    """Say that an epoch is too short for advice; empty if it is not.
-
-    Examples
-    --------
-    >>> too_short(0.05), too_short(2.0)
-    ('Too short to tell: 0.05 s. An epoch of a second or more tells.', '')
-    """
+    """Say that an epoch is too short for advice; empty if it is not."""
     if seconds >= SHORT_SECONDS:
         return ""
     return f"Too short to tell: {seconds:.2f} s. An epoch of a second or more tells."
 
 
 def helpful_processes(num_cores: int) -> int:
-    """How many worker processes are suggested where Python's lock holds the threads up.
-
-    Parameters
-    ----------
-    num_cores : int
-        Number of cores that this process may use.
-
-    Examples
-    --------
-    >>> helpful_processes(2), helpful_processes(16)
-    (2, 8)
-    """
+    """How many worker processes are suggested where Python's lock holds the threads up."""
     return max(2, num_cores // 2)
 
 
 def show_speed(nbytes: float, num_samples: float) -> str:
     """A speed as text.
 
-    Parameters
-    ----------
-    nbytes : float
-        Bytes per second.
-    num_samples : float
-        Samples per second.
-
-    Examples
-    --------
-    >>> show_speed(3.14e9, 51234.5), show_speed(1.2e6, 3.21)
-    ('3.14 GB/s, 51,234 samples/s', '1.2 MB/s, 3.2 samples/s')
+    `nbytes`: bytes per second. `num_samples`: samples per second.
     """
     return f"{show_rate(nbytes)}, {num_samples:,.{0 if num_samples >= 100 else 1}f} samples/s"
 
 
 def show_rate(nbytes: float) -> str:
-    """Bytes a second as text.
-
-    Examples
-    --------
-    >>> show_rate(3.14e9), show_rate(1.2e6)
-    ('3.14 GB/s', '1.2 MB/s')
-    """
+    """Bytes a second as text."""
     return f"{nbytes / 1e9:.2f} GB/s" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB/s"
 
 
 def show_given_memory(nbytes: int) -> str:
-    """The option ``memory`` as it was given, exactly; `show_memory` rounds a need up.
-
-    Examples
-    --------
-    >>> show_given_memory(3 << 29), show_given_memory(1152 << 10), show_given_memory(100_000)
-    ('memory="1.5GiB"', 'memory="1152KiB"', 'memory="100kB"')
-    """
+    """The option ``memory`` as it was given, exactly; `show_memory` rounds a need up."""
     unit = 1 << 10 * min((nbytes.bit_length() - 1) // 10, 4)
     if 10 * nbytes % unit == 0:
         return f'memory="{show_nbytes(nbytes).replace(" ", "")}"'

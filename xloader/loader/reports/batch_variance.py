@@ -194,11 +194,5 @@ class BatchVariance(FigureTable):
 
 
 def effective_size(batch_size: int, ratio: float) -> float:
-    """The effective size of a batch, given the ratio of variances; infinite for a ratio of 0.
-
-    Examples
-    --------
-    >>> effective_size(16, 4.0)
-    4.0
-    """
+    """The effective size of a batch, given the ratio of variances; infinite for a ratio of 0."""
     return batch_size / ratio if ratio else math.inf

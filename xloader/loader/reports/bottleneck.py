@@ -65,35 +65,8 @@ cores where the system does not count that, or on other threads than those count
 class EpochEffort:
     """The work of an epoch as measured, and the memory and threads that it had.
 
-    Parameters
-    ----------
-    tally : Tally
-        Counters of the run.
-    budget : Budget
-        How the memory is divided.
-    num_threads : int
-        Number of threads of the run.
-    num_asked : int
-        Number of threads asked for. The run has fewer where the chunks are large and the memory
-        is small.
-    seconds : float
-        Seconds from the first request for a batch to the last batch.
-    num_samples : int
-        Number of samples delivered.
-    delivered_nbytes : int
-        Bytes of the batches delivered.
-    read_amplification : float
-        Number of reads divided by the number of distinct chunks needed.
-    is_direct : bool
-        Whether no variable is read through xarray.
-    cpu_seconds : float
-        Seconds that all threads of this process were on a core, summed over the threads.
-    num_cores : int
-        Number of cores that this process may use.
-    has_lock : bool
-        Whether only one thread at a time runs Python code.
-    why_numpy : str
-        Why NumPy gathers the rows and not the compiled function; empty if it does not.
+    `seconds`: seconds from the first request for a batch to the last batch. `cpu_seconds`: seconds
+    that all threads of this process were on a core, summed over the threads.
     """
 
     tally: Tally

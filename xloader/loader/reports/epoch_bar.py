@@ -17,14 +17,8 @@ _FORMAT = (
 class BarCounts(NamedTuple):
     """Counters of the epoch under way, as a bar shows them.
 
-    Parameters
-    ----------
-    begin : float
-        When the first batch was asked for, by ``time.perf_counter``; 0 before.
-    read_nbytes : int
-        Decoded bytes of the chunks read.
-    seconds, wait_seconds : float
-        Seconds from the first request to the last batch, and those in which a batch was waited for.
+    `seconds, wait_seconds`: seconds from the first request to the last batch, and those in which a
+    batch was waited for.
     """
 
     begin: float
@@ -69,27 +63,7 @@ class CountedLoader(Protocol):
 
 
 def make_bar(loader: CountedLoader, first_step: int, options: Mapping[str, Any]) -> Any:
-    """Make a bar that is iterated in place of a loader.
-
-    Parameters
-    ----------
-    loader : CountedLoader
-        The loader. It is asked for its counters when the bar is drawn, and not for each batch.
-    first_step : int
-        The step at which the next iteration begins.
-    options : mapping
-        Keyword arguments of `tqdm.auto.tqdm`.
-
-    Returns
-    -------
-    tqdm.tqdm
-        The bar.
-
-    Raises
-    ------
-    MissingDependencyError
-        If tqdm is not installed.
-    """
+    """Make a bar that is iterated in place of a loader."""
     require_tqdm()
     # Imported only here: it looks for a notebook, and imports IPython's widgets there.
     from tqdm.auto import tqdm

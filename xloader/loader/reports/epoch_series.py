@@ -18,18 +18,8 @@ MOST_POINTS: Final = 2048
 class EpochSeries:
     """Counters of an epoch over time.
 
-    Parameters
-    ----------
-    seconds : numpy.ndarray of float64, shape (n,)
-        Seconds from the first request for a batch, ascending.
-    num_ready : numpy.ndarray of float64, shape (n,)
-        Batches that were ready, beside the one that was delivered then.
-    wait_seconds : numpy.ndarray of float64, shape (n,)
-        Seconds that the consumer had waited by then.
-    read_nbytes, delivered_nbytes : numpy.ndarray of float64, shape (n,)
-        Decoded bytes of the chunks read, and bytes of the batches delivered, by then.
-    busy_seconds : numpy.ndarray of float64, shape (n, 4)
-        Seconds of all threads in each of the `STAGES` of a bottleneck by then.
+    `seconds`: seconds from the first request for a batch, ascending. `wait_seconds`: seconds that
+    the consumer had waited by then. `busy_seconds` has shape (n, 4).
     """
 
     seconds: NDArray[np.float64]
@@ -45,13 +35,6 @@ class SeriesRecorder:
     """Keeps a point of the series every so many batches.
 
     It costs about a microsecond a batch at first, and less the longer the epoch is.
-
-    Parameters
-    ----------
-    every : int
-        Batches from one point to the next.
-    points : list of tuple of float
-        The points.
     """
 
     every: int = 1
@@ -60,16 +43,7 @@ class SeriesRecorder:
     def add(self, num_steps: int, seconds: float, delivered_nbytes: int, tally: Tally) -> None:
         """Note the counters after a batch.
 
-        Parameters
-        ----------
-        num_steps : int
-            Batches delivered, with this one.
-        seconds : float
-            Seconds from the first request for a batch.
-        delivered_nbytes : int
-            Bytes of these batches.
-        tally : Tally
-            Counters of the engine.
+        `seconds`: seconds from the first request for a batch.
         """
         tally.is_recorded = not (num_steps + 1) % self.every
         if num_steps % self.every:
@@ -82,13 +56,7 @@ class SeriesRecorder:
             self.every *= 2
 
     def series(self, seconds: float, delivered_nbytes: int, tally: Tally) -> EpochSeries:
-        """The series from the first request to the latest batch.
-
-        Parameters
-        ----------
-        seconds, delivered_nbytes, tally
-            As for `add`, after the latest batch.
-        """
+        """The series from the first request to the latest batch."""
         points = list(self.points)
         last = _point(seconds, delivered_nbytes, tally)
         if not points or points[-1][0] < seconds:

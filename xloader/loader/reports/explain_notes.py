@@ -35,26 +35,6 @@ def with_notes(
     """Add notes on the samples to a prediction: irregular labels, windows without overlap.
 
     Only the labels of windowed dimensions are read, once for each source.
-
-    Parameters
-    ----------
-    expected : Explanation
-        The prediction. Notes that it already has are replaced.
-    recipe : Recipe
-        The samples, with windows.
-    layouts : tuple of FieldLayout
-        The layouts of its fields.
-    output_dtype : {"float32", "float16", "bfloat16"} or None
-        Dtype in which floating fields are delivered.
-    *more : str
-        Further notes; empty ones are left out.
-    packed_fields : sequence of PackedField
-        Fields that are gathered as stored.
-
-    Returns
-    -------
-    Explanation
-        The prediction with its notes.
     """
     checks = recipe.subset.notes if recipe.subset is not None else ()
     own = gap_note(recipe), *window_notes(recipe), *points_notes(recipe)
@@ -84,21 +64,7 @@ def transfer_in_words(
     num_rows: int,
     output_dtype: OutputDtype | None = None,
 ) -> str:
-    """Say what crosses to a device with each batch, and in which form.
-
-    Parameters
-    ----------
-    device : object
-        The device.
-    outputs : sequence of Output
-        The fields as delivered.
-    packed_fields : sequence of PackedField
-        The fields that cross as stored.
-    num_rows : int
-        Rows of a full batch.
-    output_dtype : {"float32", "float16", "bfloat16"}, optional
-        Dtype in which floating fields are delivered.
-    """
+    """Say what crosses to a device with each batch, and in which form."""
     packed = {field.name: field for field in packed_fields}
     nbytes = num_rows * sum(
         packed[out.name].sample_nbytes
@@ -114,28 +80,7 @@ def transfer_in_words(
 
 
 def pinning_in_words(processes: int, is_mapped: bool, refusal: str = "") -> str:
-    """Say how batches come into memory that the device reads by itself.
-
-    Parameters
-    ----------
-    processes : int
-        Number of worker processes.
-    is_mapped : bool
-        Whether transforms make new arrays.
-    refusal : str
-        Why the system refused to pin the memory that batches are gathered into; empty if it did
-        not, or nobody has asked.
-
-    Returns
-    -------
-    str
-        Empty if they are gathered straight into it, on threads.
-
-    Examples
-    --------
-    >>> pinning_in_words(2, False, "error 2")
-    'copied into pinned memory from that of the processes, which could not be pinned (error 2)'
-    """
+    """Say how batches come into memory that the device reads by itself."""
     cause = f", which could not be pinned ({refusal})" if refusal else ""
     if processes and refusal:
         return f"copied into pinned memory from that of the processes{cause}"
@@ -147,13 +92,7 @@ def pinning_in_words(processes: int, is_mapped: bool, refusal: str = "") -> str:
 
 
 def memory_note(options: LoaderOptions) -> str:
-    """Say that the memory asked for is more than there is; empty if it is not, or nobody knows.
-
-    Parameters
-    ----------
-    options : LoaderOptions
-        The options of the loader.
-    """
+    """Say that the memory asked for is more than there is; empty if it is not, or nobody knows."""
     most = usable_nbytes()
     if most is None or options.memory_nbytes <= most:
         return ""
@@ -165,18 +104,6 @@ def processes_note(recipe: Recipe, options: LoaderOptions) -> str:
     """Say how many worker processes would help functions of the user that hold Python's lock.
 
     Nothing is measured. `advise` says it after an epoch, from measurements.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    options : LoaderOptions
-        The options of the loader.
-
-    Returns
-    -------
-    str
-        The note; empty if there are no such functions, or processes cannot help.
     """
     num_cores = usable_cores()
     functions = ["map(fn)"] if any(isinstance(step, Map) for step in recipe.steps) else []
@@ -199,15 +126,7 @@ def processes_note(recipe: Recipe, options: LoaderOptions) -> str:
 
 
 def rank_note(options: LoaderOptions, scope: str) -> str:
-    """Whose figures these are; empty if there is one rank.
-
-    Parameters
-    ----------
-    options : LoaderOptions
-        The options of the loader.
-    scope : {"rank", "world"}
-        Whether the figures are those of this rank or of all.
-    """
+    """Whose figures these are; empty if there is one rank."""
     world = options.world
     if world.world_size == 1:
         return ""

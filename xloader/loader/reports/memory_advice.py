@@ -35,17 +35,7 @@ _WITHIN_REACH = 8
 
 @dataclass(frozen=True)
 class EnoughMemory:
-    """An amount of memory that would do, and the figures of its plan.
-
-    Parameters
-    ----------
-    memory_nbytes : int
-        The memory of a rank, in bytes.
-    mixing, read_amplification : float
-        The figures of the plan for it.
-    is_resident : bool
-        Whether the whole selection would stay in memory.
-    """
+    """An amount of memory that would do, and the figures of its plan."""
 
     memory_nbytes: int
     mixing: float
@@ -67,17 +57,8 @@ class EnoughMemory:
 class MemoryAdvice:
     """Notes and warnings on a shuffle whose memory is too small for it.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    footprint : Footprint
-        The chunks that samples need.
-    options : LoaderOptions
-        The options of the loader.
-    try_memory : callable
-        Makes a plan for another memory, in bytes, and returns its figures; None if it mixes poorly
-        or reads too often as well.
+    `try_memory`: makes a plan for another memory, in bytes, and returns its figures; None if it
+    mixes poorly or reads too often as well.
     """
 
     def __init__(
@@ -94,18 +75,7 @@ class MemoryAdvice:
         self._found: list[EnoughMemory | None] = []
 
     def note(self, expected: Explanation) -> str:
-        """Say that batches mix poorly or chunks are read often, why, and what would do.
-
-        Parameters
-        ----------
-        expected : Explanation
-            The prediction.
-
-        Returns
-        -------
-        str
-            The note; empty if the plan does, or where the user chose its spread.
-        """
+        """Say that batches mix poorly or chunks are read often, why, and what would do."""
         is_poor, is_costly = self._is_poor(expected), self._is_costly(expected)
         # A spread that the user chose may be the cause, whatever the memory and the chunks.
         if self._options.spread is not None or not (is_poor or is_costly):
@@ -123,13 +93,7 @@ class MemoryAdvice:
         return f"{', and '.join(found)}: {remedy}samples.advise(...) looks for better chunks"
 
     def one_region_note(self, expected: Explanation) -> str:
-        """Say that mixing cannot be seen where all samples begin in one region; empty elsewhere.
-
-        Parameters
-        ----------
-        expected : Explanation
-            The prediction.
-        """
+        """Say that mixing cannot be seen where all samples begin in one region; empty elsewhere."""
         is_one = round(expected.full_mixing, 6) <= 1
         if not self._is_free or self._options.global_batch == 1 or not is_one:
             return ""
@@ -140,13 +104,7 @@ class MemoryAdvice:
         )
 
     def warnings(self, expected: Explanation) -> list[tuple[str, type[XloaderWarning]]]:
-        """The warnings about the same, each with its category.
-
-        Parameters
-        ----------
-        expected : Explanation
-            The prediction.
-        """
+        """The warnings about the same, each with its category."""
         is_poor, is_costly = self._is_poor(expected), self._is_costly(expected)
         if not is_poor and not is_costly:
             return []

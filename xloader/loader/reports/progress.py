@@ -24,51 +24,7 @@ from xloader.planning.variable_figures import measured_variables, sum_variables
 
 @dataclass
 class EpochProgress:
-    """Counters of the batches delivered so far. They stay readable after the iterator has ended.
-
-    Parameters
-    ----------
-    expected : Explanation
-        The prediction.
-    tally : Tally
-        Counters of the engine.
-    budget : Budget
-        How the memory is divided.
-    num_asked : int
-        Number of threads asked for.
-    batch_size : int
-        Number of rows of a full batch.
-    is_direct : bool
-        Whether no variable is read through xarray.
-    groups : sequence of Group
-        The groups of variables that samples need.
-    has_processes : bool
-        Whether other processes make the batches.
-    begin, cpu_begin : float
-        When the first batch was asked for, by ``time.perf_counter`` and by ``time.process_time``; 0
-        before.
-    end, cpu_end : float
-        When the last batch so far was delivered, by the same clocks; 0 before.
-    num_samples : int
-        Number of samples delivered, without padding and skipped ones.
-    num_padding : int
-        Number of rows that filled up a batch.
-    num_steps : int
-        Number of batches delivered.
-    delivered_nbytes : int
-        Bytes of these batches.
-    num_full : int
-        Number of full batches whose regions were counted. They are counted where there is only
-        one rank, as its batch is then the global one. Elsewhere, mixing is reported as predicted.
-    num_regions : int
-        Distinct regions of each of these batches, summed.
-    num_skipped : int
-        Number of samples skipped with ``on_error="skip"``.
-    num_nan : dict of str to int
-        Number of NaN values found, by field.
-    recorder : SeriesRecorder
-        The counters over time.
-    """
+    """Counters of the batches delivered so far. They stay readable after the iterator has ended."""
 
     expected: Explanation
     tally: Tally
@@ -98,13 +54,7 @@ class EpochProgress:
             self.begin, self.cpu_begin = time.perf_counter(), time.process_time()
 
     def add(self, delivery: Delivery) -> None:
-        """Count a batch.
-
-        Parameters
-        ----------
-        delivery : Delivery
-            The batch, as the engine delivers it.
-        """
+        """Count a batch."""
         self.num_steps += 1
         self.num_samples += len(delivery.step.ids) - delivery.num_skipped
         self.num_padding += len(delivery.ids) - len(delivery.step.ids)

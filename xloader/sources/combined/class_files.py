@@ -36,18 +36,8 @@ _ZARR_MARKS: Final = frozenset({"zarr.json", ".zgroup"})
 class ClassFiles:
     """The files below a folder that has a folder for each class.
 
-    Parameters
-    ----------
-    root : str
-        The folder, as an absolute path.
-    classes : tuple of str
-        Names of the class folders, sorted.
-    paths : tuple of str
-        The files relative to ``root``, class by class, sorted within each by folder and name.
-    codes : numpy.ndarray of int64, shape (num_files,)
-        The class of each file, as its number in ``classes``.
-    left_out : str
-        How many files are no samples, and why, in words; empty if there are none.
+    `classes`: names of the class folders, sorted. `paths`: the files relative to ``root``, class
+    by class, sorted within each by folder and name.
     """
 
     root: str
@@ -80,31 +70,7 @@ def _unpickle(
 def list_classes(
     root: str | os.PathLike[str], extensions: Iterable[str] | None = None
 ) -> ClassFiles:
-    """List the files of all classes, without opening any.
-
-    Parameters
-    ----------
-    root : path
-        A folder with a folder for each class. Files lie in these, or in folders in them.
-    extensions : iterable of str, optional
-        Ends of the names of files that are samples; `EXTENSIONS` by default.
-
-    Returns
-    -------
-    ClassFiles
-        The files. Hidden ones, whose names begin with a dot, are passed over.
-
-    Raises
-    ------
-    SourceNotFoundError
-        If there is no such folder, no folder in it, or no file for a class.
-    OptionError
-        If ``extensions`` are not ends of names.
-    SourceAccessError
-        If a folder cannot be listed.
-    UnsupportedDataError
-        If ``root`` is no path.
-    """
+    """List the files of all classes, without opening any."""
     ends = _ends(extensions)
     if not isinstance(root, str | os.PathLike):
         raise UnsupportedDataError(

@@ -35,14 +35,7 @@ _MOST_AT_ONCE: Final = 1 << 16
 class LabelArgument:
     """An argument of a function: the labels of a coordinate.
 
-    Parameters
-    ----------
-    parameter : str
-        Name of the function's parameter.
-    coordinate : str
-        Name of the coordinate.
-    is_in_radians : bool
-        Whether the labels are radians, which the function gets in degrees.
+    `is_in_radians`: whether the labels are radians, which the function gets in degrees.
     """
 
     parameter: str
@@ -52,17 +45,7 @@ class LabelArgument:
 
 @dataclass(frozen=True)
 class Formula:
-    """How a variable is computed.
-
-    Parameters
-    ----------
-    fn : callable
-        The function. It takes DataArrays of labels by the names of its parameters.
-    arguments : tuple of LabelArgument
-        Its arguments.
-    text : str
-        The function in words, the same in every process.
-    """
+    """How a variable is computed."""
 
     fn: Callable[..., Any]
     arguments: tuple[LabelArgument, ...]
@@ -76,28 +59,7 @@ class Formula:
 
 
 class ComputedSource(Described):
-    """A source whose variables are computed from the labels of another source.
-
-    Parameters
-    ----------
-    base : Source
-        The source of the coordinates.
-    variables : sequence of Variable
-        The variables, with ``is_computed``.
-    formulas : mapping of str to Formula
-        How each of them is computed.
-
-    Examples
-    --------
-    >>> from xloader.sources.open.open_source import open_source
-    >>> base = open_source(xr.Dataset({"t": ("x", [1.0, 2.0])}, {"x": [30.0, 60.0]}))
-    >>> formula = Formula(lambda x: 2 * x, (LabelArgument("x", "x"),), "twice x")
-    >>> twice = Variable("twice", ("x",), (2,), np.dtype("f4"), (2,), is_computed=True)
-    >>> source, out = ComputedSource(base, [twice], {"twice": formula}), np.empty(2, "f4")
-    >>> outcome = source.fetch([Read("twice", (0,), (slice(None),))]).decode([out])
-    >>> out.tolist(), outcome.num_requests
-    ([60.0, 120.0], 0)
-    """
+    """A source whose variables are computed from the labels of another source."""
 
     def __init__(
         self, base: Source, variables: Sequence[Variable], formulas: Mapping[str, Formula]
@@ -189,31 +151,7 @@ class ComputedSource(Described):
 def compute(
     formula: Formula, variable: Variable, labels: Mapping[str, xr.DataArray]
 ) -> xr.DataArray:
-    """Call the function of a variable once, and check what it returns.
-
-    Parameters
-    ----------
-    formula : Formula
-        How the variable is computed.
-    variable : Variable
-        Its name and dimensions.
-    labels : mapping of str to xarray.DataArray
-        The labels of a part of the variable, by parameter.
-
-    Returns
-    -------
-    xarray.DataArray
-        The values. Dimensions along which they are constant may be missing.
-
-    Raises
-    ------
-    StackError
-        If the function returns a dimension that its labels lack, or another size.
-    UnsupportedDataError
-        If it returns no numbers.
-    TransformError
-        If it raises an error.
-    """
+    """Call the function of a variable once, and check what it returns."""
     try:
         result = formula.fn(**labels)
     except XloaderError:

@@ -40,41 +40,6 @@ def concat_sources(sources: Sequence[Source], dim: str) -> Source:
     """Join several sources along a dimension, lazily.
 
     Only the metadata of the sources and the coordinates of their dimensions are read.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-        At least one, in the order of their labels along ``dim``. They must offer the same
-        variables. A variable may differ between sources in its size and chunks along ``dim`` and in
-        how it is packed, but in nothing else.
-    dim : str
-        The dimension. Variables without it are taken from the first source, and so are attributes
-        and coordinates without it. A coordinate along it that some source lacks is left out.
-
-    Returns
-    -------
-    Source
-        The joined source. Each of its chunks is a chunk of one of the sources, which reads it.
-
-    Raises
-    ------
-    OptionError
-        If there is no source. If labels along ``dim`` overlap, do not increase or decrease
-        throughout, mix calendars, are in another order than the sources, or are missing in some
-        sources. If labels along another dimension differ.
-    UnknownNameError
-        If a source lacks the dimension or a variable.
-    StackError
-        If a variable differs in its dimensions, its dtype, or its size or chunks along another
-        dimension.
-
-    Examples
-    --------
-    >>> from xloader.sources.open.open_source import open_source
-    >>> year = xr.Dataset({"t2m": (("time", "x"), np.zeros((365, 3), np.float32))})
-    >>> both = concat_sources([open_source(year.isel(time=slice(90))), open_source(year)], "time")
-    >>> both.variables["t2m"].shape, both.variables["t2m"].chunks
-    ((455, 3), ((90, 365), 3))
     """
     if not sources:
         raise OptionError(
@@ -95,13 +60,6 @@ class ConcatSource:
     """Several sources joined along a dimension.
 
     Labels are not checked here. `concat_sources` checks them first.
-
-    Parameters
-    ----------
-    parts : tuple of Source
-        The sources, in order.
-    dim : str
-        The dimension along which they are joined.
     """
 
     def __init__(self, parts: tuple[Source, ...], dim: str) -> None:

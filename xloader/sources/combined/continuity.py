@@ -24,15 +24,7 @@ _MOST_NAMES = 12
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The labels of one source along the dimension of the join.
-
-    Parameters
-    ----------
-    owner : str
-        Name of the source, for messages.
-    index : pandas.Index
-        The labels, at least one.
-    """
+    """The labels of one source along the dimension of the join."""
 
     owner: str
     index: Any
@@ -51,13 +43,7 @@ class Labels:
 
     @property
     def direction(self) -> int:
-        """1 if the labels increase, -1 if they decrease, 0 for a single label.
-
-        Raises
-        ------
-        OptionError
-            If the labels neither increase nor decrease throughout.
-        """
+        """1 if the labels increase, -1 if they decrease, 0 for a single label."""
         if len(self.index) == 1 and not self.index.hasnans:
             return 0
         if self.index.is_unique and not self.index.hasnans:
@@ -89,31 +75,8 @@ class Labels:
 def check_labels(dim: str, labels: Sequence[Labels]) -> None:
     """Check that labels continue from each source to the next.
 
-    Numbers and dates must all increase or all decrease, and no two sources may overlap. Text has no
-    order, so it only must not repeat.
-
-    Parameters
-    ----------
-    dim : str
-        The dimension.
-    labels : sequence of Labels
-        The labels of each source, in the given order. Sources without elements are left out.
-
-    Raises
-    ------
-    OptionError
-        If labels are of different kinds or calendars, do not increase or decrease throughout,
-        overlap, repeat, or are in another order than the sources.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> years = [Labels("b.nc", pd.Index([3, 4])), Labels("a.nc", pd.Index([1, 2]))]
-    >>> check_labels("time", years)
-    Traceback (most recent call last):
-    ...
-    xloader.errors.OptionError: the sources are not in the order of their labels along 'time'.
-    Given: b.nc (3 to 4), a.nc (1 to 2). Allowed: a.nc, b.nc. To mend it: pass them in this order.
+    Numbers and dates must all increase or all decrease, and no two sources may overlap. Text has
+    no order, so it only must not repeat.
     """
     for one, other in itertools.pairwise(labels):
         if one.kind != other.kind:
@@ -181,15 +144,7 @@ def _check_distinct(dim: str, labels: Sequence[Labels]) -> None:
 
 
 def different_kinds(dim: str, one: Labels, other: Labels) -> OptionError:
-    """The error for labels of two kinds.
-
-    Parameters
-    ----------
-    dim : str
-        The dimension.
-    one, other : Labels
-        The labels of two sources.
-    """
+    """The error for labels of two kinds."""
     is_calendar = "dates" in one.kind and "dates" in other.kind
     return OptionError(
         f"labels along {dim!r} are of two kinds",
@@ -217,20 +172,7 @@ def _listed(names: list[str]) -> str:
 
 
 def check_coordinates(sources: Sequence[Source], dim: str) -> None:
-    """Check that labels continue along a dimension and agree along all others.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-        The sources, in order.
-    dim : str
-        The dimension along which they are joined.
-
-    Raises
-    ------
-    OptionError
-        If they do not, or if only some sources have labels along ``dim``.
-    """
+    """Check that labels continue along a dimension and agree along all others."""
     indexes = [source.coordinates().indexes for source in sources]
     bare = [number for number, own in enumerate(indexes) if dim not in own]
     if 0 < len(bare) < len(sources):
@@ -265,13 +207,7 @@ def check_coordinates(sources: Sequence[Source], dim: str) -> None:
 
 
 def differing_labels(one: Any, other: Any) -> str:
-    """How the labels of two sources differ, in words.
-
-    Parameters
-    ----------
-    one, other : pandas.Index
-        The labels.
-    """
+    """How the labels of two sources differ, in words."""
     if len(one) != len(other):
         return f"{len(one)} and {len(other)} labels"
     for place, (label, another) in enumerate(zip(one, other, strict=True)):
@@ -283,15 +219,8 @@ def differing_labels(one: Any, other: Any) -> str:
 def join_coordinates(parts: Sequence[Source], dim: str) -> xr.Dataset:
     """Join the coordinates of sources along a dimension.
 
-    Coordinates without the dimension are taken from the first source. A coordinate along it is left
-    out if some source lacks it or has it with other dimensions.
-
-    Parameters
-    ----------
-    parts : sequence of Source
-        The sources, in order.
-    dim : str
-        The dimension.
+    Coordinates without the dimension are taken from the first source. A coordinate along it is
+    left out if some source lacks it or has it with other dimensions.
     """
     all_of = [part.coordinates() for part in parts]
     first = all_of[0]

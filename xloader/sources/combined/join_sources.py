@@ -25,47 +25,6 @@ def join_sources(
     """Offer the variables of several sources together, at the labels of the first one.
 
     Only metadata and labels are read.
-
-    Parameters
-    ----------
-    sources : mapping of str to Source
-        The sources, by name. Variables are offered as ``name/variable``.
-    on : str
-        The dimension whose labels are matched. The labels of the first source that has it rule.
-        Those that another source lacks are left out. Sources without it are offered as they are.
-    method : {None, "nearest", "ffill"}
-        How labels are found that a source does not have.
-    tolerance : optional
-        The largest distance to a label that is found by a method.
-
-    Returns
-    -------
-    Source
-        The joined source. Each variable is read by its own source. Its `notes` count the labels
-        that were left out.
-
-    Raises
-    ------
-    OptionError
-        If the method or the tolerance does not fit, or the labels are in no order, or of two kinds.
-    EmptySamplesError
-        If the sources have no label in common.
-    UnknownNameError
-        If no source has the dimension.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from xloader.sources.open.open_source import open_source
-    >>> hourly = xr.DataArray(np.arange(24.0), {"hour": np.arange(24)}, name="rain")
-    >>> coarse = hourly[::6].rename("t2m")
-    >>> sources = {"era5": open_source(coarse), "radar": open_source(hourly)}
-    >>> joined = join_sources(sources, "hour")
-    >>> {name: variable.shape for name, variable in joined.variables.items()}
-    {'era5/t2m': (4,), 'radar/rain': (4,)}
-    >>> joined.notes
-    ('along hour, 4 of 24 labels of radar are used',)
     """
     check_method(method, tolerance)
     owned = {name: _labels_of(name, source, on) for name, source in sources.items()}
@@ -82,34 +41,7 @@ def join_sources(
 
 
 def merge_sources(sources: Sequence[Source], variables: Iterable[str] = ()) -> Source:
-    """Offer the different variables of several sources of one grid together.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-        At least one.
-    variables : iterable of str
-        Names of variables that come first, in this order.
-
-    Returns
-    -------
-    Source
-        All variables, otherwise in the order of the sources. Each is read by its own source.
-
-    Raises
-    ------
-    OptionError
-        If two sources have a variable of one name, or differ along a dimension.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from xloader.sources.open.open_source import open_source
-    >>> t2m, z = (xr.DataArray(np.zeros(4), dims="time", name=name) for name in ("t2m", "z"))
-    >>> list(merge_sources([open_source(t2m), open_source(z)]).variables)
-    ['t2m', 'z']
-    """
+    """Offer the different variables of several sources of one grid together."""
     owners: dict[str, int] = {}
     for number, source in enumerate(sources):
         for name in source.variables:
@@ -130,23 +62,7 @@ def merge_sources(sources: Sequence[Source], variables: Iterable[str] = ()) -> S
 
 
 def tree_source(groups: Mapping[str, Source], name: str, variables: Iterable[str] = ()) -> Source:
-    """Offer the variables of the groups of a tree together.
-
-    Parameters
-    ----------
-    groups : mapping of str to Source
-        The source of each group, by its path: ``""`` for the root, ``"radar/rain"`` within.
-    name : str
-        Where the data comes from, for messages.
-    variables : iterable of str
-        Paths of variables that come first, in this order.
-
-    Returns
-    -------
-    Source
-        Variables are offered as ``path/variable``, those of the root by their own names.
-        Dimensions are shared where they have equal labels.
-    """
+    """Offer the variables of the groups of a tree together."""
     prefixes = [f"{path}/" if path else "" for path in groups]
     sources = list(groups.values())
     names = SharedNames(_offered(sources, list(groups)))

@@ -15,17 +15,7 @@ from xloader.sources.per_process import PerProcess
 
 
 class JoinedViews:
-    """The name, the coordinates and the notes of views that are offered as one source.
-
-    Parameters
-    ----------
-    views : tuple of SourceView
-        The views. No two of them offer a coordinate of one name.
-    name : str
-        Where the data comes from, for messages, without a credential.
-    notes : tuple of str
-        Sentences that users should know about how the views were made.
-    """
+    """The name, the coordinates and the notes of views that are offered as one source."""
 
     def __init__(self, views: tuple[SourceView, ...], name: str, notes: tuple[str, ...]) -> None:
         self._views = views
@@ -57,24 +47,7 @@ def one_source(
     notes: Sequence[str] = (),
     variables: Iterable[str] = (),
 ) -> MixedSource:
-    """Offer views as one source.
-
-    Parameters
-    ----------
-    views : sequence of SourceView
-        The views, at least one. No two of them offer a variable or a coordinate of one name.
-    name : str
-        Where the data comes from; by default the name of the first view.
-    notes : sequence of str
-        Sentences that users should know, which `Source.notes` gives.
-    variables : iterable of str
-        Names of variables that come first, in this order.
-
-    Returns
-    -------
-    MixedSource
-        All variables, otherwise in the order of the views.
-    """
+    """Offer views as one source."""
     owners: dict[str, Source] = {}
     for view in views:
         owners.update(view.owners())

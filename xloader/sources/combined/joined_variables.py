@@ -16,20 +16,7 @@ MERGED: Final = "xloader.open([a, b])"
 
 
 def require_names(sources: Sequence[Source], dim: str) -> None:
-    """Check that every source has the dimension, and the same variables as the first.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-        The sources.
-    dim : str
-        The dimension along which they are joined.
-
-    Raises
-    ------
-    UnknownNameError
-        If a source lacks the dimension, or a variable that another source has.
-    """
+    """Check that every source has the dimension, and the same variables as the first."""
     for number, source in enumerate(sources):
         dims = dict.fromkeys(d for v in source.variables.values() for d in v.dims)
         if dim not in dims:
@@ -58,28 +45,7 @@ def require_names(sources: Sequence[Source], dim: str) -> None:
 
 
 def join_variable(parts: Sequence[Source], name: str, dim: str) -> Variable:
-    """Describe one variable of several sources that are joined along a dimension.
-
-    Parameters
-    ----------
-    parts : sequence of Source
-        The sources. All have the variable.
-    name : str
-        Name of the variable.
-    dim : str
-        The dimension. A variable without it is taken from the first source.
-
-    Returns
-    -------
-    Variable
-        The joined variable. It has a packing only if all sources pack it in the same way.
-
-    Raises
-    ------
-    StackError
-        If the sources differ in its dimensions, its dtype, or its size or chunks along another
-        dimension.
-    """
+    """Describe one variable of several sources that are joined along a dimension."""
     first = parts[0].variables[name]
     axis = first.dims.index(dim) if dim in first.dims else None
     all_of = [part.variables[name] for part in parts]
@@ -147,15 +113,7 @@ def _is_alike(one: Packing | None, other: Packing | None) -> bool:
 
 
 def label_of(sources: Sequence[Source], number: int) -> str:
-    """Name of a source, with its number if several have the same name.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-        All sources.
-    number : int
-        Number of the source among them, from 0.
-    """
+    """Name of a source, with its number if several have the same name."""
     name = sources[number].name
     if sum(source.name == name for source in sources) == 1:
         return name

@@ -23,15 +23,7 @@ _METHODS: Final = ("nearest", "ffill")
 
 @dataclass(frozen=True)
 class Match:
-    """The elements of several sources that belong to the labels of the first one.
-
-    Parameters
-    ----------
-    elements : mapping of str to (range or ElementList)
-        By the source's name, its element for each label that all sources have.
-    notes : tuple of str
-        Sentences on labels that are left out.
-    """
+    """The elements of several sources that belong to the labels of the first one."""
 
     elements: Mapping[str, range | ElementList]
     notes: tuple[str, ...]
@@ -40,36 +32,8 @@ class Match:
 def match_labels(on: str, labels: Mapping[str, Labels], method: Method, tolerance: Any) -> Match:
     """Find the elements that belong to each label of the first source.
 
-    Parameters
-    ----------
-    on : str
-        The dimension.
-    labels : mapping of str to Labels
-        The labels of each source, by its name. Those of the first one rule.
-    method : {None, "nearest", "ffill"}
-        None for equal labels, "nearest" for the closest one, "ffill" for the last one before.
-    tolerance : optional
-        The largest distance to such a label, as for :meth:`pandas.Index.get_indexer`.
-
-    Returns
-    -------
-    Match
-        The elements, without those of labels that some source lacks.
-
-    Raises
-    ------
-    OptionError
-        If the labels are of different kinds or calendars, occur twice, are missing (NaT), or are
-        not in one order; if the tolerance does not fit them.
-    EmptySamplesError
-        If no label is left.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> labels = {"a": Labels("a", pd.Index([0, 6, 12])), "b": Labels("b", pd.Index(range(4, 8)))}
-    >>> match_labels("hour", labels, None, None).elements
-    {'a': range(1, 2), 'b': range(2, 3)}
+    `method`: None for equal labels, "nearest" for the closest one, "ffill" for the last one
+    before.
     """
     first, *others = labels
     for owned in labels.values():
@@ -102,13 +66,7 @@ def match_labels(on: str, labels: Mapping[str, Labels], method: Method, toleranc
 
 
 def check_method(method: Any, tolerance: Any) -> None:
-    """Check that a method exists, and that a tolerance has one.
-
-    Raises
-    ------
-    OptionError
-        If not.
-    """
+    """Check that a method exists, and that a tolerance has one."""
     if not (method is None or (isinstance(method, str) and method in _METHODS)):
         raise OptionError(
             "there is no such method for labels that a source does not have",

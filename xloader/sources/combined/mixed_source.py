@@ -33,15 +33,7 @@ class Named(Protocol):
 
 
 class MixedSource(Described):
-    """A source whose variables are read by several other sources.
-
-    Parameters
-    ----------
-    owners : mapping of str to Source
-        The source of each variable, in the order in which variables are offered.
-    home : Named
-        Gives the name, the coordinates and the notes: one of the sources, or all together.
-    """
+    """A source whose variables are read by several other sources."""
 
     def __init__(self, owners: Mapping[str, Source], home: Named) -> None:
         self._owners = dict(owners)

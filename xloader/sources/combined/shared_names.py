@@ -20,19 +20,7 @@ ALIKE = "xloader.join({'a': one, 'b': other})"
 
 @dataclass
 class _Dim:
-    """A dimension that sources share.
-
-    Parameters
-    ----------
-    name : str
-        The name under which it is offered.
-    owner : str
-        The first source that has it, for messages.
-    size : int
-        Its number of elements.
-    index : pandas.Index, optional
-        Its labels, if a source has any.
-    """
+    """A dimension that sources share."""
 
     name: str
     owner: str
@@ -52,18 +40,9 @@ class _Dim:
 class SharedNames:
     """Finds the names of each source's dimensions and coordinates, one source after the other.
 
-    A dimension is shared with the first earlier source that has it with equal labels, or with equal
-    size if one of them has no labels. Any other one gets the source's prefix, and so does a
+    A dimension is shared with the first earlier source that has it with equal labels, or with
+    equal size if one of them has no labels. Any other one gets the source's prefix, and so does a
     coordinate whose name is taken.
-
-    Parameters
-    ----------
-    variables : frozenset of str
-        The names under which variables are offered.
-    on : str, optional
-        A dimension that all sources share, whatever its labels.
-    is_strict : bool
-        Whether a name that is taken by something else is an error.
     """
 
     variables: frozenset[str]
@@ -79,22 +58,7 @@ class SharedNames:
         prefixes: Sequence[str],
         kept: Sequence[Mapping[str, Any]],
     ) -> list[SourceView]:
-        """The views of the sources, with the names of their variables, dimensions and coordinates.
-
-        Parameters
-        ----------
-        sources : sequence of Source
-            The sources.
-        prefixes : sequence of str
-            For each source, what stands before the names of its variables.
-        kept : sequence of mapping
-            For each source, the elements that are kept of its dimensions.
-
-        Raises
-        ------
-        OptionError
-            If ``is_strict`` and two sources have different things of one name.
-        """
+        """The views of the sources, with the names of their variables and coordinates."""
         coords = [source.coordinates() for source in sources]
         if not self.is_strict:
             # Without a prefix, as in the root of a tree, a coordinate has no other name.

@@ -20,23 +20,7 @@ Elements = range | tuple[int, ...] | ElementList
 
 @dataclass(frozen=True)
 class SourceView:
-    """A source under other names, with the elements that are kept of its dimensions.
-
-    Parameters
-    ----------
-    source : Source
-        The source that reads the values.
-    variables : mapping of str to str
-        The names under which its variables are offered, by their own names.
-    kept : mapping of str to (int, range, tuple of int or ElementList)
-        The elements that are kept of its dimensions; all of those that are not named. An int drops
-        the dimension.
-    names : mapping of str to str
-        The names under which its dimensions and coordinates are offered, where they are other
-        ones, by their own names.
-    hidden : frozenset of str
-        Its coordinates that are not offered, by their own names.
-    """
+    """A source under other names, with the elements that are kept of its dimensions."""
 
     source: Source
     variables: Mapping[str, str]

@@ -60,19 +60,7 @@ _MOST_NBYTES: Final = 2**16
 
 @dataclass(eq=False)
 class Request:
-    """Blocks that are asked for together.
-
-    Parameters
-    ----------
-    tasks : dict
-        Their tasks.
-    keys : sequence
-        Their keys.
-    futures : list of distributed.Future
-        The blocks on the cluster, once the tasks are sent.
-    error : Exception, optional
-        The reason why they could not be sent.
-    """
+    """Blocks that are asked for together."""
 
     tasks: Graph
     keys: Sequence[Hashable]
@@ -104,34 +92,12 @@ class BlockRequests:
 
     @classmethod
     def of(cls, client: Any) -> BlockRequests:
-        """The requests that go through a client.
-
-        Parameters
-        ----------
-        client : distributed.Client
-            The client.
-        """
+        """The requests that go through a client."""
         with cls._making:
             return cls._all.setdefault(client, cls())
 
     def announce(self, client: Any, requests: Sequence[Request], largest_nbytes: int) -> Announced:
-        """Have the cluster compute blocks that `get` will be called for, without waiting.
-
-        Parameters
-        ----------
-        client : distributed.Client
-            The client.
-        requests : sequence of Request
-            The blocks of each call that will come.
-        largest_nbytes : int
-            The most bytes of the blocks of one request.
-
-        Returns
-        -------
-        Announced
-            The blocks, and as many as keep the threads of the workers busy and take up no more
-            than a part of their memory.
-        """
+        """Have the cluster compute blocks that `get` will be called for, without waiting."""
         with cluster_errors(_WHAT):
             self._count_workers(client)
             self._send_all(client, requests)
@@ -150,27 +116,6 @@ class BlockRequests:
         """Compute tasks on the cluster, and fetch the values of some of them.
 
         The cluster forgets them afterwards, also if the calling thread is given up.
-
-        Parameters
-        ----------
-        client : distributed.Client
-            The client.
-        make_tasks : callable
-            Returns the tasks. It is not called if the blocks were announced.
-        keys : sequence
-            The keys of the values.
-
-        Returns
-        -------
-        list
-            The values.
-
-        Raises
-        ------
-        ClusterError
-            If the cluster fails.
-        Exception
-            As a task raised it.
         """
         attempts = current()
         with self._changed:
@@ -251,20 +196,7 @@ class BlockRequests:
 
 
 def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
-    """Tasks for this thread, with the values that a cluster holds: persisted and scattered ones.
-
-    Parameters
-    ----------
-    tasks : dict
-        The tasks.
-    keys : sequence
-        The keys of the values that are wanted.
-
-    Raises
-    ------
-    ClusterError
-        If this process cannot fetch such values.
-    """
+    """Tasks for this thread, with the values that a cluster holds: persisted and scattered ones."""
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return tasks
@@ -383,18 +315,7 @@ def _reaches_workers(client: Any) -> bool:
 
 
 def wait_for_persisted(dataset: xr.Dataset) -> None:
-    """Wait until a cluster has computed all blocks that a dataset keeps there.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The dataset.
-
-    Raises
-    ------
-    ClusterError
-        If the cluster fails.
-    """
+    """Wait until a cluster has computed all blocks that a dataset keeps there."""
     distributed = sys.modules.get("distributed")
     client = active_client()
     if distributed is None or client is None:

@@ -28,28 +28,14 @@ BlockPlace = tuple[Any, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class TaskCost:
-    """Cost of one block of a dask array.
-
-    Parameters
-    ----------
-    num_tasks : int
-        Number of tasks that a block in the middle of the array needs. 0 if that is not known.
-    num_repeats : float
-        Number of times that an epoch, block by block, runs each task of the graph on average.
-    """
+    """Cost of one block of a dask array."""
 
     num_tasks: int
     num_repeats: float
 
 
 def effort_of(array: Any) -> TaskCost:
-    """Find the cost of a block of a dask array, without computing anything.
-
-    Parameters
-    ----------
-    array : dask.array.Array
-        The array.
-    """
+    """Find the cost of a block of a dask array, without computing anything."""
     if not has_layers(array):
         return TaskCost(num_tasks=0, num_repeats=0.0)
     graph = array.__dask_graph__()
@@ -77,25 +63,6 @@ class BlockComputer:
         """Compute one block of each of some dask arrays.
 
         Tasks that blocks share run once, if all graphs have layers.
-
-        Parameters
-        ----------
-        blocks : sequence of BlockPlace
-            The arrays, each with the index of a block. Indices count only blocks that are not
-            empty.
-
-        Returns
-        -------
-        list of numpy.ndarray
-            The blocks, in the order given.
-
-        Raises
-        ------
-        ValueError
-            If a block has another shape than its array says.
-        ClusterError
-            If the cluster fails, or the blocks need values that it does not have any more; or if
-            they can be computed only on a cluster, and no client is active.
         """
         blocks = [(array, _counting_empty(array.chunks, index)) for array, index in blocks]
         if not all(has_layers(array) for array, _ in blocks):
@@ -117,18 +84,7 @@ class BlockComputer:
         return [_checked(block, *place) for block, place in zip(found, blocks, strict=True)]
 
     def announce(self, bundles: Sequence[Sequence[BlockPlace]]) -> Announced | None:
-        """Have the cluster compute blocks that `compute` will be called for.
-
-        Parameters
-        ----------
-        bundles : sequence of (sequence of BlockPlace)
-            The blocks of each call that will come, as it will be given them.
-
-        Returns
-        -------
-        Announced or None
-            As for `Source.announce`.
-        """
+        """Have the cluster compute blocks that `compute` will be called for."""
         client = active_client()
         requests, largest_nbytes = [], 0
         for blocks in bundles:
@@ -177,21 +133,7 @@ def is_on_cluster() -> bool:
 
 
 def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
-    """Group the dask variables that are made from the same tasks, block by block.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The dataset. Nothing is computed.
-    names : iterable of str
-        Names of the variables to look at.
-
-    Returns
-    -------
-    dict of str to int
-        The number of each variable's group. Variables of a group share a layer of tasks and have
-        the same dimensions and blocks. Variables that share none are left out.
-    """
+    """Group the dask variables that are made from the same tasks, block by block."""
     groups: list[tuple[set[str], list[str]]] = []
     grids: dict[str, object] = {}
     for name in names:

@@ -17,18 +17,7 @@ Graph = dict[Any, Any]
 
 
 class BlockGraph:
-    """The graph of some dask arrays, from which the tasks of single blocks are taken.
-
-    Parameters
-    ----------
-    arrays : sequence of dask.array.Array
-        The arrays. Their graphs must have layers; see `has_layers`.
-
-    Attributes
-    ----------
-    is_shuffled : bool
-        Whether workers of a cluster must exchange parts of blocks, as in dask's p2p rechunk.
-    """
+    """The graph of some dask arrays, from which the tasks of single blocks are taken."""
 
     def __init__(self, arrays: Sequence[Any]) -> None:
         from dask.blockwise import optimize_blockwise
@@ -47,13 +36,7 @@ class BlockGraph:
         )
 
     def tasks(self, keys: Sequence[Hashable]) -> Graph:
-        """The optimized tasks that some blocks need.
-
-        Parameters
-        ----------
-        keys : sequence
-            Keys of blocks of the arrays.
-        """
+        """The optimized tasks that some blocks need."""
         needed = needed_tasks(self._graph, self._layers, keys)
         return dict(self._optimize(needed, list(keys)))
 
@@ -64,17 +47,7 @@ def has_layers(array: Any) -> bool:
 
 
 def needed_tasks(graph: Any, layers: Sequence[str], keys: Sequence[Hashable]) -> Graph:
-    """The tasks that some keys need.
-
-    Parameters
-    ----------
-    graph : dask.highlevelgraph.HighLevelGraph
-        The graph.
-    layers : sequence of str
-        Names of the layers that have the keys.
-    keys : sequence
-        The keys.
-    """
+    """The tasks that some keys need."""
     from dask.blockwise import Blockwise
     from dask.highlevelgraph import MaterializedLayer
 
@@ -137,15 +110,7 @@ def _claim(keys: _LayerKeys, some: Iterable[Hashable], wanted: dict[str, set[Has
 
 
 class _LayerKeys:
-    """Keys of some layers, found without making the tasks of the blockwise layers.
-
-    Parameters
-    ----------
-    graph : dask.highlevelgraph.HighLevelGraph
-        The graph.
-    names : iterable of str
-        Names of the layers.
-    """
+    """Keys of some layers, found without making the tasks of the blockwise layers."""
 
     def __init__(self, graph: Any, names: Iterable[str]) -> None:
         from dask.blockwise import Blockwise

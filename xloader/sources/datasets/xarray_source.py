@@ -45,30 +45,6 @@ class XarraySource(Described):
     """A source of variables of an ``xr.Dataset``, which reads them block by block.
 
     Any data that xarray can hold is read, such as NumPy arrays, dask arrays and lazy files.
-
-    Parameters
-    ----------
-    variables : mapping of str to Variable
-        The variables that are offered, as `describe` gives them.
-    open_dataset : callable
-        Opens the dataset. Each process calls it once for values and once for coordinates. It must
-        pickle if the source is to be pickled.
-    name : str
-        Name of the data, for messages.
-    key : str, optional
-        Path of the data, for the fingerprint and for errors. Errors use the name by default.
-    words : mapping of str to str, optional
-        How variables are read, in words, where more is to be said than what holds their values.
-    together : mapping of str to Hashable, optional
-        The same value for variables whose blocks share dask tasks, as `share_tasks` gives it.
-    is_forkable : bool, default False
-        Whether a forked child may read the dataset. True only if all values are in memory.
-    is_shared : bool, default False
-        Whether ``open_dataset`` returns a dataset that this process uses already.
-    secrets : tuple of str
-        Texts that no error may show.
-    files : StampedFiles, optional
-        The files that are read, as they were when opened. None of them may change.
     """
 
     def __init__(
@@ -166,15 +142,7 @@ class XarraySource(Described):
     def values(self, read: Read) -> NDArray[Any]:
         """Read a part of a block. Errors of xarray are passed on.
 
-        Parameters
-        ----------
-        read : Read
-            The block, and the part of it.
-
-        Returns
-        -------
-        numpy.ndarray
-            The values, in the shape of the read's cut.
+        The values, in the shape of the read's cut.
         """
         array = self._handle.get().variables[read.variable]
         variable = self._variables[read.variable]
@@ -283,20 +251,6 @@ def describe(dataset: xr.Dataset, variables: tuple[str, ...], dtype: Any) -> dic
 
     The blocks are those of dask if the variable has any, else the chunks of the file. Without
     either, blocks have about `BLOCK_NBYTES`, cut along the leading dimensions.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The dataset.
-    variables : tuple of str
-        Names of its data variables.
-    dtype : dtype-like or None
-        The dtype that packed integers decode to, as for `catalog.decoded_dtype`.
-
-    Returns
-    -------
-    dict of str to Variable
-        The descriptions, by name.
     """
     return {
         name: Variable(
@@ -345,18 +299,6 @@ def default_blocks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Shape of blocks of about `BLOCK_NBYTES` for an array without chunks.
 
     The leading dimensions are cut first, so a block is contiguous in C order.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the array.
-    itemsize : int
-        Size of an element, in bytes.
-
-    Examples
-    --------
-    >>> default_blocks((1000, 180, 360), 4)
-    (16, 180, 360)
     """
     blocks: list[int] = []
     room = max(1, BLOCK_NBYTES // itemsize)

@@ -52,19 +52,7 @@ _OWN_NAMES: Final = (FILE, CLASS, LABEL_FIELD, f"{FILE}_label", f"{CLASS}_label"
 
 
 class ClassSource(Described):
-    """A source whose chunks are whole files.
-
-    Parameters
-    ----------
-    files : ClassFiles
-        The files.
-    variables : mapping of str to Variable
-        The variables as the first file has them, without the dimension of files.
-    dtype : dtype-like or None
-        The dtype that packed integers decode to.
-    open_kwargs : mapping
-        Keyword arguments for ``xr.open_dataset``.
-    """
+    """A source whose chunks are whole files."""
 
     def __init__(
         self,
@@ -225,24 +213,7 @@ def open_class_source(
     dtype: DTypeLike | None,
     open_kwargs: Mapping[str, Any],
 ) -> ClassSource:
-    """Make a source of files, of which only the first is opened.
-
-    Parameters
-    ----------
-    files : ClassFiles
-        The files.
-    variables : iterable of str or str, optional
-        The variables to offer; by default all of the first file that hold numbers.
-    dtype : dtype-like or None
-        The dtype that packed integers decode to.
-    open_kwargs : mapping
-        Keyword arguments for ``xr.open_dataset``.
-
-    Raises
-    ------
-    UnsupportedDataError, UnknownNameError, OptionError, SourceAccessError
-        As `open_source` raises them for the first file.
-    """
+    """Make a source of files, of which only the first is opened."""
     path = files.path_of(0)
     described: Mapping[str, Variable]
     if _is_zarr(path):
@@ -263,13 +234,7 @@ def open_class_source(
 
 
 def open_file(path: str, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
-    """Open a file through xarray, lazily. A GeoTIFF needs rioxarray.
-
-    Raises
-    ------
-    MissingDependencyError
-        If the file is a GeoTIFF, and rioxarray is not installed.
-    """
+    """Open a file through xarray, lazily. A GeoTIFF needs rioxarray."""
     kwargs = dict(open_kwargs)
     if path.lower().endswith((".tif", ".tiff")) and "engine" not in kwargs:
         _require_rioxarray(path)

@@ -45,13 +45,7 @@ _DECODING_KEYS: Final = ("scale_factor", "add_offset", "_FillValue", "missing_va
 
 @dataclass(frozen=True)
 class _Decoded:
-    """Returns a dataset of stored arrays as xarray decodes them. It pickles with their store.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The dataset.
-    """
+    """Returns a dataset of stored arrays as xarray decodes them. It pickles with their store."""
 
     dataset: xr.Dataset
 
@@ -61,17 +55,7 @@ class _Decoded:
 
 @dataclass(frozen=True)
 class _ZarrView:
-    """A variable that is a plain view of a Zarr array.
-
-    Parameters
-    ----------
-    view : LazyView
-        The view.
-    selected : Selected
-        The view's selection.
-    stored : xarray.DataArray
-        The whole stored array, decoded lazily.
-    """
+    """A variable that is a plain view of a Zarr array."""
 
     view: LazyView
     selected: Selected
@@ -88,20 +72,6 @@ def from_dataset(
     A variable is read chunk by chunk from its store if it was opened lazily from Zarr, with or
     without dask, and since then only selected from, transposed or renamed. All other variables are
     read block by block through xarray.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The dataset. None of its data is read.
-    variables : iterable of str, optional
-        The data variables to offer. By default all that hold bool, integers or floats.
-    on_missing : {"warn", "raise", "fill"}
-        What to do about a Zarr chunk that is not in its store.
-
-    Returns
-    -------
-    Source
-        The source. It uses the dataset that is open.
     """
     path = safe_name(str(dataset.encoding.get("source") or ""))
     name = f"an open Dataset of {path}" if path else "an open Dataset"

@@ -21,30 +21,7 @@ def from_tree(
     variables: Iterable[str] | str | None,
     on_missing: OnMissing = "warn",
 ) -> Source:
-    """Make a source of an open tree of groups of any backing.
-
-    Parameters
-    ----------
-    tree : xarray.DataTree
-        The tree. None of its data is read. Groups without a variable of numbers are left out.
-    variables : iterable of str, optional
-        The data variables to offer, named by their paths within the tree, as ``"radar/rain"``. By
-        default all that hold bool, integers or floats.
-    on_missing : {"warn", "raise", "fill"}
-        What to do about a Zarr chunk that is not in its store.
-
-    Returns
-    -------
-    Source
-        The source. Each group's variables are read as those of an open Dataset.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If there is no variable of numbers.
-    UnknownNameError
-        If a variable asked for is not there, or holds no numbers.
-    """
+    """Make a source of an open tree of groups of any backing."""
     groups = {_path(tree, node): node.to_dataset() for node in tree.subtree}
     offered = {
         _join(path, str(name)): (path, str(name))

@@ -48,33 +48,7 @@ def from_zarr(
     dtype: DTypeLike | None,
     on_missing: OnMissing,
 ) -> Source:
-    """Open a Zarr group. Its metadata is read, but no chunk of a data variable.
-
-    Parameters
-    ----------
-    opener : ZarrOpener
-        Opens the group.
-    variables, dtype, on_missing
-        As for `xloader.sources.open.open_source.open_source`.
-
-    Returns
-    -------
-    Source
-        The source of the group's variables.
-
-    Raises
-    ------
-    SourceNotFoundError
-        If there is no group.
-    SourceAccessError
-        If the store does not answer or refuses access.
-    UnsupportedDataError
-        If xarray cannot make a dataset of the group.
-    UnknownNameError
-        If a variable asked for is not there.
-    MissingDependencyError
-        If the library for a URL is not installed.
-    """
+    """Open a Zarr group. Its metadata is read, but no chunk of a data variable."""
     # An iterator would be exhausted after the first look.
     if variables is not None and not isinstance(variables, str):
         variables = tuple(variables)
@@ -174,18 +148,6 @@ def refuse_empty(name: str, groups: list[str]) -> None:
     """Raise an error that names the groups which may hold data variables.
 
     Called for a group without data variables. Nothing is raised if no other group is known.
-
-    Parameters
-    ----------
-    name : str
-        Name of the empty group, for messages.
-    groups : list of str
-        Paths of the groups below it that hold arrays.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If there are such groups.
     """
     if groups:
         raise UnsupportedDataError(

@@ -58,62 +58,7 @@ def open_source(
 ) -> Source:
     """Open data as a source of variables in chunks.
 
-    Parameters
-    ----------
-    source : str, os.PathLike, store, zarr.Group, xarray.Dataset, xarray.DataArray, \
-xarray.DataTree or Source
-        A directory, zip file or URL with a Zarr group (v2 or v3), a file that xarray opens
-        (netCDF), an open group or store (of zarr, obstore, fsspec's ``FSMap`` or icechunk), or an
-        open dataset of any backing. An unnamed DataArray is offered as ``"data"``. The variables of
-        a DataTree are named by their paths, as ``"radar/rain"``. A `Source` is returned unchanged.
-    variables : iterable of str, optional
-        The data variables to offer. By default all that hold bool, integers or floats. Those of a
-        Zarr group are then sorted by name.
-    group : str, optional
-        Path of the group within a store or file.
-    storage_options : mapping, optional
-        Options for the file system of a URL.
-    dtype : dtype-like or None, default "float32"
-        The dtype that integers packed with ``scale_factor`` or ``add_offset`` decode to. By
-        default, integers of four bytes or more decode to float64, because float32 would lose
-        digits. A dtype that is passed applies to all. None leaves the choice to xarray. An open
-        dataset keeps its own dtypes.
-    on_missing : {"warn", "raise", "fill"}, default "warn"
-        What to do about absent Zarr chunks: read the fill value with one warning, raise
-        `MissingChunkError`, or read the fill value silently.
-    retry_policy : RetryPolicy, optional
-        How long to wait for metadata and labels over a network, and how often to retry.
-    **open_kwargs
-        Passed to ``xr.open_dataset``, except ``branch``, ``tag`` and ``snapshot_id``. These say at
-        which version to open an ``icechunk.Repository``, by default branch ``"main"``. Later
-        commits do not change the version that is open.
-
-    Returns
-    -------
-    Source
-        A source that pickles small and opens its handles lazily in each process.
-
-    Raises
-    ------
-    SourceNotFoundError
-        If there is nothing at the path, or no Zarr group.
-    SourceAccessError
-        If a store cannot be reached, does not answer or refuses access.
-    UnknownNameError
-        If a variable asked for is not there.
-    UnsupportedDataError
-        If a variable asked for holds no numbers, or nothing can open the source.
-    OptionError
-        If an option is out of range, or makes no sense for this source.
-    MissingDependencyError
-        If the library for a URL is not installed.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> source = open_source(xr.DataArray(np.zeros((4, 3)), dims=("time", "x"), name="t2m"))
-    >>> source.variables["t2m"].shape
-    (4, 3)
+    `variables`: those of a Zarr group are then sorted by name.
     """
     if on_missing not in ("warn", "raise", "fill"):
         raise OptionError(
@@ -244,20 +189,7 @@ def _file_kwargs(
 def location_of(
     source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> StoreLocation | None:
-    """The location of the Zarr store at a path or URL; None for a file of another kind.
-
-    Parameters
-    ----------
-    source : str or os.PathLike
-        The path or URL.
-    storage_options : mapping, optional
-        Options for the file system of a URL.
-
-    Raises
-    ------
-    SourceNotFoundError
-        If there is nothing at the path.
-    """
+    """The location of the Zarr store at a path or URL; None for a file of another kind."""
     path = _place(os.fspath(source), storage_options)
     return _place_of_path(path, storage_options, {}) if _is_zarr(path, {}) else None
 

@@ -42,14 +42,8 @@ GROUP_DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
 class WorkingParts:
     """The part of a store that could be opened, and the arrays that are broken.
 
-    Parameters
-    ----------
-    source : Source or None
-        The variables that work; None if there is none.
-    broken : dict of str to str
-        The arrays that do not work, and why.
-    is_consolidated : bool or None
-        Whether the store has consolidated metadata; None if it is no Zarr store.
+    `source`: the variables that work; None if there is none. `is_consolidated`: whether the store
+    has consolidated metadata; None if it is no Zarr store.
     """
 
     source: Source | None
@@ -64,29 +58,7 @@ def open_working_parts(
     group: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> WorkingParts:
-    """Open the arrays of a store that can be opened. No chunk of a data variable is read.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-        A path or URL.
-    variables : iterable of str
-        The data variables to offer; by default all.
-    group : str, optional
-        Path of the group within the store.
-    storage_options : mapping, optional
-        Options for the file system of a URL.
-
-    Returns
-    -------
-    WorkingParts
-        The working part, and the broken arrays.
-
-    Raises
-    ------
-    XloaderError
-        As `open_source` raises it, if no array is found to be the cause.
-    """
+    """Open the arrays of a store that can be opened. No chunk of a data variable is read."""
     names = tuple(variables)
     options: dict[str, Any] = {"group": group, "storage_options": storage_options}
     source, failed = None, None
@@ -165,17 +137,7 @@ def _find_culprit(
 
 
 class _Arrays:
-    """The arrays of one group: their metadata documents, read one by one.
-
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The open store.
-    prefix : str
-        The group's path with a slash at its end; empty for the root.
-    secrets : tuple of str
-        Texts that no reason may contain.
-    """
+    """The arrays of one group: their metadata documents, read one by one."""
 
     def __init__(self, store: Store, prefix: str, secrets: tuple[str, ...]) -> None:
         self._store = store
@@ -191,13 +153,7 @@ class _Arrays:
         return bool(self._consolidated)
 
     def find_broken(self, *, is_open: bool) -> dict[str, str]:
-        """Find the arrays that are broken, and why.
-
-        Parameters
-        ----------
-        is_open : bool
-            Whether xarray opens the group. Then each array is known to make sense by itself.
-        """
+        """Find the arrays that are broken, and why."""
         broken = self._group_fault()
         documents: dict[str, dict[str, Any]] = {}
         for name in self.names:

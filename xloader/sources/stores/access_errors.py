@@ -36,24 +36,7 @@ DENIED_REMEDY: Final = (
 def access_error(
     error: BaseException, name: str, secrets: tuple[str, ...] = (), tried: str = ""
 ) -> SourceAccessError:
-    """Make the error for a store that could not be opened, whatever its library raised.
-
-    Parameters
-    ----------
-    error : BaseException
-        The error of the store's library.
-    name : str
-        Name of the store, for messages.
-    secrets : tuple of str
-        Texts that the message must not show.
-    tried : str, optional
-        What was asked of the store.
-
-    Returns
-    -------
-    SourceAccessError
-        The error to raise. Its cause should be `cause_of` the same error.
-    """
+    """Make the error for a store that could not be opened, whatever its library raised."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if is_denied(error):
         what, remedy = "the store refuses access", DENIED_REMEDY
@@ -77,20 +60,7 @@ def is_denied(error: BaseException) -> bool:
 
 
 def told_of(error: BaseException, secrets: tuple[str, ...] = ()) -> str:
-    """Class name and first line of an error's text, in one line without credentials.
-
-    Parameters
-    ----------
-    error : BaseException
-        The error to describe.
-    secrets : tuple of str
-        Texts to hide.
-
-    Returns
-    -------
-    str
-        The description. At most 300 characters of the text are kept.
-    """
+    """Class name and first line of an error's text, in one line without credentials."""
     # Libraries in Rust repeat the message below, at length. icechunk draws a box around it.
     text = _without_answer(str(error)).partition("\n\nDebug source")[0]
     lines = [line.strip(" x|") for line in text.splitlines()]
@@ -101,17 +71,7 @@ def told_of(error: BaseException, secrets: tuple[str, ...] = ()) -> str:
 def cause_of(error: BaseException, secrets: tuple[str, ...] = ()) -> BaseException | None:
     """The error to chain as a cause, or None where that would show a credential.
 
-    Parameters
-    ----------
-    error : BaseException
-        The error. The errors that it was raised from are searched as well.
-    secrets : tuple of str
-        Texts that count as credentials.
-
-    Returns
-    -------
-    BaseException or None
-        The error itself. None if its text, or that of an error before it, holds a credential.
+    None if its text, or that of an error before it, holds a credential.
     """
     texts = (str(link) for link in linked_errors(error, with_contexts=True))
     return error if all(scrub(_without_answer(t), secrets) == t for t in texts) else None

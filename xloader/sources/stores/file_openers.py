@@ -26,8 +26,8 @@ class Gate:
     """A lock under which many threads may read files, or one thread may open a file.
 
     Threads enter in the order in which they came. The netCDF library is not made for threads.
-    xarray holds a lock while it reads values, but none while it opens a file. A file that is opened
-    while another is in use crashes the interpreter.
+    xarray holds a lock while it reads values, but none while it opens a file. A file that is
+    opened while another is in use crashes the interpreter.
     """
 
     def __init__(self) -> None:
@@ -94,9 +94,9 @@ _GATES: Final[dict[int, Gate]] = {}
 class FileLock:
     """xarray's lock of the netCDF libraries, which the thread that holds it may take again.
 
-    xarray takes its lock for some steps of opening a file and not for others. This lock can be held
-    during all of them. That keeps out reads that pass no gate: of labels, of dask tasks, of the
-    user.
+    xarray takes its lock for some steps of opening a file and not for others. This lock can be
+    held during all of them. That keeps out reads that pass no gate: of labels, of dask tasks, of
+    the user.
     """
 
     def __init__(self) -> None:
@@ -106,15 +106,7 @@ class FileLock:
     def acquire(self, blocking: bool = True) -> bool:
         """Take the lock.
 
-        Parameters
-        ----------
-        blocking : bool, default True
-            Whether to wait until the lock is free.
-
-        Returns
-        -------
-        bool
-            False if the lock was not free and ``blocking`` is False.
+        `blocking`: whether to wait until the lock is free.
         """
         if not self._own.acquire(blocking):
             return False
@@ -151,15 +143,7 @@ FILE_LOCK: Final = FileLock()
 
 @dataclass(frozen=True)
 class FileOpener:
-    """Opens one file through xarray. It pickles with the source that reads the file.
-
-    Parameters
-    ----------
-    path : str
-        Path or URL of the file.
-    kwargs : mapping
-        Keyword arguments for ``xr.open_dataset``.
-    """
+    """Opens one file through xarray. It pickles with the source that reads the file."""
 
     path: str
     kwargs: Mapping[str, Any] = field(repr=False)
@@ -182,13 +166,7 @@ class FileOpener:
                 return xr.open_dataset(self.path, lock=FILE_LOCK, **kwargs)
 
     def groups(self) -> list[str]:
-        """Paths of the groups below the root that hold data variables, sorted.
-
-        Returns
-        -------
-        list of str
-            The paths. Empty where the file's engine cannot list groups.
-        """
+        """Paths of the groups below the root that hold data variables, sorted."""
         # Not under FILE_LOCK: here xarray takes its own lock, whichever lock it is given.
         with Gate.of_process().opening():
             try:
@@ -205,8 +183,8 @@ class FileOpener:
 def _no_chunk_cache(engine: object) -> Iterator[None]:
     """Switch off netCDF's cache of decoded chunks for files opened in the ``with`` block.
 
-    Each chunk is read once, so a cache saves nothing. The library would keep up to 64 MiB for every
-    variable of every file, and no memory budget counts that.
+    Each chunk is read once, so a cache saves nothing. The library would keep up to 64 MiB for
+    every variable of every file, and no memory budget counts that.
     """
     is_there = importlib.util.find_spec("netCDF4") is not None
     if not is_there or engine != "netcdf4":

@@ -25,19 +25,7 @@ _MARKS: Final = (("zarr.json", 3), (".zgroup", 2))
 
 @dataclass(frozen=True)
 class ZarrOpener:
-    """Opens one Zarr group with zarr and with xarray. It pickles with the source.
-
-    Parameters
-    ----------
-    place : StoreLocation
-        Where the store is.
-    group : str
-        Path of the group within the store.
-    kwargs : mapping
-        The user's keyword arguments for ``xr.open_dataset``.
-    hidden : tuple of str
-        Names of arrays of the group that xarray shall not see.
-    """
+    """Opens one Zarr group with zarr and with xarray. It pickles with the source."""
 
     place: StoreLocation
     group: str
@@ -58,17 +46,6 @@ class ZarrOpener:
 
         The keys of the versions are asked for one at a time. zarr asks for all of them at once. If
         several requests fail, it may leave errors behind that are logged with their URLs.
-
-        Returns
-        -------
-        ZarrOpener
-            A copy with the version in its ``kwargs``. The opener itself if neither key is there, or
-            if this release of zarr is not known.
-
-        Raises
-        ------
-        Exception
-            The store's first error, if a request failed and no key was found.
         """
         if not zarr_adapter.is_known():
             return self
@@ -101,14 +78,7 @@ class ZarrOpener:
             )
 
     def open_dataset(self, create_default_indexes: bool) -> xr.Dataset:
-        """Open the group with xarray, lazily.
-
-        Parameters
-        ----------
-        create_default_indexes : bool
-            Whether xarray makes indexes of the dimension coordinates, for which it reads their
-            labels.
-        """
+        """Open the group with xarray, lazily."""
         group = self.open_group()
         is_consolidated = group.metadata.consolidated_metadata is not None
         # Without this, xarray tries consolidated metadata, fails and warns.
@@ -130,15 +100,7 @@ class ZarrOpener:
 
 
 class HidingStore(WrapperStore[Store]):
-    """A store without some of its folders.
-
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The wrapped store.
-    hidden : collection of str
-        Paths of the folders.
-    """
+    """A store without some of its folders."""
 
     def __init__(self, store: Store, hidden: Collection[str]) -> None:
         super().__init__(store)
@@ -189,13 +151,7 @@ def arrays_without_dims(group: zarr.Group) -> list[str]:
 
 @dataclass(frozen=True)
 class Given:
-    """Returns an open dataset that the user passed. It pickles with the dataset.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The dataset.
-    """
+    """Returns an open dataset that the user passed. It pickles with the dataset."""
 
     dataset: xr.Dataset
 

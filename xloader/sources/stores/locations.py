@@ -74,23 +74,11 @@ class StoreLocation(Protocol):
         ...
 
     def by_fsspec(self) -> StoreLocation:
-        """The same location, opened by fsspec where obstore would open its URL.
-
-        Returns
-        -------
-        StoreLocation
-            The location itself, if obstore would not open it.
-        """
+        """The same location, opened by fsspec where obstore would open its URL."""
         ...
 
     def patient(self, retry_policy: RetryPolicy) -> StoreLocation:
-        """The same location with a retry policy.
-
-        Parameters
-        ----------
-        retry_policy : RetryPolicy
-            How long to wait for metadata and labels over a network, and how often to retry.
-        """
+        """The same location with a retry policy."""
         ...
 
 
@@ -108,13 +96,7 @@ class _OneWay:
 
 @dataclass(frozen=True)
 class PathPlace(_OneWay):
-    """A directory or a zip file on this machine.
-
-    Parameters
-    ----------
-    path : str
-        The absolute path.
-    """
+    """A directory or a zip file on this machine."""
 
     path: str
 
@@ -138,19 +120,7 @@ class PathPlace(_OneWay):
 
 @dataclass(frozen=True)
 class UrlPlace:
-    """A URL with options for fsspec.
-
-    Parameters
-    ----------
-    url : str
-        The URL.
-    options : mapping
-        Options for fsspec. If there are any, fsspec opens the URL.
-    is_fsspec : bool, default False
-        Whether fsspec opens the URL even where obstore could.
-    retry_policy : RetryPolicy
-        How long to wait for metadata and labels, and how often to retry.
-    """
+    """A URL with options for fsspec."""
 
     url: str
     options: Mapping[str, Any] = field(repr=False)
@@ -196,13 +166,7 @@ class UrlPlace:
         return not (self.is_fsspec or self.options) and object_stores.is_known(self.url)
 
     def open_store(self) -> Store:
-        """Open the URL with a new client, as a store that retries requests.
-
-        Raises
-        ------
-        ForkError
-            If this process was forked from one that has the URL open.
-        """
+        """Open the URL with a new client, as a store that retries requests."""
         self.home.check(self.name)
         return RetryingStore(self.open_plain(), self.retry_policy)
 
@@ -228,20 +192,6 @@ class GivenPlace(_OneWay):
     """A store that is open already.
 
     Its own process uses the store itself. For other processes, the store is pickled.
-
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The open store.
-    name : str, optional
-        Name of the location for messages. By default the store's own text.
-    version : str, optional
-        Version that the store shows.
-    is_frozen : bool, default False
-        Whether that version cannot change.
-    is_in_memory : bool, default False
-        Whether the values are known to be in the memory of this process only. They are then copied
-        when the location is pickled.
     """
 
     is_shared = True
@@ -273,11 +223,6 @@ class GivenPlace(_OneWay):
         """Return the store.
 
         It retries its requests, unless it reads files or memory of this machine.
-
-        Raises
-        ------
-        ForkError
-            If this process was forked from the one that has the store open.
         """
         if self._home is not None:
             self._home.check(self.name)

@@ -62,18 +62,7 @@ def is_known(url: str) -> bool:
 def open_url(url: str, timeout: float = 300.0) -> Store | None:
     """Open a URL with obstore.
 
-    Parameters
-    ----------
-    url : str
-        The URL of a Zarr store.
-    timeout : float
-        Seconds after which obstore ends a request. obstore does not retry; its caller does.
-
-    Returns
-    -------
-    zarr.storage.ObjectStore or None
-        The store. None where obstore is not installed, cannot open the URL, or would not find the
-        credentials that fsspec's library finds.
+    `timeout`: seconds after which obstore ends a request. obstore does not retry; its caller does.
     """
     if not is_known(url):
         return None

@@ -18,32 +18,7 @@ MOST_QUIET_NBYTES: Final = 64 * 2**20
 
 
 def pack(value: object, name: str, remedy: str) -> bytes:
-    """Pickle a value into bytes, with an error that names the value if that fails.
-
-    Parameters
-    ----------
-    value : object
-        The value to send. cloudpickle is used where pickle fails.
-    name : str
-        What the value belongs to, for messages.
-    remedy : str
-        What the user can do if the value does not pickle.
-
-    Returns
-    -------
-    bytes
-        The pickled value, for `unpack`.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If the value does not pickle. The message names its class and the reason.
-
-    Warns
-    -----
-    CopiesWarning
-        If the pickled value is larger than `MOST_QUIET_NBYTES`.
-    """
+    """Pickle a value into bytes, with an error that names the value if that fails."""
     try:
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except XloaderError:
@@ -83,23 +58,6 @@ def unpack(data: bytes) -> Any:
 
 
 def check_picklable(subject: object, name: str = "") -> None:
-    """Check that an object can be sent to another process, before it is sent.
-
-    Parameters
-    ----------
-    subject : object
-        A source, an opener, or any object that holds one.
-    name : str, optional
-        Name of the object for messages. By default its own ``name``, or its class.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If the object does not pickle. The message names the object in it that does not.
-
-    Examples
-    --------
-    >>> check_picklable([1, 2, 3])
-    """
+    """Check that an object can be sent to another process, before it is sent."""
     called = name or getattr(subject, "name", "") or f"a {type(subject).__name__}"
     pack(subject, str(called), "leave out the object that is named here, or open the data by path")

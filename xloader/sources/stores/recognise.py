@@ -23,27 +23,7 @@ from xloader.sources.stores.redaction import scrub
 def place_of(source: object, versions: Mapping[str, Any]) -> StoreLocation | None:
     """Find the location of a store that is open already.
 
-    Parameters
-    ----------
-    source : object
-        A zarr store, an obstore store, an fsspec mapping, or a session, store or repository of
-        icechunk.
-    versions : mapping
-        ``branch``, ``tag`` or ``snapshot_id``: the version at which to open a repository.
-
-    Returns
-    -------
-    StoreLocation or None
-        None if the object is not a store.
-
-    Raises
-    ------
-    OptionError
-        If a version is given for anything but a repository, or more than one version is given.
-    SourceNotFoundError
-        If the repository has no such version.
-    SourceAccessError
-        If the repository cannot be read.
+    None if the object is not a store.
     """
     icechunk = sys.modules.get("icechunk")
     if icechunk is not None and isinstance(source, icechunk.Repository):
@@ -66,15 +46,7 @@ def place_of(source: object, versions: Mapping[str, Any]) -> StoreLocation | Non
 
 
 def place_at(url: str, options: Mapping[str, Any] | None) -> StoreLocation:
-    """The location of a path or URL.
-
-    Parameters
-    ----------
-    url : str
-        An absolute path or a URL.
-    options : mapping or None
-        Options for fsspec. Not used for a path.
-    """
+    """The location of a path or URL."""
     if "://" not in url:
         return PathPlace(url)
     place = UrlPlace(url, dict(options or {}))
@@ -83,18 +55,7 @@ def place_at(url: str, options: Mapping[str, Any] | None) -> StoreLocation:
 
 
 def refuse_versions(versions: Mapping[str, Any]) -> None:
-    """Raise an error if a version is given for a source that has no versions.
-
-    Parameters
-    ----------
-    versions : mapping
-        The version options that the user passed.
-
-    Raises
-    ------
-    OptionError
-        If there is any.
-    """
+    """Raise an error if a version is given for a source that has no versions."""
     if versions:
         raise OptionError(
             "only an icechunk repository can be opened at a version",

@@ -30,13 +30,7 @@ Shorter texts are no credentials, and hiding them would garble words.
 
 
 class Secrets(tuple[str, ...]):
-    """Texts that must not be shown. Their ``repr`` does not show them either.
-
-    Examples
-    --------
-    >>> Secrets(["hunter2"])
-    ***
-    """
+    """Texts that must not be shown. Their ``repr`` does not show them either."""
 
     __slots__ = ()
 
@@ -45,18 +39,7 @@ class Secrets(tuple[str, ...]):
 
 
 def safe_name(text: str) -> str:
-    """Remove the user, the query and the fragment of a URL, which may hold credentials.
-
-    Parameters
-    ----------
-    text : str
-        A path, which is returned unchanged, or a URL. URLs may be chained with ``::``.
-
-    Examples
-    --------
-    >>> safe_name("https://me:secret@host/era5.zarr?sig=abc")
-    'https://host/era5.zarr'
-    """
+    """Remove the user, the query and the fragment of a URL, which may hold credentials."""
     return "::".join(_safe_url(part) for part in text.split("::")) if "://" in text else text
 
 
@@ -69,49 +52,19 @@ def _safe_url(text: str) -> str:
 
 
 def scrub(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """Remove known credentials from a text, and what may be one from the URLs in it.
-
-    Parameters
-    ----------
-    text : str
-        Any text, such as the message of a store's own error.
-    secrets : tuple of str
-        Texts to hide, as `secrets_of` finds them.
-
-    Examples
-    --------
-    >>> scrub("403 for https://host/a.zarr?sig=abc (token hunter2)", ("hunter2",))
-    '403 for https://host/a.zarr (token ***)'
-    """
+    """Remove known credentials from a text, and what may be one from the URLs in it."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return _URL.sub(lambda match: safe_name(match[0]), text)
 
 
 def secrets_of(options: object) -> tuple[str, ...]:
-    """Find every text among a store's options that may be a credential.
-
-    Parameters
-    ----------
-    options : mapping, sequence or value
-        The options, nested to any depth.
-
-    Examples
-    --------
-    >>> secrets_of({"secret": "hunter2", "client_kwargs": {"region_name": "eu-west-1"}})
-    ('hunter2',)
-    """
+    """Find every text among a store's options that may be a credential."""
     return tuple(dict.fromkeys(_texts(options)))
 
 
 def secrets_of_url(url: str) -> tuple[str, ...]:
-    """Find the user and the query of a URL, whole and in parts, as texts to hide.
-
-    Examples
-    --------
-    >>> secrets_of_url("https://me:hunter2@host/a.zarr?sig=abcd")
-    ('me:hunter2', 'hunter2', 'sig=abcd', 'abcd')
-    """
+    """Find the user and the query of a URL, whole and in parts, as texts to hide."""
     found: list[str] = []
     for part in url.split("::"):
         rest = part.partition("://")[2]

@@ -20,15 +20,6 @@ class RetryingStore(WrapperStore[Store]):
     """A store over a network from which zarr and xarray read metadata and labels.
 
     Chunks are read without this wrapper, because each read of a chunk has retries of its own.
-
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The wrapped store, which makes each request once.
-    retry_policy : RetryPolicy
-        Timeout and number of retries of requests outside a read of chunks.
-    most_nbytes : int
-        The most bytes that are read of an object.
     """
 
     def __init__(
@@ -46,19 +37,7 @@ class RetryingStore(WrapperStore[Store]):
     ) -> Buffer | None:
         """Read an object, or a part of it, with retries.
 
-        Parameters
-        ----------
-        key : str
-            Key of the object.
-        prototype : BufferPrototype
-            Kind of buffer to read into.
-        byte_range : ByteRequest, optional
-            The part to read. By default the whole object.
-
-        Returns
-        -------
-        Buffer or None
-            The bytes. None if there is no such object.
+        None if there is no such object.
         """
         attempts, most = current(self._retry_policy), self._most_nbytes
         return await attempts.ask_async(

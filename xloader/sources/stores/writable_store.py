@@ -34,22 +34,7 @@ _PARTIAL: Final = re.compile(r"\.[0-9a-f]{32}\.partial$")
 
 
 class WritableStore:
-    """A store that is written.
-
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The open store.
-    name : str
-        Its name for messages, without credentials.
-    secrets : tuple of str
-        Texts that no message may show.
-
-    Attributes
-    ----------
-    is_transaction : bool
-        Whether nothing is kept before the user commits it, as in a session of icechunk.
-    """
+    """A store that is written."""
 
     def __init__(self, store: Store, name: str, secrets: tuple[str, ...] = ()) -> None:
         self.name = name
@@ -70,15 +55,7 @@ class WritableStore:
         return self._folder is not None and not self._folder.exists()
 
     def put(self, key: str, data: bytes) -> None:
-        """Write an object as a whole.
-
-        Raises
-        ------
-        StoreFullError
-            If no room is left.
-        SourceAccessError
-            If the store does not answer, or refuses access.
-        """
+        """Write an object as a whole."""
         buffer = zarr_adapter.default_buffer_prototype().buffer.from_bytes(data)
 
         async def write() -> None:
@@ -171,29 +148,7 @@ _OTHER_FORMATS: Final = (".zip", ".nc", ".nc4", ".h5", ".hdf5", ".grib", ".grb",
 def open_writable(
     target: object, storage_options: Mapping[str, Any] | None, retry_policy: RetryPolicy
 ) -> WritableStore:
-    """Open a store to write it.
-
-    Parameters
-    ----------
-    target : str, os.PathLike or store
-        A path, a URL, or a store of zarr, obstore, fsspec or icechunk that can be written.
-    storage_options : mapping, optional
-        Options for the file system of a URL.
-    retry_policy : RetryPolicy
-        How long requests over a network may take, and how often they are tried again.
-
-    Returns
-    -------
-    WritableStore
-        The store. Nothing is written yet.
-
-    Raises
-    ------
-    OptionError
-        If the target can only be read, or options are given for anything but a URL.
-    UnsupportedDataError
-        If it is no place for a Zarr store.
-    """
+    """Open a store to write it."""
     if storage_options and not (isinstance(target, str) and "://" in target):
         raise OptionError(
             "storage_options= are only for URLs",

@@ -41,20 +41,7 @@ def full_error(place: object, given: object) -> StoreFullError:
 
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
-    """Turn errors of the file system while something is written into errors of this library.
-
-    Parameters
-    ----------
-    place : pathlib.Path
-        Where it is written, for messages.
-
-    Raises
-    ------
-    StoreFullError
-        If there is no room left.
-    SourceAccessError
-        If it cannot be written for another reason.
-    """
+    """Turn errors of the file system while something is written into errors of this library."""
     try:
         yield
     except XloaderError:
@@ -71,18 +58,7 @@ def writing(place: Path) -> Iterator[None]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write it. It appears at one stroke, when all of it is on the disk.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file. Its folder must exist.
-
-    Raises
-    ------
-    StoreFullError, SourceAccessError
-        If it cannot be written.
-    """
+    """Open a file to write it. It appears at one stroke, when all of it is on the disk."""
     partial = path.with_suffix(".partial")
     with writing(path.parent):
         try:
@@ -99,25 +75,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def whole_folder(path: Path, first: str) -> Iterator[Path]:
-    """Fill a folder that appears at one stroke. Several processes may do so: all fill in the same.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The folder. It must not be there.
-    first : str
-        The file that is written first. If it is gone in the end, others may be, too.
-
-    Yields
-    ------
-    pathlib.Path
-        The folder to fill, beside it.
-
-    Raises
-    ------
-    StoreFullError, SourceAccessError
-        If it cannot be written.
-    """
+    """Fill a folder that appears at one stroke. Several processes may fill the same one."""
     partial = path.with_name(f"{uuid.uuid4().hex[:8]}.partial")
     with writing(path.parent):
         try:
@@ -173,17 +131,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def check_stored_names(names: Iterable[str]) -> None:
-    """Check that variables and dimensions can be stored under their names, as parts of paths.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If a part of a name is empty, or has a meaning of its own in a path or a Zarr store.
-
-    Examples
-    --------
-    >>> check_stored_names(["t2m", "radar/rain"])
-    """
+    """Check that variables and dimensions can be stored under their names, as parts of paths."""
     for name in names:
         parts = name.split("/")
         if "\\" in name or any(own in ("", ".", "..", *ZARR_MARKS) for own in parts):
@@ -196,28 +144,7 @@ def check_stored_names(names: Iterable[str]) -> None:
 
 
 def check_apart(target: str | os.PathLike[str], source: Source) -> None:
-    """Check that a target and the data of a source do not lie in each other.
-
-    Parameters
-    ----------
-    target : str or path
-        A path or URL that is to be written.
-    source : Source
-        The source that is read.
-
-    Raises
-    ------
-    TargetError
-        If they do.
-
-    Examples
-    --------
-    >>> from xloader.testing import write_store
-    >>> import numpy as np, xarray as xr
-    >>> from xloader.sources.open.open_source import open_source
-    >>> store = write_store(xr.Dataset({"t2m": ("time", np.arange(4.0))}), {"t2m": (2,)})
-    >>> check_apart("stats.nc", open_source(store))
-    """
+    """Check that a target and the data of a source do not lie in each other."""
     own = local_path(target)
     if "://" not in own:
         own = os.path.abspath(own)
@@ -234,13 +161,7 @@ def check_apart(target: str | os.PathLike[str], source: Source) -> None:
 
 
 def check_replaceable(target: Path) -> None:
-    """Check that what lies at a path is a file or a Zarr store, which may be overwritten.
-
-    Raises
-    ------
-    TargetError
-        If it is a folder of anything else.
-    """
+    """Check that what lies at a path is a file or a Zarr store, which may be overwritten."""
     if not target.is_dir() or not any(target.iterdir()):
         return
     if not any((target / mark).exists() for mark in ZARR_MARKS):

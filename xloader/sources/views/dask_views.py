@@ -59,16 +59,7 @@ _PLACES: Final = {
 
 @dataclass(frozen=True)
 class _Grid:
-    """The blocks of one layer of a graph, as selections from the root array.
-
-    Parameters
-    ----------
-    kept : tuple of (int or tuple)
-        Per dimension of the root array: the one element that is kept, or for each position of the
-        grid along this dimension, the elements that its blocks keep.
-    order : tuple of int
-        For each dimension of the grid, the number of the root array's dimension.
-    """
+    """The blocks of one layer of a graph, as selections from the root array."""
 
     kept: tuple[int | tuple[Any, ...], ...]
     order: tuple[int, ...]
@@ -84,23 +75,7 @@ class _Grid:
 
 
 def view_of_graph(array: Any) -> LazyView:
-    """Find the array that a dask array is a plain view of.
-
-    Parameters
-    ----------
-    array : dask.array.Array
-        The array. Nothing of it is computed.
-
-    Returns
-    -------
-    LazyView
-        The view of the stored array.
-
-    Raises
-    ------
-    UnrecognisedError
-        If the graph does anything but read one array and move its elements. The text says what.
-    """
+    """Find the array that a dask array is a plain view of."""
     with reading("dask"):
         source, grid = _read_graph(array.__dask_graph__(), array.name)
     parts = [part if isinstance(part, int) else join(part) for part in grid.kept]

@@ -16,20 +16,7 @@ _PLAIN: Final = (LocalStore, MemoryStore)
 
 
 def survives_fork(dataset: xr.Dataset, names: tuple[str, ...]) -> bool:
-    """Whether a forked child may make a source of some variables anew.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The open dataset.
-    names : tuple of str
-        Names of the variables.
-
-    Returns
-    -------
-    bool
-        True if each variable is a plain view of a Zarr array in a directory or in memory.
-    """
+    """Whether a forked child may make a source of some variables anew."""
     return all(isinstance(_store_of(dataset.variables[name]), _PLAIN) for name in names)
 
 

@@ -17,33 +17,13 @@ Kept = int | range | NDArray[np.int64]
 
 @dataclass(frozen=True)
 class IndexedArray:
-    """A selection of an array's elements, and the order of its dimensions.
-
-    Parameters
-    ----------
-    kept : tuple of (int or range or integer array)
-        Per dimension of the array, the part of it that is kept. An int drops the dimension.
-    order : tuple of int
-        For each dimension shown, the number of the array's dimension.
-
-    Examples
-    --------
-    >>> block = IndexedArray((range(4), range(9)), (1, 0))
-    >>> block.select([slice(2, 5), 3])
-    IndexedArray(kept=(3, range(2, 5)), order=(1,))
-    """
+    """A selection of an array's elements, and the order of its dimensions."""
 
     kept: tuple[Any, ...]
     order: tuple[int, ...]
 
     def select(self, keys: Sequence[Any]) -> Self:
-        """Select along each dimension shown.
-
-        Parameters
-        ----------
-        keys : sequence of (int, slice or integer array)
-            One key for each dimension shown. An int drops the dimension.
-        """
+        """Select along each dimension shown."""
         kept = list(self.kept)
         for dim, key in zip(self.order, keys, strict=True):
             kept[dim] = cut(kept[dim], key)
@@ -51,43 +31,12 @@ class IndexedArray:
         return replace(self, kept=tuple(kept), order=order)
 
     def transpose(self, axes: Sequence[int]) -> Self:
-        """Reorder the dimensions shown.
-
-        Parameters
-        ----------
-        axes : sequence of int
-            For each new dimension, the number of the dimension shown so far.
-        """
+        """Reorder the dimensions shown."""
         return replace(self, order=tuple(self.order[axis] for axis in axes))
 
 
 def cut(kept: range | NDArray[np.int64], key: Any) -> Kept:
-    """Select from elements that are kept already, as NumPy indexes one dimension.
-
-    Parameters
-    ----------
-    kept : range or integer array
-        The stored elements that are kept, in their order.
-    key : int, slice or integer array
-        The positions among them to select.
-
-    Returns
-    -------
-    int, range or integer array
-        The stored elements that are still kept.
-
-    Raises
-    ------
-    IndexError
-        If the key goes beyond the dimension, or is not a one-dimensional array of integers.
-
-    Examples
-    --------
-    >>> cut(range(10, 20), slice(2, 8, 3)), cut(range(10, 20), -1)
-    (range(12, 18, 3), 19)
-    >>> cut(range(10, 20, 2), np.array([0, 3])).tolist()
-    [10, 16]
-    """
+    """Select from elements that are kept already, as NumPy indexes one dimension."""
     if isinstance(key, slice):
         return kept[key]
     if np.ndim(key) == 0:
@@ -106,25 +55,7 @@ def cut(kept: range | NDArray[np.int64], key: Any) -> Kept:
 
 
 def join(parts: Sequence[range | NDArray[np.int64]]) -> range | NDArray[np.int64]:
-    """Concatenate selections of one dimension.
-
-    Parameters
-    ----------
-    parts : sequence of (range or integer array)
-        The selections, in order.
-
-    Returns
-    -------
-    range or integer array
-        All elements: a range if they are evenly spaced.
-
-    Examples
-    --------
-    >>> join([range(0, 4), range(4, 8), range(8, 10)]), join([range(1, 4, 2), range(5, 8, 2)])
-    (range(0, 10), range(1, 9, 2))
-    >>> join([range(0, 2), range(5, 6)]).tolist()
-    [0, 1, 5]
-    """
+    """Concatenate selections of one dimension."""
     parts = [part for part in parts if len(part)]
     if not parts:
         return range(0)
@@ -153,24 +84,7 @@ def _joined_range(parts: Sequence[range | NDArray[np.int64]]) -> range | None:
 def separate(keys: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
     """Separate paired index arrays into one selection for each dimension.
 
-    Parameters
-    ----------
-    keys : sequence of integer array
-        One for each stored dimension. Broadcast together, they have the shape of the result.
-
-    Returns
-    -------
-    (list of (int or integer array), list of int) or None
-        Per stored dimension, its selection. For each dimension of the result, its number among the
-        stored dimensions that arrays select from. None if the result is not the product of one
-        selection for each dimension.
-
-    Examples
-    --------
-    >>> rows, columns = np.array([[[4]], [[5]]]), np.array([[[0, 1, 2]]])
-    >>> parts, order = separate([rows, columns, np.zeros((1, 1, 1), int)])
-    >>> [part.tolist() for part in parts], order
-    ([[4, 5], [0, 1, 2], [0]], [0, 2, 1])
+    None if the result is not the product of one selection for each dimension.
     """
     arrays = [np.asarray(key) for key in keys]
     shape = np.broadcast_shapes(*(array.shape for array in arrays))

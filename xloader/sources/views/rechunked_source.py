@@ -35,32 +35,7 @@ Elements = range | tuple[int, ...] | ElementList
 
 
 class RechunkedSource(Described):
-    """A description of some variables of a source, stored anew in chunks of other sizes.
-
-    Parameters
-    ----------
-    base : Source
-        The source as it is stored today.
-    variables : sequence of str
-        The variables that are stored anew.
-    kept : mapping of str to (int, range, tuple of int or ElementList)
-        The elements that are kept of its dimensions; all of those that are not named. An int drops
-        the dimension.
-    chunks : mapping of str to int
-        Number of elements of a chunk along each dimension; dimensions that are not named are not
-        cut. A chunk ends where its dimension ends.
-    shards : mapping of str to int, optional
-        Number of elements of a shard along each dimension, a multiple of the chunk's. By default
-        each chunk is a stored object of its own.
-
-    Examples
-    --------
-    >>> from xloader.sources.open.open_source import open_source
-    >>> base = open_source(xr.Dataset({"t": (("time", "x"), np.zeros((10, 4)))}))
-    >>> source = RechunkedSource(base, ["t"], {"time": range(2, 9)}, {"time": 3})
-    >>> source.variables["t"].shape, source.variables["t"].chunks
-    ((7, 4), (3, 4))
-    """
+    """A description of some variables of a source, stored anew in chunks of other sizes."""
 
     def __init__(
         self,

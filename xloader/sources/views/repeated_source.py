@@ -27,17 +27,7 @@ from xloader.sources.store_watch import Watch
 
 
 class _RepeatedBlocks:
-    """The blocks along a dimension whose elements are repeated.
-
-    Parameters
-    ----------
-    size : int
-        Number of stored elements.
-    chunks : int or tuple of int
-        Sizes of the stored chunks.
-    elements : numpy.ndarray of int, shape (n,)
-        The stored element of each offered one. They never decrease, and none is left out.
-    """
+    """The blocks along a dimension whose elements are repeated."""
 
     def __init__(self, size: int, chunks: Sizes, elements: Ints) -> None:
         self.begins = Axis(size, chunks, range(size)).edges
@@ -50,15 +40,7 @@ class _RepeatedBlocks:
         return compact(tuple(np.diff(self.edges).tolist()))
 
     def stored(self, block: int, cut: slice | Ints) -> tuple[slice | Ints, Ints]:
-        """The part of the stored chunk that a part of a block needs.
-
-        Returns
-        -------
-        slice or numpy.ndarray of int64
-            The elements of the stored chunk, each once.
-        numpy.ndarray of int64
-            How often each of them occurs in the part of the block.
-        """
+        """The part of the stored chunk that a part of a block needs."""
         begin, end = self.edges[block : block + 2].tolist()
         wanted = self.elements[begin:end][cut].astype(np.int64) - self.begins[block]
         # The elements are sorted, so this is faster than np.unique, which would sort them again.
@@ -72,12 +54,8 @@ class _RepeatedBlocks:
 class _Spread:
     """Fetched chunks whose elements are repeated when they are decoded.
 
-    Parameters
-    ----------
-    fetched : Fetched
-        The chunks without repeats.
-    counts : sequence of (int, numpy.ndarray) or None
-        For each read, the axis and how often each element occurs along it; None without repeats.
+    `counts`: for each read, the axis and how often each element occurs along it; None without
+    repeats.
     """
 
     def __init__(self, fetched: Fetched, counts: Sequence[tuple[int, Ints] | None]) -> None:
@@ -122,27 +100,7 @@ def _repeat(out: NDArray[Any], counts: Ints) -> None:
 
 
 class RepeatedSource(Described):
-    """A source in which elements along one dimension are repeated.
-
-    Parameters
-    ----------
-    base : Source
-        The source that reads each element once.
-    dim : str
-        The dimension. Variables without it are offered as they are.
-    elements : ElementList
-        For each offered element the one of ``base``. They never decrease, and none is left out.
-
-    Examples
-    --------
-    >>> from xloader.sources.open.open_source import open_source
-    >>> base = open_source(xr.Dataset({"t": ("time", [5.0, 7.0])}))
-    >>> hourly = RepeatedSource(base, "time", ElementList([0, 0, 0, 1, 1]))
-    >>> out = np.empty(5)
-    >>> outcome = hourly.fetch([Read("t", (0,), (slice(None),))]).decode([out])
-    >>> out.tolist()
-    [5.0, 5.0, 5.0, 7.0, 7.0]
-    """
+    """A source in which elements along one dimension are repeated."""
 
     def __init__(self, base: Source, dim: str, elements: ElementList) -> None:
         self._base = base

@@ -40,17 +40,7 @@ from xloader.sources.stored_objects import StoredObjects, stored_objects_of
 
 @dataclass(frozen=True)
 class Selected:
-    """The selection from a stored variable, and the order of its dimensions.
-
-    Parameters
-    ----------
-    base : str
-        Name of the variable in the source that reads it.
-    kept : tuple of (int, range, tuple of int or ElementList)
-        Per stored dimension, the elements that are kept. An int drops the dimension.
-    order : tuple of int
-        For each dimension that is offered, the number of the stored one.
-    """
+    """The selection from a stored variable, and the order of its dimensions."""
 
     base: str
     kept: tuple[int | Selection, ...]
@@ -63,15 +53,7 @@ class Selected:
 
 
 class SelectedBlocks:
-    """Conversion between the blocks that are offered and the chunks that are stored.
-
-    Parameters
-    ----------
-    selected : Selected
-        The selection.
-    base : Variable
-        The stored variable.
-    """
+    """Conversion between the blocks that are offered and the chunks that are stored."""
 
     def __init__(self, selected: Selected, base: Variable) -> None:
         self.selected = selected
@@ -176,28 +158,7 @@ class _Turned:
 
 
 class SelectedSource(Described):
-    """A source whose variables are selections of another source's variables.
-
-    Parameters
-    ----------
-    base : Source
-        The source that reads the stored variables.
-    selected : mapping of str to Selected
-        The selections that are offered, by name.
-    dims : mapping of str to tuple of str
-        Names of the offered dimensions, by the variable's name.
-
-    Examples
-    --------
-    >>> from xloader.sources.open.open_source import open_source
-    >>> base = open_source(xr.Dataset({"t": (("x", "y"), np.arange(6.0).reshape(2, 3))}))
-    >>> cut = Selected("t", kept=(1, range(0, 3, 2)), order=(1,))
-    >>> source = SelectedSource(base, {"row": cut}, {"row": ("y",)})
-    >>> out = np.empty(2)
-    >>> outcome = source.fetch([Read("row", (0,), (slice(None),))]).decode([out])
-    >>> out.tolist(), outcome.num_missing
-    ([3.0, 5.0], 0)
-    """
+    """A source whose variables are selections of another source's variables."""
 
     def __init__(
         self,

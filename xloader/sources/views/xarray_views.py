@@ -58,15 +58,7 @@ class UnrecognisedError(Exception):
 
 
 def unknown_form(library: str, what: str) -> UnrecognisedError:
-    """Make the error for a structure that another release of a library may have changed.
-
-    Parameters
-    ----------
-    library : str
-        Name of the library.
-    what : str
-        The structure, or the error from reading it.
-    """
+    """Make the error for a structure that another release of a library may have changed."""
     release = importlib.metadata.version(library)
     return UnrecognisedError(
         f"in a form of {library} {release} that xloader does not know ({what})"
@@ -79,16 +71,6 @@ def reading(library: str) -> Iterator[None]:
 
     Only errors that an unexpected structure raises are turned into a refusal. It names the error,
     so that a fault in this code shows as well.
-
-    Parameters
-    ----------
-    library : str
-        Name of the library.
-
-    Raises
-    ------
-    UnrecognisedError
-        If the code in the ``with`` block fails so.
     """
     try:
         yield
@@ -102,17 +84,7 @@ Step: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class LazyView(IndexedArray):
-    """A Zarr array as a lazy variable shows it: a selection from it, decoded.
-
-    Parameters
-    ----------
-    kept, order
-        The selection, as in `IndexedArray`.
-    array : zarr.Array
-        The stored array.
-    steps : tuple of callable
-        The steps of CF decoding, in the order in which they are applied.
-    """
+    """A Zarr array as a lazy variable shows it: a selection from it, decoded."""
 
     array: zarr.Array[Any]
     steps: tuple[Step, ...] = ()
@@ -135,13 +107,7 @@ class LazyView(IndexedArray):
         return data
 
     def encoding(self) -> dict[str, Any]:
-        """The CF attributes from which the decoding steps were made.
-
-        Raises
-        ------
-        UnrecognisedError
-            If the steps are not those of one decoding, for example if a dataset was decoded twice.
-        """
+        """The CF attributes from which the decoding steps were made."""
         found: dict[str, Any] = {}
         functions = [step.args[0] for step in self.steps if isinstance(step, functools.partial)]
         order = [np.asarray, _known("mask"), _known("scale")]
@@ -169,39 +135,12 @@ class LazyView(IndexedArray):
         return np.asarray(data.get_duck_array() if self.steps else numbers)
 
     def selected(self, base: str) -> Selected:
-        """The selection in the form that `SelectedSource` takes.
-
-        Parameters
-        ----------
-        base : str
-            Name of the variable in the source that reads it.
-
-        Raises
-        ------
-        UnrecognisedError
-            If the selection has an element twice along some dimension.
-        """
+        """The selection in the form that `SelectedSource` takes."""
         return Selected(base, tuple(_once(part) for part in self.kept), self.order)
 
 
 def view_of(data: Any) -> LazyView:
-    """Find the Zarr array that a variable's data is a view of.
-
-    Parameters
-    ----------
-    data : object
-        Data of a variable, as `held_by` gives it, or the object that a dask graph reads from.
-
-    Returns
-    -------
-    LazyView
-        The view of the stored array.
-
-    Raises
-    ------
-    UnrecognisedError
-        If one of the wrappers is not known. The text says why.
-    """
+    """Find the Zarr array that a variable's data is a view of."""
     with reading("xarray"):
         return _view_of(data)
 
@@ -262,18 +201,7 @@ def is_from_zarr(data: Any) -> bool:
 
 
 def look_up(*places: str) -> Any:
-    """Import a class or function from the first place that has it.
-
-    Parameters
-    ----------
-    *places : str
-        Import paths to try, as ``"module:name"``.
-
-    Returns
-    -------
-    object
-        The class or function. A new class without instances, if no place has it.
-    """
+    """Import a class or function from the first place that has it."""
     for place in places:
         module, _, name = place.partition(":")
         try:

@@ -55,14 +55,8 @@ def check_codecs(array: zarr.Array[Any]) -> None:
     """Refuse an array of numbers whose codecs may do more than decode numbers.
 
     zarr's own codecs and the numeric codecs of numcodecs are allowed. So are codecs of other
-    packages, because the user installed them. Codecs that build Python objects are refused by their
-    names, of whatever package: pickle runs any code that the chunks hold. All other codecs of
-    numcodecs are refused too.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If the array names such a codec anywhere, or a codec of numcodecs with impossible settings.
+    packages, because the user installed them. Codecs that build Python objects are refused by
+    their names, of whatever package: pickle runs any code that the chunks hold.
     """
     for codec in _codecs_of(array.metadata, with_index=True):
         name = _name_of(codec).removeprefix(_PREFIX)
@@ -77,15 +71,7 @@ def check_codecs(array: zarr.Array[Any]) -> None:
 def numcodec_of(codec: Mapping[str, Any]) -> object:
     """Make the codec of numcodecs that an entry in the metadata of Zarr v3 describes.
 
-    Parameters
-    ----------
-    codec : mapping
-        The entry, with a name and perhaps a configuration.
-
-    Returns
-    -------
-    object
-        None if it is not a codec of numcodecs.
+    None if it is not a codec of numcodecs.
     """
     name = str(codec["name"])
     if not name.startswith(_PREFIX):
@@ -111,22 +97,7 @@ def _check_settings(path: str, codec: Mapping[str, Any]) -> None:
 def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | None:
     """Translate an error of zarr at opening, if it is about a codec.
 
-    Parameters
-    ----------
-    error : Exception
-        The error that zarr or xarray raised.
-    name : str
-        Where the data comes from, for messages.
-
-    Returns
-    -------
-    UnsupportedDataError or None
-        The error to raise from it. None if it is not about a codec.
-
-    Examples
-    --------
-    >>> print(unknown_codec_error(UnknownCodecError("wibble"), "a.zarr"))
-    a.zarr has an array with an unknown codec. Given: 'wibble'. Allowed: ...
+    None if it is not about a codec.
     """
     if isinstance(error, UnknownCodecError | zarr.errors.UnknownCodecError):
         # The codec's name is the only quoted text in numcodecs' error, and the first in zarr's.

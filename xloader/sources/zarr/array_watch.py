@@ -35,19 +35,7 @@ _OTHER: Final = {2: 3, 3: 2}
 
 @dataclass(frozen=True)
 class Opening:
-    """The metadata documents of one array at opening. It is pickled with the source.
-
-    Parameters
-    ----------
-    digest : bytes
-        Digest of their text. Empty if it was not read.
-    files : StampedFiles, optional
-        The documents, or the zip file that holds them, if they are files.
-    is_in_folder : bool
-        Whether each document is a file of its own.
-    generation : int, optional
-        Generation of the first document's file, if the file system has generations.
-    """
+    """The metadata documents of one array at opening. It is pickled with the source."""
 
     digest: bytes = b""
     files: StampedFiles | None = None
@@ -57,19 +45,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Openings:
-    """The arrays of a source at opening, from which each process makes its watches.
-
-    Parameters
-    ----------
-    store : str
-        Name of the store, for messages.
-    secrets : Secrets
-        Texts that no error may contain.
-    arrays : mapping of str to Opening
-        The arrays that can be watched, by variable.
-    is_behind : bool
-        Whether the metadata may be consolidated metadata that is older than the arrays.
-    """
+    """The arrays of a source at opening, from which each process makes its watches."""
 
     store: str
     secrets: Secrets
@@ -86,17 +62,7 @@ class Openings:
         is_frozen: bool,
         is_behind: bool,
     ) -> Openings:
-        """Record arrays that were just opened.
-
-        Parameters
-        ----------
-        arrays : mapping of str to zarr.Array
-            The open arrays, by variable.
-        store, secrets, is_behind
-            As in `Openings`.
-        is_frozen : bool
-            Whether the store cannot change, such as a snapshot.
-        """
+        """Record arrays that were just opened."""
         found: dict[str, Opening] = {}
         if zarr_adapter.is_known() and not is_frozen:
             found = {v: one for v, array in arrays.items() if (one := _opening(array))}
@@ -109,24 +75,7 @@ class Openings:
     def watch(
         self, variable: str, path: str, metadata: Metadata, get_store: Callable[[], Store]
     ) -> Watch:
-        """Make the watch of one array.
-
-        Parameters
-        ----------
-        variable : str
-            Its name as a variable.
-        path : str
-            Its path within the store.
-        metadata : ArrayV2Metadata or ArrayV3Metadata
-            Its metadata as it was opened.
-        get_store : callable
-            Returns the open store. Called when the documents have to be read.
-
-        Returns
-        -------
-        Watch
-            For an array that cannot be watched, one that never finds a change.
-        """
+        """Make the watch of one array."""
         opening = self.arrays.get(variable)
         if opening is None:
             return Watch(self.store)
@@ -218,8 +167,7 @@ class _ArrayWatch(Watch):
 
         Writing values does not change the document's file. A deleted and rewritten document has a
         new modification time. It also has a new inode, or a new generation where it got the inode
-        of the deleted file, while a touched file keeps both. Some file systems have no generations.
-        A new time is therefore enough if a chunk that should exist is absent.
+        of the deleted file, while a touched file keeps both.
         """
         then = self._files.stamps[0] if self._files is not None else None
         if now is None or then is None or self._seen_digest != self._digest:

@@ -33,15 +33,7 @@ _OF_CODECS: Final = (
 
 @dataclass(frozen=True)
 class ChunkErrors:
-    """Turns the error of a failed read into an error that names the chunk.
-
-    Parameters
-    ----------
-    store : str
-        Name of the store that the chunks are read from.
-    secrets : Secrets
-        Texts that no error may contain.
-    """
+    """Turns the error of a failed read into an error that names the chunk."""
 
     store: str
     secrets: Secrets
@@ -52,27 +44,6 @@ class ChunkErrors:
         """Raise the error for a failed read.
 
         A `MemoryError` and xloader's own errors, except `SourceAccessError`, are raised unchanged.
-
-        Parameters
-        ----------
-        error : Exception
-            The error that the store or the codec raised.
-        read : Read
-            The read that failed.
-        array : StoredArray
-            The array that holds the chunk.
-        is_decoding : bool
-            Whether the read had started to decode. Only then can a codec have raised the error.
-
-        Raises
-        ------
-        StoreChangedError
-            If the chunk does not decode or its store is gone, and the array changed after it was
-            opened.
-        CorruptChunkError
-            If the chunk does not decode.
-        ChunkError
-            If the chunk cannot be read.
         """
         if isinstance(error, MemoryError):
             raise error

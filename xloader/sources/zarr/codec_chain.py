@@ -38,15 +38,7 @@ class ArrayCodec(Protocol):
 
 @dataclass(frozen=True)
 class CastView:
-    """Turn that reinterprets memory as an array of another dtype and shape.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        The dtype of the result.
-    shape : tuple of int
-        Shape of the result, in elements.
-    """
+    """Turn that reinterprets memory as an array of another dtype and shape."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -58,13 +50,7 @@ class CastView:
 
 @dataclass(frozen=True)
 class Transposed:
-    """Turn that puts the dimensions in another order.
-
-    Parameters
-    ----------
-    axes : tuple of int
-        For each dimension of the result, the dimension of the given array.
-    """
+    """Turn that puts the dimensions in another order."""
 
     axes: tuple[int, ...]
 
@@ -75,15 +61,7 @@ class Transposed:
 
 @dataclass(frozen=True)
 class Filtered:
-    """Turn that undoes a filter of numcodecs.
-
-    Parameters
-    ----------
-    codec : ArrayCodec
-        The filter.
-    shape : tuple of int, optional
-        Shape that the result gets. None keeps the shape that the filter returns.
-    """
+    """Turn that undoes a filter of numcodecs."""
 
     codec: ArrayCodec
     shape: tuple[int, ...] | None = None
@@ -100,17 +78,7 @@ Turn: TypeAlias = CastView | Transposed | Filtered
 
 
 class Simple(NamedTuple):
-    """How chunks are stored that are at most compressed.
-
-    Parameters
-    ----------
-    compressor : str
-        The compressor, one of ``COMPRESSORS``; empty if there is none.
-    dtype : numpy.dtype
-        The dtype of the values.
-    shape : tuple of int
-        Shape of the values of a chunk.
-    """
+    """How chunks are stored that are at most compressed."""
 
     compressor: str
     dtype: np.dtype
@@ -119,17 +87,7 @@ class Simple(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """The codecs of one array, in the form that xloader's own decoding uses.
-
-    Parameters
-    ----------
-    steps : tuple of Step
-        The codecs that work on bytes, in the order of decoding.
-    nbytes : int
-        Size in bytes of what the steps give.
-    turns : tuple of Turn
-        The operations that turn these bytes into the values, in the order of decoding.
-    """
+    """The codecs of one array, in the form that xloader's own decoding uses."""
 
     steps: tuple[Step, ...]
     nbytes: int
@@ -147,46 +105,11 @@ class Chain:
         return fixed if self.is_fixed_size else 2 * fixed + SPARE_NBYTES
 
     def decode(self, data: Bytes, scratch: Scratch) -> NDArray[Any]:
-        """Decode a whole chunk.
-
-        Parameters
-        ----------
-        data : numpy.ndarray of uint8
-            The chunk as stored.
-        scratch : Scratch
-            Memory to decode in.
-
-        Returns
-        -------
-        numpy.ndarray
-            The values, which may be a view of the scratch memory or of ``data``.
-
-        Raises
-        ------
-        ValueError, TypeError, RuntimeError, EOFError
-            If the bytes do not decode to a chunk.
-        """
+        """Decode a whole chunk."""
         return self._turn(decode(data, self.steps, self.nbytes, None, scratch))
 
     def decode_into(self, data: Bytes, cut: Cut, out: NDArray[Any], scratch: Scratch) -> None:
-        """Decode a part of a chunk into the caller's array.
-
-        Parameters
-        ----------
-        data : numpy.ndarray of uint8
-            The chunk as stored.
-        cut : tuple of slice or integer array
-            The part of the chunk that is wanted.
-        out : numpy.ndarray
-            Receives the values. It has the shape of the cut and any strides.
-        scratch : Scratch
-            Memory to decode in, where ``out`` cannot be decoded into.
-
-        Raises
-        ------
-        ValueError, TypeError, RuntimeError, EOFError
-            If the bytes do not decode to a chunk.
-        """
+        """Decode a part of a chunk into the caller's array."""
         target = None
         view = self._view
         if (
@@ -229,17 +152,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Sharding:
-    """Layout of the chunks in the shards of one shape.
-
-    Parameters
-    ----------
-    chunks_per_shard : tuple of int
-        Number of chunks of a shard along each dimension.
-    index_chain : Chain
-        The codecs of a shard's index, which holds the offset and size of each chunk in bytes.
-    is_at_start : bool
-        Whether the index lies before the chunks.
-    """
+    """Layout of the chunks in the shards of one shape."""
 
     chunks_per_shard: tuple[int, ...]
     index_chain: Chain

@@ -54,35 +54,14 @@ receives the values. That array has the shape of the part, and any strides.
 
 @dataclass(frozen=True, eq=False)
 class Decoder:
-    """The compiled function, with the functions that decompress.
-
-    Parameters
-    ----------
-    function : callable
-        The compiled function.
-    codecs : dict of str to int
-        Number of each compressor; an empty name is for chunks that are not compressed.
-    addresses : array of int
-        The addresses of the functions that decompress, in the order of ``_FUNCTIONS``.
-    """
+    """The compiled function, with the functions that decompress."""
 
     function: Function
     codecs: dict[str, int]
     addresses: array[int]
 
     def decode(self, chunks: Sequence[StoredChunk]) -> list[bool]:
-        """Decode chunks into their arrays.
-
-        Parameters
-        ----------
-        chunks : sequence of StoredChunk
-            One or more chunks.
-
-        Returns
-        -------
-        list of bool
-            Whether each chunk is decoded.
-        """
+        """Decode chunks into their arrays."""
         rows = [self._row(*chunk) for chunk in chunks]
         width = max(map(len, rows))
         # Only chunks that are decompressed, and not into place, need the scratch memory.
@@ -127,19 +106,7 @@ def _loops(
     strides: tuple[int, ...],
     itemsize: int,
 ) -> tuple[int, ...]:
-    """The numbers that describe to ``decode_chunks.c`` how a part of a chunk is copied.
-
-    Parameters
-    ----------
-    cut : sequence of slice
-        The part.
-    shape : tuple of int
-        Shape of the chunk.
-    counts, strides : tuple of int
-        Shape of the part, and its strides in memory in bytes.
-    itemsize : int
-        Bytes of an element.
-    """
+    """The numbers that describe to ``decode_chunks.c`` how a part of a chunk is copied."""
     offset, step = 0, itemsize * math.prod(shape)
     loops: list[int] = []
     for part, size, count, to in zip(cut, shape, counts, strides, strict=True):

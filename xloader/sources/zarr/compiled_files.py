@@ -27,25 +27,7 @@ def read_parts(
 ) -> tuple[list[Bytes | None], int]:
     """Read parts of files into one buffer, as many as it has room for.
 
-    Parameters
-    ----------
-    prefix : str
-        What precedes each key in the path of its file.
-    parts : sequence of ObjectPart
-        The parts. Each key is the path of a file within its store. Those of one file follow each
-        other.
-    buffer : numpy.ndarray of uint8
-        Receives the bytes.
-    told : array of int
-        Receives place and size of each part, as soon as it is read. It holds two numbers for each.
-
-    Returns
-    -------
-    found : list of (numpy.ndarray of uint8 or None)
-        The bytes of the first parts, as views of the buffer; None for a file that is absent. The
-        list ends before the first part for which there is no room, or that could not be read.
-    needed_nbytes : int
-        Size of the first part, if there is no room for it; else 0.
+    The bytes of the first parts, as views of the buffer; None for a file that is absent.
     """
     function = find_function("xloader_read_files", _ARGUMENTS)
     assert function is not None, "reads_together() says whether there is one"

@@ -96,17 +96,6 @@ def zstd_content_size(data: Bytes) -> int | None:
     """Size in bytes that the first zstd frame declares; None if it declares none.
 
     A frame that only carries metadata declares 0.
-
-    Raises
-    ------
-    ValueError
-        If the data does not begin with a zstd frame.
-
-    Examples
-    --------
-    >>> packed = numcodecs.zstd.compress(bytes(1000))
-    >>> zstd_content_size(np.frombuffer(packed, np.uint8))
-    1000
     """
     head = data[:18].tobytes()
     magic = int.from_bytes(head[:4], "little")

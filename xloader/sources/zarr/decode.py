@@ -24,28 +24,14 @@ CHECKSUM_NBYTES: Final = 4
 
 @dataclass(frozen=True)
 class Compressed:
-    """Step that decompresses.
-
-    Parameters
-    ----------
-    name : str
-        The compressor, one of ``COMPRESSORS``.
-    """
+    """Step that decompresses."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Step that compares a checksum of four bytes with the data, and removes it.
-
-    Parameters
-    ----------
-    name : {"crc32c", "crc32", "adler32", "fletcher32"}
-        The checksum.
-    is_at_start : bool
-        Whether the checksum lies before the data that it covers.
-    """
+    """Step that compares a checksum of four bytes with the data, and removes it."""
 
     name: str
     is_at_start: bool = False
@@ -53,13 +39,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Step that undoes a byte shuffle: the bytes of each element are put together again.
-
-    Parameters
-    ----------
-    itemsize : int
-        Size of an element in bytes.
-    """
+    """Step that undoes a byte shuffle: the bytes of each element are put together again."""
 
     itemsize: int
 
@@ -74,15 +54,7 @@ class Scratch(threading.local):
         self._buffers: dict[int, Bytes] = {}
 
     def take(self, nbytes: int, number: int = 0) -> Bytes:
-        """Return one of this thread's buffers, with arbitrary contents.
-
-        Parameters
-        ----------
-        nbytes : int
-            Size of the buffer in bytes.
-        number : int
-            Which buffer. Buffers of different numbers share no memory.
-        """
+        """Return one of this thread's buffers, with arbitrary contents."""
         buffer = self._buffers.get(number)
         if buffer is None or buffer.size < nbytes:
             # The old buffer is freed before the new one is allocated, to keep the peak low.
@@ -116,38 +88,7 @@ buffers.
 def decode(
     data: Bytes, steps: Sequence[Step], nbytes: int, target: Bytes | None, scratch: Scratch
 ) -> Bytes:
-    """Undo those codecs of one chunk that work on bytes.
-
-    Parameters
-    ----------
-    data : numpy.ndarray of uint8
-        The chunk as stored.
-    steps : sequence of Compressed, Checked or Shuffled
-        The codecs in the order of decoding, with at most one of `Compressed`.
-    nbytes : int
-        Size of the decoded chunk in bytes.
-    target : numpy.ndarray of uint8, optional
-        Contiguous memory of ``nbytes`` bytes to decode into.
-    scratch : Scratch
-        Memory for intermediate results, and for the result without a target.
-
-    Returns
-    -------
-    numpy.ndarray of uint8
-        The decoded bytes: ``target`` itself if the last step could write to it, else a view of
-        ``data`` or of the scratch memory.
-
-    Raises
-    ------
-    ValueError, RuntimeError, EOFError
-        If the bytes do not decode to exactly ``nbytes``.
-
-    Examples
-    --------
-    >>> stored = np.frombuffer(zlib.compress(b"abcd"), np.uint8)
-    >>> decode(stored, [Compressed("zlib")], 4, None, Scratch()).tobytes()
-    b'abcd'
-    """
+    """Undo those codecs of one chunk that work on bytes."""
     number = 0
     for done, step in enumerate(steps, start=1):
         if isinstance(step, Checked):

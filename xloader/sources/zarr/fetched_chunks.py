@@ -25,24 +25,7 @@ from xloader.sources.zarr.stored_objects import ObjectPart
 
 
 class _Chunks:
-    """Base class of chunks that xloader decodes itself.
-
-    Parameters
-    ----------
-    arrays : sequence of StoredArray
-        The array of each chunk.
-    reads : sequence of Read
-        One or more reads.
-    chunk_errors : ChunkErrors
-        Turns a failure into an error that names the chunk.
-    missing : Missing
-        Handles absent chunks.
-
-    Attributes
-    ----------
-    nbytes : int
-        Memory that is held until the chunks are decoded, in bytes.
-    """
+    """Base class of chunks that xloader decodes itself."""
 
     def __init__(
         self,

@@ -36,13 +36,7 @@ _READ_ONLY: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NO
 
 
 class Files(Asking):
-    """The files of a directory, read into a buffer that each thread reuses.
-
-    Parameters
-    ----------
-    root : str
-        Path of the directory.
-    """
+    """The files of a directory, read into a buffer that each thread reuses."""
 
     def __init__(self, root: str) -> None:
         self._root = root

@@ -22,20 +22,7 @@ _PLURAL: Final = ("chunks", "shards", "codecs", "dimensions")
 
 
 def keys_of(path: str, zarr_format: int) -> tuple[str, ...]:
-    """Keys of an array's metadata documents.
-
-    Parameters
-    ----------
-    path : str
-        Path of the array within the store.
-    zarr_format : {2, 3}
-        Version of the Zarr format.
-
-    Examples
-    --------
-    >>> keys_of("deep/t2m", 2)
-    ('deep/t2m/.zarray', 'deep/t2m/.zattrs')
-    """
+    """Keys of an array's metadata documents."""
     prefix = f"{path}/" if path else ""
     return tuple(prefix + name for name in _NAMES[zarr_format])
 
@@ -43,17 +30,7 @@ def keys_of(path: str, zarr_format: int) -> tuple[str, ...]:
 def parse(texts: Sequence[bytes | None], opened: Metadata) -> Metadata:
     """Parse metadata documents into zarr's metadata of an array.
 
-    Parameters
-    ----------
-    texts : sequence of (bytes or None)
-        The text of each document, in the order of `keys_of`. None for an absent one.
-    opened : ArrayV2Metadata or ArrayV3Metadata
-        Metadata of the same version of the format. Its class parses the documents.
-
-    Raises
-    ------
-    Exception
-        If these are not the documents of an array, or if zarr cannot read them.
+    `texts`: None for an absent one.
     """
     document, *attributes = (json.loads(text) if text else {} for text in texts)
     if attributes:
@@ -63,19 +40,7 @@ def parse(texts: Sequence[bytes | None], opened: Metadata) -> Metadata:
 
 
 def differences(opened: Metadata, now: Metadata) -> list[str]:
-    """Describe the differences of metadata that change the values that are read.
-
-    Parameters
-    ----------
-    opened, now : ArrayV2Metadata or ArrayV3Metadata
-        Metadata at opening, and now, of the same version of the format.
-
-    Returns
-    -------
-    list of str
-        Such as ``"chunks were (16, 64), are now (8, 64)"``. Only attributes that decide how
-        values are decoded are compared.
-    """
+    """Describe the differences of metadata that change the values that are read."""
     before, after = _facts(opened), _facts(now)
     found = []
     for name in dict.fromkeys((*before, *after)):
@@ -87,13 +52,7 @@ def differences(opened: Metadata, now: Metadata) -> list[str]:
 
 
 def is_grown(opened: Metadata, now: Metadata) -> bool:
-    """Whether the array only grew, if it changed at all: its old values lie where they were.
-
-    Parameters
-    ----------
-    opened, now : ArrayV2Metadata or ArrayV3Metadata
-        Metadata at opening, and now, of the same version of the format.
-    """
+    """Whether the array only grew, if it changed at all: its old values lie where they were."""
     before, after = _facts(opened), _facts(now)
     sizes = zip(opened.shape, now.shape, strict=False)
     return before | {"shape": ""} == after | {"shape": ""} and all(a <= b for a, b in sizes)

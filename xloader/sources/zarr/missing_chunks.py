@@ -14,20 +14,7 @@ OnMissing = Literal["warn", "raise", "fill"]
 
 
 class Missing:
-    """Counts absent chunks, and warns of them or raises. A pickled copy starts at zero.
-
-    Parameters
-    ----------
-    store : str
-        Name of the store that the chunks are absent from, for messages.
-    on_missing : {"warn", "raise", "fill"}
-        Warn of the first absent chunk, raise at any, or do neither.
-
-    Attributes
-    ----------
-    count : int
-        Number of reads of absent chunks so far.
-    """
+    """Counts absent chunks, and warns of them or raises. A pickled copy starts at zero."""
 
     def __init__(self, store: str, on_missing: OnMissing) -> None:
         self._store = store
@@ -36,24 +23,7 @@ class Missing:
         self.count = 0
 
     def note(self, read: Read, key: str, watch: Watch) -> None:
-        """Count an absent chunk, after a check that its array did not change.
-
-        Parameters
-        ----------
-        read : Read
-            The read of the chunk.
-        key : str
-            Key of the stored object that should hold the chunk.
-        watch : Watch
-            The watch of the array.
-
-        Raises
-        ------
-        StoreChangedError
-            If the array changed after it was opened. The chunk may be absent because of that.
-        MissingChunkError
-            If absent chunks are refused.
-        """
+        """Count an absent chunk, after a check that its array did not change."""
         watch.look_for_missing(
             is_news=self._on_missing == "raise" or not self.count,
             is_meant=self._on_missing == "fill",

@@ -35,21 +35,7 @@ def take_inventory(
 ) -> ObjectInventory | None:
     """List the stored objects of an array.
 
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The open store.
-    path : str
-        Path of the array within the store.
-    grid : StoredGrid
-        How the array is cut.
-    key_of : callable
-        Gives the key of a stored object from its index.
-
-    Returns
-    -------
-    ObjectInventory or None
-        None if the store cannot be listed, or there are too many objects.
+    None if the store cannot be listed, or there are too many objects.
     """
     counts = grid.object_counts
     if math.prod(counts) > _MOST_LISTED:
@@ -82,19 +68,7 @@ def take_inventory(
 def list_keys(store: Store, prefix: str, most: int | None = None) -> list[str] | None:
     """The keys of a store that begin with a prefix.
 
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The open store.
-    prefix : str
-        The prefix; empty for all keys.
-    most : int, optional
-        Number of keys after which to stop.
-
-    Returns
-    -------
-    list of str or None
-        None if the store cannot be listed.
+    None if the store cannot be listed.
     """
     if not (zarr_adapter.is_known() and store.supports_listing):
         return None

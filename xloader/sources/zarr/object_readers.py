@@ -59,14 +59,7 @@ def is_in_files(store: Store) -> bool:
 
 
 def objects_of(store: Store) -> Objects:
-    """Make the reader for the objects of an open store.
-
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The store. A subclass of one of zarr's stores is read through its own methods, because it
-        may read from elsewhere.
-    """
+    """Make the reader for the objects of an open store."""
     store = plain(store)
     if is_in_files(store):
         return Files(str(cast("LocalStore", store).root))
@@ -102,13 +95,7 @@ class _OneByOne(Asking):
 
 
 class Synchronous(_OneByOne):
-    """The objects of a store that reads on the calling thread, such as one in memory.
-
-    Parameters
-    ----------
-    store : SupportsGetSync
-        The open store.
-    """
+    """The objects of a store that reads on the calling thread, such as one in memory."""
 
     def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
         prototype = self._prototype
@@ -116,26 +103,14 @@ class Synchronous(_OneByOne):
 
 
 class Zipped(_OneByOne):
-    """The members of a zip file. The store's lock lets one thread read at a time.
-
-    Parameters
-    ----------
-    store : zarr.storage.ZipStore
-        The open store.
-    """
+    """The members of a zip file. The store's lock lets one thread read at a time."""
 
     def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
         return _as_bytes(read_zip(self._store, key, byte_range))
 
 
 class Asynchronous(Objects):
-    """The objects of an asynchronous store, read on zarr's own event loop.
-
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The open store.
-    """
+    """The objects of an asynchronous store, read on zarr's own event loop."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -184,11 +159,6 @@ class OfObstore(Asking):
 
     That loop is one thread for all requests of the process. obstore's own calls let other threads
     run while they wait, and need a third of the processor time.
-
-    Parameters
-    ----------
-    store : zarr.storage.ObjectStore
-        The open store.
     """
 
     def __init__(self, store: ObjectStore[Any]) -> None:

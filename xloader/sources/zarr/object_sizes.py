@@ -22,21 +22,7 @@ def stored_share(
 ) -> float | None:
     """Stored bytes for each decoded byte, of up to 8 objects from all over an array.
 
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The open store.
-    grid : StoredGrid
-        How the array is cut.
-    key_of : callable
-        Gives the key of the object that holds a chunk.
-    itemsize : int
-        Bytes of a decoded element.
-
-    Returns
-    -------
-    float or None
-        None if the store does not tell sizes without reading, or has none of these objects.
+    None if the store does not tell sizes without reading, or has none of these objects.
     """
     inner = zarr_adapter.innermost(store)
     # The method that stores inherit from zarr's base class reads the whole object.

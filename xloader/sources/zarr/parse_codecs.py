@@ -76,18 +76,7 @@ _OWN_PACKAGES: Final = frozenset({"zarr", "numcodecs"})
 def chain_of(metadata: Metadata, shape: tuple[int, ...]) -> Chain | None:
     """Read the codec chain of an array.
 
-    Parameters
-    ----------
-    metadata : ArrayV2Metadata or ArrayV3Metadata
-        The array's metadata.
-    shape : tuple of int
-        Shape of a chunk as it is encoded, in elements. For a sharded array, of a chunk within a
-        shard.
-
-    Returns
-    -------
-    Chain or None
-        None if xloader's own decoding does not know the codecs.
+    None if xloader's own decoding does not know the codecs.
     """
     try:
         if metadata.zarr_format == 2:
@@ -111,17 +100,7 @@ def chain_of(metadata: Metadata, shape: tuple[int, ...]) -> Chain | None:
 def sharding_of(metadata: Metadata, chunks_per_shard: tuple[int, ...]) -> Sharding | None:
     """Read how the chunks lie in the shards of an array.
 
-    Parameters
-    ----------
-    metadata : ArrayV2Metadata or ArrayV3Metadata
-        The array's metadata.
-    chunks_per_shard : tuple of int
-        Number of chunks of a shard along each dimension.
-
-    Returns
-    -------
-    Sharding or None
-        None if the array has no shards, or if their index is stored in an unknown way.
+    None if the array has no shards, or if their index is stored in an unknown way.
     """
     try:
         if metadata.zarr_format == 2 or metadata.storage_transformers:

@@ -27,21 +27,7 @@ Kind = Literal["direct", "indexed", "decoded"]
 
 @dataclass(frozen=True)
 class Route:
-    """How one variable is read. It is fixed at opening, and pickled with the source.
-
-    Parameters
-    ----------
-    path : str
-        Path of the variable's array within the store.
-    metadata : ArrayV2Metadata or ArrayV3Metadata
-        The array's metadata.
-    grid : StoredGrid
-        How the array is cut into chunks.
-    kind : {"direct", "indexed", "decoded"}
-        Who decodes it: xloader, zarr or xarray.
-    words : str
-        The same in words, with the codecs and the packing.
-    """
+    """How one variable is read. It is fixed at opening, and pickled with the source."""
 
     path: str
     metadata: Metadata
@@ -67,24 +53,7 @@ class Route:
 
 
 def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> Variable:
-    """Describe a variable as the source offers it.
-
-    Parameters
-    ----------
-    decoded : xarray.DataArray
-        The variable as xarray decodes it, lazily.
-    array : zarr.Array
-        The array that holds it.
-    dtype : dtype-like or None
-        The dtype to which packed integers are decoded; see `catalog.decoded_dtype`.
-
-    Raises
-    ------
-    OptionError
-        If ``dtype`` is not a float.
-    UnsupportedDataError
-        If a factor or an offset is not one finite number, or if the chunk grid is unknown.
-    """
+    """Describe a variable as the source offers it."""
     values_dtype = catalog.decoded_dtype(decoded, dtype)
     grid = grid_of(array)
     inside = math.prod(map(min, array.shape, grid.largest_shape))
@@ -102,20 +71,7 @@ def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> 
 
 
 def make_route(decoded: xr.DataArray, array: zarr.Array[Any]) -> Route:
-    """Choose how a variable is read.
-
-    Parameters
-    ----------
-    decoded : xarray.DataArray
-        The variable as xarray decodes it, lazily.
-    array : zarr.Array
-        The array that holds it.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If a factor or an offset is not one finite number, or if the chunk grid is unknown.
-    """
+    """Choose how a variable is read."""
     kind: Kind
     coding = coding_of(decoded, np.dtype(array.dtype))
     grid = grid_of(array)

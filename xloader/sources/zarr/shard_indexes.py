@@ -28,11 +28,6 @@ class IndexCache:
     """Cache of shard indexes that drops the least recently used ones when it is full.
 
     If several threads need the same absent index, one reads it and the others wait for it.
-
-    Parameters
-    ----------
-    most_nbytes : int
-        The most bytes of indexes that are kept.
     """
 
     def __init__(self, most_nbytes: int = MOST_INDEX_NBYTES) -> None:
@@ -59,21 +54,8 @@ class IndexCache:
     def get(self, name: Name, read: Callable[[], Index | None]) -> tuple[Index | None, int]:
         """Find an index, or read it.
 
-        The absence of an index is not remembered: it is read again at the next call. If the reading
-        thread fails, all threads that wait for the index get the same error.
-
-        Parameters
-        ----------
-        name : Hashable
-            Identifies the shard.
-        read : callable
-            Reads the index. Returns None if the shard is absent.
-
-        Returns
-        -------
-        tuple of (numpy.ndarray of uint64 or None, int)
-            The index, of shape ``(*chunks_per_shard, 2)``, and the number of reads that this call
-            made, 0 or 1.
+        The absence of an index is not remembered: it is read again at the next call. If the
+        reading thread fails, all threads that wait for the index get the same error.
         """
         attempts = current()
         while True:

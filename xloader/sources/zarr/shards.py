@@ -33,17 +33,7 @@ _PAST_CHUNKS: Final = "the index of the shard points past the end of the shard's
 
 @dataclass(frozen=True)
 class Shard:
-    """One stored object that holds many chunks.
-
-    Parameters
-    ----------
-    key : str
-        Its key in the store.
-    first : tuple of int
-        Index of its first chunk in the array.
-    sharding : Sharding
-        Layout of its chunks and its index.
-    """
+    """One stored object that holds many chunks."""
 
     key: str
     first: tuple[int, ...]
@@ -53,15 +43,7 @@ class Shard:
 class FetchedPart(NamedTuple):
     """Some chunks that were fetched together.
 
-    Parameters
-    ----------
-    chunks : list of (int, numpy.ndarray of uint8 or None)
-        For each chunk its position among the chunks asked for, and its bytes as stored. None
-        where it is absent.
-    num_requests : int
-        Number of requests that were made for it.
-    nbytes : int
-        Memory that it holds, in bytes.
+    `chunks`: None where it is absent.
     """
 
     chunks: list[tuple[int, Bytes | None]]
@@ -78,17 +60,7 @@ chunks asked for."""
 
 
 class ShardRange(NamedTuple):
-    """A range of a shard that is fetched with one request.
-
-    Parameters
-    ----------
-    part : ObjectPart
-        The part of the stored object to fetch.
-    guard_nbytes : int
-        Bytes at its end that must be there, and belong to no chunk.
-    members : list of (int, int, int)
-        For each chunk in it, its bytes in the shard, and its position among the chunks asked for.
-    """
+    """A range of a shard that is fetched with one request."""
 
     part: ObjectPart
     guard_nbytes: int
@@ -110,15 +82,7 @@ class ShardRange(NamedTuple):
     def chunks(self, data: Bytes | None) -> list[tuple[int, Bytes | None]]:
         """The chunks, as in `FetchedPart`.
 
-        Parameters
-        ----------
-        data : numpy.ndarray of uint8 or None
-            The bytes of the range; None if the shard is absent.
-
-        Raises
-        ------
-        DamagedObjectError
-            If the shard ends too early.
+        `data`: the bytes of the range; None if the shard is absent.
         """
         if data is None:
             return [(number, None) for *_, number in self.members]
@@ -130,15 +94,7 @@ class ShardRange(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Chunks of one shard, found by its index.
-
-    Parameters
-    ----------
-    parts : list of FetchedPart
-        Chunks that are absent, or were fetched along with the index.
-    ranges : list of ShardRange
-        Where the others lie.
-    """
+    """Chunks of one shard, found by its index."""
 
     parts: list[FetchedPart]
     ranges: list[ShardRange]
@@ -149,27 +105,7 @@ def coalesce(
     most_gap: int = MOST_GAP_NBYTES,
     most_nbytes: int = MOST_RANGE_NBYTES,
 ) -> list[tuple[Span, list[Placed]]]:
-    """Join chunks that lie close together in their shard.
-
-    Parameters
-    ----------
-    chunks : sequence of (int, int, int)
-        First byte, end and number of each chunk, in any order. Chunks may overlap.
-    most_gap : int
-        The widest gap in bytes across which chunks are joined.
-    most_nbytes : int
-        The most bytes of joined chunks. A single chunk may be longer.
-
-    Returns
-    -------
-    list of ((int, int), list of (int, int, int))
-        First byte and end of each range in rising order, and the chunks in it.
-
-    Examples
-    --------
-    >>> coalesce([(90, 95, 0), (0, 10, 1), (12, 20, 2)], most_gap=5)
-    [((0, 20), [(0, 10, 1), (12, 20, 2)]), ((90, 95), [(90, 95, 0)])]
-    """
+    """Join chunks that lie close together in their shard."""
     joined: list[tuple[Span, list[Placed]]] = []
     first = last = 0
     own: list[Placed] = []
@@ -190,15 +126,7 @@ def coalesce(
 class ShardReader:
     """Fetches the chunks of an array's shards.
 
-    Parameters
-    ----------
-    objects : Objects
-        Reads the stored objects.
-    chain : Chain or None
-        The codec chain of the array's chunks, which bounds their stored sizes. None if it is
-        unknown.
-    indexes : IndexCache
-        The cache of indexes.
+    `chain`: None if it is unknown.
     """
 
     def __init__(self, objects: Objects, chain: Chain | None, indexes: IndexCache) -> None:
@@ -212,16 +140,8 @@ class ShardReader:
     def index(self, shard: Shard) -> tuple[Index | None, int]:
         """The index of a shard, and the number of requests that this call made for it.
 
-        Returns
-        -------
-        tuple of (numpy.ndarray of uint64 or None, int)
-            The index holds offset and size of each chunk in bytes, and has the shape
-            ``(*chunks_per_shard, 2)``. It is None if the shard is absent.
-
-        Raises
-        ------
-        DamagedObjectError
-            If the shard exists, but its index does not decode.
+        The index holds offset and size of each chunk in bytes, and has the shape
+        ``(*chunks_per_shard, 2)``. It is None if the shard is absent.
         """
         return self._indexes.get((self._owner, shard.key), lambda: self._read_index(shard))
 
@@ -230,20 +150,7 @@ class ShardReader:
         self._indexes.forget((self._owner, key))
 
     def is_there(self, shard: Shard, chunk: tuple[int, ...]) -> bool:
-        """Whether a chunk is in the store, by the index of its shard.
-
-        Parameters
-        ----------
-        shard : Shard
-            The shard that should hold it.
-        chunk : tuple of int
-            Index of the chunk in the array.
-
-        Raises
-        ------
-        DamagedObjectError
-            If the index is damaged, or points to where no chunk can be.
-        """
+        """Whether a chunk is in the store, by the index of its shard."""
         index, _ = self.index(shard)
         there, _ = self._find(shard, index, [(0, chunk)])
         return bool(there)
@@ -255,20 +162,6 @@ class ShardReader:
 
         A small shard is fetched whole if all its chunks are wanted, its index is not in the cache,
         and it holds little else.
-
-        Parameters
-        ----------
-        shard : Shard
-            The shard.
-        chunks : sequence of (int, tuple of int)
-            The chunks. Each is in one of the parts or ranges.
-        num_within : callable
-            Returns the number of chunks of the shard that lie within the array.
-
-        Raises
-        ------
-        DamagedObjectError
-            If the index is damaged, or points to where no chunk can be.
         """
         is_small = self._nbytes * shard.sharding.num_chunks <= MOST_RANGE_NBYTES
         is_new = is_small and (self._owner, shard.key) not in self._indexes

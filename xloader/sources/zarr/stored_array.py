@@ -42,13 +42,7 @@ _MOST_SHARDS: Final = 1 << 10
 
 
 def check_keys(array: zarr.Array[Any]) -> None:
-    """Refuse an array whose chunks would have keys that lead out of its store.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If a key has an empty part, a part ``.`` or ``..``, a backslash or a NUL.
-    """
+    """Refuse an array whose chunks would have keys that lead out of its store."""
     key = _key_encoder(array.path, array.metadata)((0,) * array.ndim)
     parts = key.split("/")
     if not {"", ".", ".."}.isdisjoint(parts) or not {"\\", "\0"}.isdisjoint(key):
@@ -85,20 +79,7 @@ def _key_encoder(path: str, metadata: Metadata) -> Callable[[tuple[int, ...]], s
 class StoredArray:
     """One array of an open store, with its chunks by index.
 
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The open store.
-    path : str
-        Path of the array within the store.
-    metadata : ArrayV2Metadata or ArrayV3Metadata
-        The array's metadata from when the source was opened.
-    grid : StoredGrid
-        How the array is cut into chunks.
-    watch : Watch
-        Notices a change of the metadata.
-    objects : Objects, optional
-        Reads the stored objects. None if zarr's release is unknown.
+    `objects`: None if zarr's release is unknown.
     """
 
     def __init__(
@@ -189,13 +170,7 @@ class StoredArray:
         return self._encode(self._grid.object_of(chunk))
 
     def locate(self, chunks: Sequence[Numbered]) -> Located:
-        """Find chunks of one shard by its index; see `ShardReader.locate`.
-
-        Parameters
-        ----------
-        chunks : sequence of (int, tuple of int)
-            The chunks: a number of the caller's for each, and its index in the array.
-        """
+        """Find chunks of one shard by its index; see `ShardReader.locate`."""
         assert self._shards is not None, "locate() is for arrays with shards"
         first = chunks[0][1]
         num_within = partial(self._grid.num_chunks_within, self._grid.object_of(first))
@@ -230,21 +205,7 @@ class StoredArray:
     def decode(
         self, data: Bytes, chunk: tuple[int, ...], cut: Cut, out: NDArray[Any], scratch: Scratch
     ) -> None:
-        """Decode a part of a fetched chunk on the calling thread.
-
-        Parameters
-        ----------
-        data : numpy.ndarray of uint8
-            The chunk as stored.
-        chunk : tuple of int
-            Index of the chunk in the array.
-        cut : tuple of slice or integer array
-            The part of the chunk that is wanted.
-        out : numpy.ndarray
-            Receives the values. It has the shape of the cut.
-        scratch : Scratch
-            Memory to decode in.
-        """
+        """Decode a part of a fetched chunk on the calling thread."""
         self.chain(chunk).decode_into(data, cut, out, scratch)
 
     def chain(self, chunk: tuple[int, ...]) -> Chain:
@@ -263,17 +224,7 @@ class StoredArray:
         return self._grid.shape_of(chunk)
 
     def index(self, chunk: tuple[int, ...], cut: Cut, out: NDArray[Any]) -> None:
-        """Read a part of a chunk through zarr's own indexing.
-
-        Parameters
-        ----------
-        chunk : tuple of int
-            Index of the chunk in the array.
-        cut : tuple of slice or integer array
-            The part of the chunk that is wanted.
-        out : numpy.ndarray
-            Receives the values. It has the shape of the cut.
-        """
+        """Read a part of a chunk through zarr's own indexing."""
         origin, valid = self._grid.origin_of(chunk), self._grid.shape_of(chunk)
         is_slices = all(isinstance(part, slice) and part.step in (None, 1) for part in cut)
         if is_slices:

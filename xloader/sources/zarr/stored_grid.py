@@ -42,28 +42,7 @@ where the last one ends.
 
 @dataclass(frozen=True)
 class StoredGrid:
-    """The chunks and stored objects of an array.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the array, in elements.
-    object_sizes : tuple of (int or tuple of int)
-        Per dimension, the size of every stored object in elements, or the size of each.
-    inner_shape : tuple of int, optional
-        Shape in elements of the chunks within each object, if the objects are shards.
-    is_known : bool, default True
-        Whether the array is stored in this way. If False, this is only how zarr reads it.
-
-    Examples
-    --------
-    >>> grid = StoredGrid((10,), ((2, 5, 5),))
-    >>> grid.chunks, grid.stored_shape((2,)), grid.shape_of((2,))
-    (((2, 5, 3),), (5,), (3,))
-    >>> grid = StoredGrid((12,), ((4, 8),), (2,))
-    >>> grid.chunks, grid.object_of((3,)), grid.first_chunk((1,)), grid.chunks_per_object((1,))
-    ((2,), (1,), (2,), (4,))
-    """
+    """The chunks and stored objects of an array."""
 
     shape: tuple[int, ...]
     object_sizes: tuple[Sizes, ...]
@@ -193,15 +172,7 @@ class StoredGrid:
 
 
 def grid_of(array: zarr.Array[Any]) -> StoredGrid:
-    """Read how a Zarr array is cut into chunks.
-
-    Raises
-    ------
-    UnsupportedDataError
-        If the sizes of the chunks are unknown both here and to zarr. Also if a chunk would hold no
-        element, if the array or a chunk is too large, or if there are too many chunks in a shard
-        or along a dimension.
-    """
+    """Read how a Zarr array is cut into chunks."""
     is_known = True
     try:
         sizes, inner = _sizes_of_document(array)

@@ -24,16 +24,7 @@ ABSENT: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 class ObjectPart(NamedTuple):
     """A part of a stored object.
 
-    Parameters
-    ----------
-    key : str
-        Key of the object.
-    start : int
-        Its first byte; negative if it is counted from the end, which only files allow.
-    stop : int or None
-        The byte after its last; None for the end of the object.
-    most_nbytes : int
-        The most bytes of a whole object. A larger one is not read, but a `DamagedObjectError`.
+    `stop`: the byte after its last; None for the end of the object.
     """
 
     key: str
@@ -48,39 +39,14 @@ class Objects(Protocol):
     def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
         """Read a whole object.
 
-        Parameters
-        ----------
-        key : str
-            Key of the object.
-        most_nbytes : int
-            The most bytes that it may have.
-
-        Returns
-        -------
-        numpy.ndarray of uint8 or None
-            Its bytes, or None if it is absent.
-
-        Raises
-        ------
-        DamagedObjectError
-            If it is larger. Where the store tells sizes in time, no memory is taken for it.
+        Its bytes, or None if it is absent.
         """
         ...
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """Read the end of an object, or all of it if it is shorter.
 
-        Parameters
-        ----------
-        key : str
-            Key of the object.
-        nbytes : int
-            Number of bytes.
-
-        Returns
-        -------
-        numpy.ndarray of uint8 or None
-            The bytes, or None if the object is absent.
+        The bytes, or None if the object is absent.
         """
         ...
 
@@ -89,18 +55,7 @@ class Objects(Protocol):
     ) -> Iterator[list[Bytes | None]]:
         """Read parts of objects, several at a time where that is cheaper.
 
-        Parameters
-        ----------
-        parts : sequence of ObjectPart
-            The parts. Those of one object follow each other. A part that reaches past the object's
-            end comes back shorter.
-        room_nbytes : int
-            Memory for parts that are read at a time, in bytes. A larger one is read alone.
-
-        Yields
-        ------
-        list of (numpy.ndarray of uint8 or None)
-            The bytes of some parts, in the order given; None for an absent object.
+        The bytes of some parts, in the order given; None for an absent object.
         """
         ...
 

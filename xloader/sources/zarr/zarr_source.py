@@ -72,40 +72,7 @@ class ZarrSource(Described):
 
     A variable of Zarr v2 or v3 whose codecs are known is read directly. One request fetches the
     chunk's bytes, which are decoded on the calling thread straight into the caller's array. Chunks
-    of a shard are found by its index, which is read once and kept. Those that lie close together
-    are fetched with one request. Variables with other codecs are read through zarr's own indexing.
-    Variables that only xarray can decode are read through xarray. `path_of` tells which applies.
-
-    Parameters
-    ----------
-    open_store : callable
-        Opens the store, once in each process. It must pickle.
-    open_dataset : callable
-        Opens the same group as an xarray dataset. Its argument is ``create_default_indexes``.
-    arrays : mapping of str to zarr.Array
-        The open array of each data variable to offer. Only its metadata is kept.
-    dataset : xarray.Dataset
-        The open dataset. Only its metadata is kept.
-    name : str
-        Where the data comes from, for messages.
-    dtype : dtype-like or None
-        The dtype to which packed integers are decoded; see `catalog.decoded_dtype`.
-    on_missing : {"warn", "raise", "fill"}
-        Whether to warn of the first absent chunk, to raise at any, or to do neither. Without an
-        error, the chunk is read as the fill value.
-    is_shared : bool
-        Whether ``open_store`` returns a store that this process already uses. A forked child may
-        not use it.
-    is_forkable : bool, default False
-        Whether a forked child may open the store again: true of plain files.
-    version : str, optional
-        The version of the store, where there are several.
-    is_frozen : bool, default False
-        Whether the store cannot change, such as a snapshot.
-    is_behind : bool, default True
-        Whether the metadata may be consolidated metadata that is older than the arrays.
-    secrets : tuple of str
-        Texts that no error may contain.
+    of a shard are found by its index, which is read once and kept.
     """
 
     def __init__(
