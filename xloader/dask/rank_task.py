@@ -21,8 +21,6 @@ from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 from xloader.loader.processes.process_messages import Warned
 from xloader.mosaic.noted_mosaics import noted_mosaics
-from xloader.samples.interleave import Interleaved
-from xloader.samples.samples import Samples
 from xloader.sources.dask_cluster import working_for_cluster
 
 _SECONDS: Final = 0.5
@@ -31,20 +29,22 @@ _SECONDS: Final = 0.5
 
 @dataclass(frozen=True, eq=False)
 class RankWork:
-    """The work of all ranks."""
+    """The work of all ranks: ``samples`` are `Samples` or `Interleaved`."""
 
     fn: Callable[[Any], Any]
-    samples: Samples | Interleaved
+    samples: Any
     options: Mapping[str, Any]
 
     def loader(self, rank: int, world_size: int, shares: HostShares) -> Loader | InterleavedLoader:
         """The loader of a rank."""
         options = dict(self.options)
         # Several sets divide the cores among them, where no number of threads is given.
-        if options.get("threads") is None and isinstance(self.samples, Samples):
+        if options.get("threads") is None and not hasattr(self.samples, "sets"):
             processes = max(int(options.get("processes") or 0), 1)
             options["threads"] = max(shares.cores() // processes, 1)
-        return self.samples.loader(**options, rank=rank, world_size=world_size)
+        loader: Loader | InterleavedLoader
+        loader = self.samples.loader(**options, rank=rank, world_size=world_size)
+        return loader
 
     def call(self, loader: Loader | InterleavedLoader) -> Any:
         """Call the function."""

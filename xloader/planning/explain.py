@@ -18,12 +18,11 @@ from xloader.html.cards import CardPart
 from xloader.order.cohorts import tile_edges
 from xloader.planning.cost_figures import Figures
 from xloader.planning.epoch import Epoch, Lane
-from xloader.planning.figure_cards import stay_parts
 from xloader.planning.figure_tables import TitledTable, variables_table
 from xloader.planning.mixing import full_mixing, measure_mixing
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
-from xloader.planning.residence_times import ResidenceTimes, TimesMaker
+from xloader.planning.residence_times import ResidenceTimes, TimesMaker, stay_parts
 from xloader.planning.variable_figures import GroupReads, count_reads, num_needed
 from xloader.recipe.regularity import irregular_note
 

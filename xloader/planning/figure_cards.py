@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from xloader.html.cards import Card, CardPart, CardSection, CardTable, Facts, Words
-from xloader.html.stay_strips import draw_stays
-from xloader.planning.residence_times import TimesMaker
+from xloader.html.cards import Card, CardPart, CardSection, CardTable, Facts
 
 
 class TitledRows(Protocol):
@@ -39,16 +37,3 @@ def figure_card(figures: TitledRows) -> Card:
     """The card of some figures."""
     kind, _, rest = figures._title().partition(": ")
     return Card(kind, rest, figure_parts(figures))
-
-
-def stay_parts(maker: object) -> list[CardPart]:
-    """The drawing of an epoch's stays if it is found at once, else words on how to get it."""
-    if not isinstance(maker, TimesMaker):
-        return []
-    times = maker.if_cheap()
-    if times is None:
-        words = "Not drawn here, because it takes a while for so many samples: .plot() draws it."
-        return [CardSection("chunks in memory", [Words([words])], is_open=False)]
-    steps = times.first_step, times.first_step + times.num_steps
-    drawing = draw_stays(times.lane, times.block, times.load, times.drop, times.num_blocks, steps)
-    return [CardSection("chunks in memory", [drawing])]
