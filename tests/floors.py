@@ -26,14 +26,17 @@ TOWER = (
     ("torch",),
     ("samples",),
     ("jobs", "mosaic"),
+    ("cluster",),
     ("tensors", "device"),
     ("loader",),
-    ("engine", "display"),
-    ("planning", "transforms"),
+    ("engine",),
+    ("planning",),
+    ("show",),
+    ("transforms",),
     ("recipe",),
     ("testing",),
     ("order", "sources", "forcings"),
-    ("core", "plots", "html"),
+    ("core",),
     ("compiled",),
     ("errors",),
 )
@@ -42,9 +45,11 @@ TOWER = (
 A file imports only from its own room and lower floors.
 """
 
-PURE = ("errors", "core", "plots", "html", "order", "planning")
+PURE = ("errors", "core", "order", "planning")
 """Rooms with no I/O, no PyTorch and no clock."""
-PURE_NEIGHBOURS = ("xloader.recipe.", "xloader.sources.base.", "xloader.compiled.")
+PURE_NEIGHBOURS = (
+    *("xloader.recipe.", "xloader.sources.base.", "xloader.compiled.", "xloader.show."),
+)
 """Modules outside the pure rooms that these may import: frozen data, a protocol, sums in C."""
 IMPURE_IMPORTS = frozenset(
     {"xarray", "zarr", "dask", "torch", "time", "datetime", "os", "io", "pathlib", "random"}
@@ -57,9 +62,9 @@ ALLOWED_IMPORTS = {
     # A function of dask that parses text; it is imported where it is called.
     "xloader.core.nbytes": frozenset({"dask"}),
     # A page is written to the file that the user names.
-    "xloader.html.pages": frozenset({"os"}),
+    "xloader.show.pages": frozenset({"os"}),
     # A picture is written to memory as a PNG.
-    "xloader.plots.canvas": frozenset({"io"}),
+    "xloader.show.canvas": frozenset({"io"}),
 }
 ONLY_UNDER = {
     "torch": (
@@ -69,6 +74,8 @@ ONLY_UNDER = {
         "xloader.demo",
         "xloader.bench",
         "xloader.xbatcher.torch_datasets",
+        # The doctor looks at the installed PyTorch.
+        "xloader.cli.machine_findings",
     ),
     "jax": ("xloader.tensors",),
     "cupy": ("xloader.tensors",),
@@ -76,10 +83,10 @@ ONLY_UNDER = {
     "zarr": (
         *("xloader.sources", "xloader.testing", "xloader.demo", "xloader.mosaic"),
         # These write stores.
-        *("xloader.jobs.materialize.intermediate_store", "xloader.jobs.materialize.shard_encoder"),
-        *("xloader.jobs.materialize.target_codecs", "xloader.jobs.materialize.target_metadata"),
+        *("xloader.jobs.materialize.array_rewrite", "xloader.jobs.materialize.shard_encoder"),
+        "xloader.jobs.materialize.target_metadata",
     ),
-    "matplotlib": ("xloader.plots", "xloader.demo"),
+    "matplotlib": ("xloader.show", "xloader.demo"),
 }
 """Libraries that only some rooms may import, and these rooms."""
 

@@ -22,9 +22,9 @@ import xarray as xr
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
 from tests.sources import kinds
+from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.engine import block_loads
 from xloader.errors import ChunkError, ClosedError, ClusterError, ClusterWarning, ReadTimeoutError
-from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.sources.base import Read
 from xloader.sources.datasets import cluster_blocks
 from xloader.sources.datasets.cluster_blocks import BlockRequests

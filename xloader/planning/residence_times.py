@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.count_text import show_count
 from xloader.core.footprint import Group
-from xloader.html.cards import CardPart, CardSection, Words
-from xloader.html.stay_strips import draw_stays
+from xloader.core.messages import show_count
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch
 from xloader.planning.mixing import batch_regions
 from xloader.planning.remainder import Remainder, RemainingOrder
+from xloader.show.cards import CardPart, CardSection, Words
+from xloader.show.stay_strips import draw_stays
 
 _MOST_SAMPLES: Final = 1 << 17
 _MOST_CHEAP: Final = 20_000

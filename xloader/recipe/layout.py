@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.demand import Access
+from xloader.core.footprint import Access
 from xloader.core.point_table import LabelColumn
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
 from xloader.recipe.names import CHANNEL, channel_names

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from xloader.errors import StackError, TransformError, UnsupportedDataError, XloaderError
 from xloader.sources import catalog
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
-from xloader.sources.chunk_slices import shape_of, shift
+from xloader.sources.chunk_sizes import shape_of, shift
 from xloader.sources.fetched import Deferred
 from xloader.sources.per_process import PerProcess
 from xloader.sources.store_watch import Watch

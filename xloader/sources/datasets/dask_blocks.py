@@ -19,8 +19,15 @@ from xloader.errors import ClusterError, ClusterWarning
 from xloader.sources.base import Announced
 from xloader.sources.chunk_sizes import span_of
 from xloader.sources.dask_cluster import active_client, cluster_errors, is_closed
-from xloader.sources.datasets.cluster_blocks import BlockRequests, Request, with_held_values
-from xloader.sources.datasets.dask_graphs import BlockGraph, Graph, has_layers, needed_tasks
+from xloader.sources.datasets.cluster_blocks import (
+    BlockGraph,
+    BlockRequests,
+    Graph,
+    Request,
+    has_layers,
+    needed_tasks,
+    with_held_values,
+)
 
 BlockPlace = tuple[Any, tuple[int, ...]]
 """A dask array, and the index of one of its blocks."""

@@ -23,15 +23,13 @@ from xloader.errors import (
 )
 from xloader.sources import catalog
 from xloader.sources.base import Announced, Cut, Described, Fetched, Outcome, Read, Variable
-from xloader.sources.chunk_sizes import Sizes, compact, span_of
-from xloader.sources.chunk_slices import shift, take
+from xloader.sources.chunk_sizes import Sizes, compact, shift, span_of, take
 from xloader.sources.datasets.cluster_blocks import wait_for_persisted
 from xloader.sources.datasets.dask_blocks import BlockComputer, is_on_cluster
 from xloader.sources.fetched import Deferred, Values
-from xloader.sources.file_stamps import StampedFiles
 from xloader.sources.per_process import PerProcess
 from xloader.sources.retries import current
-from xloader.sources.store_watch import FileWatch, Watch
+from xloader.sources.store_watch import FileWatch, StampedFiles, Watch
 from xloader.sources.stores.access_errors import cause_of, told_of
 from xloader.sources.stores.file_openers import Gate
 from xloader.sources.stores.redaction import Secrets

@@ -27,8 +27,7 @@ from xloader.errors import (
 )
 from xloader.sources import catalog
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
-from xloader.sources.chunk_sizes import num_chunks, span_of
-from xloader.sources.chunk_slices import take
+from xloader.sources.chunk_sizes import num_chunks, span_of, take
 from xloader.sources.combined.class_files import ClassFiles, named
 from xloader.sources.datasets.xarray_source import describe
 from xloader.sources.fetched import Deferred

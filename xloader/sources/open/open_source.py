@@ -22,11 +22,10 @@ from xloader.sources import catalog
 from xloader.sources.base import Source
 from xloader.sources.combined.joined_variables import MERGED
 from xloader.sources.datasets.xarray_source import XarraySource, describe
-from xloader.sources.file_stamps import StampedFiles
-from xloader.sources.open.from_dataset import from_dataset
-from xloader.sources.open.from_tree import from_tree
+from xloader.sources.open.from_dataset import from_dataset, from_tree
 from xloader.sources.open.from_zarr import from_zarr, refuse_empty
 from xloader.sources.ordinary_files import check_path, local_path
+from xloader.sources.store_watch import StampedFiles
 from xloader.sources.stores.access_errors import access_error, cause_of, told_of
 from xloader.sources.stores.file_openers import FileOpener, Gate
 from xloader.sources.stores.group_openers import ZarrOpener

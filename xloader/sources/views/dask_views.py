@@ -24,11 +24,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import xarray as xr
+from zarr.storage import LocalStore, MemoryStore
 
+from xloader.sources import zarr_adapter
 from xloader.sources.views.indexing import IndexedArray, join
 from xloader.sources.views.xarray_views import (
     LazyView,
     UnrecognisedError,
+    held_by,
     look_up,
     reading,
     unknown_form,
@@ -340,3 +344,22 @@ def _as_key(part: Any) -> Any:
 def _known(name: str) -> Any:
     """The class or function with a name in `_PLACES`."""
     return look_up(_PLACES[name])
+
+
+_PLAIN: Final = (LocalStore, MemoryStore)
+"""Stores without a connection, a thread or an open file."""
+
+
+def survives_fork(dataset: xr.Dataset, names: tuple[str, ...]) -> bool:
+    """Whether a forked child may make a source of some variables anew."""
+    return all(isinstance(_store_of(dataset.variables[name]), _PLAIN) for name in names)
+
+
+def _store_of(variable: xr.Variable) -> Any:
+    """The store of a variable's array, without wrappers. None if it is not known."""
+    held = held_by(variable)
+    try:
+        view = view_of(held) if variable.chunks is None else view_of_graph(held)
+    except UnrecognisedError:
+        return None
+    return zarr_adapter.innermost(view.array.store)

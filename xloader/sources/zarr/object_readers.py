@@ -26,7 +26,7 @@ from xloader.sources.retries import Attempts, current
 from xloader.sources.stores.retrying_store import plain
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.file_objects import Files
-from xloader.sources.zarr.stored_objects import ABSENT, Asking, ObjectPart, Objects
+from xloader.sources.zarr.object_protocol import ABSENT, Asking, ObjectPart, Objects
 from xloader.sources.zarr_adapter import (
     RangeByteRequest,
     SuffixByteRequest,

@@ -16,7 +16,7 @@ import zarr
 
 from xloader.sources import catalog, zarr_adapter
 from xloader.sources.base import Variable
-from xloader.sources.cf import coding_of
+from xloader.sources.catalog import coding_of
 from xloader.sources.zarr.allowed_codecs import Metadata, codecs_in_words
 from xloader.sources.zarr.parse_codecs import chain_of, sharding_of
 from xloader.sources.zarr.stored_grid import StoredGrid, grid_of

@@ -27,21 +27,21 @@ from xloader.sources.base import (
     SmallKey,
     Variable,
 )
-from xloader.sources.chunk_slices import shape_of
+from xloader.sources.chunk_sizes import shape_of
 from xloader.sources.datasets.xarray_source import XarraySource
 from xloader.sources.fetched import Deferred, Several, Values
 from xloader.sources.per_process import PerProcess
+from xloader.sources.retries import is_transient
 from xloader.sources.store_watch import Watch
 from xloader.sources.stored_objects import ObjectInventory, StoredObjects
 from xloader.sources.stores.access_errors import access_error, cause_of, is_denied, told_of
 from xloader.sources.stores.redaction import Secrets
-from xloader.sources.transient_errors import is_transient
 from xloader.sources.zarr.allowed_codecs import check_codecs
 from xloader.sources.zarr.array_watch import Openings
 from xloader.sources.zarr.chunk_errors import ChunkErrors
 from xloader.sources.zarr.compiled_decoding import decoder
-from xloader.sources.zarr.compiled_files import reads_together
 from xloader.sources.zarr.fetched_chunks import ShardChunks, SingleChunks
+from xloader.sources.zarr.file_objects import reads_together
 from xloader.sources.zarr.missing_chunks import Missing, OnMissing
 from xloader.sources.zarr.object_readers import is_in_files, is_waiting, objects_of
 from xloader.sources.zarr.read_routes import Route, make_route, make_variable
