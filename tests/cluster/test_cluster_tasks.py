@@ -24,7 +24,7 @@ from xloader.errors import (
     OptionError,
     TransformError,
 )
-from xloader.sources.dask_cluster import active_client, cluster_errors, result_of
+from xloader.sources.arrays.dask_cluster import active_client, cluster_errors, result_of
 
 
 def add(shared: int, unit: int) -> tuple[int, int]:

@@ -172,7 +172,7 @@ def test_cores_of_a_machine_are_divided(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_function_sees_no_client(client: Any, samples: xloader.Samples):
     def threads_only(loader: Any) -> int:
-        from xloader.sources.dask_cluster import active_client
+        from xloader.sources.arrays.dask_cluster import active_client
 
         assert active_client() is None
         return len(loader)

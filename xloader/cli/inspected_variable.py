@@ -20,7 +20,7 @@ from xloader.recipe.recipe import Recipe
 from xloader.sources.base import Read, Source, Variable
 from xloader.sources.chunk_sizes import Sizes, num_chunks
 from xloader.sources.retries import Attempts
-from xloader.sources.stored_objects import encoding_of, inventory_of, stored_objects_of
+from xloader.sources.stores.stored_objects import encoding_of, inventory_of, stored_objects_of
 
 _MOST_NBYTES: Final = 1 << 28
 """Decoded bytes that are being read at a time."""

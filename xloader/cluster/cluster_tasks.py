@@ -31,7 +31,7 @@ from xloader.errors import (
     TransformError,
 )
 from xloader.loader.processes.process_messages import Warned, forward_warnings
-from xloader.sources.dask_cluster import (
+from xloader.sources.arrays.dask_cluster import (
     active_client,
     check_open,
     cluster_errors,

@@ -24,7 +24,7 @@ from xloader.cluster.cluster_tasks import TaskWarnings
 from xloader.cluster.rank_task import HostShares, run_rank
 from xloader.errors import ClusterError
 from xloader.loader.processes.process_messages import Warned
-from xloader.sources.dask_cluster import release_futures, result_of, worker_threads
+from xloader.sources.arrays.dask_cluster import release_futures, result_of, worker_threads
 
 _LOG: Final = logging.getLogger("xloader")
 

@@ -20,7 +20,7 @@ from xloader.errors import ClosedError, OptionError, TransformError
 from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 from xloader.loader.processes.process_messages import Warned
-from xloader.sources.dask_cluster import working_for_cluster
+from xloader.sources.arrays.dask_cluster import working_for_cluster
 
 _SECONDS: Final = 0.5
 """How often a task looks whether its result is still wanted."""

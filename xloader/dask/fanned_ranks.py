@@ -32,7 +32,7 @@ from xloader.loader.loader import Loader
 from xloader.samples.interleave import Interleaved
 from xloader.samples.loader_verbs import make_array_loader
 from xloader.samples.samples import Samples
-from xloader.sources.dask_cluster import (
+from xloader.sources.arrays.dask_cluster import (
     active_client,
     cluster_errors,
     release_futures,

@@ -19,7 +19,7 @@ from xloader.samples.whole_sources import longest_policy, whole_source
 from xloader.sources.combined.concat_source import concat_sources
 from xloader.sources.combined.join_sources import join_sources
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
-from xloader.sources.ordinary_files import local_path
+from xloader.sources.stores.ordinary_files import local_path
 
 
 def join(

@@ -48,7 +48,6 @@ from xloader.recipe.points import At, PointRules, choose_weights, place_points
 from xloader.recipe.recipe import Recipe, Transform, find
 from xloader.recipe.shared_elements import count_shared
 from xloader.samples import describe, loader_verbs, single_samples, splits, subset_verbs
-from xloader.samples.computed_variables import add_computed
 from xloader.samples.coverage import Coverage, count_coverage
 from xloader.samples.describe import require_before, require_windows_before, warn_of_no_plan
 from xloader.samples.single_samples import normal_ids
@@ -57,6 +56,7 @@ from xloader.samples.whole_sources import longest_policy, merged_source
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
 from xloader.tensors.convert import tensor_maker
 from xloader.transforms import slabs
+from xloader.transforms.computed_variables import add_computed
 from xloader.transforms.denormalize import Denormalize, make_denormalize
 from xloader.transforms.fillna import make_fillna
 from xloader.transforms.normalize import make_normalize

@@ -22,7 +22,7 @@ from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.loader.ranks.state import Saver, another_option, read_state
 from xloader.planning.explain import Explanation
-from xloader.sources.dask_cluster import compute_synchronously
+from xloader.sources.arrays.dask_cluster import compute_synchronously
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.chunk_sampler import check_options

@@ -28,7 +28,7 @@ from xloader.loader.ranks.job_factory import JobFactory, Share
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
-from xloader.sources.dask_cluster import compute_synchronously
+from xloader.sources.arrays.dask_cluster import compute_synchronously
 from xloader.torch.lent_tensors import memory_to_lend
 from xloader.torch.step_tags import PlanTag, StepTag
 from xloader.torch.worker_setup import set_up_worker

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from xarray.indexes import PandasIndex
 
 from xloader.core.axis import Ints
-from xloader.sources.datasets.xarray_source import is_in_memory
+from xloader.sources.arrays.xarray_source import is_in_memory
 from xloader.xbatcher.patches import Patches
 
 SAMPLE: Final = "sample"

@@ -15,7 +15,7 @@ from xloader.core.element_list import ElementList
 from xloader.errors import UnsupportedDataError
 from xloader.jobs.advice.chunk_shapes import ChunkedDim, ChunkedPart, ChunkedVariable
 from xloader.recipe.recipe import Recipe
-from xloader.sources import catalog
+from xloader.sources.arrays import catalog
 from xloader.sources.base import (
     INDEX_ROW_NBYTES,
     Described,

@@ -17,9 +17,9 @@ from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
 from xloader.sources.base import Source
 from xloader.sources.combined.continuity import Labels, different_kinds
 from xloader.sources.combined.joined_variables import label_of
+from xloader.sources.combined.label_spans import find_labels
 from xloader.sources.combined.mixed_source import one_source
 from xloader.sources.combined.shared_names import SharedNames, dims_of
-from xloader.sources.label_spans import find_labels
 
 Method = Literal["nearest", "ffill"] | None
 """How labels are found that a source does not have."""

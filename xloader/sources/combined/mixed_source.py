@@ -8,14 +8,14 @@ from typing import Protocol
 
 import xarray as xr
 
-from xloader.sources import catalog
+from xloader.sources.arrays import catalog
 from xloader.sources.base import Announced, Described, Fetched, Read, Source, key_within
+from xloader.sources.combined.label_spans import order_notes
 from xloader.sources.combined.source_view import SourceView
 from xloader.sources.fetched import announce_to, fetch_from
-from xloader.sources.label_spans import order_notes
-from xloader.sources.per_process import PerProcess
 from xloader.sources.store_watch import Watch
-from xloader.sources.stored_objects import StoredObjects, stored_objects_of
+from xloader.sources.stores.per_process import PerProcess
+from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
 
 
 class Named(Protocol):

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints
 from xloader.core.element_list import ElementList, as_elements
-from xloader.sources import catalog
+from xloader.sources.arrays import catalog
+from xloader.sources.arrays.selected_source import Selected, SelectedSource
 from xloader.sources.base import Announced, Described, Fetched, Outcome, Read, Source
 from xloader.sources.chunk_sizes import Sizes, compact
 from xloader.sources.store_watch import Watch
-from xloader.sources.views.selected_source import Selected, SelectedSource
 
 
 class _RepeatedBlocks:

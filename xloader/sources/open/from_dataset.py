@@ -20,19 +20,19 @@ from zarr.abc.store import Store
 from xloader.core.messages import closest, warn_caller
 from xloader.core.packing import Packing
 from xloader.errors import OptionError, RepeatedTasksWarning, UnknownNameError, UnsupportedDataError
-from xloader.sources import catalog
+from xloader.sources.arrays import catalog
+from xloader.sources.arrays.dask_blocks import effort_of, share_tasks
+from xloader.sources.arrays.dask_views import view_of_graph
+from xloader.sources.arrays.selected_source import Selected, SelectedBlocks, SelectedSource
+from xloader.sources.arrays.xarray_source import XarraySource, backing, describe, is_in_memory
+from xloader.sources.arrays.xarray_views import LazyView, UnrecognisedError, held_by, view_of
 from xloader.sources.base import Source
 from xloader.sources.combined.join_sources import tree_source
 from xloader.sources.combined.mixed_source import MixedSource
-from xloader.sources.datasets.dask_blocks import effort_of, share_tasks
-from xloader.sources.datasets.xarray_source import XarraySource, backing, describe, is_in_memory
 from xloader.sources.store_watch import StampedFiles
 from xloader.sources.stores.group_openers import Given
 from xloader.sources.stores.recognise import place_of
 from xloader.sources.stores.redaction import safe_name
-from xloader.sources.views.dask_views import view_of_graph
-from xloader.sources.views.selected_source import Selected, SelectedBlocks, SelectedSource
-from xloader.sources.views.xarray_views import LazyView, UnrecognisedError, held_by, view_of
 from xloader.sources.zarr.missing_chunks import OnMissing
 from xloader.sources.zarr.read_routes import make_route, make_variable
 from xloader.sources.zarr.zarr_source import ZarrSource

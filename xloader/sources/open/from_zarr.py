@@ -28,7 +28,8 @@ from xloader.errors import (
     UnsupportedDataError,
     XloaderError,
 )
-from xloader.sources import catalog, zarr_adapter
+from xloader.sources import zarr_adapter
+from xloader.sources.arrays import catalog
 from xloader.sources.base import Source
 from xloader.sources.retries import is_timeout
 from xloader.sources.stores.access_errors import access_error, cause_of, told_of

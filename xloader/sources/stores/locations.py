@@ -22,9 +22,9 @@ from xloader.core.messages import warn_caller
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import CopiesWarning, UnsupportedDataError, XloaderError
 from xloader.sources import zarr_adapter
-from xloader.sources.ordinary_files import OrdinaryFiles, with_ordinary_files
-from xloader.sources.per_process import Home, PerProcess
 from xloader.sources.stores import object_stores
+from xloader.sources.stores.ordinary_files import OrdinaryFiles, with_ordinary_files
+from xloader.sources.stores.per_process import Home, PerProcess
 from xloader.sources.stores.redaction import safe_name, scrub, secrets_of, secrets_of_url
 from xloader.sources.stores.retrying_store import RetryingStore
 

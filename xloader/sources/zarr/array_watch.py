@@ -18,7 +18,6 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore, ZipStore
 
 from xloader.sources import zarr_adapter
-from xloader.sources.ordinary_files import OrdinaryFiles
 from xloader.sources.store_watch import (
     FileWatch,
     Stamp,
@@ -28,6 +27,7 @@ from xloader.sources.store_watch import (
     stamp_of,
 )
 from xloader.sources.stores.access_errors import access_error, cause_of
+from xloader.sources.stores.ordinary_files import OrdinaryFiles
 from xloader.sources.stores.redaction import Secrets
 from xloader.sources.zarr.allowed_codecs import Metadata
 from xloader.sources.zarr.object_readers import objects_of

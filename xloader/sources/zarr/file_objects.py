@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
-from xloader.sources.bounded_reads import MOST_OBJECT_NBYTES, check_size
-from xloader.sources.ordinary_files import check_mode, check_path
 from xloader.sources.retries import current
+from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, check_size
+from xloader.sources.stores.ordinary_files import check_mode, check_path
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH
 from xloader.sources.zarr.object_protocol import ABSENT, Asking, ObjectPart

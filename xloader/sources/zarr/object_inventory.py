@@ -17,7 +17,7 @@ from zarr.abc.store import Store
 from xloader.errors import XloaderError
 from xloader.sources import zarr_adapter
 from xloader.sources.retries import current
-from xloader.sources.stored_objects import CHUNK_KEY, ObjectInventory
+from xloader.sources.stores.stored_objects import CHUNK_KEY, ObjectInventory
 from xloader.sources.zarr.stored_grid import StoredGrid
 
 METADATA: Final = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})

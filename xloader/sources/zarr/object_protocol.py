@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from xloader.sources.bounded_reads import MOST_OBJECT_NBYTES
 from xloader.sources.retries import current
+from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES
 from xloader.sources.zarr.compressors import Bytes
 
 Span: TypeAlias = tuple[int, int]

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.sources.base import MOST_INDEX_NBYTES
-from xloader.sources.bounded_reads import MOST_OBJECT_NBYTES, DamagedObjectError
 from xloader.sources.retries import Attempts, current
+from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, DamagedObjectError
 from xloader.sources.zarr.codec_chain import SPARE_NBYTES, Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import Scratch

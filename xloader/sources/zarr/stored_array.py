@@ -19,12 +19,12 @@ from zarr.abc.store import Store
 from xloader.errors import UnsupportedDataError
 from xloader.sources import zarr_adapter
 from xloader.sources.base import Cut
-from xloader.sources.bounded_reads import most_stored_nbytes
 from xloader.sources.chunk_sizes import shift, take
 from xloader.sources.retries import current
 from xloader.sources.store_watch import Watch
-from xloader.sources.stored_objects import ObjectInventory
+from xloader.sources.stores.bounded_reads import most_stored_nbytes
 from xloader.sources.stores.retrying_store import bounded
+from xloader.sources.stores.stored_objects import ObjectInventory
 from xloader.sources.zarr.allowed_codecs import Metadata
 from xloader.sources.zarr.codec_chain import Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes

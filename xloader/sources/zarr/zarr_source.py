@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 
 from xloader.errors import UnsupportedDataError, XloaderError
-from xloader.sources import catalog, zarr_adapter
+from xloader.sources import zarr_adapter
+from xloader.sources.arrays import catalog
+from xloader.sources.arrays.xarray_source import XarraySource
 from xloader.sources.base import (
     INDEX_ROW_NBYTES,
     SMALL_NBYTES,
@@ -28,14 +30,13 @@ from xloader.sources.base import (
     Variable,
 )
 from xloader.sources.chunk_sizes import shape_of
-from xloader.sources.datasets.xarray_source import XarraySource
 from xloader.sources.fetched import Deferred, Several, Values
-from xloader.sources.per_process import PerProcess
 from xloader.sources.retries import is_transient
 from xloader.sources.store_watch import Watch
-from xloader.sources.stored_objects import ObjectInventory, StoredObjects
 from xloader.sources.stores.access_errors import access_error, cause_of, is_denied, told_of
+from xloader.sources.stores.per_process import PerProcess
 from xloader.sources.stores.redaction import Secrets
+from xloader.sources.stores.stored_objects import ObjectInventory, StoredObjects
 from xloader.sources.zarr.allowed_codecs import check_codecs
 from xloader.sources.zarr.array_watch import Openings
 from xloader.sources.zarr.chunk_errors import ChunkErrors

@@ -22,7 +22,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints, Selection
-from xloader.sources import catalog
+from xloader.sources.arrays import catalog
 from xloader.sources.base import (
     Announced,
     Described,
@@ -35,7 +35,7 @@ from xloader.sources.base import (
 )
 from xloader.sources.chunk_sizes import Sizes, compact
 from xloader.sources.store_watch import Watch
-from xloader.sources.stored_objects import StoredObjects, stored_objects_of
+from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from xloader.forcings.coordinates import (
     require_coordinate,
 )
 from xloader.recipe.recipe import Recipe, find
+from xloader.sources.arrays.catalog import READABLE_KINDS
 from xloader.sources.base import Source, Variable
-from xloader.sources.catalog import READABLE_KINDS
 from xloader.sources.chunk_sizes import Sizes
 from xloader.sources.combined.computed_source import (
     ComputedSource,

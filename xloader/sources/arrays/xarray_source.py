@@ -21,19 +21,19 @@ from xloader.errors import (
     ReadTimeoutError,
     XloaderError,
 )
-from xloader.sources import catalog
+from xloader.sources.arrays import catalog
+from xloader.sources.arrays.cluster_blocks import wait_for_persisted
+from xloader.sources.arrays.dask_blocks import BlockComputer, is_on_cluster
+from xloader.sources.arrays.xarray_views import held_by, is_from_zarr, is_loaded
 from xloader.sources.base import Announced, Cut, Described, Fetched, Outcome, Read, Variable
 from xloader.sources.chunk_sizes import Sizes, compact, shift, span_of, take
-from xloader.sources.datasets.cluster_blocks import wait_for_persisted
-from xloader.sources.datasets.dask_blocks import BlockComputer, is_on_cluster
 from xloader.sources.fetched import Deferred, Values
-from xloader.sources.per_process import PerProcess
 from xloader.sources.retries import current
 from xloader.sources.store_watch import FileWatch, StampedFiles, Watch
 from xloader.sources.stores.access_errors import cause_of, told_of
 from xloader.sources.stores.file_openers import Gate
+from xloader.sources.stores.per_process import PerProcess
 from xloader.sources.stores.redaction import Secrets
-from xloader.sources.views.xarray_views import held_by, is_from_zarr, is_loaded
 
 BLOCK_NBYTES: Final = 4 * 2**20
 """4 MiB. Size of the blocks of variables that have no chunks of their own."""

@@ -29,8 +29,7 @@ import numpy as np
 import xarray as xr
 
 from xloader.errors import ClusterError
-from xloader.sources.base import Announced
-from xloader.sources.dask_cluster import (
+from xloader.sources.arrays.dask_cluster import (
     active_client,
     client_of_worker,
     cluster_errors,
@@ -38,6 +37,7 @@ from xloader.sources.dask_cluster import (
     worker_threads,
     worker_totals,
 )
+from xloader.sources.base import Announced
 from xloader.sources.retries import current
 
 Graph = dict[Any, Any]

@@ -20,8 +20,8 @@ from zarr.api.asynchronous import open_array
 from zarr.storage import LocalStore
 
 from xloader.errors import SourceAccessError
-from xloader.sources.bounded_reads import MOST_OBJECT_NBYTES, check_size, most_stored_nbytes
-from xloader.sources.stored_objects import CHUNK_KEY
+from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, check_size, most_stored_nbytes
+from xloader.sources.stores.stored_objects import CHUNK_KEY
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer

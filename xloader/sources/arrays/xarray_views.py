@@ -28,9 +28,9 @@ import xarray as xr
 import zarr
 from numpy.typing import NDArray
 
+from xloader.sources.arrays.indexing import IndexedArray, separate
+from xloader.sources.arrays.selected_source import Selected
 from xloader.sources.stores.access_errors import told_of
-from xloader.sources.views.indexing import IndexedArray, separate
-from xloader.sources.views.selected_source import Selected
 
 _PLACES: Final = {
     "zarr": "xarray.backends.zarr:ZarrArrayWrapper",

@@ -28,8 +28,8 @@ import xarray as xr
 from zarr.storage import LocalStore, MemoryStore
 
 from xloader.sources import zarr_adapter
-from xloader.sources.views.indexing import IndexedArray, join
-from xloader.sources.views.xarray_views import (
+from xloader.sources.arrays.indexing import IndexedArray, join
+from xloader.sources.arrays.xarray_views import (
     LazyView,
     UnrecognisedError,
     held_by,

@@ -16,10 +16,7 @@ from numpy.typing import NDArray
 
 from xloader.core.messages import warn_caller
 from xloader.errors import ClusterError, ClusterWarning
-from xloader.sources.base import Announced
-from xloader.sources.chunk_sizes import span_of
-from xloader.sources.dask_cluster import active_client, cluster_errors, is_closed
-from xloader.sources.datasets.cluster_blocks import (
+from xloader.sources.arrays.cluster_blocks import (
     BlockGraph,
     BlockRequests,
     Graph,
@@ -28,6 +25,9 @@ from xloader.sources.datasets.cluster_blocks import (
     needed_tasks,
     with_held_values,
 )
+from xloader.sources.arrays.dask_cluster import active_client, cluster_errors, is_closed
+from xloader.sources.base import Announced
+from xloader.sources.chunk_sizes import span_of
 
 BlockPlace = tuple[Any, tuple[int, ...]]
 """A dask array, and the index of one of its blocks."""
