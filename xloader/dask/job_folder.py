@@ -24,6 +24,7 @@ from xloader.dask.checkpoint_places import FolderPlace
 from xloader.errors import OptionError, TargetError
 from xloader.sources.ordinary_files import local_path
 from xloader.sources.stores.write_places import whole_file, writing
+from xloader.transforms.steps import module_of
 
 _JOB_FILE: Final = "job.json"
 _VERSION: Final = 1
@@ -71,7 +72,7 @@ def describe_function(fn: Callable[..., Any]) -> str:
     """
     while isinstance(fn, functools.partial):
         fn = fn.func
-    name = f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
+    name = f"{module_of(fn)}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
     inner = fn if hasattr(fn, "__code__") else getattr(fn, "__func__", type(fn).__call__)
     code = getattr(inner, "__code__", None)
     if not isinstance(code, CodeType):

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 import xarray as xr
@@ -20,6 +20,18 @@ from xloader.errors import OptionError
 from xloader.recipe.names import SAMPLE
 from xloader.transforms.per_sample import stack_samples, unstack_samples
 from xloader.transforms.rng import Rng
+
+
+FIRST_MODULES: Final = {
+    **dict.fromkeys(
+        ("cos_day_of_year", "cos_local_time", "cos_longitude", "latitude")
+        + ("sin_day_of_year", "sin_local_time", "sin_longitude"),
+        "xloader.forcings.cycles",
+    ),
+    "insolation": "xloader.forcings.solar_radiation",
+    "Stacked": "xloader.xbatcher.to_samples",
+}
+"""Modules that states and caches name, of functions of ours that samples can have."""
 
 
 class _Pickled:
@@ -160,5 +172,13 @@ def text_of(value: object) -> str:
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
-    module, name = getattr(fn, "__module__", ""), getattr(fn, "__qualname__", "")
-    return f"{module}.{name}" if name else type(fn).__qualname__
+    name = getattr(fn, "__qualname__", "")
+    return f"{module_of(fn)}.{name}" if name else type(fn).__qualname__
+
+
+def module_of(fn: Callable[..., Any]) -> str:
+    """The module by which fingerprints name a function: for ours, wherever it is now, the first."""
+    module = str(getattr(fn, "__module__", ""))
+    if module.partition(".")[0] != __name__.partition(".")[0]:
+        return module
+    return FIRST_MODULES.get(getattr(fn, "__qualname__", "").partition("(")[0], module)
