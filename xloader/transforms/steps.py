@@ -21,14 +21,16 @@ from xloader.recipe.names import SAMPLE
 from xloader.transforms.per_sample import stack_samples, unstack_samples
 from xloader.transforms.rng import Rng
 
-
+_CYCLES: Final = "xloader.forcings.cycles"
 FIRST_MODULES: Final = {
-    **dict.fromkeys(
-        ("cos_day_of_year", "cos_local_time", "cos_longitude", "latitude")
-        + ("sin_day_of_year", "sin_local_time", "sin_longitude"),
-        "xloader.forcings.cycles",
-    ),
+    "cos_day_of_year": _CYCLES,
+    "cos_local_time": _CYCLES,
+    "cos_longitude": _CYCLES,
     "insolation": "xloader.forcings.solar_radiation",
+    "latitude": _CYCLES,
+    "sin_day_of_year": _CYCLES,
+    "sin_local_time": _CYCLES,
+    "sin_longitude": _CYCLES,
     "Stacked": "xloader.xbatcher.to_samples",
 }
 """Modules that states and caches name, of functions of ours that samples can have."""
