@@ -12,8 +12,11 @@ from pathlib import Path
 
 MAX_FILE_LINES = 350
 """Lines of a file without its docstrings, so that nobody shortens these to keep a file short."""
-LONG_FILES = {"xloader.samples.samples": 640}
-"""The class that users need most has all verbs: short methods that hand on, in one file."""
+LONG_FILES = {"xloader.samples.samples": 680, "xloader.loader.ranks.rank_plan": 360}
+"""Files with many imports inside their methods, for what only some scripts use.
+
+The class that users need most has all verbs: short methods that hand on, in one file.
+"""
 MAX_FUNCTION_LINES = 60
 
 TOWER = (

@@ -19,10 +19,8 @@ from xloader.core.footprint import Footprint
 from xloader.core.messages import names_function
 from xloader.core.nans import NanWarner
 from xloader.core.options import LoaderOptions
-from xloader.display.loader_cards import loader_card, option_facts, show_rest
 from xloader.engine.job import Delivery
 from xloader.errors import OptionError
-from xloader.html.cards import Card
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.loader.batches.device_path import DevicePath, refusal_of
@@ -30,20 +28,15 @@ from xloader.loader.batches.row_list import Rows
 from xloader.loader.batches.sample_names import SampleNames
 from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
-from xloader.loader.preview import draw_preview
 from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.loader.ranks.job_factory import explain_ranks
 from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.loader.ranks.state import read_state
-from xloader.loader.reports.batch_variance import BatchVariance
 from xloader.loader.reports.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.reports.explain_notes import processes_note, rank_note
 from xloader.loader.reports.progress import EpochProgress
-from xloader.loader.reports.report import Report
 from xloader.loader.trainer_attributes import TrainerAttributes
-from xloader.loader.variance_measurement import measure_batch_variance
 from xloader.planning.epoch import Epoch
-from xloader.planning.explain import Explanation
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.recipe.recipe import Recipe
@@ -51,6 +44,10 @@ from xloader.transforms.packed_fields import PackedField
 from xloader.transforms.rng import Chance
 
 if TYPE_CHECKING:
+    from xloader.html.cards import Card
+    from xloader.loader.reports.batch_variance import BatchVariance
+    from xloader.loader.reports.report import Report
+    from xloader.planning.explain import Explanation
     from xloader.plots.canvas import Picture
 
 HandOver = Callable[[NDArray[Any]], Any]
@@ -401,6 +398,8 @@ class Loader(TrainerAttributes):
         >>> round(found.ratio, 1), round(found.effective_batch_size, 1), found.num_reads
         (4.0, 1.0, 1)
         """
+        from xloader.loader.variance_measurement import measure_batch_variance
+
         self._check_open()
         number = self.epoch if epoch is None else epoch
         own = self._resolver.settle()
@@ -410,6 +409,8 @@ class Loader(TrainerAttributes):
         self, start: Position, num_rows: int = 3, channel: str | Sequence[str] | None = None
     ) -> Picture:
         """Draw as `preview` does, for an iteration that would start at a position."""
+        from xloader.loader.preview import draw_preview
+
         self._check_open()
         return draw_preview(self._resolver.settle(), self._left(start), start, num_rows, channel)
 
@@ -535,6 +536,8 @@ class Loader(TrainerAttributes):
 
     def card(self) -> Card:
         """The loader as notebooks show it. Nothing is planned, and no data is read."""
+        from xloader.display.loader_cards import loader_card, option_facts, show_rest
+
         # Ranks are not settled, and nothing is planned: to show a loader must not change it.
         planned, at = self._resolver.planned, self._cursor.start
         num_steps = None if planned is None else planned.num_steps

@@ -6,17 +6,18 @@ import json
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xloader.core.count_text import show_count
 from xloader.core.json_values import flat_numbers, to_json_value
 from xloader.core.nbytes import show_nbytes
 from xloader.core.text_table import align_columns
 from xloader.errors import printable
-from xloader.planning.figure_cards import figure_card
-from xloader.planning.figure_tables import TitledTable
 from xloader.planning.figure_words import FIGURE_WORDS
 from xloader.planning.variable_figures import VariableFigures
+
+if TYPE_CHECKING:
+    from xloader.planning.figure_tables import TitledTable
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class FigureTable:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
+        from xloader.planning.figure_cards import figure_card
+
         return figure_card(self).to_html()
 
 

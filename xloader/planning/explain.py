@@ -14,12 +14,9 @@ from xloader.core.count_text import show_count
 from xloader.core.footprint import Footprint
 from xloader.core.libraries import require_matplotlib
 from xloader.errors import OptionError
-from xloader.html.cards import CardPart
 from xloader.order.cohorts import tile_edges
 from xloader.planning.cost_figures import Figures
 from xloader.planning.epoch import Epoch, Lane
-from xloader.planning.figure_cards import stay_parts
-from xloader.planning.figure_tables import TitledTable, variables_table
 from xloader.planning.mixing import full_mixing, measure_mixing
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
@@ -28,6 +25,8 @@ from xloader.planning.variable_figures import GroupReads, count_reads, num_neede
 from xloader.recipe.regularity import irregular_note
 
 if TYPE_CHECKING:
+    from xloader.html.cards import CardPart
+    from xloader.planning.figure_tables import TitledTable
     from xloader.plots.canvas import Picture
 
 _MOST_NAMED = 8
@@ -102,10 +101,14 @@ class Explanation(Figures):
         return draw_residences(self._times(), self.mixing, self.full_mixing)
 
     def _drawings(self) -> list[CardPart]:
+        from xloader.planning.figure_cards import stay_parts
+
         # Chunks that are in memory from the begin have no stays that begin and end.
         return stay_parts(self._times) if self.num_reads else []
 
     def _sections(self) -> list[TitledTable]:
+        from xloader.planning.figure_tables import variables_table
+
         return variables_table(self.variables)
 
     def _title(self) -> str:

@@ -15,8 +15,9 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataError
 from xloader.recipe.recipe import Recipe
 from xloader.samples.samples import Samples
+from xloader.sources.catalog import DEFAULT_DTYPE
 from xloader.sources.combined.concat_source import concat_sources
-from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
+from xloader.sources.open.open_source import open_source
 from xloader.sources.ordinary_files import local_path
 
 _WILDCARDS = "*?["

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from xloader.core.count_text import show_count
-from xloader.display.sample_cards import sample_facts, sample_parts
 from xloader.errors import printable
-from xloader.html.cards import Card
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.normalize import in_words
 
 
 def as_text(recipe: Recipe) -> str:
     """Text that describes the samples: a title, then one line for each property."""
+    from xloader.display.sample_cards import sample_facts
+
     rows = [[printable(cell, kept="") for cell in row] for row in sample_facts(recipe).rows]
     width = max(len(head) for head, _ in rows)
     lines = [f"    {head:<{width}}  {text}" for head, text in rows]
@@ -20,6 +20,9 @@ def as_text(recipe: Recipe) -> str:
 
 def as_html(recipe: Recipe) -> str:
     """HTML that describes the samples: the rows of the text, and a drawing of a window."""
+    from xloader.display.sample_cards import sample_parts
+    from xloader.html.cards import Card
+
     return Card("xloader.Samples", _size(recipe), sample_parts(recipe)).to_html()
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.libraries import require_matplotlib
-from xloader.display.sample_panels import MOST_ROWS, draw_samples
 from xloader.engine.sample_reader import read_samples
 from xloader.errors import OptionError
 from xloader.loader.batches.batch import Batch
@@ -65,6 +64,8 @@ def plot(
     channel: str | Sequence[str] | None,
 ) -> Picture:
     """Draw one sample or several; see `Samples.plot`."""
+    from xloader.display.sample_panels import MOST_ROWS, draw_samples
+
     require_matplotlib()
     asked = np.atleast_1d(listed_ids(recipe.num_ids, index))
     ids = normal_ids(recipe.num_ids, asked)[:MOST_ROWS].tolist()

@@ -25,8 +25,6 @@ from xloader.errors import OptionError
 from xloader.recipe.layout import FieldLayout, FieldPart
 from xloader.recipe.recipe import Recipe, Transform, find
 from xloader.transforms.number_table import Key, Rows, Table, rows_of
-from xloader.transforms.statistics_forms import FORMS, mean_and_std
-from xloader.transforms.statistics_tables import make_table
 
 _MOST_AT_ONCE: Final = 1 << 18
 """Numbers that are looked up at a time. Arrays of this size fit the cache, and need no budget."""
@@ -217,6 +215,9 @@ def in_words(step: Transform) -> str:
 
 def make_normalize(recipe: Recipe, stats: Any, mean: Any, std: Any) -> Normalize:
     """Make the transform from statistics as :meth:`xloader.Samples.normalize` takes them."""
+    from xloader.transforms.statistics_forms import FORMS, mean_and_std
+    from xloader.transforms.statistics_tables import make_table
+
     if stats is not None and std is not None and mean is None:
         stats, mean = None, stats
     if (stats is None) == (mean is None and std is None):

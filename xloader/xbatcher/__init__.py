@@ -7,10 +7,12 @@ are those of xbatcher 0.4; `BatchGenerator` has ``memory`` and ``threads`` besid
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xloader.xbatcher.accessor import register
-from xloader.xbatcher.generator import BatchGenerator
+
+if TYPE_CHECKING:
+    from xloader.xbatcher.generator import BatchGenerator
 
 __all__ = ["BatchGenerator", "IterableDataset", "MapDataset", "to_tensor"]
 
@@ -29,6 +31,10 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "BatchGenerator":
+        from xloader.xbatcher.generator import BatchGenerator
+
+        return BatchGenerator
     if name in _OF_TORCH:
         # `import xloader` imports this module, and must not import PyTorch.
         from xloader.xbatcher import torch_datasets

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from xloader.xbatcher.generator import BatchGenerator
+if TYPE_CHECKING:
+    from xloader.xbatcher.generator import BatchGenerator
 
 _NAME = "batch"
 
@@ -35,6 +36,8 @@ class BatchAccessor:
         -------
         BatchGenerator
         """
+        from xloader.xbatcher.generator import BatchGenerator
+
         return BatchGenerator(self._obj, *args, **kwargs)
 
 

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 from xloader.core.count_text import show_count
 from xloader.core.libraries import require_matplotlib
 from xloader.core.nbytes import show_nbytes
-from xloader.display.time_bars import time_parts
 from xloader.errors import OptionError
-from xloader.html.cards import CardPart
 from xloader.loader.reports.advice import show_rate, show_speed
 from xloader.loader.reports.bottleneck import STAGES
 from xloader.loader.reports.epoch_series import EpochSeries
 from xloader.planning.cost_figures import Figures
-from xloader.planning.explain import Explanation
-from xloader.planning.figure_comparison import comparison_tables
-from xloader.planning.figure_tables import TitledTable
 
 if TYPE_CHECKING:
+    from xloader.html.cards import CardPart
+    from xloader.planning.explain import Explanation
+    from xloader.planning.figure_tables import TitledTable
     from xloader.plots.canvas import Picture
 
 _COMPARED_ROWS = ("reads", "amplification", "mixing", "memory")
@@ -230,6 +228,8 @@ class Report(Figures):
         return self.seconds / self.least_seconds if self.least_seconds else 1.0
 
     def _drawings(self) -> list[CardPart]:
+        from xloader.display.time_bars import time_parts
+
         return time_parts(self.seconds, self.wait_seconds, self.busy_seconds, self.num_threads)
 
     def _per_second(self, amount: float) -> float:
@@ -242,6 +242,8 @@ class Report(Figures):
         )
 
     def _sections(self) -> list[TitledTable]:
+        from xloader.planning.figure_comparison import comparison_tables
+
         return [] if self._expected is None else comparison_tables(self._expected, self)
 
     def _rows(self) -> list[tuple[str, str]]:

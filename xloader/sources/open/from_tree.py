@@ -10,7 +10,6 @@ from xloader.core.messages import closest
 from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
 from xloader.sources import catalog
 from xloader.sources.base import Source
-from xloader.sources.combined.join_sources import tree_source
 from xloader.sources.open.from_dataset import from_dataset
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.zarr.missing_chunks import OnMissing
@@ -22,6 +21,8 @@ def from_tree(
     on_missing: OnMissing = "warn",
 ) -> Source:
     """Make a source of an open tree of groups of any backing."""
+    from xloader.sources.combined.join_sources import tree_source
+
     groups = {_path(tree, node): node.to_dataset() for node in tree.subtree}
     offered = {
         _join(path, str(name)): (path, str(name))
