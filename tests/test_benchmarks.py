@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import xloader
 from benchmarks import __main__ as command
 from benchmarks import (
     cores,
+    imports,
     latency,
     masks,
     ours,
@@ -481,6 +483,14 @@ def test_a_mask_is_computed_once_and_planned_over(tmp_path, capsys):
     assert "of 931,399 samples: is_valid('sst', at_least=0.9)" in told
     assert "8 chunks read" in told
     assert "with 0 reads" in told
+
+
+def test_imports_are_timed_in_turns(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["imports", "--turns", "1"])
+    imports.main()
+    told = capsys.readouterr().out
+    assert re.match(r"import xloader: [\d.]+ s; import xarray, zarr: [\d.]+ s\n", told)
+    assert re.search(r"[\d.]+ times, at most 1.2: (held|missed)\n$", told)
 
 
 # --- scaling

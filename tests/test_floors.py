@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -66,6 +70,69 @@ def test_import_loads_no_heavy_library():
     loaded = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines()}
     assert "xloader" in loaded
     assert loaded.isdisjoint({"torch", "dask", "matplotlib", "click", "tqdm", "hypothesis"})
+
+
+MOMENTS = {
+    "import": "import xloader",
+    "first batch": """
+import numpy as np, xarray as xr, xloader
+ds = xr.Dataset({"a": (("time", "x"), np.ones((40, 3), "f4"))})
+ds.to_zarr("a.zarr", encoding={"a": {"chunks": (4, 3)}})
+next(iter(xloader.open("a.zarr").window(time=2).inputs("a").loader(batch_size=4)))
+""",
+    # For each sample the worker tells what is loaded there by then.
+    "worker": """
+import numpy as np, xarray as xr, xloader
+def tell(sample):
+    path.write_text(json.dumps(loaded()))
+    return sample
+if __name__ == "__main__":
+    ds = xr.Dataset({"a": (("time", "x"), np.ones((40, 3), "f4"))})
+    ds.to_zarr("a.zarr", encoding={"a": {"chunks": (4, 3)}})
+    samples = xloader.open("a.zarr").window(time=2).inputs("a")
+    list(xloader.torch.data_loader(samples, batch_size=4, num_workers=1, transform=tell))
+""",
+}
+TOLD = """
+import json, sys
+from pathlib import Path
+path = Path("loaded.json")
+def loaded():
+    return [name for name in sys.modules if name.partition(".")[0] == "xloader"]
+{}
+if __name__ == "__main__" and not path.exists():
+    path.write_text(json.dumps(loaded()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "most"), [("import", 180), ("first batch", 330), ("worker", 250)]
+)
+def test_only_what_is_used_is_loaded(moment: str, most: int, tmp_path: Path):
+    if moment == "worker" and find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed")
+    (tmp_path / "script.py").write_text(TOLD.format(MOMENTS[moment]))
+    subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=True)
+    names = json.loads((tmp_path / "loaded.json").read_text())
+    assert {"xloader", "xloader.errors"} <= set(names)
+    assert len(names) <= most, sorted(names)
+
+
+def test_public_names_are_what_type_checkers_see():
+    tree = MODULES["xloader"].tree
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == {**xloader._HOMES, "forcings": "xloader"}
+    assert set(seen) | {"__version__", "errors"} == set(xloader.__all__) == set(dir(xloader))
+    starred: dict[str, object] = {}
+    exec("from xloader import *", starred)
+    for name, home in xloader._HOMES.items():
+        assert starred[name] is getattr(importlib.import_module(home), name)
 
 
 def package(**texts: str) -> dict[str, Module]:

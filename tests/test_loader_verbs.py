@@ -39,7 +39,7 @@ def test_keywords_are_the_options_with_the_same_types() -> None:
     types = get_type_hints(LoaderOptions)
     taken = inspect.signature(LoaderOptions).parameters
     assert get_type_hints(LoaderKeywords) == {name: types[name] for name in taken}
-    asked = get_type_hints(xloader.Samples.loader)
+    asked = get_type_hints(xloader.Samples.loader, localns={"Loader": xloader.Loader})
     assert {name: asked[name] for name in taken} == {name: types[name] for name in taken}
 
 

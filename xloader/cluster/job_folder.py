@@ -18,6 +18,7 @@ from xloader.core.options import LoaderOptions
 from xloader.errors import OptionError, TargetError
 from xloader.sources.stores.ordinary_files import local_path
 from xloader.sources.stores.write_places import whole_file, writing
+from xloader.transforms.steps import module_of
 
 
 def code_digest(code: CodeType) -> str:
@@ -85,7 +86,7 @@ def describe_function(fn: Callable[..., Any]) -> str:
     """
     while isinstance(fn, functools.partial):
         fn = fn.func
-    name = f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
+    name = f"{module_of(fn)}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
     inner = fn if hasattr(fn, "__code__") else getattr(fn, "__func__", type(fn).__call__)
     code = getattr(inner, "__code__", None)
     if not isinstance(code, CodeType):

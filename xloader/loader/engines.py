@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.engine.tally import Tally
 from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.batches.row_list import SampleNames
-from xloader.loader.processes.process_messages import BeginRun
-from xloader.loader.processes.process_run import ProcessRun, SlotTable
-from xloader.loader.processes.process_team import ProcessTeam
 from xloader.loader.ranks.job_factory import JobFactory
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached
 from xloader.planning.remainder import Remainder
 from xloader.transforms.packed_fields import PackedField
+
+if TYPE_CHECKING:
+    from xloader.loader.processes.process_run import ProcessRun
+    from xloader.loader.processes.process_team import ProcessTeam
 
 
 class BatchRun(Protocol):
@@ -128,6 +129,8 @@ class ProcessEngine:
         device_path: DevicePath | None,
         hand_over: Callable[[Any], Any],
     ) -> None:
+        from xloader.loader.processes.process_run import SlotTable
+
         self._rank_plan = rank_plan
         self._packed_fields = packed_fields
         self._device_path = device_path
@@ -155,6 +158,9 @@ class ProcessEngine:
 
     def begin(self, part: Epoch | Remainder, first_step: int) -> BatchRun:
         """Make the run of an epoch, or of what is left of it from a step on."""
+        from xloader.loader.processes.process_messages import BeginRun
+        from xloader.loader.processes.process_run import ProcessRun, SlotTable
+
         self.refresh()
         own = self._rank_plan
         if self._team is None:
@@ -195,6 +201,8 @@ class ProcessEngine:
 
     def _start_team(self) -> ProcessTeam:
         """Start the processes, and let the device read their memory by itself."""
+        from xloader.loader.processes.process_team import ProcessTeam
+
         own, path = self._rank_plan, self._device_path
         # The batch that the user holds is on the device, if there is one.
         num_held = 0 if path is not None and path.copies_batches else 1

@@ -27,30 +27,27 @@ from xloader.loader.batches.device_path import DevicePath, refusal_of
 from xloader.loader.batches.row_list import Rows, SampleNames
 from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
-from xloader.loader.preview import draw_preview
 from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.loader.ranks.job_factory import explain_ranks
 from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.loader.ranks.state import read_state
-from xloader.loader.reports.batch_variance import BatchVariance
 from xloader.loader.reports.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.reports.explain_notes import processes_note, rank_note
 from xloader.loader.reports.progress import EpochProgress
-from xloader.loader.reports.report import Report
 from xloader.loader.trainer_attributes import TrainerAttributes
-from xloader.loader.variance_measurement import measure_batch_variance
 from xloader.planning.epoch import Epoch
-from xloader.planning.explain import Explanation
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.recipe.recipe import Recipe
-from xloader.show.cards import Card
-from xloader.show.loader_cards import loader_card, option_facts, show_rest
 from xloader.transforms.packed_fields import PackedField
 from xloader.transforms.rng import Chance
 
 if TYPE_CHECKING:
+    from xloader.loader.reports.batch_variance import BatchVariance
+    from xloader.loader.reports.report import Report
+    from xloader.planning.explain import Explanation
     from xloader.show.canvas import Picture
+    from xloader.show.cards import Card
 
 HandOver = Callable[[NDArray[Any]], Any]
 """Converts a gathered array into what is delivered: a tensor, or the array itself."""
@@ -400,6 +397,8 @@ class Loader(TrainerAttributes):
         >>> round(found.ratio, 1), round(found.effective_batch_size, 1), found.num_reads
         (4.0, 1.0, 1)
         """
+        from xloader.loader.variance_measurement import measure_batch_variance
+
         self._check_open()
         number = self.epoch if epoch is None else epoch
         own = self._resolver.settle()
@@ -409,6 +408,8 @@ class Loader(TrainerAttributes):
         self, start: Position, num_rows: int = 3, channel: str | Sequence[str] | None = None
     ) -> Picture:
         """Draw as `preview` does, for an iteration that would start at a position."""
+        from xloader.loader.preview import draw_preview
+
         self._check_open()
         return draw_preview(self._resolver.settle(), self._left(start), start, num_rows, channel)
 
@@ -534,6 +535,8 @@ class Loader(TrainerAttributes):
 
     def card(self) -> Card:
         """The loader as notebooks show it. Nothing is planned, and no data is read."""
+        from xloader.show.loader_cards import loader_card, option_facts, show_rest
+
         # Ranks are not settled, and nothing is planned: to show a loader must not change it.
         planned, at = self._resolver.planned, self._cursor.start
         num_steps = None if planned is None else planned.num_steps

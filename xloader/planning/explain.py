@@ -21,12 +21,12 @@ from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.planning.residence_times import ResidenceTimes, TimesMaker, stay_parts
 from xloader.recipe.label_steps import irregular_note
-from xloader.show.cards import CardPart
 from xloader.show.cost_figures import Figures, TitledTable, variables_table
 from xloader.show.variable_figures import GroupReads, count_reads, num_needed
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture
+    from xloader.show.cards import CardPart
 
 _MOST_NAMED = 8
 

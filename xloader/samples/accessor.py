@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from xloader.samples.samples import Samples, open
+if TYPE_CHECKING:
+    from xloader.samples.samples import Samples
 
 _REGISTRIES: tuple[Callable[[str], Callable[[Any], Any]], ...] = (
     xr.register_dataset_accessor,
@@ -29,6 +30,8 @@ def samples_of(source: xr.Dataset | xr.DataArray | xr.DataTree) -> Samples:
     Samples
         Everything that the object offers.
     """
+    from xloader.samples.samples import open
+
     return open(source)
 
 

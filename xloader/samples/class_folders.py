@@ -15,6 +15,7 @@ from xloader.core.subset import Subset
 from xloader.core.windows import Windows
 from xloader.recipe.recipe import Field, Recipe
 from xloader.samples.samples import Samples
+from xloader.sources.arrays.catalog import DEFAULT_DTYPE
 from xloader.sources.combined.class_files import list_classes
 from xloader.sources.open.class_source import (
     FILE,
@@ -22,7 +23,6 @@ from xloader.sources.open.class_source import (
     ClassSource,
     open_class_source,
 )
-from xloader.sources.open.open_source import DEFAULT_DTYPE
 
 
 def open_classes(

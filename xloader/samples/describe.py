@@ -9,13 +9,13 @@ from xloader.core.messages import show_count, warn_caller
 from xloader.errors import OptionError, UnplannedWarning, printable
 from xloader.recipe.recipe import Recipe
 from xloader.samples import describe
-from xloader.show.cards import Card
-from xloader.show.sample_cards import sample_facts, sample_parts
 from xloader.transforms.normalize import in_words
 
 
 def as_text(recipe: Recipe) -> str:
     """Text that describes the samples: a title, then one line for each property."""
+    from xloader.show.sample_cards import sample_facts
+
     rows = [[printable(cell, kept="") for cell in row] for row in sample_facts(recipe).rows]
     width = max(len(head) for head, _ in rows)
     lines = [f"    {head:<{width}}  {text}" for head, text in rows]
@@ -24,6 +24,9 @@ def as_text(recipe: Recipe) -> str:
 
 def as_html(recipe: Recipe) -> str:
     """HTML that describes the samples: the rows of the text, and a drawing of a window."""
+    from xloader.show.cards import Card
+    from xloader.show.sample_cards import sample_parts
+
     return Card("xloader.Samples", _size(recipe), sample_parts(recipe)).to_html()
 
 

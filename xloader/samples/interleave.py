@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Rational, Real
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -16,15 +16,13 @@ from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import LoaderKeywords, make_options
 from xloader.errors import OptionError, StackError, printable
-from xloader.loader.interleaved.interleaved_figures import InterleavedExplanation
-from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.interleaved.sample_sets import SampleSet, SampleSets, num_samples_of
 from xloader.order.quota_pattern import QuotaPattern
-from xloader.samples import loader_verbs
 from xloader.samples.samples import Samples
-from xloader.show.cards import Card, CardSection, Facts
-from xloader.show.loader_cards import draw_weights
-from xloader.show.sample_cards import sample_parts
+
+if TYPE_CHECKING:
+    from xloader.loader.interleaved.interleaved_figures import InterleavedExplanation
+    from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 
 _MOST_DENOMINATOR = 1_000_000
 
@@ -102,6 +100,9 @@ class Interleaved:
         OptionError
             If an option is unknown, outside its range, or not possible here.
         """
+        from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
+        from xloader.samples import loader_verbs
+
         _refuse_device_options(options)
         checked = make_options(**options)
         hand_over, join = loader_verbs.composers(checked, self.dtypes)
@@ -139,6 +140,10 @@ class Interleaved:
         return printable("\n".join(rows))
 
     def _repr_html_(self) -> str:
+        from xloader.show.cards import Card, CardSection, Facts
+        from xloader.show.loader_cards import draw_weights
+        from xloader.show.sample_cards import sample_parts
+
         parts = [
             CardSection("sets", [Facts(self._set_rows()), draw_weights(self.sets.weights)]),
             CardSection("fields", [Facts(self._field_rows())]),

@@ -16,9 +16,10 @@ from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataErro
 from xloader.recipe.recipe import Recipe
 from xloader.samples.samples import Samples
 from xloader.samples.whole_sources import longest_policy, whole_source
+from xloader.sources.arrays.catalog import DEFAULT_DTYPE
 from xloader.sources.combined.concat_source import concat_sources
 from xloader.sources.combined.join_sources import join_sources
-from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
+from xloader.sources.open.open_source import open_source
 from xloader.sources.stores.ordinary_files import local_path
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,16 +19,16 @@ from xloader.core.options import LoaderKeywords, LoaderOptions, make_options, re
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.loader.loader import HandOver, Loader
 from xloader.loader.reports.explain_notes import memory_note, with_notes
-from xloader.planning.explain import Explanation
-from xloader.planning.explain_order import explain_cached, explain_order
 from xloader.planning.make_plan import most_rows
-from xloader.planning.plan_comparison import ComparedPlan, PlanComparison, mark_front
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.samples.single_samples import normal_ids
-from xloader.tensors.convert import cupy_maker, jax_maker, join_tensors, tensor_maker
 from xloader.transforms.outputs import make_outputs
+
+if TYPE_CHECKING:
+    from xloader.planning.explain import Explanation
+    from xloader.planning.plan_comparison import PlanComparison
 
 
 def make_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
@@ -54,9 +54,11 @@ def composers(
 
     Concatenates tensors on a device; None if batches stay in ordinary memory.
     """
+    if options.output == "numpy":
+        return np.asarray, None
+    from xloader.tensors.convert import cupy_maker, jax_maker, join_tensors, tensor_maker
+
     match options.output:
-        case "numpy":
-            return np.asarray, None
         case "cupy":
             return cupy_maker(), None
         case "jax":
@@ -103,6 +105,8 @@ def compare_plans(
     options: Mapping[str, Any],
 ) -> PlanComparison:
     """Plan for several memories and bounds of amplification; see `Samples.compare_plans`."""
+    from xloader.planning.plan_comparison import ComparedPlan, PlanComparison, mark_front
+
     sizes = [memory] if isinstance(memory, int | str) else list(memory)
     bounds = (
         [max_amplification] if is_number(max_amplification) else [*cast(Any, max_amplification)]
@@ -132,6 +136,8 @@ def compare_plans(
 
 def _explain_known(recipe: Recipe, order: ArrayLike, options: LoaderOptions) -> Explanation:
     """Predict the cost of an order that the loader knows in advance."""
+    from xloader.planning.explain_order import explain_order
+
     loader = _loader(recipe, options)
     ids = normal_ids(recipe.num_ids, np.asarray(order))
     return explain_order(loader.footprint, loader.plan, ids, loader.explain())
@@ -141,6 +147,8 @@ def _explain_cached(
     recipe: Recipe, order: ArrayLike, options: LoaderOptions, num_workers: int
 ) -> Explanation:
     """Predict the cost of an order that workers read through caches, batch by batch."""
+    from xloader.planning.explain_order import explain_cached
+
     layouts = make_layouts(recipe)
     footprint = make_footprint(recipe, layouts)
     return explain_cached(
@@ -195,6 +203,8 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
 def _loader(recipe: Recipe, options: LoaderOptions) -> Loader:
     if options.output == "numpy":
         return Loader(recipe, options, np.asarray)
+    from xloader.tensors.convert import cupy_maker, jax_maker, tensor_maker
+
     if options.output == "cupy":
         return Loader(recipe, options, cupy_maker())
     if options.output == "jax":

@@ -23,50 +23,39 @@ from xloader.core.options import LoaderKeywords, OutputKind, make_options
 from xloader.core.output_dtypes import OutputDtype
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
-from xloader.jobs.advice.chunk_advice import Advice, ChunkProposal
-from xloader.jobs.advice.chunk_search import chosen_chunks, find_advice
-from xloader.jobs.materialize.materialized import Materialized
-from xloader.jobs.materialize.target_arrays import Sizes
-from xloader.jobs.materialize.training_store import StoreOptions, materialize, parse_run
-from xloader.jobs.statistics.label_pairs import Lead
-from xloader.jobs.statistics.statistics import compute_stats
-from xloader.jobs.statistics.stats_options import Clock, Dims
-from xloader.jobs.valid.sample_mask import SampleMask
-from xloader.jobs.valid.sample_scores import score_samples
-from xloader.jobs.valid.valid_samples import find_valid
-from xloader.loader.batches.batch import Batch
-from xloader.loader.loader import Loader
-from xloader.mosaic.mosaic import Mosaic
-from xloader.mosaic.target_grid import Blend
-from xloader.planning.explain import Explanation
-from xloader.planning.plan_comparison import PlanComparison
 from xloader.recipe import selection
-from xloader.recipe.layout import FieldLayout, make_layouts
+from xloader.recipe.layout import make_layouts
 from xloader.recipe.parse_fields import make_field
 from xloader.recipe.parse_windows import NO_PADS, Gaps, Pads, Size, make_windows, merged_sizes
-from xloader.recipe.points import At, PointRules, choose_weights, place_points
 from xloader.recipe.recipe import Recipe, Transform, find
-from xloader.recipe.shared_elements import count_shared
-from xloader.samples import describe, loader_verbs, single_samples, splits, subset_verbs
-from xloader.samples.coverage import Coverage, count_coverage
+from xloader.samples import describe, single_samples
 from xloader.samples.describe import require_before, require_windows_before, warn_of_no_plan
 from xloader.samples.single_samples import normal_ids
-from xloader.samples.splits import Gap, Split
-from xloader.samples.whole_sources import longest_policy, merged_source
-from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
-from xloader.tensors.convert import tensor_maker
-from xloader.transforms import slabs
-from xloader.transforms.computed_variables import add_computed
-from xloader.transforms.denormalize import Denormalize, make_denormalize
-from xloader.transforms.fillna import make_fillna
-from xloader.transforms.normalize import make_normalize
+from xloader.sources.arrays.catalog import DEFAULT_DTYPE
 from xloader.transforms.outputs import Output, frame_of_zeros, make_outputs
 from xloader.transforms.steps import Map
 from xloader.transforms.xarray_methods import RecordedMethods, make_method
 
 if TYPE_CHECKING:
+    from xloader.jobs.advice.chunk_advice import Advice, ChunkProposal
+    from xloader.jobs.materialize.materialized import Materialized
+    from xloader.jobs.materialize.target_arrays import Sizes
+    from xloader.jobs.statistics.label_pairs import Lead
+    from xloader.jobs.statistics.stats_options import Clock, Dims
+    from xloader.jobs.valid.sample_mask import SampleMask
+    from xloader.loader.batches.batch import Batch
+    from xloader.loader.loader import Loader
+    from xloader.mosaic.mosaic import Mosaic
+    from xloader.mosaic.target_grid import Blend
+    from xloader.planning.explain import Explanation
+    from xloader.planning.plan_comparison import PlanComparison
+    from xloader.recipe.layout import FieldLayout
+    from xloader.recipe.points import At
+    from xloader.samples.coverage import Coverage
+    from xloader.samples.splits import Gap, Split
     from xloader.show.canvas import Picture
     from xloader.tensors.columns import TensorDataset
+    from xloader.transforms.denormalize import Denormalize
 
 
 def open(  # noqa: A001
@@ -146,6 +135,9 @@ def open(  # noqa: A001
     >>> len(samples), samples[7][0].tolist()
     (8, [[[28.0, 29.0, 30.0, 31.0], [32.0, 33.0, 34.0, 35.0]]])
     """
+    from xloader.samples.whole_sources import longest_policy, merged_source
+    from xloader.sources.open.open_source import open_source
+
     retry_policy = RetryPolicy(read_timeout, max_retries)
     if isinstance(source, list | tuple):
         retry_policy = longest_policy(source, retry_policy)
@@ -191,6 +183,8 @@ def overlap(first: Samples, second: Samples) -> int:
     >>> overlap(samples.select([0, 1]), samples.select([3, 6])), overlap(samples, samples)
     (4, 40)
     """
+    from xloader.recipe.shared_elements import count_shared
+
     for samples in (first, second):
         if not isinstance(samples, Samples):
             raise OptionError(
@@ -373,6 +367,8 @@ class Samples(RecordedMethods):
         >>> samples[0][0][1:, 0].tolist()
         [[-45.0, 45.0], [0.0, 1.0]]
         """
+        from xloader.transforms.computed_variables import add_computed
+
         require_before(self.recipe, "forcing", self._has_windows)
         return replace(
             self, recipe=add_computed(self.recipe, names, functions, coords or {}, dtype)
@@ -594,6 +590,8 @@ class Samples(RecordedMethods):
         >>> samples[0][0].tolist()
         [-1.0, 0.0, 1.0]
         """
+        from xloader.transforms.normalize import make_normalize
+
         self.recipe.require_windows()
         require_before(self.recipe, "normalize", self.recipe.is_mapped)
         return self.with_step(make_normalize(self.recipe.planned, stats, mean, std))
@@ -643,6 +641,8 @@ class Samples(RecordedMethods):
         [270.0, 280.0, 290.0]
         """
         if field not in self._inverses:
+            from xloader.transforms.denormalize import make_denormalize
+
             self._inverses[field] = make_denormalize(self.recipe, self._layouts, field)
         return self._inverses[field].apply(array, ids)
 
@@ -667,6 +667,8 @@ class Samples(RecordedMethods):
         OptionError
             If a value is not a number, or there are no windows yet.
         """
+        from xloader.transforms.fillna import make_fillna
+
         if self.recipe.is_mapped:
             return self.with_step(make_method("fillna", (value,), {}))
         return self.with_step(make_fillna(self.recipe, value))
@@ -883,6 +885,8 @@ class Samples(RecordedMethods):
         >>> sst.tolist(), float(waves), int(sea)
         ([[15.0, 16.0, 17.0]], 0.5, 1)
         """
+        from xloader.recipe.points import PointRules, place_points
+
         require_before(self.recipe, "at_points", self.recipe.is_mapped)
         rules = PointRules(method, tolerance, at, outside)
         windows, subset = place_points(self.recipe.planned, table, rules)
@@ -927,6 +931,8 @@ class Samples(RecordedMethods):
         >>> len(warm), warm[1][0].tolist()
         (3, [7.0])
         """
+        from xloader.samples import subset_verbs
+
         return self._but(subset=subset_verbs.select(self.recipe, ids))
 
     def is_valid(
@@ -1000,6 +1006,8 @@ class Samples(RecordedMethods):
         >>> np.asarray(mask).tolist(), len(samples.select(mask))
         ([True, False], 1)
         """
+        from xloader.jobs.valid.valid_samples import find_valid
+
         return find_valid(
             self.recipe,
             fields,
@@ -1110,6 +1118,8 @@ class Samples(RecordedMethods):
         >>> train.stats(dim="time").t2m.sel(stat="mean").values.tolist()
         [2.0, 3.0]
         """
+        from xloader.jobs.statistics.statistics import compute_stats
+
         return compute_stats(
             self.recipe,
             dim=dim,
@@ -1194,6 +1204,8 @@ class Samples(RecordedMethods):
         ([0.0, 3.0, 8.0], 2)
         >>> often = samples.weighted(0.1 + scores)
         """
+        from xloader.jobs.valid.sample_scores import score_samples
+
         return score_samples(
             self.recipe,
             fn,
@@ -1288,6 +1300,9 @@ class Samples(RecordedMethods):
         >>> len(samples), loader.num_samples, sorted(next(iter(loader)).ids.tolist())
         (4, 8, [1, 1, 2, 2, 3, 3, 3, 3])
         """
+        from xloader.recipe.points import choose_weights
+        from xloader.samples import subset_verbs
+
         chosen = choose_weights(self.recipe, weights, balance, num_samples)
         return self._but(subset=subset_verbs.weigh(self.recipe, chosen, num_samples))
 
@@ -1366,6 +1381,8 @@ class Samples(RecordedMethods):
         >>> overlap(split["train"], split["valid"])
         0
         """
+        from xloader.samples import splits
+
         request = splits.SplitRequest(parts, along, gap, blocks, groups, seed)
         # All ranks of a group must make the same parts, so the whole of a slab counts.
         names, part_of = splits.split_windows(self.recipe.planned, request)
@@ -1434,6 +1451,8 @@ class Samples(RecordedMethods):
         >>> south[1][0].tolist(), north[1][0].tolist()
         ([[10.0, 11.0], [15.0, 16.0]], [[12.0, 13.0, 14.0], [17.0, 18.0, 19.0]])
         """
+        from xloader.samples import subset_verbs
+
         return type(self)(subset_verbs.cut_slab(self.recipe, dim, rank, size))
 
     def ids(
@@ -1487,6 +1506,8 @@ class Samples(RecordedMethods):
         >>> samples.ids(time=slice("2001-01-06", None)).tolist()
         [5, 6, 7]
         """
+        from xloader.samples import subset_verbs
+
         asked = {**(indexers or {}), **labels}
         return subset_verbs.ids_at(self.recipe, asked, method=method, tolerance=tolerance)
 
@@ -1751,6 +1772,8 @@ class Samples(RecordedMethods):
           samples  2 an epoch
           time     10 elements, 4 of them never, the others once. Never: 3 to 5, 9
         """
+        from xloader.samples.coverage import count_coverage
+
         return count_coverage(self.recipe, self._layouts, fields)
 
     # Planned batches
@@ -1898,6 +1921,8 @@ class Samples(RecordedMethods):
         MissingDependencyError
             If the library of ``output`` is not installed.
         """
+        from xloader.samples import loader_verbs
+
         options = make_options(
             batch_size=batch_size,
             shuffle=shuffle,
@@ -1983,6 +2008,8 @@ class Samples(RecordedMethods):
         >>> told.num_reads, samples.explain(memory="4MiB").num_reads
         (960, 60)
         """
+        from xloader.samples import loader_verbs
+
         return loader_verbs.explain(self.recipe, order, cache, num_workers, options)
 
     def compare_plans(
@@ -2031,6 +2058,8 @@ class Samples(RecordedMethods):
         >>> found.plans[2].explanation.num_reads, len(found.front)
         (60, 1)
         """
+        from xloader.samples import loader_verbs
+
         return loader_verbs.compare_plans(self.recipe, memory, max_amplification, options)
 
     def advise(
@@ -2092,6 +2121,8 @@ class Samples(RecordedMethods):
         >>> dict(best.chunks), best.read_amplification
         ({'time': 24, 'x': 4000}, 1.0)
         """
+        from xloader.jobs.advice.chunk_search import find_advice
+
         return find_advice(self.recipe, make_options(**options), measure=measure, client=client)
 
     def materialize(
@@ -2208,6 +2239,9 @@ class Samples(RecordedMethods):
         >>> done.is_complete, done.variables[0].num_shards
         (True, 4)
         """
+        from xloader.jobs.advice.chunk_search import chosen_chunks
+        from xloader.jobs.materialize.training_store import StoreOptions, materialize, parse_run
+
         sizes = chosen_chunks(self.recipe, chunks, shards, advice)
         options = StoreOptions(
             *(*sizes, dtype, pack, stats, compressor, checksum), is_advised=chunks is None
@@ -2294,6 +2328,8 @@ class Samples(RecordedMethods):
         at any moment, run the same again; if the mosaic is complete, ``out.remaining_ids`` is
         empty.
         """
+        from xloader.mosaic.mosaic import Mosaic
+
         return Mosaic(
             self.recipe,
             target,
@@ -2346,6 +2382,9 @@ class Samples(RecordedMethods):
         >>> len(dataset), dataset[3][0].tolist()
         (5, [[24.0, 25.0, 26.0, 27.0], [28.0, 29.0, 30.0, 31.0]])
         """
+        from xloader.samples import loader_verbs
+        from xloader.tensors.convert import tensor_maker
+
         tensor_maker()
         from xloader.tensors.columns import fill_tensors
 
@@ -2367,6 +2406,8 @@ class Samples(RecordedMethods):
     # Helpers of the methods above
 
     def _but(self, **changes: Any) -> Self:
+        from xloader.transforms import slabs
+
         changed = replace(self.recipe.planned, **changes)
         slab = self.recipe.slab
         return type(self)(changed if slab is None else slabs.cut(changed, slab.dim, slab.part))

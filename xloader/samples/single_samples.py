@@ -19,7 +19,6 @@ from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.names import LABEL, SAMPLE
 from xloader.recipe.recipe import Recipe
-from xloader.show.sample_panels import MOST_ROWS, draw_samples
 from xloader.transforms.apply_steps import finish, finish_frame
 from xloader.transforms.batch_datasets import auxiliary_coords, refuse_clashes, show_labels
 
@@ -104,6 +103,8 @@ def plot(
     channel: str | Sequence[str] | None,
 ) -> Picture:
     """Draw one sample or several; see `Samples.plot`."""
+    from xloader.display.sample_panels import MOST_ROWS, draw_samples
+
     require_matplotlib()
     asked = np.atleast_1d(listed_ids(recipe.num_ids, index))
     ids = normal_ids(recipe.num_ids, asked)[:MOST_ROWS].tolist()

@@ -11,7 +11,6 @@ from typing import Any, Final
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import printable
-from xloader.show.figure_cards import figure_card
 from xloader.show.json_values import flat_numbers, to_json_value
 from xloader.show.text_table import align_columns
 from xloader.show.variable_figures import VariableFigures
@@ -175,6 +174,8 @@ class FigureTable:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
+        from xloader.show.figure_cards import figure_card
+
         return figure_card(self).to_html()
 
 

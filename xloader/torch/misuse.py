@@ -8,13 +8,14 @@ from typing import Any
 from xloader.errors import OptionError, RanksError
 from xloader.recipe.recipe import Recipe
 from xloader.samples.describe import is_fetcher
-from xloader.samples.interleave import Interleaved
 
 
 def require_samples(samples: Any, door: str) -> None:
     """Check that an argument is `Samples`, and not a dataset of PyTorch or xarray, or a path."""
     if isinstance(getattr(samples, "recipe", None), Recipe):
         return
+    from xloader.samples.interleave import Interleaved
+
     remedy = "pass xloader.open(...).window(...), or ds.xloader.window(...)"
     if hasattr(samples, "indices") and hasattr(samples, "dataset"):
         remedy = "pass samples.select(subset.indices)"

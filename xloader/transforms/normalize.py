@@ -24,7 +24,6 @@ from xloader.core.axis import Ints
 from xloader.errors import OptionError
 from xloader.recipe.layout import FieldLayout, FieldPart
 from xloader.recipe.recipe import Recipe, Transform, find
-from xloader.transforms.statistics_forms import FORMS, mean_and_std
 from xloader.transforms.statistics_tables import Key, Rows, Table, make_table, rows_of
 
 _MOST_AT_ONCE: Final = 1 << 18
@@ -216,6 +215,8 @@ def in_words(step: Transform) -> str:
 
 def make_normalize(recipe: Recipe, stats: Any, mean: Any, std: Any) -> Normalize:
     """Make the transform from statistics as :meth:`xloader.Samples.normalize` takes them."""
+    from xloader.transforms.statistics_forms import FORMS, mean_and_std
+
     if stats is not None and std is not None and mean is None:
         stats, mean = None, stats
     if (stats is None) == (mean is None and std is None):

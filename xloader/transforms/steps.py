@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 import xarray as xr
@@ -20,6 +20,20 @@ from xloader.errors import OptionError
 from xloader.recipe.names import LABEL, SAMPLE
 from xloader.transforms.batch_datasets import is_same_coord, show_labels
 from xloader.transforms.rng import Rng
+
+_CYCLES: Final = "xloader.forcings.cycles"
+FIRST_MODULES: Final = {
+    "cos_day_of_year": _CYCLES,
+    "cos_local_time": _CYCLES,
+    "cos_longitude": _CYCLES,
+    "insolation": "xloader.forcings.solar_radiation",
+    "latitude": _CYCLES,
+    "sin_day_of_year": _CYCLES,
+    "sin_local_time": _CYCLES,
+    "sin_longitude": _CYCLES,
+    "Stacked": "xloader.xbatcher.to_samples",
+}
+"""Modules that states and caches name, of functions of ours that samples can have."""
 
 
 def unstack_samples(frame: xr.Dataset) -> tuple[list[xr.Dataset], frozenset[Hashable]]:
@@ -216,5 +230,13 @@ def text_of(value: object) -> str:
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
-    module, name = getattr(fn, "__module__", ""), getattr(fn, "__qualname__", "")
-    return f"{module}.{name}" if name else type(fn).__qualname__
+    name = getattr(fn, "__qualname__", "")
+    return f"{module_of(fn)}.{name}" if name else type(fn).__qualname__
+
+
+def module_of(fn: Callable[..., Any]) -> str:
+    """The module by which fingerprints name a function: for ours, wherever it is now, the first."""
+    module = str(getattr(fn, "__module__", ""))
+    if module.partition(".")[0] != __name__.partition(".")[0]:
+        return module
+    return FIRST_MODULES.get(getattr(fn, "__qualname__", "").partition("(")[0], module)

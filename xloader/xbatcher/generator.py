@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
 from xloader.core.messages import warn_caller
 from xloader.errors import BatchGeneratorWarning, OptionError
-from xloader.samples.samples import Samples
-from xloader.xbatcher.batches import Frames
-from xloader.xbatcher.patches import make_patches
-from xloader.xbatcher.reading import Reader
+
+if TYPE_CHECKING:
+    from xloader.samples.samples import Samples
+    from xloader.xbatcher.reading import Reader
 
 
 def load_batch(cache: Any, batch: int, *, is_loaded: bool) -> xr.Dataset | None:
@@ -113,6 +113,9 @@ class BatchGenerator:
         memory: int | str = "2GiB",
         threads: int | None = None,
     ) -> None:
+        from xloader.xbatcher.batches import Frames
+        from xloader.xbatcher.patches import make_patches
+
         if not isinstance(ds, xr.Dataset | xr.DataArray):
             raise OptionError(
                 "a generator needs an xarray object",
@@ -263,6 +266,8 @@ class BatchGenerator:
 
     def _make_reader(self) -> Reader | None:
         """The reader of the variables that xloader reads, or None if there are none."""
+        from xloader.xbatcher.reading import Reader
+
         names = self._frames.names
         if not names or not self.preload_batch:
             return None

@@ -22,8 +22,9 @@ from xloader.core.packing import Packing
 from xloader.errors import OptionError, UnsupportedDataError, XloaderError
 from xloader.jobs.materialize.target_arrays import TargetArray
 from xloader.recipe.recipe import Recipe
+from xloader.sources.arrays.catalog import DEFAULT_DTYPE
 from xloader.sources.open.from_zarr import WRITTEN_BY
-from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
+from xloader.sources.open.open_source import open_source
 
 ORIGIN: Final = "xloader_origin_fingerprint"
 

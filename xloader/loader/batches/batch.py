@@ -16,8 +16,6 @@ from xloader.loader.batches import batch as batch_trees
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.recipe.names import SAMPLE
 from xloader.recipe.recipe import unknown
-from xloader.show.sample_cards import batch_card
-from xloader.show.sample_panels import draw_samples, plotted_rows
 from xloader.transforms.batch_datasets import show_labels
 
 if TYPE_CHECKING:
@@ -196,6 +194,8 @@ class Batch(tuple[Any, ...]):
         return printable(f"Batch({', '.join(fields)}, {rows})")
 
     def _repr_html_(self) -> str:
+        from xloader.display.batch_cards import batch_card
+
         recipe = None if self._origin is None else self._origin.recipe
         parts = self.ids, self.is_padding, self._source, recipe
         return batch_card(self.as_dict(), *parts).to_html()
@@ -321,6 +321,8 @@ class Batch(tuple[Any, ...]):
         >>> len(batch.plot(rows=[0, 2]).axes)
         2
         """
+        from xloader.display.sample_panels import draw_samples, plotted_rows
+
         recipe = self._require_origin().recipe
         chosen = plotted_rows(self.num_samples, row, rows)
         frame = self.to_xarray()

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -34,12 +34,14 @@ from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.order.step_dealer import LOOK_SIZE
 from xloader.planning.epoch import Epoch
-from xloader.planning.explain import Explanation, shared_blocks
 from xloader.planning.mixing import Regions
 from xloader.planning.remainder import Remainder
 from xloader.transforms.apply_steps import finish
 from xloader.transforms.packed_fields import PackedField, normalized_packings, stored_layouts
 from xloader.transforms.rng import Chance
+
+if TYPE_CHECKING:
+    from xloader.planning.explain import Explanation
 
 _MOST_TRAY_NBYTES = 4 << 20
 """Batches are gathered together as long as they take no more than this."""
@@ -69,6 +71,8 @@ def explain_ranks(
     rank_plan: RankPlan, left: Epoch | Remainder, scope: Literal["world"]
 ) -> Explanation:
     """Predict what all ranks together will read, with the chunks that several of them read."""
+    from xloader.planning.explain import shared_blocks
+
     expected = rank_plan.explain(left, scope)
     blocks = shared_blocks(left, rank_plan.processes(scope))
     return replace(expected, shared_chunks=name_chunks(rank_plan, blocks))

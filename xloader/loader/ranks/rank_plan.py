@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from xloader.core.messages import warn_caller
 from xloader.core.options import LoaderOptions, divisors_of
@@ -23,12 +23,8 @@ from xloader.errors import (
     MemoryBudgetError,
     OptionError,
 )
-from xloader.loader.reports import explain_notes
-from xloader.loader.reports.explain_notes import mixes_poorly, reads_often
-from xloader.loader.reports.memory_advice import EnoughMemory, MemoryAdvice
 from xloader.planning.epoch import Epoch
 from xloader.planning.epoch_parts import EpochParts
-from xloader.planning.explain import Cached, Explanation, explain_epoch
 from xloader.planning.make_plan import delivered_nbytes, make_plan, most_rows
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
@@ -37,6 +33,10 @@ from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.outputs import make_outputs
 from xloader.transforms.packed_fields import PackedField, normalized_packings
+
+if TYPE_CHECKING:
+    from xloader.loader.reports.memory_advice import EnoughMemory, MemoryAdvice
+    from xloader.planning.explain import Cached, Explanation
 
 
 @dataclass(frozen=True)
@@ -210,6 +210,8 @@ class RankPlan:
         num_more: int = 0,
     ) -> Explanation:
         """Predict what an epoch will cost. Nothing is read."""
+        from xloader.planning.explain import explain_epoch
+
         if scope not in ("rank", "world"):
             raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
         source = self.recipe.source
@@ -254,6 +256,8 @@ class RankPlan:
         pinning_refusal: str = "",
     ) -> Explanation:
         """Add notes on the samples to a prediction. Labels of windowed dimensions are read."""
+        from xloader.loader.reports import explain_notes
+
         recipe, layouts, device = self.recipe, self.layouts, self.options.device
         advice = self._memory_advice
         told = advice.note(expected), advice.one_region_note(expected)
@@ -323,10 +327,15 @@ class RankPlan:
 
     @cached_property
     def _memory_advice(self) -> MemoryAdvice:
+        from xloader.loader.reports.memory_advice import MemoryAdvice
+
         return MemoryAdvice(self.plan, self.footprint, self.options, self._try_memory)
 
     def _try_memory(self, memory: int) -> EnoughMemory | None:
         """The figures of a plan for another memory; None if it mixes poorly or reads too often."""
+        from xloader.loader.reports.explain_notes import mixes_poorly, reads_often
+        from xloader.loader.reports.memory_advice import EnoughMemory
+
         other = copy.copy(self)
         # With a small spread given by the user, no amount of memory would mix well enough.
         other.options = options = dataclasses.replace(self.options, spread=None, memory=memory)

@@ -16,13 +16,12 @@ from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
 from xloader.loader.reports.advice import show_rate, show_speed
 from xloader.loader.reports.bottleneck import STAGES, EpochSeries
-from xloader.planning.explain import Explanation
-from xloader.show.bars import time_parts
-from xloader.show.cards import CardPart
 from xloader.show.cost_figures import Figures, TitledTable, comparison_tables
 
 if TYPE_CHECKING:
+    from xloader.planning.explain import Explanation
     from xloader.show.canvas import Picture
+    from xloader.show.cards import CardPart
 
 _COMPARED_ROWS = ("reads", "amplification", "mixing", "memory")
 """Rows that are left out where the table beside the plan has them."""
@@ -227,6 +226,8 @@ class Report(Figures):
         return self.seconds / self.least_seconds if self.least_seconds else 1.0
 
     def _drawings(self) -> list[CardPart]:
+        from xloader.show.bars import time_parts
+
         return time_parts(self.seconds, self.wait_seconds, self.busy_seconds, self.num_threads)
 
     def _per_second(self, amount: float) -> float:

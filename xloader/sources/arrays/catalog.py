@@ -144,6 +144,10 @@ class DefaultDtype(str):
     __slots__ = ()
 
 
+DEFAULT_DTYPE: Final = DefaultDtype("float32")
+"""Default dtype of unpacked integers. Those of four bytes or more become float64."""
+
+
 def is_readable(dtype: object) -> bool:
     """Whether values of a dtype can be read: bool, integers and floats."""
     return isinstance(dtype, np.dtype) and dtype.kind in READABLE_KINDS

@@ -27,7 +27,6 @@ from xloader.sources.arrays.selected_source import Selected, SelectedBlocks, Sel
 from xloader.sources.arrays.xarray_source import XarraySource, backing, describe, is_in_memory
 from xloader.sources.arrays.xarray_views import LazyView, UnrecognisedError, held_by, view_of
 from xloader.sources.base import Source
-from xloader.sources.combined.join_sources import tree_source
 from xloader.sources.combined.mixed_source import MixedSource
 from xloader.sources.store_watch import StampedFiles
 from xloader.sources.stores.group_openers import Given
@@ -254,6 +253,8 @@ def from_tree(
     on_missing: OnMissing = "warn",
 ) -> Source:
     """Make a source of an open tree of groups of any backing."""
+    from xloader.sources.combined.join_sources import tree_source
+
     groups = {_path(tree, node): node.to_dataset() for node in tree.subtree}
     offered = {
         _join(path, str(name)): (path, str(name))

@@ -34,9 +34,6 @@ from xloader.sources.stores.recognise import place_at, place_of, refuse_versions
 from xloader.sources.stores.redaction import safe_name, secrets_of
 from xloader.sources.zarr.missing_chunks import OnMissing
 
-DEFAULT_DTYPE: Final = catalog.DefaultDtype("float32")
-"""Default dtype of unpacked integers. Those of four bytes or more become float64."""
-
 VERSIONS: Final[tuple[str, ...]] = ("branch", "tag", "snapshot_id")
 """Options that say at which version to open an icechunk repository."""
 
@@ -50,7 +47,7 @@ def open_source(
     variables: Iterable[str] | str | None = None,
     group: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    dtype: DTypeLike | None = DEFAULT_DTYPE,
+    dtype: DTypeLike | None = catalog.DEFAULT_DTYPE,
     on_missing: OnMissing = "warn",
     retry_policy: RetryPolicy | None = None,
     **open_kwargs: Any,
