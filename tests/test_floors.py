@@ -27,6 +27,13 @@ def test_the_package_was_found():
     assert "xloader.errors" in floors.edges_between(MODULES)["xloader.core.axis"]
 
 
+def test_imports_inside_functions_find_their_modules():
+    for name, module in MODULES.items():
+        ours = (other for other in floors.imports_of(module) if other.startswith("xloader."))
+        lost = [o for o in ours if o not in MODULES and o.rpartition(".")[0] not in MODULES]
+        assert not lost, f"{name} imports {lost}"
+
+
 def test_no_ring_of_imports():
     ring = floors.find_cycle(floors.edges_between(MODULES))
     assert not ring, " -> ".join(ring)

@@ -103,7 +103,7 @@ def plot(
     channel: str | Sequence[str] | None,
 ) -> Picture:
     """Draw one sample or several; see `Samples.plot`."""
-    from xloader.display.sample_panels import MOST_ROWS, draw_samples
+    from xloader.show.sample_panels import MOST_ROWS, draw_samples
 
     require_matplotlib()
     asked = np.atleast_1d(listed_ids(recipe.num_ids, index))

@@ -194,7 +194,7 @@ class Batch(tuple[Any, ...]):
         return printable(f"Batch({', '.join(fields)}, {rows})")
 
     def _repr_html_(self) -> str:
-        from xloader.display.batch_cards import batch_card
+        from xloader.show.sample_cards import batch_card
 
         recipe = None if self._origin is None else self._origin.recipe
         parts = self.ids, self.is_padding, self._source, recipe
@@ -321,7 +321,7 @@ class Batch(tuple[Any, ...]):
         >>> len(batch.plot(rows=[0, 2]).axes)
         2
         """
-        from xloader.display.sample_panels import draw_samples, plotted_rows
+        from xloader.show.sample_panels import draw_samples, plotted_rows
 
         recipe = self._require_origin().recipe
         chosen = plotted_rows(self.num_samples, row, rows)
