@@ -125,4 +125,5 @@ def test_the_nth_bit_of_a_word_is_found() -> None:
 
 
 def test_windows_of_a_block_are_numbered_box_after_box() -> None:
-    assert _order_within((np.array([2]), np.array([1, 2]))).tolist() == [0, 3, 1, 2, 4, 5]
+    order = _order_within((np.array([2, 1]), np.array([1, 1, 1])))
+    assert order.tolist() == [0, 3, 1, 4, 2, 5, 6, 7, 8]
