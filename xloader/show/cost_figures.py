@@ -1,4 +1,4 @@
-"""The headings of figures, explained in a few words for cards. The glossary says more."""
+"""Figures of epochs as text, tables and JSON, with the words that explain them in cards."""
 
 from __future__ import annotations
 
