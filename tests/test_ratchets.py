@@ -125,4 +125,5 @@ def test_no_figure_of_the_package_rises():
     figures, held = ratchets.count_package(), ratchets.read_table()
     assert figures["package"]["loaded"] > 20
     assert figures["compiled"]["c"] > 100
-    assert not ratchets.rises(figures, held)
+    messages = ratchets.rises(figures, held)
+    assert not messages, "\n".join(messages)
