@@ -34,7 +34,7 @@ from benchmarks import page, stats_contest
 from benchmarks.measure import MIB, PeakMemory, resident_nbytes
 from benchmarks.stores import ensure_stores
 from benchmarks.table import make_table
-from xloader.jobs import cluster_tasks
+from xloader.cluster import cluster_tasks
 
 NUM_WORKERS: Final = 2
 NUM_SHARDS: Final = (10**3, 10**4, 10**5)

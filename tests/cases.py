@@ -15,8 +15,7 @@ from packaging.version import Version
 
 import xloader
 from xloader import Samples
-from xloader.core.segments import Segments
-from xloader.core.windows import Pad
+from xloader.core.windows import Pad, Segments
 from xloader.errors import EmptySamplesError, MemoryBudgetError, StackError, WindowError
 from xloader.loader.loader import Loader
 from xloader.loader.ranks.state import sign

@@ -20,14 +20,17 @@ TOWER = (
     ("torch",),
     ("samples",),
     ("jobs", "mosaic"),
+    ("cluster",),
     ("tensors", "device"),
     ("loader",),
-    ("engine", "display"),
-    ("planning", "transforms"),
+    ("engine",),
+    ("planning",),
+    ("show",),
+    ("transforms",),
     ("recipe",),
     ("testing",),
     ("order", "sources", "forcings"),
-    ("core", "plots", "html"),
+    ("core",),
     ("compiled",),
     ("errors",),
 )
@@ -35,13 +38,15 @@ TOWER = (
 
 A file imports only from its own room and lower floors.
 """
-ANNEX = ("jobs", "mosaic", "cli", "dask", "xbatcher", "demo", "bench")
+ANNEX = ("jobs", "mosaic", "cluster", "cli", "dask", "xbatcher", "demo", "bench")
 ABOVE_ANNEX = ("samples", "__init__", "__main__")
 """All other rooms but these are the kernel, which works without the annex."""
 
-PURE = ("errors", "core", "plots", "html", "order", "planning")
+PURE = ("errors", "core", "order", "planning")
 """Rooms with no I/O, no PyTorch and no clock."""
-PURE_NEIGHBOURS = ("xloader.recipe.", "xloader.sources.base.", "xloader.compiled.")
+PURE_NEIGHBOURS = (
+    *("xloader.recipe.", "xloader.sources.base.", "xloader.compiled.", "xloader.show."),
+)
 """Modules outside the pure rooms that these may import: frozen data, a protocol, sums in C."""
 IMPURE_IMPORTS = frozenset(
     {"xarray", "zarr", "dask", "torch", "time", "datetime", "os", "io", "pathlib", "random"}
@@ -54,9 +59,9 @@ ALLOWED_IMPORTS = {
     # A function of dask that parses text; it is imported where it is called.
     "xloader.core.nbytes": frozenset({"dask"}),
     # A page is written to the file that the user names.
-    "xloader.html.pages": frozenset({"os"}),
+    "xloader.show.pages": frozenset({"os"}),
     # A picture is written to memory as a PNG.
-    "xloader.plots.canvas": frozenset({"io"}),
+    "xloader.show.canvas": frozenset({"io"}),
 }
 ONLY_UNDER = {
     "torch": (
@@ -66,6 +71,8 @@ ONLY_UNDER = {
         "xloader.demo",
         "xloader.bench",
         "xloader.xbatcher.torch_datasets",
+        # The doctor looks at the installed PyTorch.
+        "xloader.cli.machine_findings",
     ),
     "jax": ("xloader.tensors",),
     "cupy": ("xloader.tensors",),
@@ -73,10 +80,10 @@ ONLY_UNDER = {
     "zarr": (
         *("xloader.sources", "xloader.testing", "xloader.demo", "xloader.mosaic"),
         # These write stores.
-        *("xloader.jobs.materialize.intermediate_store", "xloader.jobs.materialize.shard_encoder"),
-        *("xloader.jobs.materialize.target_codecs", "xloader.jobs.materialize.target_metadata"),
+        *("xloader.jobs.materialize.array_rewrite", "xloader.jobs.materialize.shard_encoder"),
+        "xloader.jobs.materialize.target_metadata",
     ),
-    "matplotlib": ("xloader.plots", "xloader.demo"),
+    "matplotlib": ("xloader.show", "xloader.demo"),
 }
 """Libraries that only some rooms may import, and these rooms."""
 

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from xloader.core.axis import Axis
 from xloader.core.boxes import Boxes
-from xloader.core.demand import Access, Demand
-from xloader.core.footprint import Footprint, Group
-from xloader.core.segments import Segments
-from xloader.core.windows import Windows
+from xloader.core.footprint import Access, Demand, Footprint, Group
+from xloader.core.windows import Segments, Windows
 from xloader.errors import EmptySamplesError
 from xloader.order.cohorts import Cohorts, Pieces, cut_cohorts
 from xloader.order.lane_order import LaneOrder

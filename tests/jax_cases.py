@@ -16,7 +16,7 @@ import xloader
 from xloader import Batch, Samples
 from xloader.engine.buffers import ArrayKind, BatchPool
 from xloader.errors import OptionError, UnsupportedDataError
-from xloader.tensors.other_arrays import jax_maker
+from xloader.tensors.convert import jax_maker
 from xloader.testing import write_store
 
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import xloader
 from xloader import BatchVariance
-from xloader.core.design_effect import BatchMembers, BatchSums, spread_evenly
 from xloader.core.options import LoaderOptions
 from xloader.errors import (
     ClosedError,
@@ -25,9 +24,10 @@ from xloader.errors import (
     OptionError,
     UnknownNameError,
 )
+from xloader.loader.interleaved.sample_sets import taking
 from xloader.loader.loader import Loader
-from xloader.loader.ranks.batch_rows import num_full_steps, rows_of_steps
-from xloader.recipe.taken_samples import taking
+from xloader.loader.preview import num_full_steps, rows_of_steps
+from xloader.loader.variance_measurement import BatchMembers, BatchSums, spread_evenly
 from xloader.samples.samples import Samples
 from xloader.testing import CountingStore, is_chunk_key, write_store
 

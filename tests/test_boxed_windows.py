@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xloader.core import boxed_windows
-from xloader.core.boxed_windows import BoxedWindows, cut_box, is_in_order
-from xloader.core.window_sets import WindowBits, WindowList, smallest_of_bits
+from xloader.core import window_sets as boxed_windows
+from xloader.core.window_sets import (
+    BoxedWindows,
+    WindowBits,
+    WindowList,
+    cut_box,
+    is_in_order,
+    smallest_of_bits,
+)
 
 
 @st.composite

@@ -43,8 +43,7 @@ from xloader.errors import (
     MissingChunkWarning,
     SampleIndexError,
 )
-from xloader.planning.cache_budget import least_nbytes
-from xloader.planning.lru_simulation import simulate
+from xloader.planning.cache_budget import least_nbytes, simulate
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.samples.samples import Samples

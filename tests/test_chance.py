@@ -18,9 +18,9 @@ from xloader import Samples
 from xloader.core.options import make_options
 from xloader.engine.job import Delivery
 from xloader.errors import EmptySamplesError, LanesError, MemoryBudgetError, OptionError
-from xloader.loader.ranks.dataloader_worker import Worker
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.order.step_dealer import Dealer
+from xloader.torch.worker_reader import Worker
 from xloader.transforms.rng import Chance, Rng
 from xloader.transforms.steps import Map
 

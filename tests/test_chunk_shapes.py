@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from xloader.planning.chunk_shapes import (
+from xloader.jobs.advice.chunk_shapes import (
     LEAST_CHUNK_NBYTES,
     MOST_CHUNK_NBYTES,
     ChunkedDim,

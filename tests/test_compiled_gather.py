@@ -21,10 +21,9 @@ from tests.cases import Case, cases
 from xloader import Samples
 from xloader.compiled import library as compiled_library
 from xloader.compiled.library import FOLDER, LIBRARY, load_library
-from xloader.core.axis import Axis
+from xloader.core.axis import Axis, Ends
 from xloader.core.counter_rng import bijection
 from xloader.core.footprint import Group
-from xloader.core.line import Ends
 from xloader.engine import compiled_gather
 from xloader.engine.buffers import ArrayKind, LeasedPool
 from xloader.engine.compiled_gather import CompiledCopy

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.core.count_text import show_count
+from xloader.core.messages import show_count
 from xloader.testing import write_store
 
 

@@ -13,11 +13,11 @@ import xarray as xr
 import xloader
 from tests.pictures import seen_ticks
 from xloader import Samples
-from xloader.core import position_counts
-from xloader.core.position_counts import PositionCounts
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
 from xloader.errors import OptionError, UnknownNameError
+from xloader.samples import coverage as position_counts
+from xloader.samples.coverage import PositionCounts
 
 SHAPE = {"time": 14, "lat": 6, "lon": 8}
 

@@ -15,9 +15,9 @@ from xloader.cli.json_output import to_json
 from xloader.demo import store as demo_store
 from xloader.demo.climate import measure_climate
 from xloader.demo.maps import is_periodic, lead_label, row_weights
-from xloader.demo.scores import ErrorSums, Score, format_scores, make_scores
 from xloader.demo.store import ensure_store, store_path, write_waves
 from xloader.demo.task import channel_variables, find_task, open_dataset, stack_channels
+from xloader.demo.training import ErrorSums, Score, format_scores, make_scores
 from xloader.demo.waves import VARIABLE_ATTRS, Waves, WaveSpec
 from xloader.errors import (
     EmptySamplesError,
@@ -27,7 +27,7 @@ from xloader.errors import (
     UnknownNameError,
     UnsupportedDataError,
 )
-from xloader.jobs.cache_folder import default_cache_dir
+from xloader.jobs.valid.cache_files import default_cache_dir
 from xloader.samples.samples import Samples
 
 SMALL = WaveSpec(num_steps=40, num_lats=13, num_lons=24, chunk_steps=16, seed=3)
@@ -418,7 +418,7 @@ def test_plain_dataset_gives_the_two_steps():
 def test_picture_is_written(tmp_path):
     pytest.importorskip("matplotlib")
     from xloader.demo import picture
-    from xloader.plots.canvas import PlotAxis
+    from xloader.show.canvas import PlotAxis
 
     truth = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
     truth[1, 2] = np.nan

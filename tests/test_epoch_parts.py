@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import xloader
 from xloader import Samples
 from xloader.errors import EmptySamplesError, MemoryBudgetError, StateError
+from xloader.loader.interleaved.sample_sets import num_samples_of, taking
 from xloader.planning.epoch_parts import EpochParts
-from xloader.recipe.taken_samples import num_samples_of, taking
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [

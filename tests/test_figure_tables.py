@@ -13,9 +13,9 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.core.json_values import flat_numbers, to_json_value
 from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
+from xloader.show.json_values import flat_numbers, to_json_value
 from xloader.testing import write_store
 
 

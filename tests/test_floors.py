@@ -113,16 +113,15 @@ def test_an_import_upwards_is_found():
             "xloader.order.listed": "from xloader.loader.batch import Batch",
             "xloader.loader.batch": "from xloader.core.axis import Axis",
             "xloader.core.axis": "",
-            "xloader.planning.plan": "def f():\n    from xloader.transforms.rng import Rng",
-            "xloader.transforms.rng": "from xloader.transforms.steps import Map",
-            "xloader.transforms.steps": "",
+            "xloader.sources.base": "def f():\n    from xloader.order.listed import Listed",
+            "xloader.sources.retries": "from xloader.sources.base import Source",
             "xloader.attic": "",
         }.items()
     }
     assert floors.upward_imports(modules) == [
         "xloader.attic is in no room",
         "xloader.order.listed imports xloader.loader.batch",
-        "xloader.planning.plan imports xloader.transforms.rng",
+        "xloader.sources.base imports xloader.order.listed",
     ]
 
 

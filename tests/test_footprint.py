@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from tests.ground import every_box, footprints, line_footprint, slow_needs, slow_stored_chunk
 from xloader.core.axis import Axis
 from xloader.core.boxes import Boxes
-from xloader.core.demand import Demand
-from xloader.core.footprint import Footprint, Group, expand_ranges
-from xloader.core.segments import Segments
-from xloader.core.windows import Windows
+from xloader.core.footprint import Demand, Footprint, Group, expand_ranges
+from xloader.core.windows import Segments, Windows
 
 
 def pairs_of(footprint: Footprint, group: Group, boxes: Boxes) -> list[tuple[int, int]]:

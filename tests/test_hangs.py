@@ -31,7 +31,8 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.deadlines import Deadlines
 from xloader.errors import ClosedError, ReadTimeoutError, SlowReadWarning, SourceAccessError
 from xloader.sources.retries import Attempts
-from xloader.sources.zarr import compiled_files, file_objects
+from xloader.sources.zarr import file_objects
+from xloader.sources.zarr import file_objects as compiled_files
 from xloader.testing import write_store
 
 ENDS_WITHIN = 120.0

@@ -17,9 +17,8 @@ import xloader
 from xloader.compiled.helpers import Helpers, waited_seconds
 from xloader.compiled.library import load_library
 from xloader.errors import CorruptChunkError, MissingChunkWarning
-from xloader.sources.zarr.compiled_files import read_parts
-from xloader.sources.zarr.file_objects import _PENDING, _awaited, _num_there
-from xloader.sources.zarr.stored_objects import ObjectPart
+from xloader.sources.zarr.file_objects import _PENDING, _awaited, _num_there, read_parts
+from xloader.sources.zarr.object_protocol import ObjectPart
 
 pytestmark = pytest.mark.skipif(
     load_library()[0] is None, reason="xloader was installed without a compiler"

@@ -15,16 +15,14 @@ import xarray as xr
 
 import xloader
 from xloader import Advice, PlanComparison, Rollout
-from xloader.html.card_style import CARD_STYLE
-from xloader.html.chunk_grid import GridAxis, draw_chunk_grid
-from xloader.html.count_strips import draw_counts
-from xloader.html.pages import render_page, write_page
-from xloader.html.share_bars import draw_shares
-from xloader.html.stay_strips import draw_stays
-from xloader.planning.cost_figures import FigureTable
-from xloader.planning.figure_cards import figure_card
-from xloader.planning.figure_words import FIGURE_WORDS
 from xloader.samples.samples import Samples
+from xloader.show.bars import draw_counts, draw_shares
+from xloader.show.card_style import CARD_STYLE
+from xloader.show.cost_figures import FIGURE_WORDS, FigureTable
+from xloader.show.figure_cards import figure_card
+from xloader.show.pages import render_page, write_page
+from xloader.show.stay_strips import draw_stays
+from xloader.show.window_drawings import GridAxis, draw_chunk_grid
 from xloader.testing import CountingStore, is_chunk_key, write_store
 
 NAME = "<b>&'z\"500"

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ground import footprints, slow_needs
-from xloader.core import boxed_windows, subset
+from xloader.core import subset
+from xloader.core import window_sets as boxed_windows
 from xloader.core.footprint import Footprint
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits, WindowList
 from xloader.order import listed
 from xloader.order.ascending import Ascent
 from xloader.order.cohorts import Cohorts, Members, cut_cohorts
-from xloader.order.lane_spans import SubLanes
+from xloader.order.lane_order import SubLanes
 from xloader.order.protocol import AnyOrder
 from xloader.order.shuffle import Pace, Shuffle
 from xloader.planning import reduced_model

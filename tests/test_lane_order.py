@@ -18,8 +18,7 @@ from xloader.compiled.library import load_library
 from xloader.core.counter_rng import derive_key, draw_below
 from xloader.core.footprint import Footprint
 from xloader.order.ascending import Ascent
-from xloader.order.lane_order import PHASE_STEPS, LaneOrder, lane_part
-from xloader.order.lane_spans import SubLanes
+from xloader.order.lane_order import PHASE_STEPS, LaneOrder, SubLanes, lane_part
 from xloader.order.shuffle import Pace
 
 

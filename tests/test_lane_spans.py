@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xloader.order.lane_spans import SubLanes
+from xloader.order.lane_order import SubLanes
 
 
 @given(

@@ -26,8 +26,8 @@ from xloader.engine import buffers as pool
 from xloader.engine.buffers import allocate
 from xloader.loader.batches.batch import Batch
 from xloader.loader.reports.report import Report
-from xloader.planning.cost_figures import Figures
 from xloader.planning.explain import Explanation
+from xloader.show.cost_figures import Figures
 from xloader.testing import CountingStore, write_store
 
 # Budgets are as small as possible, so poor mixing and extra reads are normal here.

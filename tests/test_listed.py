@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.ground import footprints, line_footprint, slow_needs
 from xloader.core.axis import Axis
-from xloader.core.demand import Demand
-from xloader.core.footprint import Footprint
+from xloader.core.footprint import Demand, Footprint
 from xloader.core.windows import Windows
 from xloader.order.listed import ListedOrder
 from xloader.planning.mixing import measure_mixing

@@ -12,8 +12,7 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.core.keywords import LoaderKeywords
-from xloader.core.options import LoaderOptions
+from xloader.core.options import LoaderKeywords, LoaderOptions
 from xloader.errors import OptionError, TransformError
 from xloader.testing import write_store
 

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xloader
-import xloader.planning.lru_simulation
+import xloader.planning.cache_budget
 from tests.ground import box_footprint, footprints, line_footprint, slow_needs
 from xloader.core.footprint import Footprint
 from xloader.core.subset import Subset
 from xloader.errors import MemoryBudgetError
-from xloader.planning.cache_budget import cache_budget, least_nbytes
-from xloader.planning.lru_simulation import CacheCount, Recent, simulate
+from xloader.planning.cache_budget import CacheCount, Recent, cache_budget, least_nbytes, simulate
 from xloader.recipe.layout import FieldLayout, make_layouts
 
 Key = tuple[int, int]
@@ -122,7 +121,7 @@ def test_pieces_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = np.random.default_rng(0).integers(0, footprint.num_samples, 500)
     least = least_nbytes(footprint)
     expected = simulate(footprint, ids, 3 * least, batch_size=4, num_workers=2)
-    monkeypatch.setattr(xloader.planning.lru_simulation, "_PIECE_SIZE", 7)
+    monkeypatch.setattr(xloader.planning.cache_budget, "_PIECE_SIZE", 7)
     monkeypatch.setattr("xloader.planning.cache_budget._PIECE_SIZE", 3)
     assert simulate(footprint, ids, 3 * least, batch_size=4, num_workers=2) == expected
     assert least_nbytes(footprint) == least

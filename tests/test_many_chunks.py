@@ -16,8 +16,7 @@ import xloader
 from tests.ground import slow_needs
 from xloader.core.axis import Axis
 from xloader.core.boxes import Boxes
-from xloader.core.demand import Demand
-from xloader.core.footprint import Footprint
+from xloader.core.footprint import Demand, Footprint
 from xloader.core.windows import Windows
 from xloader.errors import OptionError, WindowError
 from xloader.sources.chunk_sizes import join_sizes

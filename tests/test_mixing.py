@@ -23,10 +23,9 @@ from tests.ground import (
 from xloader.core.footprint import Footprint
 from xloader.order.cohorts import cut_cohorts, leading_axis
 from xloader.order.shuffle import Pace
-from xloader.planning import regions as regions_module
+from xloader.planning import mixing as regions_module
 from xloader.planning.epoch import Epoch
-from xloader.planning.mixing import full_mixing, measure_mixing
-from xloader.planning.regions import Regions, region_dim
+from xloader.planning.mixing import Regions, full_mixing, measure_mixing, region_dim
 
 
 def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:

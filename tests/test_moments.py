@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from xloader.core.merge_tree import MergeTree
-from xloader.core.moments import Moments
 from xloader.errors import OptionError
+from xloader.jobs.statistics.merge_tree import MergeTree
+from xloader.jobs.statistics.moments import Moments
 
 AXES = [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]
 

@@ -19,8 +19,7 @@ from xloader import Rollout, Samples
 from xloader.errors import OptionError
 from xloader.recipe.layout import make_layouts
 from xloader.testing import write_store
-from xloader.transforms.normalized_packing import normalized_packings
-from xloader.transforms.packed_fields import packed_fields
+from xloader.transforms.packed_fields import normalized_packings, packed_fields
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),

@@ -23,7 +23,7 @@ from zarr.codecs import BytesCodec, GzipCodec, TransposeCodec
 
 import xloader
 from xloader import Samples
-from xloader.samples.concat import concat
+from xloader.samples.join import concat
 from xloader.testing import write_store
 
 CHUNKS = {"t2m": (5, 4, 3), "z": (4, 1, 6, 8), "co2": (7,), "oro": (6, 8)}

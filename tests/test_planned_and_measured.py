@@ -17,7 +17,7 @@ import xarray as xr
 import xloader
 from xloader import Samples
 from xloader.loader.loader import Loader
-from xloader.planning.cost_figures import Figures
+from xloader.show.cost_figures import Figures
 from xloader.testing import LatencyStore, SourceRecorder, write_store
 
 pytestmark = [

@@ -14,13 +14,14 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.display import coastlines, sample_panels
 from xloader.errors import (
     MissingDependencyError,
     OptionError,
     SampleIndexError,
     UnknownNameError,
 )
+from xloader.show import sample_panels
+from xloader.show import sample_panels as coastlines
 from xloader.testing import CountingStore, is_chunk_key, write_store
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xloader.errors import OptionError
+from xloader.loader.interleaved.sample_sets import Interleaving
+from xloader.loader.interleaved.set_loaders import share_memory
 from xloader.order.quota_pattern import QuotaPattern
-from xloader.planning.interleaving import Interleaving
-from xloader.planning.memory_shares import share_memory
 
 WEIGHTS = st.lists(st.integers(1, 9) | st.integers(1, 2000), min_size=1, max_size=8)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.ground import axes
 from xloader.errors import MemoryBudgetError
-from xloader.planning.rechunking import (
+from xloader.jobs.materialize.rechunking import (
     Rechunking,
     SectionAxis,
     intermediate_chunks,

@@ -14,8 +14,7 @@ import xarray as xr
 
 from xloader import Samples
 from xloader.errors import OptionError, UnknownNameError
-from xloader.transforms.method_windows import OF_WINDOWS
-from xloader.transforms.xarray_methods import RECORDED, REFUSED, WINDOWED
+from xloader.transforms.xarray_methods import OF_WINDOWS, RECORDED, REFUSED, WINDOWED
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
 

@@ -28,11 +28,11 @@ from tests.reference_pages import (
 )
 from xloader import errors
 from xloader.cli import main
-from xloader.dask import rank_queue
-from xloader.jobs.cluster_tasks import ClusterTasks
-from xloader.samples import unplanned_warning
+from xloader.cluster import rank_queue
+from xloader.cluster.cluster_tasks import ClusterTasks
+from xloader.samples import describe as unplanned_warning
 from xloader.sources import zarr_adapter
-from xloader.sources.stores import pickling
+from xloader.sources.stores import locations as pickling
 from xloader.testing import FaultyStore, write_store
 
 torch = pytest.importorskip("torch")

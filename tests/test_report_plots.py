@@ -14,9 +14,8 @@ from tests.pictures import seen_ticks
 from xloader.engine.tally import Tally
 from xloader.errors import OptionError
 from xloader.loader.loader import Loader
-from xloader.loader.reports import epoch_series
-from xloader.loader.reports.bottleneck import STAGES
-from xloader.loader.reports.epoch_series import SeriesRecorder
+from xloader.loader.reports import bottleneck as epoch_series
+from xloader.loader.reports.bottleneck import STAGES, SeriesRecorder
 from xloader.testing import write_store
 
 pytest.importorskip("matplotlib")

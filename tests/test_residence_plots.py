@@ -23,7 +23,7 @@ from xloader.planning.residence_times import ResidenceTimes
 from xloader.testing import write_store
 
 colors = pytest.importorskip("matplotlib.colors")
-residences = pytest.importorskip("xloader.plots.residences")
+residences = pytest.importorskip("xloader.show.residence_plots")
 COLOURS = residences.COLOURS
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.ground import all_ids, box_footprint, footprints, line_footprint, plan_of
 from xloader.core.axis import Axis
-from xloader.core.demand import Demand
-from xloader.core.footprint import Footprint
+from xloader.core.footprint import Demand, Footprint
 from xloader.core.windows import Windows
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.order.shuffle import Pace

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ground import slow_starts, with_gaps
-from xloader.core.segments import Segments
-from xloader.core.windows import Windows
+from xloader.core.windows import Segments, Windows
 from xloader.errors import EmptySamplesError, SampleIndexError, WindowError
 
 

@@ -15,9 +15,9 @@ from tests.cases import Case, cases
 from xloader.core.options import make_options
 from xloader.engine.job import Delivery
 from xloader.errors import MemoryBudgetError, OptionError
-from xloader.loader.ranks.dataloader_worker import Worker
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.testing import CountingStore, write_store
+from xloader.torch.worker_reader import Worker
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),

@@ -11,7 +11,7 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.core.line import Circle, fold_blocks
+from xloader.core.axis import Circle, fold_blocks
 from xloader.errors import OptionError, UnknownNameError, WindowError, XloaderError
 from xloader.testing import CountingStore, write_store
 

@@ -12,7 +12,7 @@ from xloader import errors, forcings
 from xloader.core.ranks import World
 from xloader.jobs.advice.chunk_advice import Advice, ChunkProposal
 from xloader.jobs.materialize.materialized import Materialized, MaterializedVariable
-from xloader.jobs.statistics.partial_stats import PartialStats
+from xloader.jobs.statistics.stats_parts import PartialStats
 from xloader.jobs.valid.sample_mask import SampleMask
 from xloader.loader.batches.batch import Batch
 from xloader.loader.interleaved.interleaved_figures import InterleavedExplanation, InterleavedReport
@@ -24,24 +24,22 @@ from xloader.mosaic.merged_boxes import MosaicSummary
 from xloader.mosaic.mosaic import Mosaic
 from xloader.planning.explain import Explanation
 from xloader.planning.plan_comparison import ComparedPlan, PlanComparison
-from xloader.planning.variable_figures import VariableFigures
 from xloader.recipe.recipe import Recipe
 
 # Importing the module registers the accessor `Dataset.xloader`; nothing else is needed.
 from xloader.samples import accessor as accessor
 from xloader.samples.class_folders import ClassSamples, open_classes
-from xloader.samples.concat import concat
 from xloader.samples.coverage import Coverage
-from xloader.samples.dataset_stats import stats
+from xloader.samples.dataset_stats import merge, stats
 from xloader.samples.interleave import Interleaved, interleave
-from xloader.samples.join import join
-from xloader.samples.partial_results import merge
+from xloader.samples.join import concat, join
 from xloader.samples.rollout import Rollout
 from xloader.samples.running_stats import RunningStats
 from xloader.samples.samples import Samples, open, overlap
 from xloader.samples.splits import Split
+from xloader.show.variable_figures import VariableFigures
 from xloader.transforms.rng import Rng
-from xloader.xbatcher.adopt import from_xbatcher
+from xloader.xbatcher.to_samples import from_xbatcher
 
 __all__ = [
     "Advice",

@@ -15,20 +15,21 @@ import pytest
 from tests import versions
 from tests.cli.json_shapes import SHAPES, check
 from xloader import cli
-from xloader.compiled.library import load_library
-from xloader.core.findings import Finding
-from xloader.core.options import usable_cores
-from xloader.device import torch_findings
-from xloader.engine import machine_limits
-from xloader.engine.machine_limits import CgroupLimits, read_cgroup_limits
-from xloader.jobs.environment import diagnosis, library_findings, machine_findings
-from xloader.jobs.environment.tested_releases import (
+from xloader.cli import doctor_command as diagnosis
+from xloader.cli import library_findings, machine_findings
+from xloader.cli import machine_findings as torch_findings
+from xloader.cli.findings import Finding
+from xloader.cli.library_findings import (
     NEWEST_TESTED,
     TestedLibrary,
     find_libraries,
     release,
     requirements_in,
 )
+from xloader.compiled.library import load_library
+from xloader.core.options import usable_cores
+from xloader.engine import machine_limits
+from xloader.engine.machine_limits import CgroupLimits, read_cgroup_limits
 
 NO_LIMITS = CgroupLimits(None, None)
 

@@ -17,9 +17,9 @@ import xarray as xr
 import xloader
 from tests.cli.json_shapes import SHAPES, check
 from xloader import cli
+from xloader.cli.store_inspection import inspect_store
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import ArrayNotGroupError
-from xloader.jobs.inspection.store_inspection import inspect_store
 from xloader.testing import write_store
 
 TIME = np.arange("2001-01-01", "2001-02-10", np.timedelta64(1, "D"), "M8[ns]")

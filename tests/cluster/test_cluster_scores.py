@@ -16,7 +16,7 @@ import xarray as xr
 import xloader
 from xloader import Batch, Samples
 from xloader.errors import ClusterError, ClusterWarning, OptionError, TransformError
-from xloader.jobs.sample_units import cut_samples, num_reads
+from xloader.jobs.valid.batch_sweep import cut_samples, num_reads
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.testing import SourceRecorder, write_store

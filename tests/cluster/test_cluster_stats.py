@@ -22,9 +22,9 @@ from zarr.storage import LocalStore
 
 import xloader
 from tests.cluster.conftest import distributed
+from xloader.cluster import cluster_tasks
+from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.errors import MemoryBudgetError, MissingChunkWarning, OptionError
-from xloader.jobs import cluster_tasks
-from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.jobs.statistics import stats_tasks
 from xloader.jobs.statistics.stats_job import StatsJob
 from xloader.jobs.statistics.stats_tasks import StatsOnCluster

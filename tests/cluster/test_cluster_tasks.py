@@ -16,6 +16,7 @@ from dask.utils import key_split
 
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
+from xloader.cluster.cluster_tasks import ClusterTasks, find_cluster
 from xloader.errors import (
     ClusterError,
     ClusterWarning,
@@ -23,8 +24,7 @@ from xloader.errors import (
     OptionError,
     TransformError,
 )
-from xloader.jobs.cluster_tasks import ClusterTasks, find_cluster
-from xloader.sources.dask_cluster import active_client, cluster_errors, result_of
+from xloader.sources.arrays.dask_cluster import active_client, cluster_errors, result_of
 
 
 def add(shared: int, unit: int) -> tuple[int, int]:

@@ -17,8 +17,8 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
+from xloader.cluster import cluster_tasks
 from xloader.errors import ClusterWarning, CorruptChunkError, MemoryBudgetError, OptionError
-from xloader.jobs import cluster_tasks
 from xloader.sources.base import Fetched, Read
 from xloader.testing import SourceRecorder, write_store
 

@@ -16,11 +16,11 @@ import xarray as xr
 
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
-from xloader.dask import checkpoint_places, rank_queue
-from xloader.dask.checkpoint_places import FolderPlace, SchedulerPlace
-from xloader.dask.job_folder import describe_function
-from xloader.dask.rank_queue import worker_threads
-from xloader.dask.rank_task import HostShares
+from xloader.cluster import checkpoint_places, rank_queue
+from xloader.cluster.checkpoint_places import FolderPlace, SchedulerPlace
+from xloader.cluster.job_folder import describe_function
+from xloader.cluster.rank_queue import worker_threads
+from xloader.cluster.rank_task import HostShares
 from xloader.errors import (
     ClosedError,
     ClusterError,
@@ -163,16 +163,16 @@ def test_ranks_of_one_process_share_nothing_and_divide_its_cores(samples: xloade
 
 def test_cores_of_a_machine_are_divided(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    monkeypatch.setattr("xloader.dask.rank_task.usable_cores", lambda: 16)
+    monkeypatch.setattr("xloader.cluster.rank_task.usable_cores", lambda: 16)
     assert [HostShares(1, n).cores() for n in (1, 4, 5, 40)] == [16, 4, 3, 1]
     # A process that is tied to four cores of its machine has them for itself.
-    monkeypatch.setattr("xloader.dask.rank_task.usable_cores", lambda: 4)
+    monkeypatch.setattr("xloader.cluster.rank_task.usable_cores", lambda: 4)
     assert HostShares(2, 8).cores() == 2
 
 
 def test_a_function_sees_no_client(client: Any, samples: xloader.Samples):
     def threads_only(loader: Any) -> int:
-        from xloader.sources.dask_cluster import active_client
+        from xloader.sources.arrays.dask_cluster import active_client
 
         assert active_client() is None
         return len(loader)

@@ -22,12 +22,12 @@ import xarray as xr
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
 from tests.sources import kinds
+from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.engine import block_loads
 from xloader.errors import ChunkError, ClosedError, ClusterError, ClusterWarning, ReadTimeoutError
-from xloader.jobs.cluster_tasks import ClusterTasks
+from xloader.sources.arrays import cluster_blocks
+from xloader.sources.arrays.cluster_blocks import BlockRequests
 from xloader.sources.base import Read
-from xloader.sources.datasets import cluster_blocks
-from xloader.sources.datasets.cluster_blocks import BlockRequests
 from xloader.sources.open.open_source import open_source
 
 NUMBERS = np.arange(64 * 6.0).reshape(64, 6)

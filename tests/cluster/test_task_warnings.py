@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import distributed, local_cluster
+from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.messages import warn_caller
 from xloader.errors import NanWarning, OptionError, XloaderWarning
-from xloader.jobs.cluster_tasks import ClusterTasks
 
 
 class LocalWarning(NanWarning):

@@ -14,8 +14,7 @@ import torch
 
 from tests.device.fake_hardware import FakeHardware
 from xloader.device.copies import PinnedScratch, RunCopies, Staging, StagingPool, _release_here
-from xloader.device.pinned_slots import _unpin
-from xloader.device.ring import SlotRing
+from xloader.device.pinned_slots import SlotRing, _unpin
 from xloader.engine.buffers import ArrayKind
 from xloader.engine.slot_layout import ALIGNMENT, SlotLayout, copy_fields, find_fields
 from xloader.errors import ClosedError

@@ -12,8 +12,8 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.jobs import cache_files
-from xloader.jobs.cache_files import CacheFile, stamp_of_files
+from xloader.jobs.valid import cache_files
+from xloader.jobs.valid.cache_files import CacheFile, stamp_of_files
 from xloader.testing import CountingStore, write_store
 
 

@@ -26,17 +26,17 @@ from xloader.errors import (
     UnsupportedDataError,
     XloaderError,
 )
-from xloader.jobs.advice import chunk_choice, chunk_search
+from xloader.jobs.advice import chunk_search, chunk_shapes
+from xloader.jobs.advice import chunk_trials as chunk_choice
 from xloader.jobs.advice.chunk_search import find_advice
 from xloader.jobs.advice.chunk_trials import ChunkTrials
 from xloader.jobs.advice.read_speed import ReadSpeed
 from xloader.jobs.advice.target_recipe import recipe_in_chunks, taken_variables
 from xloader.loader.loader import Loader
 from xloader.loader.ranks.rank_plan import RankPlan
-from xloader.planning import chunk_shapes
-from xloader.planning.cost_figures import Figures
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
+from xloader.show.cost_figures import Figures
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from xloader.core.merge_tree import MergeTree
 from xloader.errors import MissingDependencyError, OptionError, UnsupportedDataError
+from xloader.jobs.statistics.merge_tree import MergeTree
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
 
 # It has no wheels for the newest Python.

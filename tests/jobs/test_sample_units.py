@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 import xloader
 from tests.cases import Case, cases
 from tests.jobs.test_valid_samples import SHARES, is_enough, with_mask
+from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.errors import MemoryBudgetError
-from xloader.jobs.cluster_tasks import ClusterTasks
-from xloader.jobs.sample_units import cut_samples, ids_of, num_reads
-from xloader.jobs.valid import sample_scores, sweep_units, valid_samples
+from xloader.jobs.valid import sample_scores, valid_samples
+from xloader.jobs.valid import sweep_line as sweep_units
+from xloader.jobs.valid.batch_sweep import cut_samples, ids_of, num_reads
 from xloader.loader.batches.batch import Batch
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts

@@ -15,20 +15,21 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases
-from xloader.core.merge_tree import MergeTree
+from xloader.jobs.statistics.merge_tree import MergeTree
 from xloader.jobs.statistics.stats_job import StatsJob
 from xloader.jobs.statistics.stats_sweep import chunks_of
-from xloader.jobs.statistics.stats_tasks import StatsWork, compute_unit
-from xloader.jobs.statistics.stats_template import StatsResult
-from xloader.jobs.statistics.stats_trees import StatsTrees
-from xloader.jobs.statistics.stats_units import (
+from xloader.jobs.statistics.stats_tasks import (
     StatsUnit,
+    StatsWork,
     UnitSizes,
+    compute_unit,
     cut_units,
     num_chunks,
     num_nodes,
     num_subtrees,
 )
+from xloader.jobs.statistics.stats_template import StatsResult
+from xloader.jobs.statistics.stats_trees import StatsTrees
 from xloader.testing import SourceRecorder, write_store
 
 

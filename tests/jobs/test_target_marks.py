@@ -11,7 +11,7 @@ from zarr.storage import LocalStore
 
 from tests.jobs.test_materialize_restarts import BETWEEN, source_at
 from xloader.errors import MissingChunkError, TargetError
-from xloader.jobs.materialize.target_marks import new_mark, remove_mark, writing
+from xloader.jobs.materialize.target_records import new_mark, remove_mark, writing
 from xloader.jobs.materialize.training_store import StoreOptions, TrainingStore, parse_run
 from xloader.sources.stores.writable_store import WritableStore, open_writable
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xloader.core.windows import Windows
-from xloader.jobs.valid.window_sums import RollingCounts, StartLine, sum_windows
+from xloader.jobs.valid.sweep_line import RollingCounts, StartLine, sum_windows
 
 
 @given(

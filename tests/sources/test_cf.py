@@ -17,9 +17,8 @@ from zarr.storage import MemoryStore
 import xloader
 from tests.sources import kinds
 from xloader.errors import UnsupportedDataError
+from xloader.sources.arrays.catalog import coding_of, decoded_dtype
 from xloader.sources.base import Source
-from xloader.sources.catalog import decoded_dtype
-from xloader.sources.cf import coding_of
 from xloader.sources.open.open_source import open_source
 from xloader.testing import CountingStore, write_store
 

@@ -25,7 +25,7 @@ from xloader.errors import (
     StoreChangedError,
 )
 from xloader.sources import store_watch
-from xloader.sources.file_stamps import generation_of
+from xloader.sources.store_watch import generation_of
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, garble, write_store
 
 TIMES, WIDTH, CHUNK = 96, 8, (8, 8)

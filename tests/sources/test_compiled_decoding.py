@@ -23,14 +23,15 @@ import xloader
 from xloader.errors import CorruptChunkError
 from xloader.sources.base import Read
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import compiled_files, fetched_chunks, file_objects
+from xloader.sources.zarr import fetched_chunks, file_objects
+from xloader.sources.zarr import file_objects as compiled_files
 from xloader.sources.zarr.codec_chain import CastView, Chain
 from xloader.sources.zarr.compiled_decoding import Decoder, decoder
 from xloader.sources.zarr.decode import SCRATCH, Compressed
 from xloader.sources.zarr.fetched_chunks import ShardChunks
 from xloader.sources.zarr.file_objects import Files
+from xloader.sources.zarr.object_protocol import ObjectPart
 from xloader.sources.zarr.shards import FetchedPart
-from xloader.sources.zarr.stored_objects import ObjectPart
 from xloader.testing import truncate, write_store
 
 SHAPE = (6, 8, 10)

@@ -30,7 +30,7 @@ from xloader.errors import (
     UnsupportedDataError,
 )
 from xloader.recipe.recipe import Recipe
-from xloader.samples.concat import concat
+from xloader.samples.join import concat
 from xloader.sources.base import Outcome, Read, Source
 from xloader.sources.combined.concat_source import ConcatSource, concat_sources
 from xloader.sources.fetched import Deferred

@@ -27,7 +27,8 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import ChunkError, CorruptChunkError, UnsupportedDataError
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import compiled_files, compressors
+from xloader.sources.zarr import compressors
+from xloader.sources.zarr import file_objects as compiled_files
 from xloader.sources.zarr.compressors import zstd_content_size
 from xloader.sources.zarr.decode import Compressed, Scratch, Shuffled, decode
 from xloader.testing import FaultyStore, garble, truncate, write_store

@@ -21,9 +21,9 @@ from dask.array.core import slices_from_chunks
 import xloader
 from tests.sources import kinds
 from xloader.errors import CorruptChunkError, RepeatedTasksWarning, UnsupportedDataError
+from xloader.sources.arrays.dask_blocks import BlockComputer, compute_blocks, effort_of
+from xloader.sources.arrays.xarray_source import XarraySource, describe
 from xloader.sources.base import Read, Source
-from xloader.sources.datasets.dask_blocks import BlockComputer, compute_blocks, effort_of
-from xloader.sources.datasets.xarray_source import XarraySource, describe
 from xloader.sources.open.open_source import open_source
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xloader.sources.arrays.indexing import join
 from xloader.sources.chunk_sizes import compact, each, join_sizes, num_chunks, span_of
-from xloader.sources.views.indexing import join
 
 SIZES = st.one_of(
     st.tuples(st.integers(1, 5), st.integers(0, 12)),

@@ -18,8 +18,8 @@ from dask.blockwise import blockwise
 from dask.highlevelgraph import HighLevelGraph
 
 from tests.sources.lazy_kinds import is_direct, make_dataset, make_store, opened, values_of
+from xloader.sources.arrays import dask_views as graphs
 from xloader.sources.open.open_source import open_source
-from xloader.sources.views import dask_views as graphs
 from xloader.testing import write_store
 
 

@@ -22,7 +22,7 @@ from xloader.errors import (
     UnknownNameError,
     UnsupportedDataError,
 )
-from xloader.sources.datasets.xarray_source import XarraySource
+from xloader.sources.arrays.xarray_source import XarraySource
 from xloader.sources.open.open_source import open_source
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.zarr.zarr_source import ZarrSource

@@ -18,10 +18,10 @@ from zarr.storage import LocalStore
 import xloader
 from tests.sources import kinds
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
-from xloader.sources.bounded_reads import DamagedObjectError
 from xloader.sources.open.open_source import open_source
-from xloader.sources.ordinary_files import with_ordinary_files
-from xloader.sources.zarr import compiled_files
+from xloader.sources.stores.bounded_reads import DamagedObjectError
+from xloader.sources.stores.ordinary_files import with_ordinary_files
+from xloader.sources.zarr import file_objects as compiled_files
 from xloader.sources.zarr import file_objects as objects
 from xloader.testing import write_store
 

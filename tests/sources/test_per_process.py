@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from xloader.errors import ForkError
-from xloader.sources import per_process as handles
-from xloader.sources.per_process import Home, PerProcess
+from xloader.sources.stores import per_process as handles
+from xloader.sources.stores.per_process import Home, PerProcess
 
 
 def in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:

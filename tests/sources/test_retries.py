@@ -17,8 +17,8 @@ import xloader
 from tests.sources.flaky import Fault, Flaky, serving
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import ChunkError, OptionError, ReadTimeoutError, SourceAccessError
+from xloader.sources.retries import is_transient, told_pause
 from xloader.sources.stores.access_errors import cause_of
-from xloader.sources.transient_errors import is_transient, told_pause
 from xloader.testing import FaultyStore, write_store
 
 VALUES = np.arange(800.0).reshape(40, 20)

@@ -21,10 +21,9 @@ from xloader.errors import CorruptChunkError, MissingChunkError
 from xloader.sources.base import Outcome, Read, SmallKey
 from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import file_objects, shards, zarr_source
-from xloader.sources.zarr import shard_indexes as indexes
-from xloader.sources.zarr.shard_indexes import IndexCache
-from xloader.sources.zarr.shards import coalesce
-from xloader.sources.zarr.stored_objects import ObjectPart
+from xloader.sources.zarr import shards as indexes
+from xloader.sources.zarr.object_protocol import ObjectPart
+from xloader.sources.zarr.shards import IndexCache, coalesce
 from xloader.sources.zarr.zarr_source import ZarrSource
 from xloader.testing import CountingStore, LatencyStore
 

@@ -29,9 +29,9 @@ from xloader.errors import (
     XloaderError,
 )
 from xloader.sources.open.open_source import open_source
-from xloader.sources.stores import pickling
+from xloader.sources.stores import locations as pickling
 from xloader.sources.stores.group_openers import ZarrOpener
-from xloader.sources.stores.pickling import check_picklable
+from xloader.sources.stores.locations import check_picklable
 from xloader.sources.stores.recognise import place_at
 from xloader.sources.stores.redaction import safe_name, scrub, secrets_of
 from xloader.testing import SourceRecorder, write_store

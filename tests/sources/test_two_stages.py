@@ -23,10 +23,11 @@ from xloader.compiled.library import load_library
 from xloader.errors import ChunkError, MissingChunkError, StoreChangedError
 from xloader.sources.base import Fetched, Read, Source
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import compiled_files, fetched_chunks, shards
+from xloader.sources.zarr import fetched_chunks, shards
+from xloader.sources.zarr import file_objects as compiled_files
 from xloader.sources.zarr.decode import SCRATCH
 from xloader.sources.zarr.file_objects import Files
-from xloader.sources.zarr.stored_objects import ObjectPart
+from xloader.sources.zarr.object_protocol import ObjectPart
 from xloader.testing import CountingStore, LatencyStore, SourceRecorder, truncate, write_store
 
 KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind}

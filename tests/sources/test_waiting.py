@@ -16,10 +16,10 @@ from tests.sources.test_shards import CHUNK_SIZE, NUM_CHUNKS, decode, make_store
 from xloader.sources.base import Outcome, Read
 from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import object_readers as objects
-from xloader.sources.zarr import shard_indexes as indexes
 from xloader.sources.zarr import shards
+from xloader.sources.zarr import shards as indexes
+from xloader.sources.zarr.object_protocol import ObjectPart
 from xloader.sources.zarr.object_readers import objects_of
-from xloader.sources.zarr.stored_objects import ObjectPart
 from xloader.testing import LatencyStore, is_chunk_key
 
 DEADLINE = 10

@@ -28,7 +28,7 @@ from xloader.errors import (
     WorkersWarning,
 )
 from xloader.loader.batches.row_list import Rows
-from xloader.samples import unplanned_warning
+from xloader.samples import describe as unplanned_warning
 from xloader.testing import CountingStore, write_store
 from xloader.torch import (
     ChunkSampler,

@@ -17,9 +17,9 @@ from xloader.bench.plain_samples import (
     why_not_xbatcher,
 )
 from xloader.bench.turns import BatchSize, LoaderSpeed, Pass, measure_in_turns
-from xloader.core.count_text import show_count
-from xloader.core.text_table import align_columns
+from xloader.core.messages import show_count
 from xloader.samples.samples import Samples
+from xloader.show.text_table import align_columns
 
 OURS: Final = "xloader"
 PLAIN: Final = "DataLoader over isel"

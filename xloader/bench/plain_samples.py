@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Kept, Recipe
 from xloader.sources.open.open_source import location_of
-from xloader.sources.per_process import PerProcess
+from xloader.sources.stores.per_process import PerProcess
 
 MOST_SELECTORS: Final = 200_000
 """Most windows that are given to xbatcher, which makes an object for each before it starts."""

@@ -14,7 +14,7 @@ from xloader.cli.option_texts import split_names
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
-from xloader.html.pages import write_page
+from xloader.show.pages import write_page
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.stores.write_places import writing
 

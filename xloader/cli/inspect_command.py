@@ -60,7 +60,7 @@ def inspect(
     Exit codes: 0 nothing is broken, 1 something is, 2 an error, 130 interrupted.
     """
     # Counting needs modules that --help does not.
-    from xloader.jobs.inspection.store_inspection import inspect_store
+    from xloader.cli.store_inspection import inspect_store
 
     with plain_endings():
         inspection = inspect_store(

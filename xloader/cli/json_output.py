@@ -8,7 +8,7 @@ from typing import Any
 import xarray as xr
 
 from xloader.cli.endings import say
-from xloader.core.json_values import to_json_value
+from xloader.show.json_values import to_json_value
 
 
 def print_result(result: Any, *, is_json: bool) -> None:

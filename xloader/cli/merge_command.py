@@ -9,9 +9,9 @@ import xarray as xr
 
 from xloader.cli.endings import end_incomplete, plain_endings, say
 from xloader.cli.json_output import print_json
-from xloader.cli.stats_output import show_stats
-from xloader.core.count_text import show_count
-from xloader.samples.partial_results import merge as merge_target
+from xloader.cli.stats_command import show_stats
+from xloader.core.messages import show_count
+from xloader.samples.dataset_stats import merge as merge_target
 
 
 @click.command(short_help="Merge what several processes have written.")

@@ -14,9 +14,10 @@ the selection skips chunks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -257,3 +258,114 @@ class Axis:
         if isinstance(self.chunks, int):
             return np.minimum(chunks * self.chunks, self.stored_size)
         return np.asarray(self._stored_edges[np.minimum(chunks, len(self.chunks))], np.int64)
+
+
+Ends = Literal["stop", "wrap", "pad"]
+"""At the ends of a dimension, windows stay within it, run on at the other end, or reach out."""
+
+
+@dataclass(frozen=True)
+class Circle:
+    """An axis that closes on itself, unrolled to two turns.
+
+    No window is longer than the circle, so two turns hold all windows that start in the first.
+    """
+
+    axis: Axis
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks of both turns."""
+        return 2 * self.axis.num_blocks
+
+    @cached_property
+    def edges(self) -> Ints:
+        """Offset of the first element of every block of both turns, then their size; int64."""
+        own = self.axis.edges
+        return np.concatenate([own, own[1:] + self.axis.size])
+
+    @property
+    def division(self) -> None:
+        """None: the blocks of both turns together are no multiples of one size."""
+        return None
+
+    @cached_property
+    def min_inner_block_size(self) -> int:
+        """Number of elements of the shortest block. On a circle, each lies between two others."""
+        return int(np.diff(self.axis.edges).min(initial=self.axis.size))
+
+    def block_of(self, offsets: Ints) -> Ints:
+        """Find the unrolled block of each offset within the two turns; int64, of the same shape."""
+        turn = np.asarray(offsets, np.int64) // self.axis.size
+        return self.axis.block_of(offsets - turn * self.axis.size) + turn * self.axis.num_blocks
+
+
+@dataclass(frozen=True)
+class PaddedAxis:
+    """An axis with padded borders."""
+
+    axis: Axis
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks."""
+        return self.axis.num_blocks
+
+    @property
+    def edges(self) -> Ints:
+        """As `Axis.edges`."""
+        return self.axis.edges
+
+    @property
+    def division(self) -> None:
+        """None: offsets outside are no multiples of anything. They belong to the nearest block."""
+        return None
+
+    @property
+    def min_inner_block_size(self) -> int:
+        """As `Axis.min_inner_block_size`."""
+        return self.axis.min_inner_block_size
+
+    def block_of(self, offsets: Ints) -> Ints:
+        """Find the block of each offset, and the nearest one for those outside; int64."""
+        return self.axis.block_of(np.clip(offsets, 0, self.axis.size - 1))
+
+
+Line = Axis | Circle | PaddedAxis
+"""A windowed dimension as windows meet it."""
+
+
+def line_of(axis: Axis, end: Ends) -> Line:
+    """The line of an axis, given what windows do at its ends."""
+    match end:
+        case "wrap":
+            return Circle(axis)
+        case "pad":
+            return PaddedAxis(axis)
+        case _:
+            return axis
+
+
+def lines_of(axes: Sequence[Axis | None], ends: Sequence[Ends]) -> tuple[Line | None, ...]:
+    """The lines of some axes; with empty ``ends``, windows stay within all of them."""
+    if not ends:
+        return tuple(axes)
+    pairs = zip(axes, ends, strict=True)
+    return tuple(None if axis is None else line_of(axis, end) for axis, end in pairs)
+
+
+def fold_blocks(blocks: Ints, lines: tuple[Line | None, ...]) -> Ints:
+    """Convert numbers of n-d blocks along lines to numbers of the blocks that are stored.
+
+    `lines`: the line of each dimension; None where there is one block.
+    """
+    if not any(isinstance(line, Circle) for line in lines):
+        return blocks
+    unrolled = np.unravel_index(blocks, [1 if line is None else line.num_blocks for line in lines])
+    folded = np.zeros(len(blocks), np.int64)
+    for line, index in zip(lines, unrolled, strict=True):
+        if isinstance(line, Circle):
+            folded = folded * line.axis.num_blocks + index % line.axis.num_blocks
+        elif line is not None:
+            folded = folded * line.num_blocks + index
+    return folded

@@ -11,9 +11,16 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.prefix_sums import sums_before
 from xloader.core.windows import Windows
 from xloader.errors import OptionError
+
+
+def sums_before(values: NDArray[Any], axis: int, dtype: DTypeLike = np.int64) -> Ints:
+    """Sum all values before each index along an axis."""
+    before = np.zeros([n + (d == axis) for d, n in enumerate(values.shape)], dtype)
+    np.cumsum(values, axis=axis, out=before[(slice(None),) * axis + (slice(1, None),)])
+    return before
+
 
 MOST_PLACES: Final = 1 << 27
 """Most places of windows, or cells, that are compared. Each takes about 10 bytes."""

@@ -1,8 +1,4 @@
-"""Helpers for the texts of errors and warnings.
-
-They name the user's function that failed, the user's line to warn at, the extra to install, and
-the name that a misspelt one probably stands for.
-"""
+"""Texts for users: counts, hints and warnings that point at the user's line."""
 
 from __future__ import annotations
 
@@ -71,3 +67,16 @@ def closest(name: object, known: Iterable[str]) -> str | None:
     by_lower = {one.lower(): one for one in known}
     found = get_close_matches(str(name).lower(), by_lower, n=1)
     return by_lower[found[0]] if found else None
+
+
+_HISSES: Final = ("s", "x", "sh", "tch")
+
+
+def show_count(count: float, thing: str) -> str:
+    """Format a number of things, with the plural where the number is not one."""
+    number = f"{int(count):,}" if count == int(count) else f"{count:,g}"
+    return f"{number} {thing if count == 1 else _plural(thing)}"
+
+
+def _plural(thing: str) -> str:
+    return thing + ("es" if thing.endswith(_HISSES) else "s")

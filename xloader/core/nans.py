@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.count_text import show_count
-from xloader.core.messages import warn_caller
+from xloader.core.messages import show_count, warn_caller
 from xloader.core.option_checks import check_choice
 from xloader.errors import NanError, NanWarning, OptionError
 

@@ -6,9 +6,8 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 
-from xloader.core.keywords import LoaderKeywords, OutputKind
 from xloader.core.messages import closest
 from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
@@ -26,6 +25,47 @@ from xloader.core.output_dtypes import OutputDtype
 from xloader.core.ranks import World, resolve_world
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import LanesError, OptionError
+
+OutputKind = Literal["torch", "numpy", "jax", "cupy"]
+"""The library whose arrays are delivered."""
+
+
+class PlanKeywords(TypedDict, total=False):
+    """Options that mean the same in `Samples.loader` and under a PyTorch ``DataLoader``."""
+
+    lanes: int | None
+    max_amplification: float
+    max_retries: int | None
+    on_error: Literal["raise", "skip"]
+    read_timeout: float | None
+    spread: int | None
+    threads: int | None
+
+
+class LoaderKeywords(PlanKeywords, total=False):
+    """All options of `Samples.loader`, each of which may be left out."""
+
+    batch_size: int
+    shuffle: bool
+    seed: int
+    drop_last: bool
+    memory: int | str
+    output: OutputKind
+    output_dtype: OutputDtype | None
+    device: Any
+    device_transform: Callable[..., Any] | None
+    device_random: bool
+    out: Any
+    collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None
+    processes: int
+    prefetch: int
+    rank: int | None
+    world_size: int | None
+    on_nan: OnNan
+
+
+PLAN_OPTIONS: Final = tuple(sorted(PlanKeywords.__optional_keys__))
+"""Names of the options in `PlanKeywords`."""
 
 
 @dataclass(frozen=True)

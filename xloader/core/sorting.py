@@ -1,11 +1,8 @@
-"""Sorting of many integers and floats, and what is found in sorted ones.
-
-Integers of a known bound are sorted by their digits, without comparing them: millions take a
-fraction of the time of NumPy's sort. `sort_integers` calls a compiled function for it.
-"""
+"""Sorting and numbering of integers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -86,3 +83,24 @@ def distinct_near(entries: Ints) -> tuple[Ints, Ints]:
         return np.arange(first, first + num_near), entries - first
     distinct, which = np.unique(entries, return_inverse=True)
     return distinct, which
+
+
+_MOST_BITS: Final = 62
+"""The most bits of a number. One more is the sign."""
+
+
+def number_rows(columns: Sequence[Ints], num_rows: int) -> Ints:
+    """Number the rows of some columns: two numbers are equal exactly if all columns are.
+
+    The numbers sort as the rows do, by the first column first. int64, of shape ``(num_rows,)``.
+    """
+    numbers, radix = np.zeros(num_rows, np.int64), 1
+    for column in columns if num_rows else ():
+        least, size = int(column.min()), int(np.ptp(column)) + 1
+        if size == 1:
+            continue
+        if (radix * size).bit_length() > _MOST_BITS:
+            numbers = np.unique(numbers, return_inverse=True)[1]
+            radix = int(numbers.max()) + 1
+        numbers, radix = numbers * size + (column - least), radix * size
+    return numbers

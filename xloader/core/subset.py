@@ -33,10 +33,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.boxed_windows import BoxedWindows, Starts, cut_box, is_worth_boxing
 from xloader.core.counter_rng import derive_key, draw
 from xloader.core.point_table import PointTable
-from xloader.core.window_sets import WindowBits, WindowSet, smallest_of_bits, smallest_of_list
+from xloader.core.window_sets import (
+    BoxedWindows,
+    Starts,
+    WindowBits,
+    WindowSet,
+    cut_box,
+    is_worth_boxing,
+    smallest_of_bits,
+    smallest_of_list,
+)
 
 _STRATUM_SIZE = 1 << 12
 """Number of successive samples that are shuffled among themselves before a draw by weight. Without

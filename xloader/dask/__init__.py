@@ -9,12 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from xloader.cluster.rank_checkpoint import Checkpoint, checkpoint
     from xloader.dask.fanned_ranks import run
-    from xloader.dask.rank_checkpoint import Checkpoint, checkpoint
 
 _HOMES = {
-    "Checkpoint": "xloader.dask.rank_checkpoint",
-    "checkpoint": "xloader.dask.rank_checkpoint",
+    "Checkpoint": "xloader.cluster.rank_checkpoint",
+    "checkpoint": "xloader.cluster.rank_checkpoint",
     "run": "xloader.dask.fanned_ranks",
 }
 

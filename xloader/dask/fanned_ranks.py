@@ -18,21 +18,21 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from xloader.cluster.checkpoint_places import CheckpointPlace, SchedulerPlace
+from xloader.cluster.cluster_tasks import MOST_SHARED_NBYTES, dump, find_cluster
+from xloader.cluster.job_folder import open_folder
+from xloader.cluster.rank_queue import RankQueue, no_worker
+from xloader.cluster.rank_task import RankJob, RankWork
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_number, check_whole
 from xloader.core.options import make_options
-from xloader.dask.checkpoint_places import CheckpointPlace, SchedulerPlace
-from xloader.dask.job_folder import open_folder
-from xloader.dask.rank_queue import RankQueue, no_worker
-from xloader.dask.rank_task import RankJob, RankWork
 from xloader.errors import OptionError
-from xloader.jobs.cluster_tasks import MOST_SHARED_NBYTES, dump, find_cluster
 from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 from xloader.samples.interleave import Interleaved
 from xloader.samples.loader_verbs import make_array_loader
 from xloader.samples.samples import Samples
-from xloader.sources.dask_cluster import (
+from xloader.sources.arrays.dask_cluster import (
     active_client,
     cluster_errors,
     release_futures,

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.core.count_text import show_count
+from xloader.core.messages import show_count
 from xloader.demo.task import ForecastTask
 from xloader.forcings.coordinates import angle_of
 

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from xloader.plots.canvas import PlotAxis, new_picture
-from xloader.plots.maps import draw_map
+from xloader.show.canvas import PlotAxis, new_picture
+from xloader.show.map_plots import draw_map
 
 _DPI = 150
 

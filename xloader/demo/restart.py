@@ -26,7 +26,7 @@ from xloader.demo.options import STEPS_LOG
 from xloader.demo.store import ensure_store
 from xloader.demo.waves import WaveSpec
 from xloader.errors import XloaderError
-from xloader.jobs.cache_folder import default_cache_dir
+from xloader.jobs.valid.cache_files import default_cache_dir
 
 _SPEC = WaveSpec(num_steps=320, num_lats=37, num_lons=72)
 _ROUNDING = 1e-4

@@ -22,21 +22,23 @@ from xloader.demo.climate import Climate, measure_climate
 from xloader.demo.maps import is_latitude, lead_label, row_weights
 from xloader.demo.model import ForecastNet
 from xloader.demo.options import DemoOptions
-from xloader.demo.scores import Score, format_scores, make_scores
 from xloader.demo.store import ensure_store, store_path
 from xloader.demo.task import ForecastTask, find_task, open_dataset
 from xloader.demo.training import (
     Calendar,
     Example,
     Progress,
+    Score,
     TrainingResult,
     evaluate,
+    format_scores,
     loss_weights,
+    make_scores,
     train,
 )
 from xloader.demo.waves import VARIABLE_ATTRS
-from xloader.display.plot_axes import axis_of
-from xloader.jobs.cache_folder import default_cache_dir
+from xloader.jobs.valid.cache_files import default_cache_dir
+from xloader.show.plot_axes import axis_of
 
 if TYPE_CHECKING:
     from xloader.loader.loader import Loader

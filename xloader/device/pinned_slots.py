@@ -9,17 +9,19 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from xloader.compiled.library import address_of
 from xloader.core.messages import warn_caller
 from xloader.device.hardware import Hardware
-from xloader.engine.buffers import Arrays, Buffer
-from xloader.engine.slot_layout import ALIGNMENT, FieldBytes, find_fields
+from xloader.engine.buffers import ArrayKind, Arrays, Buffer, Lease, allocate, leased
+from xloader.engine.slot_layout import ALIGNMENT, FieldBytes, SlotLayout, find_fields
 from xloader.errors import PinningWarning
 
 _FROM_ORDINARY: Final = (
@@ -156,3 +158,59 @@ class PinnedSlots:
 
 def _do_nothing() -> None:
     pass
+
+
+class SlotRing(PinnedSlots):
+    """A ring of slots of one size, as the memory of batches that threads gather.
+
+    `take` never waits. Where all slots are in use, it gives ordinary memory of the same layout.
+    """
+
+    def __init__(self, hardware: Hardware, kinds: Sequence[ArrayKind], num_slots: int) -> None:
+        self.layout = SlotLayout.of(kinds)
+        super().__init__(num_slots, self.layout.nbytes)
+        self.num_outside = 0
+        self._hardware = hardware
+        # No lock: a garbage collection may free a slot while this thread already holds the lock.
+        self._free: deque[Lease] = deque()
+        self._is_closed = False
+
+    def is_for(self, kinds: Sequence[ArrayKind], num_slots: int) -> bool:
+        """Whether the ring has so many slots for just these arrays."""
+        return self.layout.kinds == tuple(kinds) and self._num_slots == num_slots
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all slots."""
+        return self._num_slots * self.layout.nbytes
+
+    def nbytes_of(self, num_batches: int) -> int:
+        """Bytes of all slots, used or not."""
+        return self.nbytes
+
+    def has_room(self) -> bool:
+        """Whether to take a slot now. If not, the copy out of one is under way."""
+        return self._block is None or bool(self._free) or self._num_copies == 0
+
+    def take(self, kinds: Sequence[ArrayKind]) -> list[NDArray[Any]]:
+        """Uninitialised arrays of a batch, in one slot."""
+        if self._block is None and not self._is_closed:
+            # The first batch is an example, taken as a run is made: on the consumer's thread.
+            self._block = PinnedBlock(self._hardware, page_aligned(self.nbytes))
+            for slot in self._block.buffer.reshape(self._num_slots, -1):
+                # Free at once: nothing refers to the array.
+                leased(slot, self._free)
+        try:
+            buffer = leased(self._free.pop().buffer, self._free)
+        except IndexError:
+            # The arrays of a batch that failed live for as long as the user keeps its error.
+            self.num_outside += 1
+            buffer = allocate(self.layout.nbytes)
+        return self.layout.arrays(buffer)
+
+    def close(self) -> None:
+        """Release the slots. Memory outside the ring is given from now on, if any is."""
+        # Slots in use stay where they are, as ordinary memory.
+        self._free = deque()
+        self._is_closed = True
+        super().close()

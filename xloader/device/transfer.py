@@ -23,9 +23,7 @@ from xloader.core.output_dtypes import OutputDtype, converted_dtype, largest_of
 from xloader.device.copies import PinnedScratch, RunCopies, SentBatch, StagingPool
 from xloader.device.device_transform import DeviceTransform
 from xloader.device.hardware import Hardware, is_elsewhere, make_hardware
-from xloader.device.out_batch import check_out, check_rows
-from xloader.device.pinned_slots import PinnedBlock, PinnedSlots
-from xloader.device.ring import SlotRing
+from xloader.device.pinned_slots import PinnedBlock, PinnedSlots, SlotRing
 from xloader.device.unpacking import TensorUnpacker
 from xloader.engine.buffers import ArrayKind, Buffer, MakeMemory
 from xloader.engine.job import Delivery
@@ -40,6 +38,64 @@ from xloader.transforms.outputs import Output
 from xloader.transforms.packed_fields import PackedField, packed_fields
 from xloader.transforms.rng import Chance
 from xloader.transforms.steps import Map
+
+_REMEDY = "make it from a first batch: out = batch.with_arrays([t.clone() for t in batch])"
+
+
+def check_out(out: Any, example: Batch) -> None:
+    """Check that a batch can hold what is delivered. The number of rows is not checked."""
+    if not isinstance(out, Batch):
+        raise OptionError(
+            "out must be a Batch", given=type(out).__name__, allowed="Batch", remedy=_REMEDY
+        )
+    if out.names != example.names:
+        raise OptionError(
+            "out has other fields",
+            given=list(out.names),
+            allowed=list(example.names),
+            remedy=_REMEDY,
+        )
+    for name, tensor, own in zip(out.names, out, example, strict=True):
+        if not isinstance(tensor, torch.Tensor):
+            raise OptionError(
+                f"the field {name!r} of out is no tensor",
+                given=type(tensor).__name__,
+                allowed="torch.Tensor",
+                remedy=_REMEDY,
+            )
+        given, allowed = _look(tensor), _look(own)
+        if given != allowed or tensor.ndim != own.ndim:
+            raise OptionError(
+                f"the field {name!r} of out does not fit the batches",
+                given=given,
+                allowed=allowed,
+                remedy=_REMEDY,
+            )
+
+
+def check_rows(out: Batch, batch_size: int, last_size: int) -> None:
+    """Check that batches have as many rows as ``out``."""
+    rows = {len(tensor) for tensor in out}
+    if rows != {batch_size}:
+        raise OptionError(
+            "out has another number of rows than the batches",
+            given=f"{sorted(rows)} rows",
+            allowed=f"{batch_size} rows",
+            remedy=_REMEDY,
+        )
+    if last_size != batch_size:
+        raise OptionError(
+            "the last batch of an epoch is shorter than out",
+            given=f"{last_size} rows in the last batch, {batch_size} in out",
+            allowed="batches of the same size",
+            remedy="pass drop_last=True",
+        )
+
+
+def _look(tensor: torch.Tensor) -> str:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{dtype} (n, {', '.join(map(str, tensor.shape[1:]))}) on {tensor.device}"
+
 
 _KINDS: Final = ("cuda", "mps", "cpu")
 """Kinds of devices. Others may have streams, which their copies would have to be marked in."""

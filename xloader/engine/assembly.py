@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from xloader.core.axis import Axis, Ints
-from xloader.core.demand import Demand
-from xloader.core.footprint import Footprint
+from xloader.core.footprint import Demand, Footprint
 from xloader.core.packing import Packing
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_layout import Stored, memory_order

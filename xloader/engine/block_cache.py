@@ -13,7 +13,7 @@ from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable, LoadedBlock
 from xloader.engine.buffers import BlockPool
 from xloader.engine.group_needs import Begin
-from xloader.planning.lru_simulation import BlockNumbers, Recent
+from xloader.planning.cache_budget import BlockNumbers, Recent
 
 
 class BlockCache:

@@ -1,6 +1,6 @@
 """Reads batches of any ids through a least-recently-used cache of decoded blocks.
 
-It reads and drops the same blocks as `xloader.planning.lru_simulation.simulate` does for the same
+It reads and drops the same blocks as `xloader.planning.cache_budget.simulate` does for the same
 ids. A batch is read in *waves*: as many rows as can be copied before one of their blocks has to be
 dropped. Several threads read the missing blocks of a wave, and then its rows are copied.
 """
@@ -28,8 +28,7 @@ from xloader.engine.gather import Places
 from xloader.engine.overlaps import Hits, finders_of
 from xloader.engine.task_threads import TaskThreads, ThreadTask
 from xloader.errors import ChunkError, ClosedError, MemoryBudgetError
-from xloader.planning.cache_budget import cache_budget, least_nbytes
-from xloader.planning.lru_simulation import BlockNumbers
+from xloader.planning.cache_budget import BlockNumbers, cache_budget, least_nbytes
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe

@@ -23,7 +23,7 @@ from xloader.compiled.library import (
     load_library,
 )
 from xloader.core.axis import Ints
-from xloader.core.demand import Access
+from xloader.core.footprint import Access
 from xloader.core.packing import Packing
 from xloader.engine.buffers import Arrays
 from xloader.engine.field_places import Stack

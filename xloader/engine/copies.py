@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.demand import Access
+from xloader.core.footprint import Access
 from xloader.core.packing import Packing
 from xloader.engine.block_table import BlockTable
 from xloader.engine.field_places import Stack

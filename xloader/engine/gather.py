@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.demand import Access
-from xloader.core.footprint import Footprint
+from xloader.core.footprint import Access, Footprint
 from xloader.engine.block_layout import BlockSlot, Stored
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, Fields

@@ -19,11 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
-from xloader.core.axis import Ints
-from xloader.core.demand import Access
-from xloader.core.footprint import Group, expand_ranges
-from xloader.core.line import fold_blocks
-from xloader.core.row_numbers import number_rows
+from xloader.core.axis import Ints, fold_blocks
+from xloader.core.footprint import Access, Group, expand_ranges
+from xloader.core.sorting import number_rows
 from xloader.engine.buffers import ArrayKind, LeasedPool
 
 _NUM_COLUMNS = 3

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.axis import Axis, Ints
-from xloader.core.line import Circle, Line, line_of
+from xloader.core.axis import Axis, Circle, Ints, Line, line_of
 from xloader.engine.borders import Borders
 from xloader.engine.change_watch import ChangeWatch
 from xloader.engine.task_threads import TaskThreads, ThreadTask

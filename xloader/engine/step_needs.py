@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.demand import Access
-from xloader.core.footprint import Footprint
+from xloader.core.footprint import Access, Footprint
 from xloader.engine.buffers import LeasedPool
 from xloader.engine.group_needs import Begin, GroupNeeds, joined
 from xloader.engine.overlaps import Hits, finders_of
 from xloader.order.step_dealer import Dealer, Dealt
 from xloader.planning.epoch import Lane
-from xloader.planning.regions import Regions
+from xloader.planning.mixing import Regions
 
 _TASKS_PER_LOOK = 16
 """Tasks that the steps which are found at once are divided among, if steps are small."""

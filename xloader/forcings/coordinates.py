@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from xloader.core.messages import closest
 from xloader.errors import OptionError, UnknownNameError
@@ -133,3 +134,26 @@ def _choose(coords: xr.Dataset, found: list[str], marks: RoleMarks, role: str) -
             remedy=f'name it, as in forcing(..., coords={{"{role}": {found[0]!r}}})',
         )
     return found[0]
+
+
+def on_arrays(
+    fn: Callable[..., NDArray[Any]], attrs: Mapping[str, str], *labels: Any
+) -> xr.DataArray | NDArray[Any]:
+    """Call a formula on labels as plain arrays."""
+    named = [own for own in labels if isinstance(own, xr.DataArray)]
+    if not named:
+        return fn(*map(np.asarray, labels))
+    if any(own.indexes for own in named):
+        named = list(xr.align(*named, join="exact", copy=False))
+    dims = list(dict.fromkeys(dim for own in named for dim in own.dims))
+    rest, arrays = iter(named), []
+    for own in labels:
+        if not isinstance(own, xr.DataArray):
+            arrays.append(np.asarray(own))
+            continue
+        taken = next(rest).variable
+        kept = [dim for dim in dims if dim in taken.dims]
+        values = np.asarray(taken.transpose(*kept).values)
+        arrays.append(values[tuple(slice(None) if dim in kept else None for dim in dims)])
+    coords = {name: coord for own in named for name, coord in own.coords.items()}
+    return xr.DataArray(fn(*arrays), coords, dims, attrs=dict(attrs))

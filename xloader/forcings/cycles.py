@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from xloader.forcings.broadcasting import on_arrays
 from xloader.forcings.calendar import Floats, instants_of
+from xloader.forcings.coordinates import on_arrays
 
 Cycle = Callable[[Floats], Floats]
 """Cosine or sine."""

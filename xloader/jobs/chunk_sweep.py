@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.footprint import Footprint, Group
+from xloader.core.windows import Windows
 from xloader.engine.assembly import stored_variables
 from xloader.engine.block_reader import BlockReader, Bundle
 from xloader.engine.task_threads import TaskThreads, ThreadTask
 from xloader.errors import CorruptChunkError
-from xloader.recipe.recipe import Recipe
+from xloader.recipe.demands import make_footprint
+from xloader.recipe.layout import layout_of
+from xloader.recipe.recipe import Field, Recipe
 from xloader.sources.retries import Attempts
 
 _NUM_REQUESTS = 16
@@ -124,3 +127,19 @@ def _begin_of(group: Group, dim: int, block: tuple[int, ...]) -> int:
     axis = group.axes[dim]
     assert axis is not None
     return axis.span_of(block[dim])[0]
+
+
+def whole_recipe(recipe: Recipe, names: Iterable[str]) -> Recipe:
+    """The recipe with one window over everything that is selected of some variables."""
+    dims = tuple(dict.fromkeys(dim for name in names for dim in recipe.dims_of(name)))
+    sizes = tuple(recipe.dim_sizes[dim] for dim in dims)
+    windows = Windows(dims, sizes, sizes, sizes, (1,) * len(sizes))
+    return replace(
+        recipe, windows=windows, fields=(), steps=(), subset=None, slab=None, num_taken=None
+    )
+
+
+def group_of(whole: Recipe, name: str) -> Group:
+    """The chunks of one variable, as a group of its own."""
+    layout = layout_of(whole, Field(name, (name,), has_channels=False))
+    return make_footprint(whole, (layout,)).groups[0]

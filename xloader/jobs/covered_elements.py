@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.boxed_windows import box_flags
 from xloader.core.element_ranges import ElementRanges, Span
 from xloader.core.window_sets import (
     WindowBits,
     WindowSet,
+    box_flags,
     smallest_of_bits,
     smallest_of_list,
 )

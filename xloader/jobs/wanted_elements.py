@@ -18,7 +18,7 @@ from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Field, Recipe, find
-from xloader.sources.label_spans import are_same_labels
+from xloader.sources.combined.label_spans import are_same_labels
 
 _REMEDY = 'pass a boolean DataArray over the selected elements, such as mask=ds["lsm"] > 0.5'
 

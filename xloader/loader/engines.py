@@ -16,7 +16,7 @@ from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.engine.tally import Tally
 from xloader.loader.batches.device_path import DevicePath
-from xloader.loader.batches.sample_names import SampleNames
+from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.processes.process_messages import BeginRun
 from xloader.loader.processes.process_run import ProcessRun, SlotTable
 from xloader.loader.processes.process_team import ProcessTeam

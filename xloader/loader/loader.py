@@ -19,15 +19,12 @@ from xloader.core.footprint import Footprint
 from xloader.core.messages import names_function
 from xloader.core.nans import NanWarner
 from xloader.core.options import LoaderOptions
-from xloader.display.loader_cards import loader_card, option_facts, show_rest
 from xloader.engine.job import Delivery
 from xloader.errors import OptionError
-from xloader.html.cards import Card
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.loader.batches.device_path import DevicePath, refusal_of
-from xloader.loader.batches.row_list import Rows
-from xloader.loader.batches.sample_names import SampleNames
+from xloader.loader.batches.row_list import Rows, SampleNames
 from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
 from xloader.loader.preview import draw_preview
@@ -47,11 +44,13 @@ from xloader.planning.explain import Explanation
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.recipe.recipe import Recipe
+from xloader.show.cards import Card
+from xloader.show.loader_cards import loader_card, option_facts, show_rest
 from xloader.transforms.packed_fields import PackedField
 from xloader.transforms.rng import Chance
 
 if TYPE_CHECKING:
-    from xloader.plots.canvas import Picture
+    from xloader.show.canvas import Picture
 
 HandOver = Callable[[NDArray[Any]], Any]
 """Converts a gathered array into what is delivered: a tensor, or the array itself."""

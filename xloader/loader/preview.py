@@ -9,26 +9,71 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.count_text import show_count
 from xloader.core.libraries import require_matplotlib
+from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_whole
-from xloader.display.sample_panels import draw_samples
 from xloader.engine.sample_reader import read_samples
 from xloader.errors import EmptySamplesError
 from xloader.loader.batches.batch_origin import BatchOrigin
-from xloader.loader.ranks.batch_rows import rows_of_steps
 from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_plan import RankPlan
+from xloader.order.protocol import take_places
 from xloader.planning.epoch import Epoch
 from xloader.planning.remainder import Remainder
 from xloader.recipe.names import SAMPLE
+from xloader.show.sample_panels import draw_samples
 from xloader.transforms.apply_steps import finish
 from xloader.transforms.batch_datasets import show_labels
 from xloader.transforms.rng import Chance
 
 if TYPE_CHECKING:
-    from xloader.plots.canvas import Picture
+    from xloader.show.canvas import Picture
+
+
+def num_full_steps(part: Epoch | Remainder, numbers: Sequence[int]) -> int:
+    """Number of steps in which each of some sub-lanes gives its whole share of samples."""
+    sublanes = part.sublanes
+    return min(
+        min(sublanes.most_samples(number), lane.order.num_samples) // sublanes.share
+        - sublanes.num_again_of(number)
+        for number, lane in zip(numbers, part.lanes(numbers), strict=True)
+    )
+
+
+def rows_of_steps(
+    part: Epoch | Remainder, numbers: Sequence[int], steps: Sequence[int]
+) -> list[tuple[Ints, Ints | None]]:
+    """Ids and occurrences of the samples of batches, in row order, without padding.
+
+    For each step, the sample ids and which time in the epoch each sample occurs; None if each
+    occurs for the first time.
+    """
+    found: list[list[tuple[Ints, Ints]]] = [[] for _ in steps]
+    sublanes = part.sublanes
+    for number, lane in zip(numbers, part.lanes(numbers), strict=True):
+        order = lane.order
+        end = min(sublanes.most_samples(number), order.num_samples)
+        places = []
+        for step in steps:
+            # A step that is made again is not delivered.
+            begin = (sublanes.num_again_of(number) + step) * sublanes.share
+            places.append(take_places(order, begin, min(sublanes.share, end - begin)))
+        # All steps at once: names cost as much for a few samples as for many.
+        entries, ranks = (np.concatenate(own) for own in zip(*places, strict=True))
+        ids, times = order.identify(entries, ranks)
+        times = np.zeros(len(ids), np.int64) if times is None else times
+        cuts = np.cumsum([len(own) for own, _ in places])[:-1]
+        for rows, *own in zip(found, np.split(ids, cuts), np.split(times, cuts), strict=True):
+            rows.append((own[0], own[1]))
+    return [_joined(rows) for rows in found]
+
+
+def _joined(rows: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints | None]:
+    """The rows of all lanes, one after the other."""
+    none = np.zeros(0, np.int64)
+    ids, times = (np.concatenate([none, *own]) for own in zip(*rows, strict=True))
+    return ids, times if times.any() else None
 
 
 def draw_preview(

@@ -11,7 +11,7 @@ import numpy as np
 
 from xloader.core.options import LoaderOptions
 from xloader.errors import MemoryBudgetError
-from xloader.loader.batches.sample_names import SampleNames
+from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
 from xloader.recipe.layout import make_layouts

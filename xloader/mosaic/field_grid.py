@@ -20,18 +20,25 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.json_values import attribute_value
 from xloader.errors import OptionError
-from xloader.loader.ranks.fingerprint import describe_samples
-from xloader.mosaic.target_chunks import chunks_of
-from xloader.mosaic.target_grid import COVERAGE, Blend, GridVariable, PlacedAxis, TargetGrid
+from xloader.loader.ranks.state import describe_samples
+from xloader.mosaic.target_grid import (
+    COVERAGE,
+    Blend,
+    GridVariable,
+    PlacedAxis,
+    TargetGrid,
+    chunks_of,
+)
 from xloader.recipe.layout import Elements, FieldLayout, FieldPart, make_layouts, window_offsets
 from xloader.recipe.names import CHANNEL
 from xloader.recipe.recipe import Recipe, find
 from xloader.recipe.selection import stored
+from xloader.show.json_values import attribute_value
 from xloader.transforms.batch_datasets import dim_names
 from xloader.transforms.outputs import make_outputs
 
@@ -395,3 +402,63 @@ def _require_one_position(recipe: Recipe, layout: FieldLayout, number: int) -> N
             allowed="a field with all dimensions of .window(...)",
             remedy=f"window samples for this mosaic without {dim!r}, or name another field",
         )
+
+
+def make_labels(recipe: Recipe, grid: FieldGrid) -> xr.Dataset:
+    """The coordinates of a mosaic, in memory."""
+    names = {variable.name for variable in grid.target.variables}
+    dims = {dim for variable in grid.target.variables for dim in variable.dims}
+    dims -= {placing.lead_dim for placing in grid.placings}
+    source = recipe.source.coordinates()
+    dropped = {dim: kept for dim, kept in recipe.selection if isinstance(kept, int)}
+    known = dims | set(dropped)
+    unfit = [
+        name
+        for name, coord in source.coords.items()
+        if not set(coord.dims) <= known or name in names
+    ]
+    cut = source.drop_vars(unfit)
+    indexers: dict[str, Any] = {dim: grid.elements_of(dim) for dim in dims} | dropped
+    cut = cut.isel({dim: own for dim, own in indexers.items() if dim in cut.dims})
+    for placing in grid.placings:
+        if placing.lead_dim:
+            cut = cut.assign_coords(_lead_coords(source, grid, placing))
+    labels = xr.Dataset(coords=cut.coords).load().drop_encoding()
+    for coord in labels.coords.values():
+        # xarray refuses to write these where they are encoded.
+        coord.attrs.pop("_FillValue", None)
+    return labels
+
+
+def _lead_coords(source: xr.Dataset, grid: FieldGrid, placing: Placing) -> dict[str, xr.Variable]:
+    """The leads, and the labels that predictions are for."""
+    elements = np.asarray(placing.elements)
+    in_words = {"long_name": f"elements of {placing.dim} after the first one of the window"}
+    dim, lead_dim = placing.dim, placing.lead_dim
+    if dim not in source.indexes:
+        return {lead_dim: xr.Variable(lead_dim, elements, in_words)}
+    labels = source[dim].variable.to_base_variable()
+    valid = labels[xr.Variable((dim, lead_dim), grid.lead_elements(placing))]
+    first = labels[xr.Variable(dim, grid.elements_of(dim))]
+    spans = _common_spans(valid.to_numpy(), first.to_numpy())
+    if spans is None:
+        leads = xr.Variable(lead_dim, elements, in_words)
+    else:
+        leads = xr.Variable(lead_dim, spans, {"long_name": "time since the start of the window"})
+    return {lead_dim: leads, f"{VALID}_{dim}": valid}
+
+
+def _common_spans(valid: NDArray[Any], first: NDArray[Any]) -> NDArray[np.timedelta64] | None:
+    """The time from the start of windows to each lead; None if it differs, or labels are no times.
+
+    A month after the start of the window is 28 to 31 days, for example.
+    """
+    try:
+        spans = np.asarray(valid - first[:, None])
+        if spans.dtype == object:
+            spans = spans.astype("m8[us]")
+    except (TypeError, ValueError):
+        return None
+    if spans.dtype.kind != "m" or (spans != spans[:1]).any():
+        return None
+    return np.asarray(spans[0].astype("m8[ns]"))

@@ -20,9 +20,17 @@ import zarr
 from xloader.core.messages import warn_caller
 from xloader.errors import MosaicError, MosaicWarning, SourceAccessError, SourceNotFoundError
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.parts import LABELS, FolderParts, has_parts, open_parts, parts_folder
+from xloader.mosaic.parts import (
+    LABELS,
+    FolderParts,
+    group_of,
+    groups_of,
+    has_parts,
+    name_within,
+    open_parts,
+    parts_folder,
+)
 from xloader.mosaic.records import Record
-from xloader.mosaic.stored_groups import group_of, groups_of, name_within
 from xloader.mosaic.target_grid import COVERAGE, TargetGrid
 from xloader.sources.stores.write_places import (
     check_replaceable,

@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
+from xloader.cluster.noted_mosaics import note_mosaic
 from xloader.core.axis import Ints
 from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
@@ -20,11 +21,9 @@ from xloader.core.option_checks import check_choice
 from xloader.core.ranks import resolve_world
 from xloader.errors import ClosedError, MosaicError, MosaicWarning, OptionError, SourceAccessError
 from xloader.loader.batches.batch import Batch
-from xloader.mosaic.field_grid import FieldGrid
-from xloader.mosaic.grid_labels import make_labels
+from xloader.mosaic.field_grid import FieldGrid, make_labels
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
 from xloader.mosaic.merged_store import merge_store, merged_summary, open_merged, open_target
-from xloader.mosaic.noted_mosaics import note_mosaic
 from xloader.mosaic.parts import (
     FolderParts,
     MemoryParts,
@@ -32,11 +31,10 @@ from xloader.mosaic.parts import (
     has_parts,
     parts_folder,
 )
-from xloader.mosaic.prediction_arrays import RemainingIds, as_predictions
-from xloader.mosaic.sample_rows import SampleRows
+from xloader.mosaic.sample_rows import RemainingIds, SampleRows, as_predictions
 from xloader.mosaic.target_grid import BLENDS, COVERAGE, Blend
 from xloader.recipe.recipe import Recipe
-from xloader.sources.ordinary_files import local_path
+from xloader.sources.stores.ordinary_files import local_path
 from xloader.sources.stores.write_places import check_apart, check_replaceable
 
 _LOG: Final = logging.getLogger("xloader")

@@ -23,8 +23,7 @@ from xloader.core.axis import Ints
 from xloader.core.footprint import Footprint
 from xloader.core.subset import count_occurrences
 from xloader.order.cohorts import Cohorts, Pieces, cut_cohorts
-from xloader.order.lane_order import LaneOrder, lane_part
-from xloader.order.lane_spans import SubLanes
+from xloader.order.lane_order import LaneOrder, SubLanes, lane_part
 from xloader.order.listed import ListedOrder
 from xloader.order.protocol import AnyOrder
 

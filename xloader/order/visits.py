@@ -14,6 +14,7 @@ would otherwise have to meet in each of them, for a single sample or none.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,11 +22,91 @@ from itertools import pairwise
 import numpy as np
 
 from xloader.core.axis import Ints
-from xloader.core.counter_rng import derive_key, draw, permutation
+from xloader.core.counter_rng import Words, derive_key, draw, draw_below, permutation
 from xloader.core.footprint import expand_ranges
 from xloader.core.sorting import digit_order, is_first
 from xloader.order.cohorts import Cohorts
-from xloader.order.runs import RUN_ORDER, RUN_TURNS, gaps_between, lay_out
+
+# Each use of random numbers has its own constant, so that no two uses draw the same ones.
+RUN_OFFSETS, RUN_ORDER, RUN_TURNS = range(3)
+
+
+def line_of_tiles(cohorts: Cohorts, run: int, run_dim: int, keys: list[int]) -> tuple[Ints, Ints]:
+    """Tiles with samples in the order of the permuted runs, and each one's run by its number."""
+    line, run_ranks = _line_of_all_tiles(cohorts, run, run_dim, keys)
+    if cohorts.num_used_tiles == cohorts.num_tiles:
+        return line, run_ranks
+    is_used = np.zeros(cohorts.num_tiles, np.bool_)
+    is_used[cohorts.tiles[cohorts.used]] = True
+    return line[is_used[line]], run_ranks[is_used[line]]
+
+
+def _line_of_all_tiles(
+    cohorts: Cohorts, run: int, run_dim: int, keys: list[int]
+) -> tuple[Ints, Ints]:
+    if run == 1:
+        line = permutation(keys[RUN_ORDER], cohorts.num_tiles).astype(np.int32)
+        return line, np.arange(cohorts.num_tiles, dtype=np.int32)
+    row_size = cohorts.home_shape[run_dim]
+    num_rows = cohorts.num_tiles // row_size
+    first_size = 1 + draw_below(keys[RUN_OFFSETS], np.arange(num_rows), run)
+    num_runs = 1 + (row_size - 1 - first_size + run) // run
+    row = np.repeat(np.arange(num_rows), num_runs)
+    number = np.arange(len(row)) - (np.cumsum(num_runs) - num_runs)[row]
+    begins = row * row_size + np.maximum(first_size[row] + (number - 1) * run, 0)
+    sizes = gaps_between(begins, cohorts.num_tiles)
+    order = permutation(keys[RUN_ORDER], len(begins))
+    line = lay_out(begins[order], sizes[order], draw(keys[RUN_TURNS], order))
+    sizes = sizes[order]
+    run_ranks = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    if run_dim < len(cohorts.home_shape) - 1:
+        ids = np.arange(cohorts.num_tiles, dtype=np.int32).reshape(cohorts.home_shape)
+        line = np.moveaxis(ids, run_dim, -1).reshape(-1)[line]
+    return line, run_ranks
+
+
+def lay_out(begins: Ints, sizes: Ints, drawn: Words) -> Ints:
+    """Numbers of the members of runs, one run after the other; int32."""
+    is_turned = (drawn & np.uint64(1)).astype(np.bool_)
+    step = np.where(is_turned, -1, 1)
+    first = np.where(is_turned, begins + sizes - 1, begins)
+    last = first + step * (sizes - 1)
+    line = np.repeat(step.astype(np.int32), sizes)
+    line[np.cumsum(sizes) - sizes] = first - np.concatenate([[0], last[:-1]])
+    return np.cumsum(line, out=line)
+
+
+def positions(run_ranks: Ints, streams: int) -> Ints:
+    """Positions of a lane's tiles, given the number of each one's run, in the order of runs.
+
+    Each run goes to the stream that is shortest at that time. Then one tile is taken from each
+    stream in turn.
+    """
+    if streams == 1:
+        return np.arange(len(run_ranks))
+    begins = np.flatnonzero(is_first(run_ranks))
+    sizes = gaps_between(begins, len(run_ranks))
+    queue = [(0, stream) for stream in range(streams)]
+    # Tiles are numbered by turn and then stream. Streams that have ended leave gaps, which are
+    # closed below.
+    firsts = []
+    for size in sizes.tolist():
+        length, stream = queue[0]
+        firsts.append(length * streams + stream)
+        heapq.heapreplace(queue, (length + size, stream))
+    turn = np.arange(len(run_ranks)) * streams
+    turn += np.repeat(np.array(firsts, np.int64) - begins * streams, sizes)
+    is_taken = np.zeros(int(turn.max(initial=-1)) + 1, np.int32)
+    is_taken[turn] = 1
+    return np.cumsum(is_taken, dtype=np.int32)[turn] - 1
+
+
+def gaps_between(begins: Ints, end: int) -> Ints:
+    """Sizes of parts that follow each other, given where each begins and where the last ends."""
+    sizes = np.empty_like(begins)
+    np.subtract(begins[1:], begins[:-1], out=sizes[:-1])
+    sizes[-1:] = end - begins[-1:]
+    return sizes
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import numpy as np
 from xloader.core.footprint import Footprint
 from xloader.order.ascending import Ascent
 from xloader.order.cohorts import Cohorts, cut_cohorts
-from xloader.order.lane_order import LaneOrder
-from xloader.order.lane_spans import SubLanes
+from xloader.order.lane_order import LaneOrder, SubLanes
 from xloader.order.protocol import AnyOrder
 from xloader.order.shuffle import Shuffle
 from xloader.planning.plan import Plan

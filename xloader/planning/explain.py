@@ -10,25 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xloader.core.count_text import show_count
 from xloader.core.footprint import Footprint
 from xloader.core.libraries import require_matplotlib
+from xloader.core.messages import show_count
 from xloader.errors import OptionError
-from xloader.html.cards import CardPart
 from xloader.order.cohorts import tile_edges
-from xloader.planning.cost_figures import Figures
 from xloader.planning.epoch import Epoch, Lane
-from xloader.planning.figure_cards import stay_parts
-from xloader.planning.figure_tables import TitledTable, variables_table
 from xloader.planning.mixing import full_mixing, measure_mixing
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
-from xloader.planning.residence_times import ResidenceTimes, TimesMaker
-from xloader.planning.variable_figures import GroupReads, count_reads, num_needed
-from xloader.recipe.regularity import irregular_note
+from xloader.planning.residence_times import ResidenceTimes, TimesMaker, stay_parts
+from xloader.recipe.label_steps import irregular_note
+from xloader.show.cards import CardPart
+from xloader.show.cost_figures import Figures, TitledTable, variables_table
+from xloader.show.variable_figures import GroupReads, count_reads, num_needed
 
 if TYPE_CHECKING:
-    from xloader.plots.canvas import Picture
+    from xloader.show.canvas import Picture
 
 _MOST_NAMED = 8
 
@@ -97,7 +95,7 @@ class Explanation(Figures):
                 allowed="what explain() of a loader or of samples returns, in the same process",
                 remedy="call loader.explain().plot() where the loader is",
             )
-        from xloader.plots.residences import draw_residences
+        from xloader.show.residence_plots import draw_residences
 
         return draw_residences(self._times(), self.mixing, self.full_mixing)
 

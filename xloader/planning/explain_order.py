@@ -18,15 +18,13 @@ from xloader.core.footprint import Footprint
 from xloader.errors import EmptySamplesError
 from xloader.order.cohorts import tile_edges
 from xloader.order.listed import ListedOrder
-from xloader.planning.cache_budget import cache_budget
+from xloader.planning.cache_budget import cache_budget, simulate
 from xloader.planning.explain import Explanation
-from xloader.planning.lru_simulation import simulate
-from xloader.planning.mixing import full_mixing
+from xloader.planning.mixing import Regions, full_mixing
 from xloader.planning.plan import Plan
-from xloader.planning.regions import Regions
 from xloader.planning.schedule import Schedule
-from xloader.planning.variable_figures import count_reads, scaled_reads, sum_variables
 from xloader.recipe.layout import FieldLayout
+from xloader.show.variable_figures import count_reads, scaled_reads, sum_variables
 
 _MOST_SAMPLES = 10_000_000
 """The number of ids that are simulated. A longer order is scaled up from its first part."""

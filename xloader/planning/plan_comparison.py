@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xloader.core.count_text import show_count
 from xloader.core.libraries import require_matplotlib
+from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
-from xloader.core.text_table import align_columns
-from xloader.html.cards import Card, CardTable, Words
 from xloader.planning.explain import Explanation
-from xloader.planning.figure_words import FIGURE_WORDS
+from xloader.show.cards import Card, CardTable, Words
+from xloader.show.cost_figures import FIGURE_WORDS
+from xloader.show.text_table import align_columns
 
 if TYPE_CHECKING:
-    from xloader.plots.canvas import Picture
-    from xloader.plots.plans import PlanLine
+    from xloader.show.canvas import Picture
+    from xloader.show.plan_plots import PlanLine
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class PlanComparison:
         'mean reads of a chunk'
         """
         require_matplotlib()
-        from xloader.plots.plans import draw_plans
+        from xloader.show.plan_plots import draw_plans
 
         memories = sorted({plan.memory_nbytes for plan in self.plans})
         needs = [plan.minimum_nbytes for plan in self.plans if plan.minimum_nbytes]
@@ -170,7 +170,7 @@ class PlanComparison:
         )
 
     def _lines(self) -> list[PlanLine]:
-        from xloader.plots.plans import PlanLine
+        from xloader.show.plan_plots import PlanLine
 
         by_bound: dict[float, list[ComparedPlan]] = {}
         for plan in sorted(self.plans, key=lambda own: (own.max_amplification, own.memory_nbytes)):

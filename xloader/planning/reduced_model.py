@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xloader.core.axis import Axis, Ints
-from xloader.core.demand import Demand
-from xloader.core.footprint import Footprint
+from xloader.core.footprint import Demand, Footprint
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
 from xloader.order.cohorts import Cohorts, Pieces, cut_cohorts

@@ -18,7 +18,7 @@ from itertools import chain
 from xloader.core.axis import Ints
 from xloader.core.boxes import Boxes
 from xloader.core.footprint import Footprint
-from xloader.order.lane_spans import SubLanes
+from xloader.order.lane_order import SubLanes
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch, Lane
 from xloader.planning.epoch_parts import EpochPart

@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.count_text import show_count
 from xloader.core.footprint import Group
+from xloader.core.messages import show_count
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch
 from xloader.planning.mixing import batch_regions
 from xloader.planning.remainder import Remainder, RemainingOrder
+from xloader.show.cards import CardPart, CardSection, Words
+from xloader.show.stay_strips import draw_stays
 
 _MOST_SAMPLES: Final = 1 << 17
 _MOST_CHEAP: Final = 20_000
@@ -183,3 +185,16 @@ def _regions(epoch: Epoch | Remainder) -> tuple[Ints, Ints]:
     first = epoch.first_step if isinstance(epoch, Remainder) else 0
     is_left = (steps >= first) & (steps < first + epoch.num_steps)
     return steps[is_left], counts[is_left]
+
+
+def stay_parts(maker: object) -> list[CardPart]:
+    """The drawing of an epoch's stays if it is found at once, else words on how to get it."""
+    if not isinstance(maker, TimesMaker):
+        return []
+    times = maker.if_cheap()
+    if times is None:
+        words = "Not drawn here, because it takes a while for so many samples: .plot() draws it."
+        return [CardSection("chunks in memory", [Words([words])], is_open=False)]
+    steps = times.first_step, times.first_step + times.num_steps
+    drawing = draw_stays(times.lane, times.block, times.load, times.drop, times.num_blocks, steps)
+    return [CardSection("chunks in memory", [drawing])]

@@ -14,7 +14,7 @@ from xloader.core.footprint import Footprint
 from xloader.errors import OptionError
 from xloader.order.ascending import Ascent
 from xloader.order.cohorts import Cohorts
-from xloader.order.lane_spans import SubLanes
+from xloader.order.lane_order import SubLanes
 from xloader.order.shuffle import Pace
 from xloader.planning.budget import Budget
 from xloader.planning.candidates import Tiling

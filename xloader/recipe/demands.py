@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from xloader.core.axis import MOST_BLOCKS, Axis
-from xloader.core.demand import Access, Demand
-from xloader.core.footprint import Footprint
+from xloader.core.footprint import Access, Demand, Footprint
 from xloader.errors import OptionError
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe

@@ -9,8 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from xloader.core.segments import Segments
-from xloader.core.windows import Pad, Windows
+from xloader.core.windows import Pad, Segments, Windows
 from xloader.errors import OptionError, UnknownNameError, WindowError
 from xloader.recipe.durations import Duration, num_elements
 from xloader.recipe.label_steps import find_steps

@@ -7,10 +7,12 @@ job of the plan and the loader.
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -21,8 +23,43 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnknownNameError
-from xloader.recipe.recipe_tokens import new_token, remember
 from xloader.sources.base import Source, Variable
+
+
+class HasToken(Protocol):
+    """A recipe, as far as it is found by its token."""
+
+    @property
+    def token(self) -> str:
+        """The token."""
+        ...
+
+
+_known: WeakValueDictionary[int, HasToken] = WeakValueDictionary()
+
+
+def new_token() -> str:
+    """A token that no other recipe has, in any process."""
+    return uuid.uuid4().hex
+
+
+def remember(recipe: HasToken) -> None:
+    """Let this process find a recipe by its token, as long as the recipe lives."""
+    _known[id(recipe)] = recipe
+
+
+def recall(token: str) -> Any:
+    """Find a recipe by its token.
+
+    One with this token; None if this process holds none.
+    """
+    # The list of references is made in one step, as other threads may make recipes meanwhile.
+    for reference in _known.valuerefs():
+        recipe = reference()
+        if recipe is not None and recipe.token == token:
+            return recipe
+    return None
+
 
 Kept = range | tuple[int, ...] | int
 """The stored elements kept of a dimension, or a single one, which drops it."""

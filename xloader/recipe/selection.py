@@ -18,8 +18,8 @@ from xloader.core.axis import Axis, Ints, Selection
 from xloader.core.messages import warn_caller
 from xloader.errors import EmptySamplesError, LongitudeWarning, OptionError, UnknownNameError
 from xloader.recipe.label_lookup import is_closed
+from xloader.recipe.label_steps import FULL_TURN
 from xloader.recipe.recipe import Kept, Recipe, find
-from xloader.recipe.regularity import FULL_TURN
 
 Several = range | tuple[int, ...]
 """Stored elements that are kept of a dimension."""

@@ -9,30 +9,141 @@ position are counted, and then the windows that reach each element::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.core.count_text import show_count
 from xloader.core.element_ranges import ElementRanges
 from xloader.core.libraries import require_matplotlib
-from xloader.core.position_counts import Counts, PositionCounts
+from xloader.core.messages import show_count
+from xloader.core.subset import Subset
+from xloader.core.window_sets import WindowSet
 from xloader.core.windows import Windows
-from xloader.display.plot_axes import axis_of, place_text
 from xloader.errors import OptionError
-from xloader.html.cards import CardPart
-from xloader.html.count_strips import draw_counts
-from xloader.planning.cost_figures import FigureTable
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe, find
 from xloader.samples.single_samples import coords_of
+from xloader.show.bars import draw_counts
+from xloader.show.cards import CardPart
+from xloader.show.cost_figures import FigureTable
+from xloader.show.plot_axes import axis_of, place_text
 
 if TYPE_CHECKING:
-    from xloader.plots.canvas import Picture
+    from xloader.show.canvas import Picture
+
+
+Counts = NDArray[Any]
+"""Numbers of samples: int64, or float64 where they are drawn by weight."""
+
+_PIECE_SIZE: Final = 1 << 24
+"""Windows that are summed in one call."""
+_MOST_PLACES: Final = 1 << 26
+"""Most combinations of positions along the last two dimensions, each of 8 bytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class PositionCounts:
+    """How often an epoch has the windows at each position.
+
+    `plane`: None if windows lie at all combinations equally often, or if there is only one
+    dimension.
+    """
+
+    total: float
+    lines: tuple[Counts, ...]
+    plane: Counts | None = None
+
+    @classmethod
+    def of(cls, windows: Windows, subset: Subset | None) -> PositionCounts:
+        """Count the windows of an epoch."""
+        shape = windows.num_positions
+        is_whole = subset is None or (subset.indices is None and subset.weights is None)
+        if is_whole:
+            num = math.prod(shape)
+            return cls(num, tuple(np.full(size, num // size, np.int64) for size in shape))
+        assert subset is not None
+        lead, row = math.prod(shape[:-2]), math.prod(shape[-2:])
+        if max(lead, row) > _MOST_PLACES:
+            raise OptionError(
+                "the places of the samples are too many to count",
+                given=f"{max(lead, row):,} combinations of positions",
+                allowed=f"up to {_MOST_PLACES:,}",
+                remedy="count a part of the data, chosen with .sel before .window",
+            )
+        dtype = np.dtype(np.int64 if subset.weights is None else np.float64)
+        leading, plane = np.zeros(lead, dtype), np.zeros(row, dtype)
+        for first, own, counts in _slabs(subset, lead, row):
+            leading[first : first + len(own)] += own
+            plane[counts[0] : counts[0] + len(counts[1])] += counts[1]
+        return cls._summed(shape, leading, plane)
+
+    @classmethod
+    def _summed(cls, shape: tuple[int, ...], leading: Counts, plane: Counts) -> PositionCounts:
+        """The counts along each dimension, from those of the leading dims and of the last two."""
+        before, last = shape[:-2], shape[-2:]
+        lines = [*_marginals(leading.reshape(before)), *_marginals(plane.reshape(last))]
+        return cls(plane.sum().item(), tuple(lines), plane.reshape(last) if last[1:] else None)
+
+
+def _marginals(counts: Counts) -> Iterator[Counts]:
+    """The sums along each axis over all others."""
+    for axis in range(counts.ndim):
+        yield counts.sum(axis=tuple(d for d in range(counts.ndim) if d != axis))
+
+
+def _slabs(subset: Subset, lead: int, row: int) -> Iterator[tuple[int, Any, tuple[int, Any]]]:
+    """Yield sums over pieces of the windows.
+
+    Each is the first leading place and the sums from there on, and the first place in a row and
+    the sums from there on.
+    """
+    own, weights = subset.indices, _expected(subset)
+    if weights is not None and own is None:
+        yield from _dense(lambda begin, end: weights[begin:end], lead, row)
+        return
+    if weights is None and isinstance(own, WindowSet):
+        bits = own.as_bits()
+        yield from _dense(lambda begin, end: bits.flags(begin, end), lead, row)
+        return
+    for begin in range(0, len(subset), _PIECE_SIZE >> 2):
+        ids = np.arange(begin, min(begin + (_PIECE_SIZE >> 2), len(subset)))
+        places, within = np.divmod(subset.windows_of(ids), row)
+        some = None if weights is None else weights[ids]
+        # Counts by `bincount` are integers without weights.
+        yield (
+            0,
+            np.bincount(places, some, minlength=lead),
+            (0, np.bincount(within, some, minlength=row)),
+        )
+
+
+def _dense(values: Any, lead: int, row: int) -> Iterator[tuple[int, Any, tuple[int, Any]]]:
+    """As `_slabs`, where each window has a value: whether it is a sample, or how often."""
+    num_rows = max(_PIECE_SIZE // row, 1)
+    for first in range(0, lead, num_rows):
+        last = min(first + num_rows, lead)
+        step = row if num_rows > 1 else _PIECE_SIZE
+        for begin in range(0, row, step):
+            end = min(begin + step, row)
+            # A slab of whole rows, or a piece of one row.
+            part = values(first * row + begin, (last - 1) * row + end).reshape(last - first, -1)
+            dtype = np.int64 if part.dtype == np.bool_ else None
+            yield first, part.sum(axis=1, dtype=dtype), (begin, part.sum(axis=0, dtype=dtype))
+
+
+def _expected(subset: Subset) -> NDArray[np.float64] | None:
+    """How often an epoch has each sample on average; None if each occurs once."""
+    if subset.weights is None:
+        return None
+    # Scaled before the sum, which keeps it finite for huge weights.
+    shares = subset.weights / subset.weights.max()
+    return np.asarray(shares * (subset.num_samples / shares.sum()), np.float64)
+
 
 _MOST_CELLS: Final = 1 << 23
 """Most elements of a map, each of 8 bytes."""
@@ -89,7 +200,7 @@ class Coverage(FigureTable):
             If matplotlib is not installed.
         """
         require_matplotlib()
-        from xloader.plots.coverage import CountGrid, CountLine, draw_coverage
+        from xloader.show.coverage_plots import CountGrid, CountLine, draw_coverage
 
         lines = [
             CountLine(axis_of(dim, dim, line), line.values) for dim, line in self.counts.items()

@@ -11,22 +11,20 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from xloader.core.count_text import show_count
-from xloader.core.keywords import LoaderKeywords
+from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_whole
-from xloader.core.options import make_options
-from xloader.display.loader_cards import draw_weights
-from xloader.display.sample_cards import sample_parts
+from xloader.core.options import LoaderKeywords, make_options
 from xloader.errors import OptionError, StackError, printable
-from xloader.html.cards import Card, CardSection, Facts
 from xloader.loader.interleaved.interleaved_figures import InterleavedExplanation
 from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
-from xloader.loader.interleaved.sample_sets import SampleSet, SampleSets
+from xloader.loader.interleaved.sample_sets import SampleSet, SampleSets, num_samples_of
 from xloader.order.quota_pattern import QuotaPattern
-from xloader.recipe.taken_samples import num_samples_of
 from xloader.samples import loader_verbs
 from xloader.samples.samples import Samples
+from xloader.show.cards import Card, CardSection, Facts
+from xloader.show.loader_cards import draw_weights
+from xloader.show.sample_cards import sample_parts
 
 _MOST_DENOMINATOR = 1_000_000
 

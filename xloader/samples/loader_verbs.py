@@ -12,11 +12,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from xloader.core.keywords import LoaderKeywords
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST, check_choice, check_whole, is_number
-from xloader.core.options import LoaderOptions, make_options, refuse_unknown
+from xloader.core.options import LoaderKeywords, LoaderOptions, make_options, refuse_unknown
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.loader.loader import HandOver, Loader
 from xloader.loader.reports.explain_notes import memory_note, with_notes
@@ -27,9 +26,8 @@ from xloader.planning.plan_comparison import ComparedPlan, PlanComparison, mark_
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
-from xloader.samples.sample_ids import normal_ids
-from xloader.tensors.convert import join_tensors, tensor_maker
-from xloader.tensors.other_arrays import cupy_maker, jax_maker
+from xloader.samples.single_samples import normal_ids
+from xloader.tensors.convert import cupy_maker, jax_maker, join_tensors, tensor_maker
 from xloader.transforms.outputs import make_outputs
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Unpack
 
-from xloader.core.keywords import LoaderKeywords
 from xloader.core.option_checks import check_callable
+from xloader.core.options import LoaderKeywords
 from xloader.errors import OptionError, StateError
-from xloader.html.cards import Card, Words
 from xloader.loader.loader import Loader
 from xloader.loader.ranks.state import unusable_state
 from xloader.loader.reports.report import Report
@@ -17,6 +16,7 @@ from xloader.planning.explain import Explanation
 from xloader.planning.plan import Plan
 from xloader.recipe.recipe import Recipe
 from xloader.samples.samples import Samples
+from xloader.show.cards import Card, Words
 
 
 class Rollout(TrainerAttributes):

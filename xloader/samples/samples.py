@@ -18,15 +18,13 @@ import xarray as xr
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.keywords import LoaderKeywords, OutputKind
 from xloader.core.nans import OnNan
-from xloader.core.options import make_options
+from xloader.core.options import LoaderKeywords, OutputKind, make_options
 from xloader.core.output_dtypes import OutputDtype
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
 from xloader.jobs.advice.chunk_advice import Advice, ChunkProposal
-from xloader.jobs.advice.chunk_search import find_advice
-from xloader.jobs.materialize.chosen_chunks import chosen_chunks
+from xloader.jobs.advice.chunk_search import chosen_chunks, find_advice
 from xloader.jobs.materialize.materialized import Materialized
 from xloader.jobs.materialize.target_arrays import Sizes
 from xloader.jobs.materialize.training_store import StoreOptions, materialize, parse_run
@@ -46,21 +44,19 @@ from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.parse_fields import make_field
 from xloader.recipe.parse_windows import NO_PADS, Gaps, Pads, Size, make_windows, merged_sizes
-from xloader.recipe.points import At, PointRules, place_points
+from xloader.recipe.points import At, PointRules, choose_weights, place_points
 from xloader.recipe.recipe import Recipe, Transform, find
 from xloader.recipe.shared_elements import count_shared
 from xloader.samples import describe, loader_verbs, single_samples, splits, subset_verbs
-from xloader.samples.balanced_weights import choose_weights
-from xloader.samples.computed_variables import add_computed
 from xloader.samples.coverage import Coverage, count_coverage
-from xloader.samples.sample_ids import normal_ids
+from xloader.samples.describe import require_before, require_windows_before, warn_of_no_plan
+from xloader.samples.single_samples import normal_ids
 from xloader.samples.splits import Gap, Split
-from xloader.samples.unplanned_warning import warn_of_no_plan
-from xloader.samples.verb_order import require_before, require_windows_before
 from xloader.samples.whole_sources import longest_policy, merged_source
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
 from xloader.tensors.convert import tensor_maker
 from xloader.transforms import slabs
+from xloader.transforms.computed_variables import add_computed
 from xloader.transforms.denormalize import Denormalize, make_denormalize
 from xloader.transforms.fillna import make_fillna
 from xloader.transforms.normalize import make_normalize
@@ -69,8 +65,8 @@ from xloader.transforms.steps import Map
 from xloader.transforms.xarray_methods import RecordedMethods, make_method
 
 if TYPE_CHECKING:
-    from xloader.plots.canvas import Picture
-    from xloader.tensors.in_memory import TensorDataset
+    from xloader.show.canvas import Picture
+    from xloader.tensors.columns import TensorDataset
 
 
 def open(  # noqa: A001
@@ -2354,7 +2350,7 @@ class Samples(RecordedMethods):
         (5, [[24.0, 25.0, 26.0, 27.0], [28.0, 29.0, 30.0, 31.0]])
         """
         tensor_maker()
-        from xloader.tensors.in_memory import fill_tensors
+        from xloader.tensors.columns import fill_tensors
 
         with loader_verbs.whole_loader(self.recipe, memory, on_nan) as batches:
             return fill_tensors(batches, len(self), self.shapes, self.dtypes)

@@ -11,21 +11,60 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.libraries import require_matplotlib
-from xloader.display.sample_panels import MOST_ROWS, draw_samples
 from xloader.engine.sample_reader import read_samples
-from xloader.errors import OptionError
+from xloader.errors import OptionError, SampleIndexError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.names import LABEL, SAMPLE
 from xloader.recipe.recipe import Recipe
-from xloader.samples.sample_ids import listed_ids, normal_ids
+from xloader.show.sample_panels import MOST_ROWS, draw_samples
 from xloader.transforms.apply_steps import finish, finish_frame
 from xloader.transforms.batch_datasets import auxiliary_coords, refuse_clashes, show_labels
 
 if TYPE_CHECKING:
-    from xloader.plots.canvas import Picture
+    from xloader.show.canvas import Picture
+
+
+def listed_ids(size: int, key: Any) -> NDArray[Any]:
+    """Ids that a slice, a mask or a sequence stands for. They are not checked yet."""
+    if isinstance(key, slice):
+        return np.arange(*key.indices(size), dtype=np.int64)
+    flags = as_mask(size, key)
+    return np.asarray(key) if flags is None else np.flatnonzero(flags)
+
+
+def as_mask(size: int, key: Any) -> NDArray[np.bool_] | None:
+    """The flags, if a key is a mask with one flag for each of ``size`` samples, else None."""
+    if isinstance(key, slice):
+        return None
+    flags = np.asarray(key)
+    return flags if flags.dtype == bool and flags.shape == (size,) else None
+
+
+def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
+    """Check ids and count negative ones from the end.
+
+    Ids in ``[0, size)``, int64, shape ``(n,)``.
+    """
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise SampleIndexError(
+            "these are not sample ids",
+            given=f"{ids.dtype} of shape {ids.shape}",
+            allowed="a slice, a 1-d sequence of ints, or a mask with one flag for each sample",
+        )
+    outside = ids[(ids < -size) | (ids >= size)]
+    if outside.size:
+        raise SampleIndexError(
+            "the sample id is out of range",
+            given=int(outside[0]),
+            allowed=f"[{-size}, {size})",
+            remedy="pass an id below len(samples)",
+        )
+    # Only after the range check: a large uint64 would overflow int64.
+    ids = ids.astype(np.int64)
+    return np.where(ids < 0, ids + size, ids)
 
 
 def read(

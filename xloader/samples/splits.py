@@ -9,20 +9,27 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from xloader.core.count_text import show_count
 from xloader.core.element_ranges import touching
+from xloader.core.messages import show_count
 from xloader.core.option_checks import check_whole
-from xloader.core.part_grid import APART, CROSSES, PartGrid
 from xloader.errors import EmptySamplesError, OptionError, printable
-from xloader.html.cards import Card, Facts
-from xloader.html.share_bars import draw_shares
 from xloader.order.cohorts import tile_edges
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.durations import Duration, num_elements
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.points import columns_by_name
 from xloader.recipe.recipe import Recipe, find
-from xloader.recipe.split_parts import block_parts, group_parts, labelled_parts, line_grid
+from xloader.recipe.split_parts import (
+    APART,
+    CROSSES,
+    PartGrid,
+    block_parts,
+    group_parts,
+    labelled_parts,
+    line_grid,
+)
+from xloader.show.bars import draw_shares
+from xloader.show.cards import Card, Facts
 
 Gap = int | Duration | Mapping[str, int | Duration]
 _PIECE_SIZE = 1 << 20

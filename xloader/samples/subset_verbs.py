@@ -18,10 +18,10 @@ from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits
 from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
 from xloader.jobs.valid.sample_mask import SampleMask
-from xloader.mosaic.prediction_arrays import RemainingIds
+from xloader.mosaic.sample_rows import RemainingIds
 from xloader.recipe import selection
 from xloader.recipe.recipe import Recipe, find
-from xloader.samples.sample_ids import as_mask, listed_ids, normal_ids
+from xloader.samples.single_samples import as_mask, listed_ids, normal_ids
 from xloader.transforms import slabs
 
 _MOST_DRAWS = 1 << 32

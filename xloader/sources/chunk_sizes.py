@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from xloader.core.axis import MOST_BLOCKS
 from xloader.errors import OptionError
+from xloader.sources.base import Cut
 
 Sizes: TypeAlias = int | tuple[int, ...]
 """The size of every chunk in elements, or a tuple with the size of each."""
@@ -68,3 +72,37 @@ def join_sizes(parts: Sequence[tuple[Sizes, int]]) -> Sizes:
             remedy="store the parts in larger chunks, or join fewer of them",
         )
     return compact(tuple(itertools.chain.from_iterable(each(*part) for part in kept)))
+
+
+def take(array: NDArray[Any], cut: Cut) -> NDArray[Any]:
+    """Cut an array along each dimension independently."""
+    if sum(isinstance(part, np.ndarray) for part in cut) <= 1:
+        return np.asarray(array[cut])
+    for axis, part in enumerate(cut):
+        array = array[(slice(None),) * axis + (part,)]
+    return array
+
+
+def is_ordered(cut: Cut) -> bool:
+    """Whether a cut keeps the stored order, so that one as large as its chunk is the chunk."""
+    return all(isinstance(part, slice) or bool((np.diff(part) > 0).all()) for part in cut)
+
+
+def shift(cut: Cut, origin: tuple[int, ...], shape: tuple[int, ...]) -> Cut:
+    """Convert offsets within a chunk to offsets within the whole array."""
+    moved: list[slice | NDArray[np.int64]] = []
+    for part, start, size in zip(cut, origin, shape, strict=True):
+        if isinstance(part, slice):
+            first, stop, step = part.indices(size)
+            moved.append(slice(start + first, start + stop, step))
+        else:
+            moved.append(part + start)
+    return tuple(moved)
+
+
+def shape_of(cut: Cut, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of the part that a cut takes out of an array of the given shape, in elements."""
+    return tuple(
+        len(range(*part.indices(size))) if isinstance(part, slice) else len(part)
+        for part, size in zip(cut, shape, strict=True)
+    )

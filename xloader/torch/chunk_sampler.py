@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 from torch.utils.data import BatchSampler, DistributedSampler
 
-from xloader.core.keywords import PLAN_OPTIONS, PlanKeywords
 from xloader.core.option_checks import MOST, check_whole
-from xloader.core.options import make_options
+from xloader.core.options import PLAN_OPTIONS, PlanKeywords, make_options
 from xloader.errors import OptionError
 from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_resolver import RankResolver

@@ -10,20 +10,43 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
-from xloader.core.keywords import PLAN_OPTIONS
 from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan
-from xloader.core.nbytes import parse_nbytes
+from xloader.core.nbytes import parse_nbytes, show_nbytes
 from xloader.core.option_checks import MOST, MOST_NBYTES, check_callable, check_whole
+from xloader.core.options import PLAN_OPTIONS
 from xloader.errors import OptionError, WorkersWarning
 from xloader.loader.processes.script_import import is_importing_script, refuse_while_importing
+from xloader.show.cards import Card, CardSection, Facts, Words
+from xloader.show.sample_cards import sample_parts
 from xloader.tensors.collate import collate
 from xloader.torch.chunk_sampler import ChunkSampler
-from xloader.torch.loader_html import loader_html
 from xloader.torch.map_dataset import MapDataset
 
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples
+    from xloader.torch.chunk_sampler import ChunkSampler
+
+
+def loader_html(sampler: ChunkSampler, memory_nbytes: int) -> str:
+    """The card of a ``DataLoader`` with this sampler, as notebooks show it."""
+    order = f"shuffled, seed {sampler.seed}" if sampler.shuffle else "not shuffled"
+    workers = f"{sampler.num_workers:,} processes" if sampler.num_workers else "none: threads read"
+    rows = [
+        ("next iteration", f"epoch {sampler.epoch:,}"),
+        ("order", order + ", last batch dropped if short" * sampler.drop_last),
+        ("workers", workers),
+        ("memory", f"{show_nbytes(memory_nbytes)} allowed"),
+    ]
+    recipe = sampler.dataset.recipe  # type: ignore[attr-defined]
+    parts = (
+        Facts(rows),
+        Words(["Call loader.explain() to see what an epoch will read."]),
+        CardSection("samples", sample_parts(recipe), is_open=False),
+    )
+    summary = f"batches of {sampler.batch_size} of xloader's samples, epoch {sampler.epoch:,}"
+    return Card("torch.utils.data.DataLoader", summary, parts).to_html()
+
 
 _OF_THE_PLAN = (*PLAN_OPTIONS, "rank", "seed", "world_size")
 _NOT_YOURS = {

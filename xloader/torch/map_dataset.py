@@ -12,12 +12,12 @@ from torch.utils.data import Dataset
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.options import LoaderOptions
 from xloader.loader.batches.batch_origin import BatchOrigin
-from xloader.samples.sample_ids import listed_ids, normal_ids
+from xloader.samples.single_samples import listed_ids, normal_ids
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.misuse import require_samples
 from xloader.torch.step_tags import FirstId, step_tag_of
-from xloader.torch.worker_errors import sendable_errors
 from xloader.torch.worker_reader import WorkerReader, as_batch
+from xloader.torch.worker_setup import sendable_errors
 from xloader.transforms.rng import sample_keys
 
 if TYPE_CHECKING:

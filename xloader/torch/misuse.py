@@ -7,8 +7,8 @@ from typing import Any
 
 from xloader.errors import OptionError, RanksError
 from xloader.recipe.recipe import Recipe
+from xloader.samples.describe import is_fetcher
 from xloader.samples.interleave import Interleaved
-from xloader.samples.unplanned_warning import is_fetcher
 
 
 def require_samples(samples: Any, door: str) -> None:

@@ -7,10 +7,18 @@ container, a batch would be lost and the training loop would wait for it for eve
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import DupFd, ForkingPickler
+from types import FrameType
 from typing import Any
 
 import torch
@@ -20,8 +28,123 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from xloader.engine.shared_memory import SharedMemory
-from xloader.torch.worker_errors import sendable_errors
-from xloader.torch.worker_shutdown import end_in_time, variables_of_worker
+
+
+@contextmanager
+def sendable_errors() -> Iterator[None]:
+    """Replace, in a worker, an error whose class the main process cannot be sent.
+
+    A ``DataLoader`` sends the class of an error to the main process. Functions of a script or
+    notebook are sent to a worker together with the error classes that they define. Such classes
+    cannot be pickled in the worker, and the main process would wait for the error for ever.
+    """
+    try:
+        yield
+    except Exception as error:
+        if get_worker_info() is None or _is_sendable(type(error)):
+            raise
+        told = RuntimeError(f"{type(error).__name__}: {error}")
+        for note in getattr(error, "__notes__", ()):
+            told.add_note(note)
+        raise told from error
+
+
+def _is_sendable(kind: type[Exception]) -> bool:
+    try:
+        pickle.dumps(kind)
+    except Exception:
+        return False
+    return True
+
+
+_NAME = "xloader-orphans"
+
+_NAME_OF_SHUTDOWN = "xloader-shutdown"
+
+_GRACE = 0.5
+"""Seconds in which a read may still finish after the ``DataLoader`` ends."""
+
+
+def end_in_time() -> None:
+    """Make this worker of a ``DataLoader`` end when it is no longer needed.
+
+    There are two cases. First, the training process is gone: PyTorch's workers watch the process
+    that forked them, but under ``forkserver`` that is the server, which waits for its workers.
+    """
+    if get_worker_info() is None:
+        return
+    _end_with_training()
+    names = {thread.name for thread in threading.enumerate()}
+    done = _done_flag()
+    if done is None or _NAME_OF_SHUTDOWN in names:
+        return
+
+    def wait() -> None:
+        """End the process once the ``DataLoader`` has ended and the main thread waits in a read."""
+        # The semaphore is polled. The event's own methods take its lock, and a worker that ends
+        # with that lock would block the training process for ever.
+        while not done.get_value():
+            time.sleep(_GRACE)
+        time.sleep(_GRACE)
+        # The user's own code is left to finish, as PyTorch does.
+        while not _is_reading(threading.main_thread()):
+            time.sleep(_GRACE)
+        # With any other exit code, PyTorch would report that a worker failed.
+        os._exit(0)
+
+    threading.Thread(target=wait, name=_NAME_OF_SHUTDOWN, daemon=True).start()
+
+
+def variables_of_worker() -> Mapping[str, Any]:
+    """The variables of PyTorch's loop of a worker, found on the stack; none elsewhere."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.utils.data._utils.worker":
+            return frame.f_locals
+        frame = frame.f_back
+    return {}
+
+
+def _done_flag() -> Any:
+    """The flag that a ``DataLoader`` sets as it ends; None in other processes.
+
+    It is the semaphore within an event of ``multiprocessing``. macOS cannot read its value, so
+    this works on Linux only.
+    """
+    flag = getattr(variables_of_worker().get("done_event"), "_flag", None)
+    return flag if sys.platform == "linux" else None
+
+
+def _is_reading(thread: threading.Thread) -> bool:
+    """Whether a thread waits within xloader's own code."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_globals.get("__name__") == "threading":
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").startswith("xloader.")
+
+
+def _end_with_training() -> None:
+    """End this worker once the training process is gone, where PyTorch does not do so.
+
+    Under ``fork`` and ``spawn``, PyTorch does.
+    """
+    training = multiprocessing.parent_process()
+    if training is None:
+        return
+    # If the training process forked this one, PyTorch watches it, and lets a batch finish.
+    is_forker = os.getppid() == training.pid
+    if is_forker or any(thread.name == _NAME for thread in threading.enumerate()):
+        return
+
+    def wait() -> None:
+        """End the process once the training process has ended."""
+        # This waits on a pipe whose other end the training process keeps open as long as it
+        # lives, whichever of its threads has started the worker.
+        training.join()
+        # The main thread waits for requests of that process, so no exception would reach it.
+        os._exit(1)
+
+    threading.Thread(target=wait, name=_NAME, daemon=True).start()
 
 
 def set_up_worker() -> None:

@@ -24,9 +24,8 @@ from xloader.core.axis import Ints
 from xloader.errors import OptionError
 from xloader.recipe.layout import FieldLayout, FieldPart
 from xloader.recipe.recipe import Recipe, Transform, find
-from xloader.transforms.number_table import Key, Rows, Table, rows_of
 from xloader.transforms.statistics_forms import FORMS, mean_and_std
-from xloader.transforms.statistics_tables import make_table
+from xloader.transforms.statistics_tables import Key, Rows, Table, make_table, rows_of
 
 _MOST_AT_ONCE: Final = 1 << 18
 """Numbers that are looked up at a time. Arrays of this size fit the cache, and need no budget."""

@@ -3,16 +3,242 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, NoReturn, Self
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
+import numpy as np
 import xarray as xr
 
-from xloader.errors import OptionError
-from xloader.recipe.recipe import Transform
-from xloader.transforms.method_arguments import bind_arguments, require_shared_labels, try_on_zeros
-from xloader.transforms.method_windows import MethodWindows, open_windows
+from xloader.errors import OptionError, printable
+from xloader.recipe.names import LABEL, SAMPLE
+from xloader.recipe.recipe import Transform, unknown
 from xloader.transforms.steps import Method
+
+
+def bind_arguments(
+    owner: type, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> inspect.BoundArguments:
+    """Match the arguments of a method of xarray with its parameters, and check them."""
+    signature = inspect.signature(getattr(owner, name))
+    try:
+        bound = signature.bind(None, *args, **kwargs)
+    except TypeError as error:
+        raise OptionError(
+            f"xarray.{owner.__name__}.{name} does not take these arguments: {error}",
+            given=f"{args}, {kwargs}",
+            allowed=f"{name}{signature}",
+            remedy=f"pass the arguments that xarray.{owner.__name__}.{name} takes",
+        ) from error
+    given = [*args, *kwargs.values()]
+    if name != "transpose" and (SAMPLE in kwargs or any(map(_speaks_of_sample, given))):
+        raise OptionError(
+            f"{name} would work across the samples of a batch, which differ from batch to batch",
+            given=f"{args}, {kwargs}",
+            allowed=f"any dimension except {SAMPLE!r}",
+            remedy="name dimensions of a single sample",
+        )
+    return bound
+
+
+def _speaks_of_sample(value: object) -> bool:
+    if isinstance(value, xr.DataArray | xr.Dataset | xr.Variable):
+        return SAMPLE in value.dims
+    if isinstance(value, list | tuple | set | frozenset | dict):
+        # One by one: an array in the collection has no single truth value.
+        return any(isinstance(part, str) and part == SAMPLE for part in value)
+    return isinstance(value, str) and value == SAMPLE
+
+
+def require_shared_labels(step: Method, frame: xr.Dataset) -> None:
+    """Check that a method works by labels that all samples share.
+
+    Along windowed dimensions, each sample has its own labels. A batch has no index for them, and
+    xarray would count positions there.
+    """
+    for name in _names_by_label(step):
+        if not isinstance(name, str):
+            raise OptionError(
+                f"{step.name} takes names here",
+                given=type(name).__name__,
+                allowed=f"names of {[str(dim) for dim in frame.indexes]}",
+                remedy=_per_sample(step),
+            )
+        if name in frame.indexes:
+            continue
+        is_windowed = name + LABEL in frame.coords
+        if not is_windowed and name not in frame.dims:
+            raise unknown(name, [str(dim) for dim in frame.dims if dim != SAMPLE], "dimension")
+        raise OptionError(
+            f"{step.name} needs labels along {name!r} that all samples share, and these "
+            "differ from sample to sample"
+            if is_windowed
+            else f"{step.name} needs labels along {name!r}, which has none",
+            given=step.describe(),
+            allowed=f"dimensions with shared labels: {[str(dim) for dim in frame.indexes]}",
+            remedy=_per_sample(step) if is_windowed else "open a Dataset that has labels there",
+        )
+
+
+def _names_by_label(step: Method) -> list[Any]:
+    """Names of the dimensions, or of other things, by whose labels a method works."""
+    method = inspect.signature(getattr(xr.Dataset, step.name))
+    given = method.bind(None, *step.args, **step.kwargs).arguments
+    if step.name in ("interp", "reindex"):
+        first, more = ("coords", "coords_kwargs")
+        if step.name == "reindex":
+            first, more = ("indexers", "indexers_kwargs")
+        return [*(given.get(first) or {}), *(given.get(more) or {})]
+    if step.name == "interpolate_na":
+        by = given.get("use_coordinate", True)
+        return [] if by is False else [given.get("dim") if by is True else by]
+    names = given["variables" if step.name == "sortby" else "coord"]
+    return list(names) if isinstance(names, list | tuple) else [names]
+
+
+def _per_sample(step: Method) -> str:
+    return f'call it on each sample: .map(lambda ds: ds.{step.name}(...), per="sample")'
+
+
+def try_on_zeros(step: Method, frame: xr.Dataset) -> None:
+    """Check a method by calling it on zeros."""
+    try:
+        with np.errstate(all="ignore"):
+            step.apply(frame)
+    except Exception as error:
+        text = str(error).splitlines()
+        raise OptionError(
+            f"{step.name} failed on a sample of zeros: {text[0] if text else type(error).__name__}",
+            given=step.describe(),
+            allowed=f"arguments that xarray takes for {dict(_sizes(frame))}",
+            remedy="correct the arguments: to try them, call the method on samples.to_xarray(0)",
+        ) from error
+
+
+def _sizes(frame: xr.Dataset) -> Iterable[tuple[str, int]]:
+    return ((str(dim), size) for dim, size in frame.sizes.items() if dim != SAMPLE)
+
+
+OF_WINDOWS = (
+    *("all", "any", "argmax", "argmin", "construct", "count", "max", "mean", "median", "min"),
+    *("prod", "reduce", "std", "sum", "var"),
+)
+"""Methods of windows that are recorded. Rolling windows lack ``all`` and ``any``, and blocks of
+``coarsen`` lack ``argmax`` and ``argmin``, as in xarray."""
+
+
+class TakesSteps(Protocol):
+    """Samples, as far as they take transforms."""
+
+    def with_step(self, step: Transform) -> Any:
+        """The samples with one more transform."""
+        ...
+
+
+S = TypeVar("S", bound=TakesSteps)
+
+
+class MethodWindows(Generic[S]):
+    """Windows that ``samples.rolling(...)`` or ``samples.coarsen(...)`` gives.
+
+    Each method returns samples, with ``rolling(...).mean()`` recorded, for example. It runs as
+    xarray's own on whole batches, along dimensions of a sample, never along ``sample``.
+
+    Parameters
+    ----------
+    samples : Samples
+        The samples.
+    opened : Method
+        The call of ``rolling`` or ``coarsen``.
+    frame : xarray.Dataset
+        A batch of one sample of zeros, on which calls are tried when they are recorded.
+
+    Examples
+    --------
+    >>> import numpy as np, xloader
+    >>> series = xr.Dataset({"rain": ("time", np.arange(8.0))})
+    >>> samples = series.xloader.window(time=4)
+    >>> samples.rolling(time=2).sum()[1][0].tolist()
+    [nan, 9.0, 11.0, 13.0]
+    >>> samples.coarsen(time=2).mean()[1][0].tolist()
+    [4.5, 6.5]
+    """
+
+    all: Callable[..., S]
+    any: Callable[..., S]
+    argmax: Callable[..., S]
+    argmin: Callable[..., S]
+    construct: Callable[..., S]
+    count: Callable[..., S]
+    max: Callable[..., S]
+    mean: Callable[..., S]
+    median: Callable[..., S]
+    min: Callable[..., S]
+    prod: Callable[..., S]
+    reduce: Callable[..., S]
+    std: Callable[..., S]
+    sum: Callable[..., S]
+    var: Callable[..., S]
+
+    def __init__(self, samples: S, opened: Method, frame: xr.Dataset) -> None:
+        self.samples, self.opened, self.frame = samples, opened, frame
+
+    def __repr__(self) -> str:
+        text = f"<xloader windows: {self.opened.describe()}; call a method such as .mean()>"
+        return printable(text)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"{self.opened.name}(...) has no method {name!r} that can be recorded: call one of "
+            f"{', '.join(OF_WINDOWS)}"
+        )
+
+    def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> S:
+        kind = type(getattr(self.frame, self.opened.name)(*self.opened.args, **self.opened.kwargs))
+        if not hasattr(kind, name):
+            raise OptionError(
+                f"{self.opened.name} has no method {name!r} in xarray",
+                given=f"{self.opened.describe()}.{name}()",
+                allowed=", ".join(own for own in OF_WINDOWS if hasattr(kind, own)),
+                remedy="call one of these",
+            )
+        bound = bind_arguments(kind, name, args, kwargs)
+        step = replace(self.opened, then=Method(name, bound.args[1:], bound.kwargs))
+        try_on_zeros(step, self.frame)
+        made: S = self.samples.with_step(step)
+        return made
+
+
+def open_windows(
+    name: str, samples: S, frame: xr.Dataset, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> MethodWindows[S]:
+    """Call ``rolling`` or ``coarsen`` of samples."""
+    bound = bind_arguments(xr.Dataset, name, args, kwargs)
+    if (functions := bound.arguments.get("coord_func")) is not None:
+        if not isinstance(functions, Mapping):
+            functions = dict.fromkeys(frame.dims, functions)
+        # Labels that differ from sample to sample have another name in a batch.
+        bound.arguments["coord_func"] = {
+            key if key in frame.coords else f"{key}{LABEL}": value
+            for key, value in functions.items()
+        }
+    opened = Method(name, bound.args[1:], bound.kwargs)
+    try_on_zeros(opened, frame)
+    return MethodWindows(samples, opened, frame)
+
+
+def _attach_windows(name: str) -> None:
+    def method(self: MethodWindows[Any], *args: Any, **kwargs: Any) -> Any:
+        return self._record(name, args, kwargs)
+
+    method.__name__, method.__qualname__ = name, f"MethodWindows.{name}"
+    method.__doc__ = f"Record ``{name}`` of each window, as xarray's own method does it."
+    setattr(MethodWindows, name, method)
+
+
+for _name in OF_WINDOWS:
+    _attach_windows(_name)
+
 
 ELEMENTWISE = (
     *("assign", "astype", "bfill", "clip", "diff", "drop_vars", "expand_dims", "ffill", "isin"),

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xloader.xbatcher.accessor import register
-from xloader.xbatcher.generator import BatchGenerator
+from xloader.xbatcher.generator import BatchGenerator, register
 
 __all__ = ["BatchGenerator", "IterableDataset", "MapDataset", "to_tensor"]
 

@@ -7,16 +7,231 @@ labels and attributes are the same as with xarray alone.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
+from xarray.indexes import PandasIndex
 
-from xloader.sources.datasets.xarray_source import is_in_memory
-from xloader.xbatcher.concat_inputs import Joining, join, stack
+from xloader.core.axis import Ints
+from xloader.sources.arrays.xarray_source import is_in_memory
 from xloader.xbatcher.patches import Patches
+
+SAMPLE: Final = "sample"
+"""Name of the dimension into which others are stacked."""
+
+BATCH: Final = "input_batch"
+"""Name of the dimension along which patches are joined."""
+
+SUFFIX: Final = "_input"
+"""Suffix of the names of an input's dimensions in joined patches."""
+
+Obj: TypeAlias = Any
+"""A Dataset or a DataArray. A function that takes one returns one of the same type."""
+
+
+def stack(batch: Obj, dims: Sequence[Hashable], input_dims: Sequence[Hashable]) -> Obj:
+    """Stack all dimensions but those of an input into ``sample``, if there are two or more."""
+    others = [dim for dim in dims if dim not in input_dims]
+    if len(others) < 2:
+        return batch
+    return batch.stack({SAMPLE: others}).transpose(SAMPLE, *input_dims)
+
+
+def rename_inputs(patch: Obj, input_dims: Sequence[Hashable]) -> Obj:
+    """Add the suffix ``_input`` to the names of an input's dimensions.
+
+    In a Dataset, labels along such a dimension keep their name but lose their index.
+    """
+    for dim in input_dims:
+        renamed = patch.rename({dim: f"{dim}{SUFFIX}"})
+        # xbatcher looks for labels with `in`, which searches a DataArray's values and not its
+        # coordinates. So a DataArray keeps its index, and does so here as well.
+        if isinstance(patch, xr.Dataset) and dim in patch.variables:
+            label = patch.variables[dim]
+            renamed = renamed.drop_vars(f"{dim}{SUFFIX}")
+            renamed.coords[dim] = (f"{dim}{SUFFIX}", label.to_numpy(), label.attrs)
+        patch = renamed
+    return patch
+
+
+def join(patches: Sequence[Obj], input_dims: Sequence[Hashable]) -> Obj:
+    """Join patches by `xarray.concat` as xbatcher does, and stack the other dimensions."""
+    joined = _concat([rename_inputs(patch, input_dims) for patch in patches])
+    return stack(joined, tuple(joined.sizes), [f"{dim}{SUFFIX}" for dim in input_dims])
+
+
+def _concat(patches: Sequence[Obj]) -> Obj:
+    """Join patches along ``input_batch`` as xbatcher 0.4 does.
+
+    xbatcher relies on the defaults of `xarray.concat`. They are written out here, so that the
+    result does not depend on the version of xarray.
+    """
+    return xr.concat(
+        list(patches),
+        dim=BATCH,
+        data_vars="all",
+        coords="different",
+        compat="equals",
+        join="outer",
+        combine_attrs="override",
+    )
+
+
+def cut_patches(
+    array: NDArray[Any], axes: Sequence[int], sizes: Sequence[int], starts: Ints
+) -> NDArray[Any]:
+    """Cut boxes of equal size out of an array.
+
+    Copies of the ``n`` boxes, shape ``(n, ...)``, their axes in the array's order.
+    """
+    if not axes:
+        return np.broadcast_to(array, (len(starts), *array.shape)).copy()
+    windows = np.lib.stride_tricks.sliding_window_view(array, tuple(sizes), axis=tuple(axes))
+    # The axes are now: starts along the cut axes, axes that are not cut, elements of a window.
+    windows = np.moveaxis(windows, axes, range(len(axes)))
+    boxes: NDArray[Any] = windows[tuple(starts.T)]
+    whole = [axis for axis in range(array.ndim) if axis not in axes]
+    order = np.argsort([*whole, *axes]) + 1
+    return boxes.transpose(0, *order)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Dimensions of patches that xarray has joined."""
+
+    dims: dict[str, tuple[Hashable, ...]]
+    order: tuple[Hashable, ...]
+
+
+class Joining:
+    """Fast joining of the patches of a batch, all at once."""
+
+    def __init__(self, dataset: xr.Dataset, inner: str | None, patches: Patches) -> None:
+        self._dataset = dataset
+        self._inner = inner
+        self._patches = patches
+        self._dims: dict[tuple[frozenset[str], bool], Shown] = {}
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether `make` may be used, since it gives the same result as :func:`join`.
+
+        It does not where labels may decide how xarray aligns the patches, where names are not
+        strings, or where names collide.
+        """
+        ds, inputs = self._dataset, self._patches.input_dims
+        if self._inner is not None and any(dim in ds.variables for dim in inputs):
+            return False
+        if not all(
+            isinstance(index, PandasIndex) and index.dim == name
+            for name, index in ds.xindexes.items()
+        ):
+            return False
+        names = {*ds.variables, *ds.dims}
+        if not all(isinstance(name, str) for name in names):
+            return False
+        return names.isdisjoint({BATCH, SAMPLE, *(f"{dim}{SUFFIX}" for dim in inputs)})
+
+    def make(
+        self, hull: xr.Dataset, starts: Ints, arrays: Mapping[str, NDArray[Any]]
+    ) -> xr.Dataset:
+        """Join the patches of a batch."""
+        ds = self._dataset
+        values = {**arrays, **self._cut_all(hull, starts)}
+        differing = {n for n, cut in values.items() if n in ds.coords and _is_changing(cut)}
+        shown = self.shown(frozenset(differing), len(starts) > 1)
+        variables = {
+            name: (dims, values[name] if BATCH in dims else values[name][0], ds[name].attrs)
+            for name, dims in shown.dims.items()
+            if name in values
+        }
+        kept = hull.drop_vars([name for name in map(str, hull.variables) if name in values])
+        first = {line.dim: slice(0, line.size) for line in self._patches.lines}
+        whole = kept.isel(first, missing_dims="ignore")
+        coords = {name: v for name, v in variables.items() if name in ds.coords}
+        data = {name: v for name, v in variables.items() if name in ds.data_vars}
+        joined = xr.Dataset(data, whole.coords, ds.attrs).assign_coords(coords)
+        made: xr.Dataset = stack(joined, shown.order, self._joined_inputs)
+        return made
+
+    @cached_property
+    def order(self) -> tuple[Hashable, ...] | None:
+        """Dimensions of a batch before stacking, or None where they depend on the labels."""
+        are_several = any(line.per_batch > 1 for line in self._patches.lines)
+        inputs = set(self._patches.input_dims)
+        labels = [str(k) for k, v in self._dataset.coords.items() if inputs & set(v.dims)]
+        tried = [[], *([label] for label in labels), labels] if are_several else [[]]
+        orders = {self.shown(frozenset(some), are_several).order for some in tried}
+        return orders.pop() if len(orders) == 1 else None
+
+    def shown(self, differing: frozenset[str], are_several: bool) -> Shown:
+        """Dimensions of the joined variables, found by letting xarray join dummy patches.
+
+        The result is kept for later batches.
+        """
+        key = differing, are_several
+        if key not in self._dims:
+            patches = [self._small(frozenset())]
+            if are_several:
+                patches.append(self._small(differing))
+            joined: Any = _concat(patches)
+            order = tuple(joined.sizes)
+            if self._inner is not None:
+                order = joined[self._inner].dims
+            dims = {str(name): v.dims for name, v in joined.variables.items()}
+            self._dims[key] = Shown(dims, order)
+        return self._dims[key]
+
+    def _small(self, differing: frozenset[str]) -> xr.Dataset:
+        """A dummy patch that takes almost no memory.
+
+        Its values are 0, or 1 for the coordinates named in ``differing``, so that xarray finds
+        these to differ from those of another dummy patch.
+        """
+        inputs = self._patches.input_dims
+        patch = self._dataset.isel(self._patches.selector(0))
+        # Labels along an input have no effect on the dimensions, so they are not read for them.
+        bare = {
+            name: (v.dims, np.broadcast_to(np.int8(name in differing), v.shape))
+            for name, v in patch.variables.items()
+            if name in patch.data_vars or name not in patch.xindexes or set(v.dims) & set(inputs)
+        }
+        emptied = patch.copy(data={str(k): bare[k][1] for k in patch.data_vars})
+        renamed: xr.Dataset = rename_inputs(emptied, inputs)
+        for name, (dims, values) in bare.items():
+            if name in patch.coords:
+                new_dims = tuple(f"{dim}{SUFFIX}" if dim in inputs else dim for dim in dims)
+                renamed.coords[name] = (new_dims, values)
+        return renamed
+
+    def _cut_all(self, hull: xr.Dataset, starts: Ints) -> dict[str, NDArray[Any]]:
+        """Cut the patches of all variables in a hull whose values may differ between patches."""
+        lines, inputs = self._patches.lines, set(self._patches.input_dims)
+        values = {}
+        for name, variable in hull.variables.items():
+            if name in self._dataset.data_vars or inputs & set(variable.dims):
+                own = [n for n, line in enumerate(lines) if line.dim in variable.dims]
+                axes = [variable.dims.index(lines[n].dim) for n in own]
+                sizes = [lines[n].size for n in own]
+                values[str(name)] = cut_patches(variable.to_numpy(), axes, sizes, starts[:, own])
+        return values
+
+    @property
+    def _joined_inputs(self) -> list[str]:
+        return [f"{dim}{SUFFIX}" for dim in self._patches.input_dims]
+
+
+def _is_changing(cut: NDArray[Any]) -> bool:
+    """Whether the patches of a variable differ. NaN equals NaN, as it does in `xarray.concat`."""
+    dims = [str(axis) for axis in range(cut.ndim)]
+    first = xr.DataArray(np.broadcast_to(cut[:1], cut.shape), dims=dims)
+    return not xr.DataArray(cut, dims=dims).equals(first)
+
 
 _INNER: Final = "data"
 """Variable name, in a Dataset, of an ``xr.DataArray`` whose own name is not a string."""

@@ -11,10 +11,27 @@ import xarray as xr
 from xloader.core.messages import warn_caller
 from xloader.errors import BatchGeneratorWarning, OptionError
 from xloader.samples.samples import Samples
-from xloader.xbatcher.batch_cache import load_batch, store_batch
 from xloader.xbatcher.batches import Frames
 from xloader.xbatcher.patches import make_patches
 from xloader.xbatcher.reading import Reader
+
+
+def load_batch(cache: Any, batch: int, *, is_loaded: bool) -> xr.Dataset | None:
+    """Open a batch of the cache.
+
+    The batch, or None if it is not in the cache.
+    """
+    try:
+        found: xr.Dataset = xr.open_zarr(cache, group=str(batch), consolidated=False)
+    except FileNotFoundError:
+        return None
+    return found.load() if is_loaded else found
+
+
+def store_batch(cache: Any, batch: int, made: xr.Dataset | xr.DataArray) -> None:
+    """Write a batch to the cache."""
+    made.to_zarr(cache, group=str(batch), mode="a", consolidated=False)
+
 
 Batch = xr.Dataset | xr.DataArray
 """A batch: of the same type as the object that the generator iterates over."""
@@ -270,3 +287,54 @@ def _rebuild(
         # The user has seen the warning when the generator was first made.
         warnings.simplefilter("ignore", BatchGeneratorWarning)
         return kind(*args, **options)
+
+
+_NAME = "batch"
+
+
+class BatchAccessor:
+    """The accessor ``ds.batch``, which makes batch generators of ``ds``.
+
+    Parameters
+    ----------
+    obj : xarray.Dataset or xarray.DataArray
+        The object to iterate over.
+    """
+
+    def __init__(self, obj: xr.Dataset | xr.DataArray) -> None:
+        self._obj = obj
+
+    def generator(self, *args: Any, **kwargs: Any) -> BatchGenerator:
+        """Make a :class:`BatchGenerator` of the object.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            Arguments of :class:`BatchGenerator` after ``ds``.
+
+        Returns
+        -------
+        BatchGenerator
+        """
+        return BatchGenerator(self._obj, *args, **kwargs)
+
+
+class _AccessorDescriptor:
+    """Descriptor that makes the accessor of an object, and gives way to others of the same name.
+
+    It exists on objects, and raises `AttributeError` on the class. xarray warns if an accessor is
+    registered under a name that the class has, so xbatcher, imported later, replaces this one
+    without a warning. A variable or coordinate called ``batch`` is not hidden either.
+    """
+
+    def __get__(self, obj: Any, kind: type[Any]) -> BatchAccessor:
+        if obj is None or _NAME in obj.coords or _NAME in getattr(obj, "data_vars", ()):
+            raise AttributeError(_NAME)
+        return BatchAccessor(obj)
+
+
+def register() -> None:
+    """Add ``batch`` to `xarray.Dataset` and `xarray.DataArray`, unless they have it already."""
+    for kind in (xr.Dataset, xr.DataArray):
+        if not hasattr(kind, _NAME):
+            setattr(kind, _NAME, _AccessorDescriptor())

@@ -23,8 +23,8 @@ from xloader.errors import MemoryBudgetError
 from xloader.loader.loader import Loader
 from xloader.recipe.recipe import Field, Kept, Recipe
 from xloader.samples.samples import Samples
+from xloader.sources.arrays.dask_views import survives_fork
 from xloader.sources.open.open_source import open_source
-from xloader.sources.views.fork_safety import survives_fork
 from xloader.xbatcher.patches import Patches
 
 _MOST_NBYTES: Final = 4 * 2**20

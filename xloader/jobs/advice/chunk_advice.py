@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from xloader.core.count_text import show_count
+from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import printable
-from xloader.html.cards import Card, CardTable, Words
 from xloader.jobs.advice.read_speed import ReadSpeed, show_gb_per_s
 from xloader.planning.explain import Explanation
+from xloader.show.cards import Card, CardTable, Words
 
 
 @dataclass(frozen=True)

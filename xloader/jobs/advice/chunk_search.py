@@ -5,19 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from xloader.core.options import LoaderOptions
+from xloader.cluster.cluster_tasks import find_cluster
+from xloader.core.options import LoaderOptions, make_options
+from xloader.errors import OptionError
 from xloader.jobs.advice.chunk_advice import Advice, ChunkProposal
-from xloader.jobs.advice.chunk_choice import amplification_of, choose, kinds_of, value_of
-from xloader.jobs.advice.chunk_trials import ChunkTrials
-from xloader.jobs.advice.read_speed import ReadSpeed
-from xloader.jobs.advice.speed_measurement import measure_speed
-from xloader.jobs.cluster_tasks import find_cluster
-from xloader.planning.chunk_shapes import (
+from xloader.jobs.advice.chunk_shapes import (
     Shape,
     candidate_shapes,
     diverse_shapes,
     neighbour_shapes,
 )
+from xloader.jobs.advice.chunk_trials import (
+    ChunkTrials,
+    amplification_of,
+    choose,
+    kinds_of,
+    value_of,
+)
+from xloader.jobs.advice.read_speed import ReadSpeed, measure_speed
+from xloader.jobs.materialize.target_arrays import Sizes
 from xloader.recipe.recipe import Recipe
 
 _FIRST_PLANS = 10
@@ -87,3 +93,38 @@ def _search_all(trials: ChunkTrials, today: Shape) -> list[ChunkProposal]:
         front = max(tried, key=value_of).chunks if tried else shapes[0]
         tried += trials.propose(neighbour_shapes(left, front, _NEAR_PLANS))
     return tried
+
+
+def chosen_chunks(
+    recipe: Recipe,
+    chunks: Sizes | None,
+    shards: Sizes | None,
+    advice: Advice | ChunkProposal | None,
+) -> tuple[Sizes, Sizes | None]:
+    """The sizes to write.
+
+    The sizes of shards; None for none.
+    """
+    if chunks is not None and advice is None:
+        return chunks, shards
+    if chunks is not None or shards is not None:
+        raise OptionError(
+            "chunks are given twice" if advice is not None else "shards are given without chunks",
+            given=f"chunks={chunks!r}, shards={shards!r}" + ", and advice=" * (advice is not None),
+            allowed="chunks, with or without shards; or advice; or none of them",
+            remedy="pass chunks= too, or leave shards= out"
+            if advice is None
+            else "leave advice= out, or the sizes",
+        )
+    if advice is None:
+        advice = find_advice(recipe.planned, make_options())
+    # Where no other chunks are better, those of today are kept.
+    proposal = advice.best if isinstance(advice, Advice) else advice
+    if not isinstance(proposal, ChunkProposal):
+        raise OptionError(
+            "the advice is not that of samples.advise()",
+            given=type(advice).__name__,
+            allowed="an Advice, or one of its proposals",
+            remedy="pass advice=samples.advise(batch_size=...)",
+        )
+    return proposal.chunks, proposal.shards

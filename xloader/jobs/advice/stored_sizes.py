@@ -12,7 +12,7 @@ from xloader.jobs.advice.target_recipe import taken_variables
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.selection import as_selection
 from xloader.sources.base import Variable
-from xloader.sources.stored_objects import StoredObjects, stored_objects_of
+from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
 
 
 @dataclass(frozen=True)

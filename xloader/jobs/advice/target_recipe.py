@@ -3,12 +3,128 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Never
 
-from xloader.planning.chunk_shapes import ChunkedDim, ChunkedPart, ChunkedVariable
+import numpy as np
+import xarray as xr
+
+from xloader.core.element_list import ElementList
+from xloader.errors import UnsupportedDataError
+from xloader.jobs.advice.chunk_shapes import ChunkedDim, ChunkedPart, ChunkedVariable
 from xloader.recipe.recipe import Recipe
-from xloader.sources.base import Variable
-from xloader.sources.views.rechunked_source import RechunkedSource
+from xloader.sources.arrays import catalog
+from xloader.sources.base import (
+    INDEX_ROW_NBYTES,
+    Described,
+    Fetched,
+    Read,
+    Source,
+    Variable,
+)
+from xloader.sources.chunk_sizes import num_chunks
+from xloader.sources.store_watch import Watch
+
+Elements = range | tuple[int, ...] | ElementList
+"""Elements that are kept of a dimension."""
+
+
+class RechunkedSource(Described):
+    """A description of some variables of a source, stored anew in chunks of other sizes."""
+
+    def __init__(
+        self,
+        base: Source,
+        variables: Sequence[str],
+        kept: Mapping[str, int | Elements],
+        chunks: Mapping[str, int],
+        shards: Mapping[str, int] | None = None,
+    ) -> None:
+        self._base = base
+        self._kept = dict(kept)
+        self._chunks = dict(chunks)
+        self._shards = None if shards is None else dict(shards)
+        self._name = f"{base.name} in other chunks"
+        self._variables = {name: self._described(base.variables[name]) for name in variables}
+        self._fingerprint = catalog.fingerprint(
+            self._variables, {name: [base.fingerprint, repr(kept)] for name in variables}
+        )
+
+    def _described(self, stored: Variable) -> Variable:
+        """One variable as it would be stored."""
+        sizes = {
+            dim: size if (own := self._kept.get(dim)) is None else len(own)  # type: ignore[arg-type]
+            for dim, size in zip(stored.dims, stored.shape, strict=True)
+            if not isinstance(self._kept.get(dim), int)
+        }
+        chunks = {dim: min(self._chunks.get(dim, n), n) or 1 for dim, n in sizes.items()}
+        return replace(
+            stored,
+            dims=tuple(sizes),
+            shape=tuple(sizes.values()),
+            chunks=tuple(chunks.values()),
+            index_nbytes=0 if stored.is_computed else self._index_nbytes(sizes, chunks),
+            thinning=1,
+        )
+
+    def _index_nbytes(self, sizes: Mapping[str, int], chunks: Mapping[str, int]) -> int:
+        """Bytes of the indexes of all shards, with rows for chunks beyond the array's end."""
+        if self._shards is None:
+            return 0
+        per_shard = {dim: max(self._shards.get(dim, n) // n, 1) for dim, n in chunks.items()}
+        return INDEX_ROW_NBYTES * math.prod(
+            num_chunks(per_shard[dim] * chunks[dim], size) * per_shard[dim]
+            for dim, size in sizes.items()
+        )
+
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
+        """The coordinates of the part that is kept; see `Source.coordinates`."""
+        coords = self._base.coordinates(is_indexed=is_indexed)
+        indexers: dict[str, Any] = {
+            dim: kept if isinstance(kept, int) else np.asarray(kept, np.int64)
+            for dim, kept in self._kept.items()
+            if dim in coords.dims
+        }
+        return coords.isel(indexers)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of the source as it is stored today; see `Source.notes`."""
+        return self._base.notes
+
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Refuse to read."""
+        self._refuse()
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """Refuse to read."""
+        self._refuse()
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """None: there is no store that could change."""
+        return ()
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether reading the source as it is stored today mostly waits."""
+        return self._base.is_waiting(variable)
+
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray would read the variable: it would not."""
+        return False
+
+    def path_of(self, variable: str) -> str:
+        """How a variable would be read, in words."""
+        return "not stored yet"
+
+    def _refuse(self) -> Never:
+        raise UnsupportedDataError(
+            "these chunks are only described, and not stored",
+            given=self._name,
+            allowed="plans and predictions",
+            remedy="write them with samples.materialize(target)",
+        )
 
 
 def taken_variables(recipe: Recipe) -> list[Variable]:

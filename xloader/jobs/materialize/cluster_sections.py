@@ -17,8 +17,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from xloader.cluster.cluster_tasks import MOST_UNITS, ClusterTasks, dump, find_cluster
 from xloader.errors import OptionError
-from xloader.jobs.cluster_tasks import MOST_UNITS, ClusterTasks, dump, find_cluster
+from xloader.jobs.materialize.rechunking import Box
 from xloader.jobs.materialize.section_writer import (
     Flags,
     OnSection,
@@ -27,7 +28,6 @@ from xloader.jobs.materialize.section_writer import (
     work_on,
 )
 from xloader.jobs.materialize.target_records import ShardRecord, TargetRecords
-from xloader.planning.rechunking import Box
 from xloader.recipe.recipe import Recipe
 from xloader.sources.stores.writable_store import WritableStore
 

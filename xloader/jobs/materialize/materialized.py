@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from xloader.core.count_text import show_count
+from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import printable
 

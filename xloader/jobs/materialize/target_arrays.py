@@ -15,8 +15,8 @@ from xloader.core.messages import warn_caller
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.packing import Packing
 from xloader.errors import MemoryBudgetError, OptionError, PackingError, ShardsWarning
+from xloader.jobs.materialize.rechunking import Rechunking, SectionAxis, plan_sections
 from xloader.jobs.materialize.value_packing import pack_values
-from xloader.planning.rechunking import Rechunking, SectionAxis, plan_sections
 from xloader.recipe.recipe import Recipe, find
 
 Sizes = Mapping[str, Any]

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.packing import Packing
 from xloader.errors import OptionError
 from xloader.jobs.chunk_sweep import ChunkValues
-from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.jobs.materialize.section_writer import sweep_values
 from xloader.jobs.materialize.value_packing import (
     PackRequest,

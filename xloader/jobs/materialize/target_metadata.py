@@ -14,6 +14,8 @@ from typing import Any, Final
 import numpy as np
 import xarray as xr
 import zarr
+from zarr.abc.codec import BytesBytesCodec
+from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
 from xloader.core.packing import Packing
@@ -249,3 +251,34 @@ def _check_labels(held: dict[str, Any], coords: xr.Dataset) -> None:
 
 def _is_equal(first: xr.DataArray, second: xr.DataArray) -> bool:
     return first.dims == second.dims and bool(first.variable.equals(second.variable))  # type: ignore[no-untyped-call]
+
+
+_NAMES: Final = ("zstd", "lz4")
+
+
+def parse_compressors(compressor: Any, *, checksum: bool) -> tuple[BytesBytesCodec, ...] | None:
+    """The codecs that a chunk's bytes go through."""
+    found: list[BytesBytesCodec]
+    if compressor is None:
+        found = []
+    elif isinstance(compressor, str) and compressor in _NAMES:
+        named = {"zstd": ZstdCodec(level=3)}
+        blosc = BloscCodec(cname="lz4", clevel=5, shuffle="shuffle")
+        found = [named.get(compressor, blosc)]
+    elif isinstance(compressor, BytesBytesCodec):
+        found = [compressor]
+    elif isinstance(compressor, list | tuple) and all(
+        isinstance(codec, BytesBytesCodec) for codec in compressor
+    ):
+        found = list(compressor)
+    else:
+        raise OptionError(
+            "the compressor is not known",
+            given=repr(compressor),
+            allowed='"zstd", "lz4", None, or one or more of the bytes-to-bytes codecs of '
+            "zarr.codecs",
+            remedy='leave it out for "zstd"',
+        )
+    if checksum and not any(isinstance(codec, Crc32cCodec) for codec in found):
+        found.append(Crc32cCodec())
+    return tuple(found) or None

@@ -15,15 +15,15 @@ from typing import Any
 import xarray as xr
 from numpy.typing import DTypeLike
 
+from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole
 from xloader.core.options import usable_cores
 from xloader.errors import EmptySamplesError, OptionError, TargetError
-from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.jobs.materialize.array_rewrite import ArrayRewrite, write_arrays
 from xloader.jobs.materialize.cluster_sections import find_writing_cluster, read_back_on_cluster
 from xloader.jobs.materialize.materialized import Materialized
-from xloader.jobs.materialize.needed_shards import needed_shards, parse_part, shards_of_part
+from xloader.jobs.materialize.section_writer import needed_shards, parse_part, shards_of_part
 from xloader.jobs.materialize.target_arrays import (
     Sizes,
     check_sizes,
@@ -32,16 +32,15 @@ from xloader.jobs.materialize.target_arrays import (
     written_names,
 )
 from xloader.jobs.materialize.target_bounds import find_bounds, packings_of
-from xloader.jobs.materialize.target_codecs import parse_compressors
-from xloader.jobs.materialize.target_contents import (
+from xloader.jobs.materialize.target_metadata import ORIGIN, TargetMetadata, parse_compressors
+from xloader.jobs.materialize.target_records import (
     TargetContents,
+    TargetRecords,
     begin,
     contents_of,
     end,
     mark_of,
 )
-from xloader.jobs.materialize.target_metadata import ORIGIN, TargetMetadata
-from xloader.jobs.materialize.target_records import TargetRecords
 from xloader.jobs.materialize.value_packing import ValueBounds, parse_dtype, parse_pack
 from xloader.jobs.progress_bar import ProgressBar
 from xloader.recipe.recipe import Recipe

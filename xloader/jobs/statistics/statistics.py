@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.cluster.cluster_tasks import ClusterTasks, find_cluster
 from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole, is_whole
 from xloader.core.options import usable_cores
 from xloader.errors import OptionError, PartsError, StatisticsWarning
-from xloader.jobs.cluster_tasks import ClusterTasks, find_cluster
-from xloader.jobs.progress_bar import is_shown
+from xloader.jobs.progress_bar import ProgressBar, is_shown
 from xloader.jobs.statistics.label_pairs import Lead
-from xloader.jobs.statistics.partial_stats import PartialStats
 from xloader.jobs.statistics.stats_job import StatsJob
 from xloader.jobs.statistics.stats_merge import (
     finished_stats,
@@ -28,13 +28,65 @@ from xloader.jobs.statistics.stats_merge import (
     write_target,
 )
 from xloader.jobs.statistics.stats_options import Dims
-from xloader.jobs.statistics.stats_parts import StatsParts, open_stats_parts
-from xloader.jobs.statistics.stats_run import StatsRun
-from xloader.jobs.statistics.stats_tasks import StatsWork
+from xloader.jobs.statistics.stats_parts import PartialStats, StatsParts, open_stats_parts
+from xloader.jobs.statistics.stats_sweep import Pieces, StatsSweep
+from xloader.jobs.statistics.stats_tasks import StatsOnCluster, StatsWork
 from xloader.jobs.statistics.stats_template import StatsResult
 from xloader.jobs.statistics.stats_trees import StatsTrees
 from xloader.recipe.recipe import Recipe
 from xloader.sources.stores.write_places import check_apart, check_replaceable, check_stored_names
+
+_WRITE_RATIO: Final = 3
+"""How many times its bytes a result takes while it is written."""
+
+
+@dataclass(frozen=True, eq=False)
+class StatsRun:
+    """A job of statistics, and what carries it out."""
+
+    job: StatsJob
+    memory_nbytes: int
+    num_threads: int
+    tasks: ClusterTasks | None
+    progress: bool | None
+
+    def compute(self, trees: StatsTrees, wanted: Pieces, kept_nbytes: int) -> int:
+        """Compute the statistics of some pieces, which stay in memory."""
+        if self.tasks is None:
+            return self._do(self._sweep(kept_nbytes), trees, wanted)
+        cluster = StatsOnCluster(self.job, self.tasks, wanted)
+        cluster.check_memory(self.memory_nbytes, kept_nbytes, 0, is_flushed=False)
+        return self._do(cluster, trees, wanted)
+
+    def compute_files(self, parts: StatsParts, wanted: Pieces, *, is_written: bool) -> int:
+        """Compute the statistics of some pieces, which are written to files now and then."""
+        job, memory = self.job, self.job.memory
+        trees = StatsTrees(job.orders, None, parts, memory.flush_nbytes)
+        kept = memory.waiting_for_file_nbytes(job.all_pieces())
+        least = _WRITE_RATIO * job.template.nbytes * is_written
+        if self.tasks is None:
+            sweep = self._sweep(kept, least, memory.flush_nbytes)
+            return self._do(sweep, trees, wanted)
+        cluster = StatsOnCluster(job, self.tasks, wanted)
+        cluster.check_memory(self.memory_nbytes, kept, least, is_flushed=True)
+        return self._do(cluster, trees, wanted)
+
+    def _sweep(
+        self, kept_nbytes: int, least_nbytes: int = 0, most_done_nbytes: int | None = None
+    ) -> StatsSweep:
+        memory = self.job.memory
+        kept_nbytes += memory.under_way_nbytes
+        most_nbytes = memory.most_read_nbytes(self.memory_nbytes, kept_nbytes, least_nbytes)
+        return self.job.sweep(self.job.jobs, most_nbytes, self.num_threads, most_done_nbytes)
+
+    def _do(self, way: StatsSweep | StatsOnCluster, trees: StatsTrees, wanted: Pieces) -> int:
+        with ProgressBar("Statistics", way.num_chunks(wanted), self.progress) as bar:
+            try:
+                way.run(wanted, trees, bar.advance)
+            finally:
+                # Also after an error: what has been computed need not be computed again.
+                trees.flush(is_last=True)
+        return way.num_reads
 
 
 def compute_stats(

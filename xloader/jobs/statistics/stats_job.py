@@ -2,28 +2,203 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.footprint import Footprint, Group
-from xloader.errors import EmptySamplesError, OptionError
+from xloader.errors import EmptySamplesError, MemoryBudgetError, OptionError
+from xloader.jobs.chunk_sweep import group_of, whole_recipe
 from xloader.jobs.covered_elements import CoveredElements
 from xloader.jobs.statistics.chunk_order import ChunkOrder, needed_chunks
 from xloader.jobs.statistics.label_pairs import Lead
-from xloader.jobs.statistics.stats_form import form_of, template_of
-from xloader.jobs.statistics.stats_memory import StatsMemory
-from xloader.jobs.statistics.stats_options import Dims, channel_dims, parse_stats_options
-from xloader.jobs.statistics.stats_sweep import StatsSweep, VariableJob, lead_pieces
-from xloader.jobs.statistics.stats_template import StatsTemplate
-from xloader.jobs.whole_windows import group_of, whole_recipe
+from xloader.jobs.statistics.stats_options import (
+    Dims,
+    StatsOptions,
+    channel_dims,
+    parse_stats_options,
+)
+from xloader.jobs.statistics.stats_sweep import StatsSweep, VariableJob, lead_pieces, waiting_nbytes
+from xloader.jobs.statistics.stats_template import StatsTemplate, VariableForm
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
+from xloader.transforms.statistics_forms import CLOCK_DIM, FINGERPRINT, GRID, OPTIONS, grids_of
+
+
+def form_of(job: VariableJob) -> VariableForm:
+    """The form of the statistics of a variable."""
+    order = job.order
+    return VariableForm(
+        job.stored.name,
+        tuple(job.stored.dims[axis] for axis in order.kept),
+        tuple(tuple(order.axes[axis].edges.tolist()) for axis in order.kept),
+        tuple(order.places.tolist()),
+        tuple(np.diff(order.edges).tolist()),
+        job.clock is not None and bool(job.options.by),
+        job.leads is not None,
+        {
+            key: str(job.stored.attrs[key])
+            for key in ("units", "long_name")
+            if key in job.stored.attrs
+        },
+    )
+
+
+def template_of(
+    recipe: Recipe, options: StatsOptions, forms: tuple[VariableForm, ...]
+) -> StatsTemplate:
+    """The form of a result, with its coordinates."""
+    _check_names(recipe, options, forms)
+    named = {**json.loads(options.to_json()), "variables": [own.name for own in forms]}
+    attrs = {FINGERPRINT: recipe.source.fingerprint, GRID: grids_of(recipe)}
+    attrs[OPTIONS] = json.dumps(named)
+    if options.by:
+        attrs[CLOCK_DIM] = options.time_dim
+    digest = options.weights.digest if options.weights is not None else ""
+    samples = replace(recipe, steps=()).fingerprint
+    details = [(own.name, own.edges, own.leaves) for own in forms]
+    chosen = f"{options.to_json()} {digest} {options.quantiles} {details}"
+    return StatsTemplate(
+        forms,
+        options.by,
+        1 if options.labels is None else len(options.labels),
+        max(len(options.leads), 1),
+        options.quantiles,
+        attrs,
+        {
+            "data": recipe.source.fingerprint,
+            "samples": samples,
+            "options": hashlib.sha256(chosen.encode()).hexdigest(),
+        },
+        _labels_of(recipe, options, {dim for own in forms for dim in own.dims}),
+    )
+
+
+def _check_names(recipe: Recipe, options: StatsOptions, forms: tuple[VariableForm, ...]) -> None:
+    """Refuse names in the data that the result needs for its own dimensions."""
+    added = {"stat", *filter(None, [options.by]), *(["lead"] if options.leads else [])}
+    kept = {dim for own in forms for dim in own.dims}
+    coords = {
+        str(name)
+        for name, own in recipe.source.coordinates(is_indexed=False).coords.items()
+        if own.dims and set(map(str, own.dims)) <= kept
+    }
+    if clash := sorted(added & (kept | coords | {own.name for own in forms})):
+        raise OptionError(
+            "the statistics have dimensions of their own, whose names the data has, too",
+            given=", ".join(map(repr, clash)),
+            allowed=f"variables, kept dimensions and their coordinates with other names than "
+            f"{', '.join(map(repr, sorted(added)))}",
+            remedy=f'rename it: ds.rename({clash[0]}="my_{clash[0]}")',
+        )
+
+
+def _labels_of(recipe: Recipe, options: StatsOptions, kept: set[str]) -> xr.Dataset:
+    """The coordinates of the result, but those of ``stat``."""
+    # Without indexes, so that the labels of time are not read for nothing.
+    source = recipe.source.coordinates(is_indexed=False)
+    coords = xr.Dataset()
+    for name, own in source.coords.items():
+        if not own.dims or not set(map(str, own.dims)) <= kept:
+            continue
+        places = {dim: np.asarray(recipe.kept_of(str(dim)), np.int64) for dim in own.dims}
+        if getattr(source.indexes.get(name), "nlevels", 1) > 1:
+            # Its levels are coordinates of their own, and files cannot hold it.
+            continue
+        chosen = own.variable.isel(places)
+        values = np.asarray(chosen.values)
+        if values.dtype.kind == "U":
+            values = values.astype(object)
+        coords = coords.assign_coords({str(name): (own.dims, values, own.attrs)})
+    if options.labels is not None:
+        labels = options.labels
+        coords = coords.assign_coords(
+            {options.by: labels.astype(object) if labels.dtype.kind == "U" else labels}
+        )
+    if options.leads:
+        values = np.array([pairs.label for pairs in options.leads])
+        coords = coords.assign_coords(lead=values)
+    return coords
+
+
+_FLUSH_NBYTES: Final = 1 << 26
+_FLUSH_NODES: Final = 16
+"""Statistics are written when they take so many bytes or nodes."""
+
+_WORK_ITEMSIZE: Final = 10
+_WEIGHTED_ITEMSIZE: Final = 26
+"""Bytes for each element of a chunk at work, beside its values: with and without weights."""
+
+
+class StatsMemory:
+    """The memory that the statistics of some variables take.
+
+    `work_nbytes`: most bytes that a thread takes for a chunk, and for merging its statistics.
+    """
+
+    def __init__(self, jobs: list[VariableJob]) -> None:
+        self._jobs = jobs
+        most = max(own.node_nbytes for own in jobs)
+        self.flush_nbytes = min(_FLUSH_NBYTES, _FLUSH_NODES * most)
+        self.work_nbytes = max(map(_work_nbytes, jobs))
+        self.tree_nbytes = max(own.tree_nbytes for own in jobs)
+        self.under_way_nbytes = max(own.tree_nbytes + waiting_nbytes(own) for own in jobs)
+        self.max_chunk_nbytes = max(own.chunk_nbytes for own in jobs)
+
+    def nodes_nbytes(self, wanted: Sequence[NDArray[np.bool_]]) -> int:
+        """Bytes of the statistics of some pieces of each variable, merged as far as they go."""
+        return sum(
+            own.node_nbytes * _num_trees(own, pieces)
+            for own, pieces in zip(self._jobs, wanted, strict=True)
+        )
+
+    def waiting_for_file_nbytes(self, wanted: Sequence[NDArray[np.bool_]]) -> int:
+        """Most bytes of statistics that are done and wait for the next file."""
+        return min(2 * self.flush_nbytes, self.nodes_nbytes(wanted))
+
+    def most_read_nbytes(self, memory_nbytes: int, kept_nbytes: int, least_nbytes: int = 0) -> int:
+        """Decoded bytes of chunks that may be read at a time."""
+        check_memory(memory_nbytes, max(kept_nbytes + self.work_nbytes, least_nbytes))
+        return (memory_nbytes - kept_nbytes) * self.max_chunk_nbytes // self.work_nbytes
+
+
+def check_memory(memory_nbytes: int, least_nbytes: int, num_shares: int = 1) -> None:
+    """Refuse a memory that is too small."""
+    if least_nbytes <= memory_nbytes:
+        return
+    raise MemoryBudgetError(
+        "the memory is too small for the statistics under way, the result and one chunk at work",
+        given=f"memory={memory_nbytes} bytes",
+        minimum_nbytes=least_nbytes,
+        remedy="keep fewer dimensions, labels or quantiles",
+        num_sharing=num_shares,
+    )
+
+
+def _num_trees(job: VariableJob, pieces: NDArray[np.bool_]) -> int:
+    return len(np.unique(np.searchsorted(job.order.edges, np.flatnonzero(pieces), side="right")))
+
+
+def _work_nbytes(job: VariableJob) -> int:
+    """Bytes that a thread takes for the largest chunk, and for merging its statistics."""
+    own, options = job.stored.stored_dtype.itemsize, job.options
+    unpacked = 0 if job.stored.packing is None else job.stored.dtype.itemsize
+    extra = _WORK_ITEMSIZE if options.weights is None else _WEIGHTED_ITEMSIZE
+    if job.leads is not None or job.order.kept or options.quantiles:
+        extra += _WEIGHTED_ITEMSIZE
+    if options.quantiles and options.weights is not None:
+        extra += _WEIGHTED_ITEMSIZE
+    num_elements = -(-job.chunk_nbytes // own)
+    return (2 * own + unpacked + extra) * num_elements + 2 * job.leaf_nbytes + job.node_nbytes
 
 
 class StatsJob:

@@ -13,13 +13,18 @@ from typing import Any, Final
 
 import xarray as xr
 
-from xloader.core.merge_tree import MergeTree, Node
 from xloader.errors import OptionError, PartsError, SourceNotFoundError, TargetError
-from xloader.jobs.statistics.labelled_moments import LabelledMoments
-from xloader.jobs.statistics.partial_stats import PartialStats
-from xloader.jobs.statistics.stats_parts import FORM_FILE, StatsParts, StoredNode, stats_folder
+from xloader.jobs.statistics.merge_tree import MergeTree, Node
+from xloader.jobs.statistics.moments import LabelledMoments
+from xloader.jobs.statistics.stats_parts import (
+    FORM_FILE,
+    PartialStats,
+    StatsParts,
+    StoredNode,
+    stats_folder,
+)
 from xloader.jobs.statistics.stats_template import JOB, StatsResult, StatsTemplate
-from xloader.sources.ordinary_files import local_path
+from xloader.sources.stores.ordinary_files import local_path
 from xloader.sources.stores.write_places import (
     check_replaceable,
     remove_folder,

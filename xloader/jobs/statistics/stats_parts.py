@@ -17,15 +17,17 @@ from __future__ import annotations
 import json
 import uuid
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import xarray as xr
 
-from xloader.core.merge_tree import Node
+from xloader.core.messages import show_count
 from xloader.errors import PartsError
-from xloader.jobs.statistics.labelled_moments import LabelledMoments
+from xloader.jobs.statistics.merge_tree import Node
+from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_template import StatsTemplate
 from xloader.sources.stores.write_places import (
     remove_folder,
@@ -213,3 +215,36 @@ def _make(folder: Path, template: StatsTemplate) -> None:
     with whole_folder(folder / FORM_FILE.parent, FORM_FILE.name) as form:
         (form / FORM_FILE.name).write_text(template.to_json(), "utf-8")
         template.labels.to_zarr(form / _LABELS.name, zarr_format=3, consolidated=False)
+
+
+@dataclass(frozen=True, eq=False)
+class PartialStats:
+    """Statistics of a part of the chunks, as :meth:`Samples.stats` with ``part`` returns them.
+
+    :func:`xloader.merge` makes the whole of all parts. They can be pickled and sent.
+
+    Attributes
+    ----------
+    part : (int, int)
+        The number of this part, from 0 on, and the number of parts.
+    num_reads : int
+        Number of chunks that were read for it.
+    template : StatsTemplate
+        The form of the whole.
+    nodes : mapping
+        The statistics; none if they lie in files.
+    path : str
+        The target beside which the files lie; empty without files.
+    """
+
+    part: tuple[int, int]
+    num_reads: int
+    template: StatsTemplate = field(repr=False)
+    nodes: Mapping[tuple[int, int], Mapping[Node, LabelledMoments]] = field(repr=False)
+    path: str = ""
+
+    def __str__(self) -> str:
+        number, count = self.part
+        where = f"; its files lie beside {self.path}" if self.path else ""
+        chunks = show_count(self.num_reads, "chunk")
+        return f"statistics of part {number} of {count}: {chunks} read{where}"

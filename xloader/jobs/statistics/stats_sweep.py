@@ -17,10 +17,14 @@ from xloader.core.footprint import Footprint, Group
 from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
 from xloader.jobs.covered_elements import CoveredElements
 from xloader.jobs.statistics.chunk_order import ChunkOrder
-from xloader.jobs.statistics.chunk_reduction import ChunkElements, reduce_elements
+from xloader.jobs.statistics.chunk_reduction import (
+    ChunkElements,
+    LeadPieces,
+    WaitingElements,
+    reduce_elements,
+)
 from xloader.jobs.statistics.label_pairs import LeadPairs
-from xloader.jobs.statistics.labelled_moments import LabelledMoments
-from xloader.jobs.statistics.lead_pieces import LeadPieces, WaitingElements
+from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_options import StatsOptions
 from xloader.jobs.statistics.stats_trees import StatsTrees
 from xloader.recipe.recipe import Recipe

@@ -16,8 +16,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.core.moments import Moments
-from xloader.jobs.statistics.labelled_moments import LabelledMoments
+from xloader.jobs.statistics.moments import LabelledMoments, Moments
 
 STATISTICS: Final = ("count", "mean", "std", "min", "max")
 """The statistics that are always made, in order."""

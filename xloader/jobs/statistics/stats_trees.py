@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from xloader.core.merge_tree import MergeTree, Node
 from xloader.jobs.statistics.chunk_order import ChunkOrder
-from xloader.jobs.statistics.labelled_moments import LabelledMoments
+from xloader.jobs.statistics.merge_tree import MergeTree, Node
+from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_parts import StatsParts
 
 _FLUSH_SECONDS: Final = 10.0

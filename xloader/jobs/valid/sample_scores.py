@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.function_code import code_digest
+from xloader.cluster.cluster_tasks import find_cluster
+from xloader.cluster.job_folder import code_digest
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.subset import Subset
 from xloader.errors import OptionError, TransformError, XloaderError
-from xloader.jobs.batch_sweep import BatchSweep
-from xloader.jobs.cache_files import Cache, CacheFile, cache_file
-from xloader.jobs.cluster_tasks import find_cluster
+from xloader.jobs.valid.batch_sweep import BatchSweep
+from xloader.jobs.valid.cache_files import Cache, CacheFile, cache_file
 from xloader.loader.batches.batch import Batch
 from xloader.recipe.recipe import Recipe
 

@@ -6,18 +6,124 @@ each wave of blocks, the windows before the first one of the next wave are compl
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.footprint import Footprint, Group
-from xloader.jobs.valid.window_sums import StartLine
+from xloader.core.windows import Windows
+from xloader.jobs.valid.batch_sweep import nearest
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
+
+Span = tuple[int, int, int]
+"""Elements that a field takes of a window along a dimension: ``(first, step, count)``."""
+
+
+@dataclass(frozen=True, eq=False)
+class StartLine:
+    """The first elements of windows along one dimension, of all windows or of some.
+
+    `positions`: the positions that count, ascending; by default all.
+    """
+
+    windows: Windows
+    dim: int
+    positions: Ints | None = None
+
+    def __len__(self) -> int:
+        if self.positions is None:
+            return self.windows.num_positions[self.dim]
+        return len(self.positions)
+
+    def starts(self, begin: int, end: int) -> Ints:
+        """First element of the windows ``begin`` to ``end``."""
+        positions = np.arange(begin, end) if self.positions is None else self.positions[begin:end]
+        return self.windows.starts_of(self.dim, positions)
+
+    def touching(self, begin: Ints, end: Ints, span: Span) -> tuple[Ints, Ints]:
+        """Half-open range of the windows of which a span may reach into ``[begin, end)``."""
+        first, step, count = span
+        last = first + step * (count - 1)
+        return self._windows_from(begin - last), self._windows_from(end - first)
+
+    def _windows_from(self, elements: Ints) -> Ints:
+        found = self.windows.num_before(self.dim, elements)
+        if self.positions is None:
+            return found
+        return np.asarray(np.searchsorted(self.positions, found), np.int64)
+
+
+def sum_windows(values: Ints, axis: int, begin: int, starts: Ints, span: Span) -> Ints:
+    """Sums over windows along one axis, of the elements that lie in a chunk."""
+    first, step, count = span
+    size = values.shape[axis]
+    num_turns = -(-size // step)
+    lined = np.moveaxis(values, axis, 0)
+    sums = np.zeros((num_turns + 1, step, *lined.shape[1:]), values.dtype)
+    flat = sums.reshape(-1, *lined.shape[1:])
+    flat[step : step + size] = lined
+    # Row ``i`` of ``flat`` is now the sum of all elements before ``i`` of the same residue.
+    np.cumsum(sums, axis=0, out=sums)
+    at = starts + (first - begin)
+    lo = np.where(at >= 0, at, at % step)
+    hi = np.minimum(at + step * count, lo + step * -(-np.maximum(size - lo, 0) // step))
+    found = flat[np.maximum(hi, lo)]
+    found -= flat[lo]
+    return np.moveaxis(found, 0, axis)
+
+
+class RollingCounts:
+    """Counts for the windows under way; those of complete windows are taken out."""
+
+    def __init__(
+        self, sizes: tuple[int, ...], has_sweep: bool, dtype: np.dtype, first: int = 0
+    ) -> None:
+        self._has_sweep = has_sweep
+        self._first = first
+        self._counts = np.zeros((0, *sizes[1:]) if has_sweep else sizes, dtype)
+
+    def reserve(self, end: int) -> None:
+        """Make room for windows up to ``end`` along the first dimension."""
+        if not self._has_sweep:
+            return
+        missing = end - self._first - len(self._counts)
+        if missing > 0:
+            more = np.zeros((missing, *self._counts.shape[1:]), self._counts.dtype)
+            self._counts = np.concatenate([self._counts, more])
+
+    def add(self, begins: tuple[int, ...], counts: Ints) -> None:
+        """Add counts to a box of windows that begins at ``begins``."""
+        own = list(begins)
+        if self._has_sweep:
+            own[0] -= self._first
+        box = tuple(slice(b, b + n) for b, n in zip(own, counts.shape, strict=True))
+        self._counts[box] += counts
+
+    def peek(self, begin: int, end: int) -> NDArray[np.signedinteger]:
+        """The counts of windows ``begin`` to ``end`` along the first dimension, or all of them."""
+        if not self._has_sweep:
+            return self._counts
+        found = self._counts[begin - self._first : end - self._first]
+        if len(found) < end - begin:
+            # No chunk that is needed reaches into these windows, so no room was made for them.
+            none = np.zeros((end - begin - len(found), *found.shape[1:]), found.dtype)
+            found = np.concatenate([found, none])
+        return found
+
+    def drop(self, end: int) -> None:
+        """Forget the windows below ``end`` along the first dimension."""
+        if self._has_sweep and end > self._first:
+            self._counts = self._counts[end - self._first :].copy()
+            self._first = end
+
 
 _PIECE_SIZE = 1 << 20
 """Number of samples that are handled in one call."""
@@ -176,3 +282,114 @@ def choose_places(
     order = (sweep, *(dim for dim in range(len(lines)) if dim != sweep))
     dims = tuple(windows.dims[dim] for dim in order)
     return Places(dims, order, tuple(lines[dim] for dim in order)), spans[sweep]
+
+
+_ENOUGH: Final = 0.75
+"""Whole shards are kept together if that gives this part of the units that were asked for."""
+
+
+@dataclass(frozen=True)
+class SweepUnit:
+    """Blocks whose elements are counted apart."""
+
+    begin: int
+    end: int
+    first: int
+    last: int
+    own: tuple[int, int]
+    done: int
+    share: tuple[int, int] = (0, 1)
+
+    @property
+    def num_border(self) -> int:
+        """Number of windows along the sweep of which it gives counts."""
+        return self.own[0] - self.first + max(self.last - self.own[1], 0)
+
+
+def cut_sweep(
+    line: SweepLine, recipe: Recipe, places: Places, most_nbytes: int, most_border: int
+) -> list[SweepUnit]:
+    """Cut a sweep into units."""
+    if not len(line.lo):
+        return []
+    levels = _levels(line, recipe, places)
+    while True:
+        begins = _begins(line, levels, most_nbytes)
+        units = list(_units(line, begins, most_nbytes))
+        if len(units) == 1 or sum(unit.num_border for unit in units) <= most_border:
+            return units
+        most_nbytes *= 2
+
+
+def _levels(line: SweepLine, recipe: Recipe, places: Places) -> list[Ints]:
+    """The blocks at which a unit may begin: the fewest, then more, then all but the first."""
+    is_new = np.diff(line.lo, prepend=line.lo[0]) > 0
+    is_whole = is_new & ~_within_objects(line, recipe, places)
+    return [np.flatnonzero(is_whole), np.flatnonzero(is_new), np.arange(1, len(line.lo))]
+
+
+def _begins(line: SweepLine, levels: list[Ints], most_nbytes: int) -> list[int]:
+    """The first block of each unit, then the number of blocks."""
+    sizes = line.sizes
+    before = np.cumsum(sizes) - sizes
+    count = max(min(-(-int(sizes.sum()) // most_nbytes), len(sizes)), 1)
+    marks = np.arange(1, count) * (int(sizes.sum()) / count)
+    cuts: Ints = np.zeros(0, np.int64)
+    for at in levels:
+        if len(at):
+            cuts = np.unique(at[nearest(before[at], marks)])
+        if len(cuts) + 1 >= _ENOUGH * count:
+            break
+    return [0, *cuts.tolist(), len(sizes)]
+
+
+def _within_objects(line: SweepLine, recipe: Recipe, places: Places) -> NDArray[np.bool_]:
+    """Whether a stored object, such as a shard, has blocks before each block and from it on."""
+    dim, name = places.order[0], places.dims[0]
+    steps = np.zeros(len(line.lo) + 1, np.int64)
+    for number, group in enumerate(line.groups):
+        axis, own = group.axes[dim], np.flatnonzero(line.group == number)
+        if axis is None or not len(own):
+            continue
+        along, which = np.unique(
+            np.unravel_index(line.block[own], group.shape)[dim], return_inverse=True
+        )
+        for demand in group.demands:
+            chunk = [0] * len(recipe.variable(demand.variable).dims)
+            keys: dict[object, int] = {}
+            numbers = []
+            for block in along.tolist():
+                chunk[recipe.variable(demand.variable).dims.index(name)] = axis.stored_chunk(block)
+                key = recipe.source.bundle_of(demand.variable, tuple(chunk))
+                # Small chunks may be read with any others, but each is an object of its own.
+                key = block if key is None else key
+                numbers.append(keys.setdefault(key, len(keys)))
+            objects = np.array(numbers)[which]
+            firsts, lasts = np.full(len(keys), len(line.lo)), np.zeros(len(keys), np.int64)
+            np.minimum.at(firsts, objects, own)
+            np.maximum.at(lasts, objects, own)
+            np.add.at(steps, firsts + 1, 1)
+            np.add.at(steps, lasts + 1, -1)
+    return np.cumsum(steps)[:-1] > 0
+
+
+def _units(line: SweepLine, begins: list[int], most_nbytes: int) -> Iterator[SweepUnit]:
+    sizes = line.sizes
+    reach = np.maximum.accumulate(line.hi)
+    for begin, end in itertools.pairwise(begins):
+        # The first unit also has the windows that no block reaches into.
+        first = int(line.lo[begin]) if begin else 0
+        last = int(line.hi[begin:end].max())
+        done = int(line.lo[end]) if end < len(sizes) else line.num_windows
+        alone = max(int(reach[begin - 1]), first) if begin else 0
+        own = (alone, done) if alone < done else (first, first)
+        count = 1
+        if end - begin == 1 and sizes[begin] > 1.5 * most_nbytes:
+            reads = line.groups[line.group[begin]].num_reads_per_block
+            count = min(-(-int(sizes[begin]) // most_nbytes), reads)
+        if count == 1:
+            yield SweepUnit(begin, end, first, last, own, done)
+            continue
+        for number in range(count):
+            complete = done if number == count - 1 else first
+            yield SweepUnit(begin, end, first, last, (first, first), complete, (number, count))

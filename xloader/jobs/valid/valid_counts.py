@@ -16,12 +16,11 @@ from functools import partial
 
 import numpy as np
 
+from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.axis import Ints
 from xloader.core.window_sets import BitPacker, WindowBits
-from xloader.jobs.cluster_tasks import ClusterTasks
 from xloader.jobs.valid.sample_check import SampleCheck
-from xloader.jobs.valid.sweep_line import Places, SweepLine
-from xloader.jobs.valid.sweep_units import SweepUnit, cut_sweep
+from xloader.jobs.valid.sweep_line import Places, SweepLine, SweepUnit, cut_sweep
 from xloader.jobs.valid.window_counter import WindowCounter, WindowCounts
 from xloader.jobs.wanted_elements import WantedElements
 from xloader.recipe.recipe import Recipe

@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.cluster.cluster_tasks import ClusterTasks, find_cluster
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole, is_number
 from xloader.core.options import usable_cores
@@ -20,9 +21,8 @@ from xloader.core.point_table import LabelColumn
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits
 from xloader.errors import OptionError
-from xloader.jobs.batch_sweep import BatchSweep
-from xloader.jobs.cache_files import Cache, CacheFile, cache_file
-from xloader.jobs.cluster_tasks import ClusterTasks, find_cluster
+from xloader.jobs.valid.batch_sweep import BatchSweep
+from xloader.jobs.valid.cache_files import Cache, CacheFile, cache_file
 from xloader.jobs.valid.sample_check import SampleCheck, may_hold_nan
 from xloader.jobs.valid.sample_mask import SampleMask
 from xloader.jobs.valid.valid_counts import count_on_cluster, count_valid

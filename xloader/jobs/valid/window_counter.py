@@ -24,9 +24,7 @@ from xloader.core.window_sets import BitPacker, WindowBits
 from xloader.errors import MemoryBudgetError
 from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
 from xloader.jobs.valid.sample_check import SampleCheck, may_hold_nan
-from xloader.jobs.valid.sweep_line import SweepLine
-from xloader.jobs.valid.sweep_units import SweepUnit
-from xloader.jobs.valid.window_sums import RollingCounts, Span, sum_windows
+from xloader.jobs.valid.sweep_line import RollingCounts, Span, SweepLine, SweepUnit, sum_windows
 from xloader.jobs.wanted_elements import WantedElements
 from xloader.recipe.layout import FieldPart
 

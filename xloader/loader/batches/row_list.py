@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from xloader.core.axis import Ints
 from xloader.errors import OptionError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
+from xloader.recipe.recipe import Recipe
 
 
 class Rows(list[tuple[Any, ...]]):
@@ -171,3 +173,23 @@ class Rows(list[tuple[Any, ...]]):
 def _items(array: Any, size: int) -> list[Any]:
     """Views of the rows of an array; 0-d views if a row is one number."""
     return [array[row, ...] for row in range(size)]
+
+
+@dataclass(frozen=True, eq=False)
+class SampleNames:
+    """All samples, of which a loader has a part, and the ids that it gives to those of its part.
+
+    Batches, transforms and random numbers see these ids, as if the loader had all samples. `ids`:
+    id among all samples of each sample of the part, ascending.
+    """
+
+    recipe: Recipe
+    ids: Ints
+
+    def of(self, rows: Ints) -> Ints:
+        """The ids of some samples of the part, given their numbers in it."""
+        return self.ids[rows]
+
+    def rows_of(self, ids: Ints) -> Ints:
+        """The numbers in the part of some of its samples, given their ids."""
+        return np.asarray(np.searchsorted(self.ids, ids), np.int64)

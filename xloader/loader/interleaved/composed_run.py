@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from xloader.engine.buffers import ArrayKind, BatchPool
 from xloader.errors import ClosedError
 from xloader.loader.batches.batch import Batch
-from xloader.planning.interleaving import Interleaving
+from xloader.loader.interleaved.sample_sets import Interleaving
 
 NUM_HELD = 2
 """Composed batches in memory at a time: the one under way, and the one before it."""

@@ -8,20 +8,19 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from xloader.core.count_text import show_count
+from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
 from xloader.loader.interleaved.composed_run import NUM_HELD, ComposedProgress
 from xloader.loader.reports.advice import show_speed, too_short
 from xloader.loader.reports.report import Report
-from xloader.planning.cost_figures import Figures, FigureTable
 from xloader.planning.explain import Explanation
-from xloader.planning.figure_words import FIGURE_WORDS
-from xloader.planning.variable_figures import VariableFigures, sum_variables
 from xloader.recipe.recipe import find
+from xloader.show.cost_figures import FIGURE_WORDS, Figures, FigureTable
+from xloader.show.variable_figures import VariableFigures, sum_variables
 
 if TYPE_CHECKING:
-    from xloader.plots.canvas import Picture
+    from xloader.show.canvas import Picture
 
 T = TypeVar("T")
 

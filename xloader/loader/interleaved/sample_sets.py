@@ -2,16 +2,144 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
 
 from xloader.core.options import LoaderOptions
+from xloader.core.subset import Subset
 from xloader.errors import EmptySamplesError
 from xloader.order.quota_pattern import QuotaPattern
-from xloader.planning.interleaving import Interleaving
-from xloader.recipe.recipe import Recipe
-from xloader.recipe.taken_samples import num_samples_of
+from xloader.recipe.recipe import Recipe, Slab
 from xloader.transforms.outputs import Output
+
+
+@dataclass(frozen=True)
+class Interleaving:
+    """How many rows of which set are in which step of an epoch."""
+
+    pattern: QuotaPattern
+    sizes: tuple[int, ...]
+    world_size: int
+    lanes: int
+    dealers: int
+    batch_size: int
+    drop_last: bool = False
+    num_samples: int | None = None
+
+    @property
+    def dealer_lanes(self) -> int:
+        """Number of lanes of a dealer."""
+        return self.lanes // self.dealers
+
+    @property
+    def rank_dealers(self) -> int:
+        """Number of dealers of a rank."""
+        return self.dealers // self.world_size
+
+    @property
+    def step_rows(self) -> int:
+        """Number of rows of a dealer in a full step."""
+        return self.batch_size // self.rank_dealers
+
+    @cached_property
+    def num_rows(self) -> int:
+        """Number of rows of an epoch of one dealer."""
+        if self.num_samples is not None:
+            found = self.num_samples // self.dealers
+        else:
+            # The lanes of a set have equally many samples, give or take one.
+            most = [self.dealer_lanes * (size // self.lanes) for size in self.sizes]
+            found = self.pattern.num_rows(most)
+        return found - found % self.step_rows if self.drop_last else found
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps that every rank takes in an epoch."""
+        return -(-self.num_rows // self.step_rows)
+
+    def rows_before(self, step: int) -> int:
+        """Number of rows of a dealer before a step."""
+        return min(step * self.step_rows, self.num_rows)
+
+    def counts(self, step: int) -> tuple[int, ...]:
+        """How many rows of a dealer each set gives before a step."""
+        return self.pattern.counts(self.rows_before(step))
+
+    def done(self, given: int, lane: int) -> int:
+        """How many rows a lane has given of those that a set has given to the lane's dealer."""
+        place = lane % self.dealer_lanes
+        return (given - place + self.dealer_lanes - 1) // self.dealer_lanes
+
+    @cached_property
+    def lane_rows(self) -> tuple[int, ...]:
+        """How many rows of an epoch each set makes in each of its lanes."""
+        return tuple(self.done(given, 0) for given in self.counts(self.num_steps))
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """How many rows of an epoch each set gives, on all ranks."""
+        return tuple(self.dealers * given for given in self.counts(self.num_steps))
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """How many samples of each set an epoch leaves out; 0 where samples come twice."""
+        return tuple(
+            max(size - taken, 0) for size, taken in zip(self.sizes, self.taken, strict=True)
+        )
+
+    def share(self, index: int) -> int:
+        """Number of rows of each lane in a batch of a set's own loader.
+
+        It is about what a step needs of the set, so that no more is made ahead for one set than
+        for another.
+        """
+        rows = self.step_rows * self.pattern.weights[index]
+        return -(-rows // (self.pattern.period * self.dealer_lanes))
+
+    def begin(self, index: int, step: int) -> int | None:
+        """The batch of a set's own loader in which its first row from a step on lies.
+
+        Number of the batch; None if the set has given all its rows.
+        """
+        given = self.counts(step)[index]
+        if given == self.counts(self.num_steps)[index]:
+            return None
+        # The lane that comes last in its turn has given the fewest rows.
+        return given // self.dealer_lanes // self.share(index)
+
+
+def num_samples_of(recipe: Recipe) -> int:
+    """Number of samples of an epoch of a recipe."""
+    if recipe.num_taken is not None:
+        return recipe.num_taken
+    return len(recipe.require_windows()) if recipe.subset is None else recipe.subset.num_samples
+
+
+def taking(recipe: Recipe, num_samples: int) -> Recipe:
+    """The recipe of which an epoch takes so many samples.
+
+    Fewer than there are become successive parts of one pass, as in `xloader.planning.epoch_parts`:
+    nothing is listed, so this costs no memory. More than there are are drawn: each sample occurs
+    ``floor`` or ``ceil`` of its share.
+    """
+    if recipe.slab is not None:
+        # The changes are not of the selection nor of transforms, so the cut is the same.
+        whole = taking(recipe.slab.whole, num_samples)
+        slab = Slab(whole, recipe.slab.dim, recipe.slab.part)
+        return replace(recipe, subset=whole.subset, num_taken=whole.num_taken, slab=slab)
+    num_own = num_samples_of(recipe)
+    if num_samples == num_own:
+        return recipe
+    subset = recipe.subset or Subset(len(recipe.require_windows()))
+    if subset.weights is not None:
+        return replace(recipe, subset=replace(subset, num_draws=num_samples))
+    if num_samples < num_own:
+        return replace(recipe, num_taken=num_samples)
+    weights = np.ones(len(subset))
+    return replace(recipe, subset=replace(subset, weights=weights, num_draws=num_samples))
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,34 @@ from xloader.core.ranks import World
 from xloader.errors import MemoryBudgetError
 from xloader.loader.interleaved.composed_run import NUM_HELD
 from xloader.loader.interleaved.interleaved_figures import SetShare
-from xloader.loader.interleaved.sample_sets import SampleSet, SampleSets
+from xloader.loader.interleaved.sample_sets import Interleaving, SampleSet, SampleSets, taking
 from xloader.loader.loader import Loader
 from xloader.loader.ranks.rank_plan import RankPlan
-from xloader.planning.interleaving import Interleaving
 from xloader.planning.make_plan import make_budget
-from xloader.planning.memory_shares import share_memory
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
-from xloader.recipe.taken_samples import taking
+
+
+def share_memory(
+    nbytes: int, needs: Sequence[int], enough: Sequence[int], weights: Sequence[int]
+) -> list[int]:
+    """Divide memory among sets by weight, within what each of them needs and can use."""
+
+    def shares(level: int) -> list[int]:
+        """The memory of each set, if `level` bytes stand for the sum of all weights."""
+        total = sum(weights)
+        return [
+            max(least, min(level * weight // total, most))
+            for least, most, weight in zip(needs, enough, weights, strict=True)
+        ]
+
+    low, high = 0, nbytes * sum(weights)
+    while low < high:
+        level = (low + high + 1) // 2
+        low, high = (level, high) if sum(shares(level)) <= nbytes else (low, level - 1)
+    return shares(low)
+
 
 MakeLoader = Callable[[Recipe, LoaderOptions], Loader]
 """Makes the loader of one set."""

@@ -57,7 +57,7 @@ from xloader.loader.processes.process_messages import (
 from xloader.loader.processes.process_setup import ProcessSetup
 from xloader.loader.ranks.job_factory import JobFactory, Share
 from xloader.loader.ranks.rank_plan import RankPlan
-from xloader.sources.dask_cluster import compute_synchronously
+from xloader.sources.arrays.dask_cluster import compute_synchronously
 from xloader.transforms.packed_fields import stored_layouts
 
 _SWITCH_SECONDS = 5e-4

@@ -30,16 +30,15 @@ from xloader.engine.job import Job
 from xloader.engine.step_needs import Walker
 from xloader.errors import MemoryBudgetError
 from xloader.loader.batches.device_path import DevicePath
-from xloader.loader.batches.sample_names import SampleNames
+from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.order.step_dealer import LOOK_SIZE
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Explanation, shared_blocks
-from xloader.planning.regions import Regions
+from xloader.planning.mixing import Regions
 from xloader.planning.remainder import Remainder
 from xloader.transforms.apply_steps import finish
-from xloader.transforms.normalized_packing import normalized_packings
-from xloader.transforms.packed_fields import PackedField, stored_layouts
+from xloader.transforms.packed_fields import PackedField, normalized_packings, stored_layouts
 from xloader.transforms.rng import Chance
 
 _MOST_TRAY_NBYTES = 4 << 20

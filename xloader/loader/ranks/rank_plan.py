@@ -8,11 +8,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 from xloader.core.messages import warn_caller
 from xloader.core.options import LoaderOptions, divisors_of
+from xloader.core.ranks import World
 from xloader.engine.batch_slots import BatchSlots
 from xloader.errors import (
     EmptyEpochWarning,
@@ -21,7 +23,6 @@ from xloader.errors import (
     MemoryBudgetError,
     OptionError,
 )
-from xloader.loader.ranks.rank_rows import RankRows
 from xloader.loader.reports import explain_notes
 from xloader.loader.reports.explain_notes import mixes_poorly, reads_often
 from xloader.loader.reports.memory_advice import EnoughMemory, MemoryAdvice
@@ -34,9 +35,36 @@ from xloader.planning.remainder import Remainder
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
-from xloader.transforms.normalized_packing import normalized_packings
 from xloader.transforms.outputs import make_outputs
-from xloader.transforms.packed_fields import PackedField
+from xloader.transforms.packed_fields import PackedField, normalized_packings
+
+
+@dataclass(frozen=True)
+class RankRows:
+    """The rows of the ranks in an epoch. Ranks have equally many samples, give or take one."""
+
+    num_samples: int
+    num_steps: int
+    batch_size: int
+    world: World
+
+    @property
+    def num_each(self) -> int:
+        """Rows of each rank, padding included: as many as the most samples that a rank has."""
+        most = -(-self.num_samples // self.world.world_size)
+        return min(most, self.num_steps * self.batch_size)
+
+    @property
+    def last_size(self) -> int:
+        """Rows of the last batch of each rank, padding included; 0 without any batch."""
+        return self.num_each - max(self.num_steps - 1, 0) * self.batch_size
+
+    def num_padding(self, scope: Literal["rank", "world"] = "rank") -> int:
+        """Rows that fill up the last batch of this rank, or of all ranks."""
+        size = self.world.world_size
+        first, num = (0, size) if scope == "world" else (self.world.rank, 1)
+        begin, end = (rank * self.num_samples // size for rank in (first, first + num))
+        return max(num * self.num_each - (end - begin), 0)
 
 
 class RankPlan:

@@ -18,7 +18,7 @@ The rules, in the order in which they apply: bottleneck and condition, then the 
 
 from __future__ import annotations
 
-from xloader.core.count_text import show_count
+from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.errors import show_memory

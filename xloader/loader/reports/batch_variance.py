@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from xloader.core.count_text import show_count
+from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
-from xloader.planning.cost_figures import FigureTable
-from xloader.planning.figure_tables import TitledTable
-from xloader.planning.figure_words import FIGURE_WORDS
+from xloader.show.cost_figures import FIGURE_WORDS, FigureTable, TitledTable
 
 _HEADS: Final = ("variable", "ratio", "standard error", "effective batch", "looked at", "left out")
 

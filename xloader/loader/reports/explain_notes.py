@@ -14,13 +14,12 @@ from xloader.engine.compiled_gather import gather_in_words
 from xloader.engine.machine_limits import usable_nbytes
 from xloader.loader.reports.advice import helpful_processes
 from xloader.planning.explain import Explanation
+from xloader.recipe.label_steps import irregular_steps
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
-from xloader.recipe.regularity import irregular_steps
-from xloader.recipe.window_notes import gap_note, points_notes, window_notes
+from xloader.show.notes import gap_note, points_notes, step_notes, window_notes
 from xloader.transforms.outputs import Output, make_outputs
 from xloader.transforms.packed_fields import PackedField, stored_layouts
-from xloader.transforms.step_notes import step_notes
 from xloader.transforms.steps import Map
 
 

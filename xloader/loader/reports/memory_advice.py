@@ -23,8 +23,8 @@ from xloader.errors import AmplificationWarning, MixingWarning, XloaderWarning, 
 from xloader.loader.reports.advice import show_given_memory
 from xloader.loader.reports.explain_notes import mixes_poorly, reads_often
 from xloader.planning.explain import Explanation
+from xloader.planning.mixing import REGION_CHUNKS
 from xloader.planning.plan import Plan
-from xloader.planning.regions import REGION_CHUNKS
 
 _MIXED_SHARE = 0.65
 """Mixing to aim at, as a share of that of a full shuffle. Below a half, batches mix poorly."""

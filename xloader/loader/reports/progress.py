@@ -13,13 +13,12 @@ from xloader.core.options import usable_cores
 from xloader.engine.job import Delivery
 from xloader.engine.tally import Tally
 from xloader.loader.reports.advice import advise
-from xloader.loader.reports.bottleneck import EpochEffort
+from xloader.loader.reports.bottleneck import EpochEffort, EpochSeries, SeriesRecorder
 from xloader.loader.reports.epoch_bar import BarCounts
-from xloader.loader.reports.epoch_series import EpochSeries, SeriesRecorder
 from xloader.loader.reports.report import Report
 from xloader.planning.budget import Budget
 from xloader.planning.explain import Explanation
-from xloader.planning.variable_figures import measured_variables, sum_variables
+from xloader.show.variable_figures import measured_variables, sum_variables
 
 
 @dataclass

@@ -10,22 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from xloader.core.count_text import show_count
 from xloader.core.libraries import require_matplotlib
+from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
-from xloader.display.time_bars import time_parts
 from xloader.errors import OptionError
-from xloader.html.cards import CardPart
 from xloader.loader.reports.advice import show_rate, show_speed
-from xloader.loader.reports.bottleneck import STAGES
-from xloader.loader.reports.epoch_series import EpochSeries
-from xloader.planning.cost_figures import Figures
+from xloader.loader.reports.bottleneck import STAGES, EpochSeries
 from xloader.planning.explain import Explanation
-from xloader.planning.figure_comparison import comparison_tables
-from xloader.planning.figure_tables import TitledTable
+from xloader.show.bars import time_parts
+from xloader.show.cards import CardPart
+from xloader.show.cost_figures import Figures, TitledTable, comparison_tables
 
 if TYPE_CHECKING:
-    from xloader.plots.canvas import Picture
+    from xloader.show.canvas import Picture
 
 _COMPARED_ROWS = ("reads", "amplification", "mixing", "memory")
 """Rows that are left out where the table beside the plan has them."""
@@ -160,7 +157,7 @@ class Report(Figures):
                 allowed="a report after a first batch",
                 remedy="iterate over the loader first",
             )
-        from xloader.plots.stages import draw_stages
+        from xloader.show.stage_plots import draw_stages
 
         batches = show_count(self.num_steps, "batch")
         return draw_stages(

@@ -20,12 +20,12 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.errors import StackError, TransformError, UnsupportedDataError, XloaderError
-from xloader.sources import catalog
+from xloader.sources.arrays import catalog
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
-from xloader.sources.chunk_slices import shape_of, shift
+from xloader.sources.chunk_sizes import shape_of, shift
 from xloader.sources.fetched import Deferred
-from xloader.sources.per_process import PerProcess
 from xloader.sources.store_watch import Watch
+from xloader.sources.stores.per_process import PerProcess
 
 _MOST_AT_ONCE: Final = 1 << 16
 """Most values that are computed in one call, because functions make several arrays in float64."""

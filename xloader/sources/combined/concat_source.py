@@ -28,9 +28,9 @@ from xloader.sources.chunk_sizes import num_chunks
 from xloader.sources.combined.continuity import check_coordinates, join_coordinates
 from xloader.sources.combined.joined_variables import join_variable, require_names
 from xloader.sources.fetched import announce_to, fetch_from
-from xloader.sources.per_process import PerProcess
 from xloader.sources.store_watch import Watch
-from xloader.sources.stored_objects import StoredObjects, stored_objects_of
+from xloader.sources.stores.per_process import PerProcess
+from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
 
 _MOST_COMPRESSED_NBYTES: Final = 16 * 2**20
 """16 MiB. Larger pickles hold data rather than descriptions, and are not compressed."""

@@ -16,7 +16,7 @@ import xarray as xr
 from xloader.errors import OptionError
 from xloader.sources.base import Source
 from xloader.sources.combined.joined_variables import label_of
-from xloader.sources.label_spans import are_same_labels, order_remedy
+from xloader.sources.combined.label_spans import are_same_labels, order_remedy
 
 _MOST_NAMES = 12
 """The most sources that a message lists."""

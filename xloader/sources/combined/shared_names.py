@@ -11,8 +11,8 @@ import xarray as xr
 from xloader.errors import OptionError
 from xloader.sources.base import Source
 from xloader.sources.combined.continuity import differing_labels
+from xloader.sources.combined.label_spans import are_same_labels, order_remedy
 from xloader.sources.combined.source_view import SourceView
-from xloader.sources.label_spans import are_same_labels, order_remedy
 
 ALIKE = "xloader.join({'a': one, 'b': other})"
 """Code, for messages, that opens sources together whose names mean different things."""

@@ -2,17 +2,180 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
+from xloader.core.axis import Axis, Ints
 from xloader.core.element_list import ElementList, as_elements
-from xloader.sources.base import Source
-from xloader.sources.views.repeated_source import RepeatedSource
-from xloader.sources.views.selected_source import Selected, SelectedSource
+from xloader.sources.arrays import catalog
+from xloader.sources.arrays.selected_source import Selected, SelectedSource
+from xloader.sources.base import Announced, Described, Fetched, Outcome, Read, Source
+from xloader.sources.chunk_sizes import Sizes, compact
+from xloader.sources.store_watch import Watch
+
+
+class _RepeatedBlocks:
+    """The blocks along a dimension whose elements are repeated."""
+
+    def __init__(self, size: int, chunks: Sizes, elements: Ints) -> None:
+        self.begins = Axis(size, chunks, range(size)).edges
+        self.elements = elements
+        self.edges = np.searchsorted(elements, self.begins).astype(np.int64)
+
+    @property
+    def chunks(self) -> Sizes:
+        """Sizes of the blocks."""
+        return compact(tuple(np.diff(self.edges).tolist()))
+
+    def stored(self, block: int, cut: slice | Ints) -> tuple[slice | Ints, Ints]:
+        """The part of the stored chunk that a part of a block needs."""
+        begin, end = self.edges[block : block + 2].tolist()
+        wanted = self.elements[begin:end][cut].astype(np.int64) - self.begins[block]
+        # The elements are sorted, so this is faster than np.unique, which would sort them again.
+        firsts = np.flatnonzero(np.diff(wanted, prepend=-1))
+        kept, counts = wanted[firsts], np.diff(firsts, append=len(wanted))
+        if len(kept) and (np.diff(kept) == 1).all():
+            return slice(int(kept[0]), int(kept[-1]) + 1), counts
+        return kept, counts
+
+
+class _Spread:
+    """Fetched chunks whose elements are repeated when they are decoded.
+
+    `counts`: for each read, the axis and how often each element occurs along it; None without
+    repeats.
+    """
+
+    def __init__(self, fetched: Fetched, counts: Sequence[tuple[int, Ints] | None]) -> None:
+        self._fetched = fetched
+        self._counts = counts
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the fetched chunks hold, in bytes."""
+        return self._fetched.nbytes
+
+    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        """Decode into the first elements of each array, then repeat them in place."""
+        turned = [
+            None if how is None else out.swapaxes(how[0], 0)
+            for out, how in zip(outs, self._counts, strict=True)
+        ]
+        outcome = self._fetched.decode(
+            [
+                out if how is None else out[(slice(None),) * how[0] + (slice(len(how[1])),)]
+                for out, how in zip(outs, self._counts, strict=True)
+            ]
+        )
+        for out, how in zip(turned, self._counts, strict=True):
+            if out is not None and how is not None:
+                _repeat(out, how[1])
+        return outcome
+
+
+def _repeat(out: NDArray[Any], counts: Ints) -> None:
+    """Repeat the first elements of an array along axis 0, in place.
+
+    From the last one on: an element's copies never lie before it, so they overwrite no element
+    that is still to be copied.
+    """
+    ends = np.cumsum(counts)
+    for number in range(len(counts) - 1, -1, -1):
+        end = int(ends[number])
+        begin = end - int(counts[number])
+        if begin != number or end != number + 1:
+            out[begin:end] = out[number]
+
+
+class RepeatedSource(Described):
+    """A source in which elements along one dimension are repeated."""
+
+    def __init__(self, base: Source, dim: str, elements: ElementList) -> None:
+        self._base = base
+        self._dim = dim
+        self._elements = elements
+        self._name = base.name
+        self._variables = dict(base.variables)
+        self._axes: dict[str, int] = {}
+        self._blocks: dict[str, _RepeatedBlocks] = {}
+        known: dict[Sizes, _RepeatedBlocks] = {}
+        for name, variable in base.variables.items():
+            if dim not in variable.dims:
+                continue
+            axis = variable.dims.index(dim)
+            shape, chunks = list(variable.shape), list(variable.chunks)
+            sizes = chunks[axis]
+            if sizes not in known:
+                known[sizes] = _RepeatedBlocks(shape[axis], sizes, np.asarray(elements))
+            shape[axis], chunks[axis] = len(elements), known[sizes].chunks
+            self._axes[name], self._blocks[name] = axis, known[sizes]
+            self._variables[name] = replace(variable, shape=tuple(shape), chunks=tuple(chunks))
+        self._fingerprint = catalog.fingerprint(
+            self._variables,
+            {name: [base.fingerprint, dim, repr(elements)] for name in self._variables},
+        )
+
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Fetch the stored chunks of some blocks together; see `Source.fetch`."""
+        stored, counts = zip(*map(self._stored, reads), strict=True)
+        fetched = self._base.fetch(stored)
+        return _Spread(fetched, counts) if any(how is not None for how in counts) else fetched
+
+    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
+        """Announce the stored chunks of some blocks; see `Source.announce`."""
+        return self._base.announce([[self._stored(read)[0] for read in b] for b in bundles])
+
+    def _stored(self, read: Read) -> tuple[Read, tuple[int, Ints] | None]:
+        """The read without repeats, and how often each element is repeated."""
+        if read.variable not in self._axes:
+            return read, None
+        axis = self._axes[read.variable]
+        cut, counts = self._blocks[read.variable].stored(read.chunk[axis], read.cut[axis])
+        once = Read(read.variable, read.chunk, (*read.cut[:axis], cut, *read.cut[axis + 1 :]))
+        return once, (axis, counts) if (counts > 1).any() else None
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """Bundle of the stored chunk; see `Source.bundle_of`."""
+        return self._base.bundle_of(variable, chunk)
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """Watches of the stored variables; see `Source.watches`."""
+        return self._base.watches(variables)
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether reading the stored variable mostly waits."""
+        return self._base.is_waiting(variable)
+
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
+        """The coordinates, with those along the dimension repeated."""
+        coords = self._base.coordinates(is_indexed=is_indexed)
+        if self._dim not in coords.dims:
+            return coords
+        return coords.isel({self._dim: np.asarray(self._elements)})
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of the source that reads each element once; see `Source.notes`."""
+        return self._base.notes
+
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray reads the stored variable."""
+        return self._base.is_through_xarray(variable)
+
+    def path_of(self, variable: str) -> str:
+        """How the stored variable is read, in words."""
+        path = self._base.path_of(variable)
+        return f"{path}; elements repeated along {self._dim}" if variable in self._axes else path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The rest is derived from these, and its size grows with the number of chunks.
+        return RepeatedSource, (self._base, self._dim, self._elements)
+
 
 Elements = range | tuple[int, ...] | ElementList
 """Elements of a dimension that never decrease; those of a list may occur more than once."""

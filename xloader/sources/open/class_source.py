@@ -25,18 +25,17 @@ from xloader.errors import (
     OptionError,
     XloaderError,
 )
-from xloader.sources import catalog
+from xloader.sources.arrays import catalog
+from xloader.sources.arrays.xarray_source import describe
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
-from xloader.sources.chunk_sizes import num_chunks, span_of
-from xloader.sources.chunk_slices import take
+from xloader.sources.chunk_sizes import num_chunks, span_of, take
 from xloader.sources.combined.class_files import ClassFiles, named
-from xloader.sources.datasets.xarray_source import describe
 from xloader.sources.fetched import Deferred
 from xloader.sources.open.open_source import open_source
-from xloader.sources.per_process import PerProcess
 from xloader.sources.retries import current
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.file_openers import FileOpener, Gate
+from xloader.sources.stores.per_process import PerProcess
 
 FILE: Final = "file"
 """The dimension along which files lie."""

@@ -17,21 +17,22 @@ import xarray as xr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
-from xloader.core.messages import warn_caller
+from xloader.core.messages import closest, warn_caller
 from xloader.core.packing import Packing
-from xloader.errors import OptionError, RepeatedTasksWarning, UnsupportedDataError
-from xloader.sources import catalog
+from xloader.errors import OptionError, RepeatedTasksWarning, UnknownNameError, UnsupportedDataError
+from xloader.sources.arrays import catalog
+from xloader.sources.arrays.dask_blocks import effort_of, share_tasks
+from xloader.sources.arrays.dask_views import view_of_graph
+from xloader.sources.arrays.selected_source import Selected, SelectedBlocks, SelectedSource
+from xloader.sources.arrays.xarray_source import XarraySource, backing, describe, is_in_memory
+from xloader.sources.arrays.xarray_views import LazyView, UnrecognisedError, held_by, view_of
 from xloader.sources.base import Source
+from xloader.sources.combined.join_sources import tree_source
 from xloader.sources.combined.mixed_source import MixedSource
-from xloader.sources.datasets.dask_blocks import effort_of, share_tasks
-from xloader.sources.datasets.xarray_source import XarraySource, backing, describe, is_in_memory
-from xloader.sources.file_stamps import StampedFiles
+from xloader.sources.store_watch import StampedFiles
 from xloader.sources.stores.group_openers import Given
 from xloader.sources.stores.recognise import place_of
 from xloader.sources.stores.redaction import safe_name
-from xloader.sources.views.dask_views import view_of_graph
-from xloader.sources.views.selected_source import Selected, SelectedBlocks, SelectedSource
-from xloader.sources.views.xarray_views import LazyView, UnrecognisedError, held_by, view_of
 from xloader.sources.zarr.missing_chunks import OnMissing
 from xloader.sources.zarr.read_routes import make_route, make_variable
 from xloader.sources.zarr.zarr_source import ZarrSource
@@ -245,3 +246,73 @@ def _words(array: xr.DataArray, reason: str) -> str:
     noun = "task" if effort.num_tasks == 1 else "tasks"
     tasks = f", {effort.num_tasks} {noun} a block" if effort.num_tasks else ""
     return f"{words}{tasks}, {reason}"
+
+
+def from_tree(
+    tree: xr.DataTree,
+    variables: Iterable[str] | str | None,
+    on_missing: OnMissing = "warn",
+) -> Source:
+    """Make a source of an open tree of groups of any backing."""
+    groups = {_path(tree, node): node.to_dataset() for node in tree.subtree}
+    offered = {
+        _join(path, str(name)): (path, str(name))
+        for path, dataset in groups.items()
+        for name, array in dataset.data_vars.items()
+        if catalog.is_readable(array.dtype)
+    }
+    file = safe_name(str(tree.encoding.get("source") or ""))
+    name = f"an open DataTree of {file}" if file else "an open DataTree"
+    if not offered:
+        raise UnsupportedDataError(
+            f"{name} has no numeric data variable",
+            given=f"the groups {', '.join(groups) or '/'}",
+            allowed="bool, integer and float data variables",
+            remedy="convert variables with xarray's astype",
+        )
+    chosen: dict[str, list[str]] = {}
+    asked = _asked(variables, list(offered), name)
+    for one in asked:
+        path, own = offered[one]
+        chosen.setdefault(path, []).append(own)
+    # The names of the root come first: only those of groups below can be told apart by a path.
+    sources = {
+        path: from_dataset(dataset, chosen[path], on_missing)
+        for path, dataset in groups.items()
+        if path in chosen
+    }
+    return tree_source(sources, name, asked)
+
+
+def _asked(variables: Iterable[str] | str | None, offered: list[str], source: str) -> list[str]:
+    """The names asked for, each once."""
+    if variables is None:
+        return offered
+    asked = [variables] if isinstance(variables, str) else list(dict.fromkeys(variables))
+    if not asked:
+        raise OptionError(
+            "variables= is empty",
+            given=asked,
+            allowed=", ".join(offered),
+            remedy="leave variables= out to take them all",
+        )
+    for name in asked:
+        if name not in offered:
+            close = closest(name, offered)
+            raise UnknownNameError(
+                f"{source} has no data variable of numbers with this path",
+                given=name,
+                allowed=", ".join(offered),
+                remedy=f"did you mean {close!r}?" if close else "pass one of these paths",
+            )
+    return asked
+
+
+def _path(tree: xr.DataTree, node: xr.DataTree) -> str:
+    """Path of a group within the tree that was passed, which may be a branch of a larger one."""
+    path = node.relative_to(tree)
+    return "" if path == "." else path
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name

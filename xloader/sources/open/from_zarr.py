@@ -28,12 +28,13 @@ from xloader.errors import (
     UnsupportedDataError,
     XloaderError,
 )
-from xloader.sources import catalog, zarr_adapter
+from xloader.sources import zarr_adapter
+from xloader.sources.arrays import catalog
 from xloader.sources.base import Source
+from xloader.sources.retries import is_timeout
 from xloader.sources.stores.access_errors import access_error, cause_of, told_of
 from xloader.sources.stores.group_openers import ZarrOpener, arrays_without_dims
 from xloader.sources.stores.locations import PathPlace
-from xloader.sources.transient_errors import is_timeout
 from xloader.sources.zarr.allowed_codecs import unknown_codec_error
 from xloader.sources.zarr.missing_chunks import OnMissing
 from xloader.sources.zarr.zarr_source import ZarrSource

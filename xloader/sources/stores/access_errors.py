@@ -10,8 +10,8 @@ import re
 from typing import Final
 
 from xloader.errors import SourceAccessError
+from xloader.sources.retries import is_timeout, linked_errors, status_of
 from xloader.sources.stores.redaction import scrub
-from xloader.sources.transient_errors import is_timeout, linked_errors, status_of
 
 _TEXT_SIZE: Final = 300
 """The most characters of a store's own message that an error quotes."""

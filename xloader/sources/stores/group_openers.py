@@ -12,8 +12,7 @@ from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
 from xloader.sources import zarr_adapter
-from xloader.sources.stores.locations import StoreLocation
-from xloader.sources.stores.pickling import pack, unpack
+from xloader.sources.stores.locations import StoreLocation, pack, unpack
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer, BufferPrototype

@@ -7,24 +7,76 @@ where it arrives, the location opens the store again.
 from __future__ import annotations
 
 import os
+import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, Self
 
+import cloudpickle
 import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
+from xloader.core.messages import warn_caller
 from xloader.core.retry_policy import RetryPolicy
-from xloader.errors import UnsupportedDataError
+from xloader.errors import CopiesWarning, UnsupportedDataError, XloaderError
 from xloader.sources import zarr_adapter
-from xloader.sources.ordinary_files import OrdinaryFiles, with_ordinary_files
-from xloader.sources.per_process import Home, PerProcess
 from xloader.sources.stores import object_stores
-from xloader.sources.stores.pickling import pack, unpack
+from xloader.sources.stores.ordinary_files import OrdinaryFiles, with_ordinary_files
+from xloader.sources.stores.per_process import Home, PerProcess
 from xloader.sources.stores.redaction import safe_name, scrub, secrets_of, secrets_of_url
 from xloader.sources.stores.retrying_store import RetryingStore
+
+MOST_QUIET_NBYTES: Final = 64 * 2**20
+"""64 MiB. A warning is raised if more data than this is copied into every process."""
+
+
+def pack(value: object, name: str, remedy: str) -> bytes:
+    """Pickle a value into bytes, with an error that names the value if that fails."""
+    try:
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except XloaderError:
+        raise
+    except Exception:
+        data = _pack_by_value(value, name, remedy)
+    if len(data) > MOST_QUIET_NBYTES:
+        warn_caller(
+            f"{name} is in memory: {len(data) / 2**20:.0f} MiB are copied to each process that "
+            "receives it. Write it to disk and open it from there.",
+            CopiesWarning,
+        )
+    return data
+
+
+def _pack_by_value(value: object, name: str, remedy: str) -> bytes:
+    """Pickle a value with cloudpickle, or raise an error that names its class."""
+    try:
+        return bytes(cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    except XloaderError:
+        raise
+    except Exception as error:
+        kind = type(value)
+        bases = [base.__name__ for base in kind.__mro__[1:-1] if base.__module__ != "abc"]
+        of = f" (a kind of {bases[0]})" if bases else ""
+        raise UnsupportedDataError(
+            f"{name} cannot be sent to another process",
+            given=f"{kind.__module__}.{kind.__qualname__}{of}: {error}",
+            allowed="objects that can be pickled",
+            remedy=remedy,
+        ) from error
+
+
+def unpack(data: bytes) -> Any:
+    """The value from the bytes that `pack` made."""
+    return pickle.loads(data)
+
+
+def check_picklable(subject: object, name: str = "") -> None:
+    """Check that an object can be sent to another process, before it is sent."""
+    called = name or getattr(subject, "name", "") or f"a {type(subject).__name__}"
+    pack(subject, str(called), "leave out the object that is named here, or open the data by path")
+
 
 _FORKABLE: Final = (LocalStore, MemoryStore, ZipStore)
 """Kinds of stores whose libraries still work in a forked child."""

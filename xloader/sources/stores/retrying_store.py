@@ -8,8 +8,8 @@ from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
 from xloader.core.retry_policy import RetryPolicy
-from xloader.sources.bounded_reads import MOST_OBJECT_NBYTES, get_bounded
 from xloader.sources.retries import current
+from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, get_bounded
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer, BufferPrototype

@@ -19,9 +19,9 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError, UnsupportedDataError, XloaderError
 from xloader.sources import zarr_adapter
-from xloader.sources.ordinary_files import local_path
 from xloader.sources.stores.access_errors import access_error, cause_of
 from xloader.sources.stores.locations import GivenPlace, UrlPlace, lies_in_memory
+from xloader.sources.stores.ordinary_files import local_path
 from xloader.sources.stores.recognise import is_obstore
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.stores.retrying_store import RetryingStore

@@ -17,11 +17,10 @@ from xloader.errors import (
     show_attempts,
 )
 from xloader.sources.base import Read
-from xloader.sources.bounded_reads import DamagedObjectError
-from xloader.sources.retries import current
+from xloader.sources.retries import current, is_transient, status_of
 from xloader.sources.stores.access_errors import DENIED_REMEDY, cause_of, is_denied, told_of
+from xloader.sources.stores.bounded_reads import DamagedObjectError
 from xloader.sources.stores.redaction import Secrets
-from xloader.sources.transient_errors import is_transient, status_of
 from xloader.sources.zarr.stored_array import StoredArray
 
 _OF_CODECS: Final = (

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.sources.base import Cut
-from xloader.sources.chunk_slices import is_ordered, take
+from xloader.sources.chunk_sizes import is_ordered, take
 from xloader.sources.zarr.compressors import COMPRESSORS, Bytes
 from xloader.sources.zarr.decode import Compressed, Scratch, Step, checksums_nbytes, decode
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from xloader.compiled.library import ADDRESS, NUMBER, Function, address_of, find_function
 from xloader.sources.base import Cut
-from xloader.sources.chunk_slices import is_ordered
+from xloader.sources.chunk_sizes import is_ordered
 from xloader.sources.zarr.codec_chain import Chain
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH

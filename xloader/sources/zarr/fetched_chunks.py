@@ -19,9 +19,9 @@ from xloader.sources.zarr.compiled_decoding import decoder
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH
 from xloader.sources.zarr.missing_chunks import Missing
+from xloader.sources.zarr.object_protocol import ObjectPart
 from xloader.sources.zarr.shards import FetchedPart, ShardRange
 from xloader.sources.zarr.stored_array import StoredArray
-from xloader.sources.zarr.stored_objects import ObjectPart
 
 
 class _Chunks:

@@ -15,18 +15,18 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
-from xloader.sources.bounded_reads import (
+from xloader.sources.retries import Attempts, current
+from xloader.sources.stores.bounded_reads import (
     MOST_OBJECT_NBYTES,
     check_size,
     get_bounded,
     told_size,
 )
-from xloader.sources.ordinary_files import OrdinaryFiles
-from xloader.sources.retries import Attempts, current
+from xloader.sources.stores.ordinary_files import OrdinaryFiles
 from xloader.sources.stores.retrying_store import plain
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.file_objects import Files
-from xloader.sources.zarr.stored_objects import ABSENT, Asking, ObjectPart, Objects
+from xloader.sources.zarr.object_protocol import ABSENT, Asking, ObjectPart, Objects
 from xloader.sources.zarr_adapter import (
     RangeByteRequest,
     SuffixByteRequest,

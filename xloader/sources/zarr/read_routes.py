@@ -14,9 +14,10 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from xloader.sources import catalog, zarr_adapter
+from xloader.sources import zarr_adapter
+from xloader.sources.arrays import catalog
+from xloader.sources.arrays.catalog import coding_of
 from xloader.sources.base import Variable
-from xloader.sources.cf import coding_of
 from xloader.sources.zarr.allowed_codecs import Metadata, codecs_in_words
 from xloader.sources.zarr.parse_codecs import chain_of, sharding_of
 from xloader.sources.zarr.stored_grid import StoredGrid, grid_of

@@ -19,23 +19,21 @@ from zarr.abc.store import Store
 from xloader.errors import UnsupportedDataError
 from xloader.sources import zarr_adapter
 from xloader.sources.base import Cut
-from xloader.sources.bounded_reads import most_stored_nbytes
-from xloader.sources.chunk_slices import shift, take
+from xloader.sources.chunk_sizes import shift, take
 from xloader.sources.retries import current
 from xloader.sources.store_watch import Watch
-from xloader.sources.stored_objects import ObjectInventory
+from xloader.sources.stores.bounded_reads import most_stored_nbytes
 from xloader.sources.stores.retrying_store import bounded
+from xloader.sources.stores.stored_objects import ObjectInventory
 from xloader.sources.zarr.allowed_codecs import Metadata
 from xloader.sources.zarr.codec_chain import Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import Scratch
-from xloader.sources.zarr.object_inventory import take_inventory
-from xloader.sources.zarr.object_sizes import stored_share
+from xloader.sources.zarr.object_inventory import stored_share, take_inventory
+from xloader.sources.zarr.object_protocol import Objects
 from xloader.sources.zarr.parse_codecs import chain_of, sharding_of
-from xloader.sources.zarr.shard_indexes import IndexCache
-from xloader.sources.zarr.shards import Located, Numbered, Shard, ShardReader
+from xloader.sources.zarr.shards import IndexCache, Located, Numbered, Shard, ShardReader
 from xloader.sources.zarr.stored_grid import StoredGrid
-from xloader.sources.zarr.stored_objects import Objects
 
 _MOST_SHARDS: Final = 1 << 10
 """Most shards of an array whose keys and layouts are remembered."""

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 
 from xloader.errors import UnsupportedDataError, XloaderError
-from xloader.sources import catalog, zarr_adapter
+from xloader.sources import zarr_adapter
+from xloader.sources.arrays import catalog
+from xloader.sources.arrays.xarray_source import XarraySource
 from xloader.sources.base import (
     INDEX_ROW_NBYTES,
     SMALL_NBYTES,
@@ -27,21 +29,20 @@ from xloader.sources.base import (
     SmallKey,
     Variable,
 )
-from xloader.sources.chunk_slices import shape_of
-from xloader.sources.datasets.xarray_source import XarraySource
+from xloader.sources.chunk_sizes import shape_of
 from xloader.sources.fetched import Deferred, Several, Values
-from xloader.sources.per_process import PerProcess
+from xloader.sources.retries import is_transient
 from xloader.sources.store_watch import Watch
-from xloader.sources.stored_objects import ObjectInventory, StoredObjects
 from xloader.sources.stores.access_errors import access_error, cause_of, is_denied, told_of
+from xloader.sources.stores.per_process import PerProcess
 from xloader.sources.stores.redaction import Secrets
-from xloader.sources.transient_errors import is_transient
+from xloader.sources.stores.stored_objects import ObjectInventory, StoredObjects
 from xloader.sources.zarr.allowed_codecs import check_codecs
 from xloader.sources.zarr.array_watch import Openings
 from xloader.sources.zarr.chunk_errors import ChunkErrors
 from xloader.sources.zarr.compiled_decoding import decoder
-from xloader.sources.zarr.compiled_files import reads_together
 from xloader.sources.zarr.fetched_chunks import ShardChunks, SingleChunks
+from xloader.sources.zarr.file_objects import reads_together
 from xloader.sources.zarr.missing_chunks import Missing, OnMissing
 from xloader.sources.zarr.object_readers import is_in_files, is_waiting, objects_of
 from xloader.sources.zarr.read_routes import Route, make_route, make_variable

@@ -1,0 +1,500 @@
+"""Looks at a whole store: its variables, chunk grids and labels, and everything that is broken."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.cli.findings import Finding, problems_among, show_findings
+from xloader.cli.inspected_variable import (
+    COLUMNS,
+    InspectedVariable,
+    count_nans,
+    inspect_variable,
+    show_sizes,
+)
+from xloader.core.messages import show_count
+from xloader.core.nbytes import show_nbytes
+from xloader.errors import XloaderError, printable
+from xloader.recipe.label_steps import LabelSteps, find_steps, show_label
+from xloader.recipe.recipe import Recipe
+from xloader.show.text_table import align_columns
+from xloader.sources.open.working_parts import GROUP_DOCUMENTS, WorkingParts, open_working_parts
+from xloader.sources.stores.redaction import safe_name
+
+_MOST_LABELS: Final = 1 << 24
+"""Coordinates of more values than this are not read."""
+
+
+@dataclass(frozen=True)
+class InspectedLabels:
+    """The values of one coordinate.
+
+    Parameters
+    ----------
+    name : str
+        Name of the coordinate.
+    dims : tuple of str
+        Its dimensions.
+    shape : tuple of int
+        Its shape.
+    dtype : str
+        Dtype of its values, decoded.
+    units : str
+        Units, empty if not known.
+    first, last : str
+        The first and the last label; of several dimensions, the smallest and the largest where
+        these are numbers or times.
+    step : str
+        The common step in words; empty without one.
+    gaps : str
+        How many steps differ from it and where the first one is; empty if none does.
+    num_duplicates : int
+        Labels that come again.
+    num_backward : int
+        Steps in the direction opposite to most.
+    num_missing : int
+        Labels that are NaN or no time.
+    is_time : bool
+        Whether the labels are times, along which windows do not cross gaps by default.
+    problem : str
+        Why the labels cannot be used; empty if they can.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    units: str = ""
+    first: str = ""
+    last: str = ""
+    step: str = ""
+    gaps: str = ""
+    num_duplicates: int = 0
+    num_backward: int = 0
+    num_missing: int = 0
+    is_time: bool = False
+    problem: str = ""
+
+    @property
+    def text(self) -> str:
+        """The labels in one line."""
+        if self.problem:
+            return self.problem
+        units = f" {self.units}" * bool(self.units)
+        is_unread = not self.first and not self.num_missing and all(self.shape)
+        range_ = f" from {self.first} to {self.last}{units}" if self.first else ""
+        size = " x ".join(f"{n:,}" for n in self.shape) or "1"
+        parts = [size + (range_ or ", not read" * is_unread)]
+        parts += [f"step {self.step}"] if self.step else []
+        parts += [f"steps are irregular: {self.gaps}"] if self.gaps else []
+        for count, what in (
+            (self.num_duplicates, "more than once"),
+            (self.num_backward, "out of order"),
+            (self.num_missing, "missing"),
+        ):
+            parts += [f"{count:,} {what}"] if count else []
+        return "; ".join(parts)
+
+
+def inspect_labels(recipe: Recipe) -> tuple[InspectedLabels, ...]:
+    """Look at all coordinates of a recipe's source. Their values are read."""
+    coords = recipe.source.coordinates(is_indexed=False).coords
+    # Any object may name a coordinate of xarray.
+    names = sorted(coords, key=lambda name: (coords[name].dims != (name,), str(name)))
+    return tuple(_inspect(recipe, str(name), coords[name]) for name in names)
+
+
+def _inspect(recipe: Recipe, name: str, labels: xr.DataArray) -> InspectedLabels:
+    units = str(labels.attrs.get("units", ""))
+    told: dict[str, Any] = {
+        "name": name,
+        "dims": tuple(map(str, labels.dims)),
+        "shape": tuple(labels.shape),
+        "dtype": str(labels.dtype),
+        "units": units,
+    }
+    if labels.size > _MOST_LABELS:
+        return InspectedLabels(**told)
+    try:
+        values = np.asarray(labels.variable.values)
+        is_line = labels.dims == (name,) and name in recipe.dim_sizes
+        steps = find_steps(recipe, name) if is_line else None
+    except XloaderError as error:
+        return InspectedLabels(**told, problem=f"cannot be read ({error})")
+    # Labels are read by xarray, whose backends raise errors of many kinds.
+    except Exception as error:
+        told_error = f"{type(error).__name__}: {error}".splitlines()[0]
+        return InspectedLabels(**told, problem=f"cannot be read ({told_error})")
+    if not values.size:
+        return InspectedLabels(**told)
+    return InspectedLabels(**told, **_ends(values), **(_order(values, steps) if is_line else {}))
+
+
+def _ends(values: NDArray[Any]) -> dict[str, Any]:
+    is_missing = _is_missing(values)
+    known = values[~is_missing]
+    found: dict[str, Any] = {"num_missing": int(is_missing.sum())}
+    if known.size:
+        has_range = values.ndim > 1 and known.dtype.kind in "biufmM"
+        ends = (known.min(), known.max()) if has_range else (known[0], known[-1])
+        found["first"], found["last"] = map(show_label, ends)
+    return found
+
+
+def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+    if values.dtype.kind == "f":
+        return np.asarray(np.isnan(values))
+    return (
+        np.asarray(np.isnat(values)) if values.dtype.kind in "mM" else np.zeros(values.shape, bool)
+    )
+
+
+def _order(values: NDArray[Any], steps: LabelSteps | None) -> dict[str, Any]:
+    """The step, and labels that come again or go back."""
+    kept = values[~_is_missing(values)]
+    found: dict[str, Any] = {"num_duplicates": len(kept) - len(set(kept.tolist()))}
+    if steps is not None:
+        found["step"], found["gaps"] = steps.text, steps.describe()
+        found["is_time"] = steps.is_time
+        if not steps.is_regular:
+            found["step"] = ""
+    if kept.dtype.kind in "iufmMO" and len(kept) > 1:
+        ascends = kept[1:] > kept[:-1]
+        descends = kept[1:] < kept[:-1]
+        found["num_backward"] = int(min(ascends.sum(), descends.sum()))
+    return found
+
+
+@dataclass(frozen=True)
+class StoreInspection:
+    """The findings about a store, its variables and its labels.
+
+    Parameters
+    ----------
+    name : str
+        Where the store is.
+    variables : tuple of InspectedVariable
+        The variables that can be opened.
+    labels : tuple of InspectedLabels
+        Their coordinates.
+    file_nbytes : int or None
+        Bytes of the file, if the store is one file.
+    findings : tuple of Finding
+        What is broken, and what users should know. Each problem is a fault of the store.
+    """
+
+    name: str
+    variables: tuple[InspectedVariable, ...]
+    labels: tuple[InspectedLabels, ...]
+    file_nbytes: int | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """The findings that say that something is broken."""
+        return tuple(problems_among(self.findings))
+
+    @property
+    def grids(self) -> list[dict[str, Any]]:
+        """The different chunk grids: sizes by dimension, and the variables that have them."""
+        found: dict[tuple[Any, ...], list[str]] = {}
+        for own in self.variables:
+            found.setdefault(tuple(zip(own.dims, own.chunks, strict=True)), []).append(own.name)
+        return [{"chunks": dict(grid), "variables": names} for grid, names in found.items()]
+
+    @property
+    def differing_dims(self) -> list[str]:
+        """The dimensions along which variables have different chunks."""
+        sizes: dict[str, set[Any]] = {}
+        for own in self.variables:
+            for dim, size, length in zip(own.dims, own.chunks, own.shape, strict=True):
+                # A chunk that reaches past the end is as long as the dimension.
+                whole = min(size, length) if isinstance(size, int) else size
+                sizes.setdefault(dim, set()).add(whole)
+        return [dim for dim, different in sizes.items() if len(different) > 1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All attributes, in types that JSON can hold."""
+        return {
+            "name": self.name,
+            "variables": [own.to_dict() for own in self.variables],
+            "labels": list(self.labels),
+            "grids": self.grids,
+            "differing_dims": self.differing_dims,
+            "file_nbytes": self.file_nbytes,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "num_problems": len(self.problems),
+        }
+
+    def __str__(self) -> str:
+        parts = [self._title()]
+        if self.variables:
+            rows = [list(COLUMNS), *(own.cells() for own in self.variables)]
+            # Columns that say nothing are left out.
+            kept = [n for n in range(len(COLUMNS)) if {row[n] for row in rows[1:]} != {"-"}]
+            parts.append(align_columns([[row[n] for n in kept] for row in rows], num_left=4))
+            parts += ["Reading", _indented(self._path_rows()), "Chunk grids"]
+            parts.append(_indented(self._grid_rows()))
+        if self.labels:
+            rows = [[own.name, own.text] for own in self.labels]
+            parts += ["Labels", _indented(rows)]
+        counted = [own for own in self.variables if own.nans is not None]
+        if counted:
+            read = show_nbytes(sum(_nan_nbytes(own) for own in counted))
+            parts.append(f"NaN, for which {read} were read and decoded")
+            parts.append(_indented([[own.name, _nans_in_words(own)] for own in counted]))
+        elif self.variables:
+            chunks = show_count(sum(own.num_chunks for own in self.variables), "chunk")
+            nbytes = show_nbytes(sum(own.nbytes for own in self.variables))
+            parts.append(f"NaN: not counted; --nan reads and decodes {chunks}, {nbytes}")
+        if self.findings:
+            lines = show_findings(self.findings).splitlines()
+            parts += ["Findings", "\n".join(f"  {line}" for line in lines)]
+        else:
+            parts.append("Nothing is broken.")
+        return printable("\n".join(parts))
+
+    def _title(self) -> str:
+        count = len(self.variables)
+        nbytes = sum(own.nbytes for own in self.variables)
+        title = f"{self.name}: {show_count(count, 'variable')}, {show_nbytes(nbytes)} decoded"
+        sizes = [own.stored_nbytes for own in self.variables]
+        stored = self.file_nbytes
+        if stored is None and sizes and None not in sizes:
+            stored = sum(size for size in sizes if size is not None)
+        if not stored:
+            return title
+        about = "about " * any(own.is_estimated for own in self.variables)
+        title += f", {about}{show_nbytes(stored)} stored"
+        less, more = sorted((stored, nbytes))
+        if not less or f"{more / less:.1f}" == "1.0":
+            return title
+        return f"{title}: {more / less:.1f} times {'smaller' if stored < nbytes else 'larger'}"
+
+    def _path_rows(self) -> list[list[str]]:
+        by_path: dict[str, list[str]] = {}
+        for own in self.variables:
+            by_path.setdefault(own.path, []).append(own.name)
+        return [[", ".join(names), path] for path, names in by_path.items()]
+
+    def _grid_rows(self) -> list[list[str]]:
+        rows = [
+            [
+                ", ".join(grid["variables"]),
+                " x ".join(f"{dim} {show_sizes((own,))}" for dim, own in grid["chunks"].items())
+                or "one value",
+            ]
+            for grid in self.grids
+        ]
+        if self.differing_dims:
+            rows.append(["", f"different along {', '.join(self.differing_dims)}"])
+        return rows
+
+
+def inspect_store(
+    path: str | os.PathLike[str],
+    *,
+    variables: Iterable[str] = (),
+    group: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    nan_chunks: int | None = None,
+    on_missing: Literal["warn", "fill"] = "warn",
+) -> StoreInspection:
+    """Look at a store. What is broken becomes a finding, and the rest is looked at nevertheless.
+
+    Labels are read; chunks of data variables only to count NaN.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        A path or URL.
+    variables : iterable of str
+        The data variables; by default all.
+    group : str, optional
+        Path of the group within the store.
+    storage_options : mapping, optional
+        Options for the file system of a URL.
+    nan_chunks : int, optional
+        Read so many chunks of each variable and count NaN; 0 reads all chunks.
+    on_missing : {"warn", "fill"}
+        Whether absent chunks are a problem, or are absent on purpose.
+
+    Returns
+    -------
+    StoreInspection
+        The variables, labels and findings.
+
+    Raises
+    ------
+    XloaderError
+        If nothing at all can be opened, and no array is found to be the cause.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, xarray as xr
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.ones((6, 4), "f4"))}, {"time": range(6)})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = ds.to_zarr(folder, zarr_format=3, consolidated=False)
+    ...     found = inspect_store(folder, nan_chunks=0)
+    >>> found.variables[0].nans.share, found.labels[0].step, found.problems
+    (0.0, '1', ())
+    """
+    with warnings.catch_warnings():
+        # The findings name such folders, in words that users know.
+        warnings.filterwarnings("ignore", "Object at .* is not recognized as a component of a Zarr")
+        parts = open_working_parts(
+            path, variables=variables, group=group, storage_options=storage_options
+        )
+        return _inspect_parts(parts, os.fspath(path), nan_chunks, on_missing)
+
+
+def _inspect_parts(
+    parts: WorkingParts, path: str, nan_chunks: int | None, on_missing: str
+) -> StoreInspection:
+    name = safe_name(path)
+    findings = [
+        Finding(array, "problem", reason, _remedy_of_broken(array))
+        for array, reason in parts.broken.items()
+    ]
+    if parts.source is None:
+        return StoreInspection(name, (), (), None, tuple(findings))
+    recipe = Recipe(parts.source)
+    labels = inspect_labels(recipe)
+    inspected = []
+    for own in parts.source.variables.values():
+        nans = None if nan_chunks is None else count_nans(recipe, own.name, nan_chunks or None)
+        inspected.append(inspect_variable(parts.source, own, nans))
+        findings += _of_variable(inspected[-1], on_missing)
+    findings += [finding for own in labels for finding in _of_labels(own)]
+    findings += _of_store(parts, path)
+    findings += [Finding("note", "note", note) for note in parts.source.notes]
+    plain = Path(path).expanduser()
+    file_nbytes = plain.stat().st_size if plain.is_file() else None
+    return StoreInspection(name, tuple(inspected), labels, file_nbytes, tuple(findings))
+
+
+def _remedy_of_broken(name: str) -> str:
+    if name in GROUP_DOCUMENTS:
+        return f"write into it: {json.dumps(GROUP_DOCUMENTS[name])}"
+    return "write it again, or leave it out"
+
+
+def _of_variable(own: InspectedVariable, on_missing: str) -> list[Finding]:
+    found = []
+    unit = "chunk" if own.shards is None else "shard"
+    if own.num_absent:
+        found.append(
+            Finding(
+                own.name,
+                "note" if on_missing == "fill" else "problem",
+                f"{own.num_absent:,} of {show_count(own.num_objects or 0, unit)} absent, so their "
+                f"values are the fill value: {_named(own.absent, own.num_absent)}",
+                ""
+                if on_missing == "fill"
+                else "if they hold nothing on purpose, pass "
+                'on_missing="fill" to xloader.open; otherwise restore them',
+                own.num_absent,
+            )
+        )
+    if own.num_beyond:
+        found.append(
+            Finding(
+                own.name,
+                "problem",
+                f"{show_count(own.num_beyond, unit)} outside the shape "
+                f"{' x '.join(map(str, own.shape))}, so nothing reads them: "
+                f"{_named(own.beyond, own.num_beyond)}",
+                "check the shape and the chunks in its metadata; they may be of another array",
+                own.num_beyond,
+            )
+        )
+    if own.num_empty:
+        found.append(
+            Finding(
+                own.name,
+                "problem",
+                f"{show_count(own.num_empty, unit)} of 0 bytes: {_named(own.empty, own.num_empty)}",
+                "write them again; a full disk leaves such files",
+                own.num_empty,
+            )
+        )
+    if own.nans is not None and own.nans.num_unreadable:
+        count = own.nans.num_unreadable
+        found.append(
+            Finding(
+                own.name,
+                "problem",
+                f"{show_count(count, 'chunk')} cannot be read; the first: {own.nans.errors[0]}",
+                "write them again",
+                count,
+            )
+        )
+    return found
+
+
+def _of_labels(own: InspectedLabels) -> list[Finding]:
+    if own.problem:
+        return [Finding(own.name, "problem", own.problem, "write the labels again")]
+    found = []
+    if own.num_duplicates and own.dims == (own.name,):
+        told = f"{show_count(own.num_duplicates, 'label')} more than once, so .sel cannot use them"
+        found.append(Finding(own.name, "note", told, "leave them out with .isel"))
+    if own.num_backward:
+        told = f"{show_count(own.num_backward, 'label')} out of order"
+        found.append(Finding(own.name, "note", told, "sort the data before writing it"))
+    if own.num_missing:
+        told = f"{show_count(own.num_missing, 'label')} missing"
+        remedy = "samples at these places have no label; leave them out with .isel if you need it"
+        found.append(Finding(own.name, "note", told, remedy))
+    if own.gaps and own.is_time:
+        told = f"steps are irregular: {own.gaps}"
+        remedy = 'windows that cross a gap in time are dropped; .window(gaps="allow") keeps them'
+        found.append(Finding(own.name, "note", told, remedy))
+    return found
+
+
+def _of_store(parts: WorkingParts, path: str) -> list[Finding]:
+    if parts.is_consolidated is False and "://" in path:
+        told = "no consolidated metadata: opening asks for each array one by one"
+        remedy = "write it with zarr.consolidate_metadata(store)"
+        return [Finding("metadata", "note", told, remedy)]
+    return []
+
+
+def _nans_in_words(own: InspectedVariable) -> str:
+    nans = own.nans
+    assert nans is not None, "only what was counted is shown"
+    if not own.num_chunks:
+        return "it has no values"
+    share = "no value could be read" if nans.share is None else f"{nans.share:.2%} of the values"
+    if nans.num_chunks == own.num_chunks == 1:
+        return f"{share} of its one chunk"
+    if nans.num_chunks == own.num_chunks:
+        return f"{share} of all {show_count(nans.num_chunks, 'chunk')}"
+    return f"{share} of {nans.num_chunks:,} of {own.num_chunks:,} chunks"
+
+
+def _nan_nbytes(own: InspectedVariable) -> int:
+    size = math.prod(own.shape)
+    return own.nans.num_values * own.nbytes // size if own.nans and size else 0
+
+
+def _named(names: Sequence[str], count: int) -> str:
+    more = count - len(names)
+    return ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _indented(rows: Sequence[Sequence[str]]) -> str:
+    lines = align_columns(rows, num_left=2).splitlines()
+    return "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,1 @@
+"""Work on the workers of a dask cluster: tasks of jobs, and ranks with their checkpoints."""

@@ -1,0 +1,159 @@
+"""A digest of the code of a function, by which a later process knows the function again."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import CodeType
+from typing import Any, Final
+
+from xloader.cluster.checkpoint_places import FolderPlace
+from xloader.core.options import LoaderOptions
+from xloader.errors import OptionError, TargetError
+from xloader.sources.stores.ordinary_files import local_path
+from xloader.sources.stores.write_places import whole_file, writing
+
+
+def code_digest(code: CodeType) -> str:
+    """SHA-256 of the instructions, names and constants of a function and of those within it.
+
+    The code of functions that it calls, and the values that it refers to, are not part of it.
+    """
+    return hashlib.sha256(repr(list(_parts(code))).encode()).hexdigest()
+
+
+def _parts(code: CodeType) -> Iterator[object]:
+    yield code.co_code
+    yield code.co_names
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _parts(value)
+        else:
+            # A set has another order in each process.
+            yield sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
+
+
+_JOB_FILE: Final = "job.json"
+_VERSION: Final = 1
+
+_COMPARED: Final = (
+    "batch_size", "shuffle", "seed", "drop_last", "output", "output_dtype", "device_random",
+    "on_error", "processes", "lanes", "spread", "world_size",
+)  # fmt: skip
+"""Options that decide which samples a rank gets, and as what."""
+
+
+def open_folder(
+    path: str | os.PathLike[str],
+    fn: Callable[..., Any],
+    options: LoaderOptions,
+    state: Mapping[str, Any],
+    *,
+    overwrite: bool,
+) -> tuple[FolderPlace, dict[str, Any]]:
+    """Open the folder of a job, which is made if it is not there."""
+    folder = _as_folder(path)
+    found = _read_job(folder)
+    own = {"function": describe_function(fn), "options": _compared(options)}
+    if found is not None and not overwrite:
+        _check_same(folder, found, own)
+        job = found
+    else:
+        token = uuid.uuid4().hex[:12]
+        job = {"version": _VERSION, "token": token, **own, "state": dict(state)}
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(folder / _JOB_FILE) as file:
+            file.write(json.dumps(job, indent=1).encode())
+        if found is not None:
+            shutil.rmtree(folder / found["token"], ignore_errors=True)
+    place = folder / job["token"]
+    place.mkdir(exist_ok=True)
+    return FolderPlace(place), job["state"]
+
+
+def describe_function(fn: Callable[..., Any]) -> str:
+    """Name of a function, and a digest of its code, which a new process finds again.
+
+    The code of functions that it calls, and the values that it refers to, are not part of it.
+    """
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    name = f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
+    inner = fn if hasattr(fn, "__code__") else getattr(fn, "__func__", type(fn).__call__)
+    code = getattr(inner, "__code__", None)
+    if not isinstance(code, CodeType):
+        return name
+    return f"{name} {code_digest(code)[:12]}"
+
+
+def _compared(options: LoaderOptions) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in _COMPARED}
+
+
+def _as_folder(path: object) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise _no_folder(path)
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text or "://" in local_path(text):
+        raise _no_folder(path)
+    # Workers may have another working directory.
+    return Path(os.path.abspath(os.path.expanduser(local_path(text))))
+
+
+def _no_folder(given: object) -> OptionError:
+    return OptionError(
+        "path is not the path of a folder",
+        given=repr(given),
+        allowed="a folder that the client and all workers reach under the same path",
+        remedy='pass path="/shared/run1", on a disk that all machines share',
+    )
+
+
+def _read_job(folder: Path) -> dict[str, Any] | None:
+    """The job that lies in a folder; None if nothing is there yet."""
+    if not folder.exists():
+        return None
+    # A client that is killed while it begins a job leaves this file alone.
+    partial = (folder / _JOB_FILE).with_suffix(".partial")
+    if folder.is_dir() and not set(folder.iterdir()) - {partial}:
+        return None
+    try:
+        job = json.loads((folder / _JOB_FILE).read_bytes())
+        is_known = job["version"] == _VERSION and _is_token(job["token"])
+        if not (is_known and all(name in job for name in ("function", "options", "state"))):
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TargetError(
+            "the folder holds no job of xloader.dask.run of this version",
+            given=str(folder),
+            allowed="a folder that is empty or not there yet, or that of an earlier call",
+            remedy="choose another path=",
+        ) from error
+    found: dict[str, Any] = job
+    return found
+
+
+def _is_token(value: object) -> bool:
+    # It becomes part of a path.
+    return isinstance(value, str) and len(value) == 12 and value.isalnum()
+
+
+def _check_same(folder: Path, found: dict[str, Any], own: dict[str, Any]) -> None:
+    told = {"function": found["function"], **found["options"]}
+    asked = {"function": own["function"], **own["options"]}
+    others = [name for name, value in asked.items() if told.get(name) != value]
+    if others:
+        raise TargetError(
+            f"the folder holds the checkpoints of a job with another {', '.join(others)}",
+            given=", ".join(f"{name}={asked[name]!r}" for name in others) + f" for {folder}",
+            allowed=", ".join(f"{name}={told.get(name)!r}" for name in others),
+            remedy="pass the same as when the job was begun, choose another path=, or pass "
+            "overwrite=True to begin anew",
+        )

@@ -1,0 +1,197 @@
+"""The ranks of a job on the workers of a cluster: who has which rank, and what if one is lost.
+
+::
+
+    waiting   ranks without a worker: at first all, later those whose worker was lost
+    running   ranks on workers: at most one for each thread
+    done      ranks with a result
+
+Each rank prefers a worker of its own, so that caches of a worker serve the same rank again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from xloader.cluster.cluster_tasks import TaskWarnings
+from xloader.cluster.rank_task import HostShares, run_rank
+from xloader.errors import ClusterError
+from xloader.loader.processes.process_messages import Warned
+from xloader.sources.arrays.dask_cluster import release_futures, result_of, worker_threads
+
+_LOG: Final = logging.getLogger("xloader")
+
+_SECONDS: Final = 0.5
+"""How often the client looks for workers that are new or lost."""
+
+_RESULT_SECONDS: Final = 10.0
+"""How long a result may take to arrive before the client looks whether its worker is lost.
+
+The next time, the client waits twice as long.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Attempt:
+    """A task of a rank that was sent to a worker."""
+
+    rank: int
+    worker: str
+    future: Any
+
+
+@dataclass(eq=False)
+class RankQueue:
+    """The ranks of one job on a cluster.
+
+    `worker_timeout`: seconds to wait for a worker while there is none.
+    """
+
+    client: Any
+    job: Any
+    waiting: list[int]
+    retries: int
+    worker_timeout: float
+    _running: list[Attempt] = field(default_factory=list)
+    _num_lost: Counter[int] = field(default_factory=Counter)
+    _preferred: list[str] = field(default_factory=list)
+    _alone_since: float | None = None
+
+    def __post_init__(self) -> None:
+        self._token = uuid.uuid4().hex[:12]
+        self._num_sent = 0
+        self._news = threading.Event()
+        self._result_seconds = _RESULT_SECONDS
+
+    def results(self) -> Iterator[tuple[int, bytes]]:
+        """Yield ranks and the pickles of their results, as they come."""
+        try:
+            with TaskWarnings(self._token) as shown:
+                while self.waiting or self._running:
+                    threads = worker_threads(self.client)
+                    self._drop_lost(threads)
+                    self._send(threads)
+                    self._check_workers(threads)
+                    for attempt in self._ended():
+                        found = self._result_of(attempt)
+                        if found is not None:
+                            result, warned = found
+                            self._running.remove(attempt)
+                            attempt.future.release()
+                            shown.show(warned)
+                            yield attempt.rank, result
+        finally:
+            release_futures(attempt.future for attempt in self._running)
+
+    def _drop_lost(self, threads: Mapping[str, int]) -> None:
+        """Let the ranks of lost workers wait again."""
+        for attempt in [own for own in self._running if own.worker not in threads]:
+            self._running.remove(attempt)
+            attempt.future.release()
+            self._num_lost[attempt.rank] += 1
+            if self._num_lost[attempt.rank] > self.retries:
+                raise _too_often(attempt, self._num_lost[attempt.rank])
+            _LOG.warning("rank %d has lost its worker %s", attempt.rank, attempt.worker)
+            self.waiting = sorted([*self.waiting, attempt.rank])
+
+    def _send(self, threads: Mapping[str, int]) -> None:
+        """Send waiting ranks to threads that have none: to the preferred worker first."""
+        self._preferred = self._preferred or sorted(threads)
+        free = Counter(threads)
+        free.subtract(attempt.worker for attempt in self._running)
+        for rank in list(self.waiting):
+            own = self._preferred[rank % len(self._preferred)] if self._preferred else ""
+            if free[own] > 0:
+                self._send_one(rank, own, threads)
+                free[own] -= 1
+        for rank in list(self.waiting):
+            # Of workers with as many free threads, the first by address.
+            worker = max(sorted(threads), key=lambda name: free[name], default="")
+            if free[worker] > 0:
+                self._send_one(rank, worker, threads)
+                free[worker] -= 1
+
+    def _send_one(self, rank: int, worker: str, threads: Mapping[str, int]) -> None:
+        host = _host_of(worker)
+        num_ranks = len(self.waiting) + len(self._running)
+        on_host = sum(number for name, number in threads.items() if _host_of(name) == host)
+        shares = HostShares(min(threads[worker], num_ranks), min(on_host, num_ranks))
+        future = self.client.submit(
+            run_rank,
+            self.job,
+            rank,
+            shares,
+            self._token,
+            key=f"xloader-rank-{rank}-{self._token}-{self._num_sent}",
+            workers=[worker],
+            allow_other_workers=False,
+        )
+        # A function of dask that waits would look for the active client, which may be another one.
+        future.add_done_callback(lambda _: self._news.set())
+        self._num_sent += 1
+        self.waiting.remove(rank)
+        self._running.append(Attempt(rank, worker, future))
+
+    def _check_workers(self, threads: Mapping[str, int]) -> None:
+        """Raise if there has been no worker for too long."""
+        if threads:
+            self._alone_since = None
+            return
+        now = time.monotonic()
+        self._alone_since = now if self._alone_since is None else self._alone_since
+        if now - self._alone_since > self.worker_timeout:
+            raise no_worker(self.worker_timeout)
+
+    def _ended(self) -> list[Attempt]:
+        """Attempts with a result or an error, after waiting a little for one."""
+        self._news.wait(_SECONDS)
+        self._news.clear()
+        return [attempt for attempt in self._running if attempt.future.status != "pending"]
+
+    def _result_of(self, attempt: Attempt) -> tuple[bytes, list[Warned]] | None:
+        """The pickle of a result, and warnings; None if it does not arrive in time."""
+        if attempt.future.status == "finished":
+            try:
+                found: tuple[bytes, list[Warned]] = attempt.future.result(self._result_seconds)
+            except TimeoutError:
+                self._result_seconds *= 2
+                return None
+            return found
+        try:
+            result_of(attempt.future)
+        except Exception as error:
+            if type(error).__name__ != "KilledWorker":
+                error.add_note(f"Raised on rank {attempt.rank}, by worker {attempt.worker}.")
+            raise
+        return None
+
+
+def no_worker(seconds: float) -> ClusterError:
+    """The error that a cluster has no worker."""
+    return ClusterError(
+        "the dask cluster has no worker",
+        given=f"none for {seconds:g} s",
+        remedy="start workers, for example with cluster.scale(4); where they wait in the queue of "
+        "a batch system, pass a longer worker_timeout=",
+    )
+
+
+def _host_of(address: str) -> str:
+    return address.rpartition(":")[0]
+
+
+def _too_often(attempt: Attempt, number: int) -> ClusterError:
+    return ClusterError(
+        f"rank {attempt.rank} has lost its worker {number} times",
+        given=f"last worker {attempt.worker}",
+        remedy="look into the logs of the workers. Most often they run out of memory: pass a "
+        "smaller memory=, which each rank takes for itself, or start workers with more memory or "
+        "with fewer threads. Where workers come and go, pass a larger retries=",
+    )

@@ -1,1 +1,0 @@
-"""Looks at a store: variables, grids, labels, absent chunks and NaN. ``xloader inspect``."""

@@ -1,0 +1,484 @@
+"""Count, mean, variance and extremes of values, per channel and per label; merged exactly."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.jobs.statistics.quantile_sketch import QuantileSketch
+
+_PIECE_SIZE: Final = 1 << 16
+"""Elements that are centred at a time. As float64 they stay in a core's cache."""
+
+_CELL_RATIO: Final = 64
+"""With more cells than this share of the elements of each, many cells are reduced in one call."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Moments of the valid elements of an array, along some of its axes.
+
+    All arrays have one shape: that of the axes that are kept.
+
+    Parameters
+    ----------
+    count : numpy.ndarray of int64
+        Number of valid elements.
+    weight : numpy.ndarray of float64
+        Sum of their weights. Without weights it is the count.
+    mean : numpy.ndarray of float64
+        Their weighted mean; 0 where there are none.
+    m2 : numpy.ndarray of float64
+        Weighted sum of the squares of their deviations from the mean.
+    min, max : numpy.ndarray of float64
+        The least and the greatest of them; inf and -inf where there are none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> first = Moments.of(np.array([1.0, 2.0, np.nan]), (0,))
+    >>> both = first.merge(Moments.of(np.array([3.0, 6.0]), (0,)))
+    >>> int(both.count), float(both.mean), float(both.std), float(both.max)
+    (4, 3.0, 1.8708286933869707, 6.0)
+    """
+
+    count: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    m2: NDArray[np.float64]
+    min: NDArray[np.float64]
+    max: NDArray[np.float64]
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...] = ()) -> Self:
+        """The moments of no elements."""
+        zero = np.zeros(shape)
+        return cls(
+            np.zeros(shape, np.int64),
+            zero,
+            zero.copy(),
+            zero.copy(),
+            np.full(shape, np.inf),
+            np.full(shape, -np.inf),
+        )
+
+    @classmethod
+    def of(
+        cls,
+        values: NDArray[Any],
+        axes: tuple[int, ...],
+        valid: NDArray[np.bool_] | None = None,
+        weights: NDArray[Any] | None = None,
+    ) -> Self:
+        """The moments of an array.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            Real numbers or booleans. NaN is not valid.
+        axes : tuple of int
+            The axes that are reduced.
+        valid : numpy.ndarray of bool, optional
+            The elements that count; by default all. Broadcast against the values.
+        weights : numpy.ndarray, optional
+            Weights of the elements, at least 0. Broadcast against the values.
+
+        Returns
+        -------
+        Moments
+            Of the shape of the axes that are kept.
+        """
+        kept = tuple(axis for axis in range(values.ndim) if axis not in axes)
+        shape = tuple(values.shape[axis] for axis in kept)
+        if not values.size:
+            return cls.empty(shape)
+        if not kept and valid is None and weights is None:
+            # Most chunks are whole, and small ones come in great number.
+            return cls(*map(np.array, _of_line(values.reshape(-1), None, None)))
+        if valid is not None:
+            valid = np.broadcast_to(valid, values.shape)
+        if weights is not None:
+            weights = np.broadcast_to(weights, values.shape)
+        num_cells = math.prod(shape)
+        if num_cells > max(values.size // num_cells // _CELL_RATIO, 1):
+            return cls._of_columns(values, valid, weights, kept, shape)
+        rows = [None if own is None else _split(own, kept) for own in (values, valid, weights)]
+        lines = (
+            _of_line(*(None if own is None else own[cell].reshape(-1) for own in rows))  # type: ignore[arg-type]
+            for cell in range(num_cells)
+        )
+        return cls(*(np.array(own).reshape(shape) for own in zip(*lines, strict=True)))
+
+    @classmethod
+    def _of_columns(
+        cls,
+        values: NDArray[Any],
+        valid: NDArray[np.bool_] | None,
+        weights: NDArray[Any] | None,
+        kept: tuple[int, ...],
+        shape: tuple[int, ...],
+    ) -> Self:
+        """The moments of many cells, with the reduced axes first, some cells in one call."""
+        found = cls.empty((math.prod(shape),))
+        columns, valids, heavy = (
+            None if own is None else _as_columns(own, kept) for own in (values, valid, weights)
+        )
+        assert columns is not None
+        step = max(_PIECE_SIZE // len(columns), 1)
+        for begin in range(0, columns.shape[1], step):
+            at = slice(begin, begin + step)
+            own = _of_block(
+                columns[:, at],
+                None if valids is None else valids[:, at],
+                None if heavy is None else heavy[:, at],
+            )
+            for field, part in zip(fields(found), own, strict=True):
+                getattr(found, field.name)[at] = part
+        return cls(*(getattr(found, field.name).reshape(shape) for field in fields(found)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of each array."""
+        return self.count.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return 8 * len(fields(self)) * math.prod(self.shape)
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """The standard deviation, with ``ddof=0``; NaN where there are no elements."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.sqrt(self.m2 / self.weight)
+
+    def merge(self, other: Moments) -> Moments:
+        """The moments of the elements of both, by the rule of Chan, Golub and LeVeque."""
+        weight = self.weight + other.weight
+        if np.minimum.reduce(self.weight, axis=None, initial=np.inf) > 0 and (
+            np.minimum.reduce(other.weight, axis=None, initial=np.inf) > 0
+        ):
+            mean, m2 = self._merged(other, weight)
+            return self._with(other, weight, mean, m2)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            share = np.where(weight > 0, other.weight / weight, 0.0)
+            delta = other.mean - self.mean
+            mean = self._merged_mean(other, delta, share)
+            m2 = self.m2 + other.m2 + delta * delta * (self.weight * share)
+        # Then the moments of nothing change no bit, and infinities do not become NaN by them.
+        lacks, alone = self.weight == 0, other.weight == 0
+        mean = np.where(lacks, other.mean, np.where(alone, self.mean, mean))
+        m2 = np.where(lacks, other.m2, np.where(alone, self.m2, m2))
+        return self._with(other, weight, mean, m2)
+
+    def _merged(
+        self, other: Moments, weight: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean and squares of both, where both have elements everywhere."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            share = np.asarray(other.weight / weight)
+            delta = np.asarray(other.mean - self.mean)
+            mean = self._merged_mean(other, delta, share)
+            delta *= delta
+            share *= self.weight
+            delta *= share
+            delta += self.m2
+            delta += other.m2
+        return mean, delta
+
+    def _merged_mean(
+        self, other: Moments, delta: NDArray[np.float64], share: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        mean = np.asarray(self.mean + delta * share)
+        if not math.isfinite(np.add.reduce(mean, axis=None)):
+            # The difference from an infinite mean says nothing; the sum keeps its sign.
+            is_finite = np.isfinite(self.mean) & np.isfinite(other.mean)
+            mean = np.where(is_finite, mean, self.mean + other.mean)
+        return mean
+
+    def _with(
+        self,
+        other: Moments,
+        weight: NDArray[np.float64],
+        mean: NDArray[np.float64],
+        m2: NDArray[np.float64],
+    ) -> Moments:
+        return Moments(
+            np.asarray(self.count + other.count),
+            np.asarray(weight),
+            mean,
+            m2,
+            np.asarray(np.minimum(self.min, other.min)),
+            np.asarray(np.maximum(self.max, other.max)),
+        )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name, for a file."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """The moments whose arrays were kept in a file."""
+        return cls(*(arrays[field.name] for field in fields(cls)))
+
+
+def _split(values: NDArray[Any], kept: tuple[int, ...]) -> NDArray[Any]:
+    """The array with one row for each kept element. A copy only where the order asks for it."""
+    moved = np.moveaxis(values, kept, range(len(kept)))
+    return moved.reshape(math.prod(moved.shape[: len(kept)]), -1)
+
+
+def _as_columns(values: NDArray[Any], kept: tuple[int, ...]) -> NDArray[Any]:
+    """The array with one column for each kept element. A copy only where the order asks for it."""
+    moved = np.moveaxis(values, kept, range(-len(kept), 0))
+    num_cells = math.prod(moved.shape[values.ndim - len(kept) :])
+    return moved.reshape(-1, num_cells)
+
+
+_Line = tuple[int, float, float, float, float, float]
+_NOTHING: Final[_Line] = (0, 0.0, 0.0, 0.0, math.inf, -math.inf)
+
+_spare: list[NDArray[np.float64]] = []
+"""Buffers that no thread uses: memory that is asked for anew is slower than the sums."""
+
+
+def _of_line(
+    values: NDArray[Any], valid: NDArray[np.bool_] | None, weights: NDArray[Any] | None
+) -> _Line:
+    """The six numbers of `Moments` for a line of values."""
+    if valid is not None:
+        values = values[valid]
+        weights = None if weights is None else weights[valid]
+    buffer = _spare.pop() if _spare else np.empty(_PIECE_SIZE)
+    found = []
+    for begin in range(0, values.size, _PIECE_SIZE):
+        at = slice(begin, begin + _PIECE_SIZE)
+        own = _of_piece(values[at], buffer, None if weights is None else weights[at])
+        if own is not None:
+            found.append(own)
+    _spare.append(buffer)
+    if len(found) < 2:
+        return found[0] if found else _NOTHING
+    count, weight, mean, m2, least, greatest = map(np.array, zip(*found, strict=True))
+    total = weight.sum()
+    with np.errstate(invalid="ignore", over="ignore"):
+        # Equal means stay as they are to the last bit.
+        middle = mean[0] + (weight * (mean - mean[0])).sum() / (total or 1.0)
+        if not math.isfinite(middle):
+            middle = (weight * mean).sum() / total
+        square = m2.sum() + (weight * (mean - middle) ** 2).sum()
+    return (
+        int(count.sum()),
+        float(total),
+        float(middle),
+        float(square),
+        float(least.min()),
+        float(greatest.max()),
+    )
+
+
+def _of_piece(
+    piece: NDArray[Any], buffer: NDArray[np.float64], weights: NDArray[Any] | None
+) -> _Line | None:
+    """As `_of_line`, of so few values that they stay in a cache; None if all are NaN."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        low = np.minimum.reduce(piece)
+        if low != low:
+            is_valid = ~np.isnan(piece)
+            piece = piece[is_valid]
+            weights = None if weights is None else weights[is_valid]
+            if not piece.size:
+                return None
+            low = np.minimum.reduce(piece)
+        own = buffer[: piece.size]
+        own[...] = piece
+        weight = float(piece.size)
+        if weights is None:
+            mean = float(np.add.reduce(own)) / weight
+            np.subtract(own, mean, out=own)
+            np.multiply(own, own, out=own)
+        else:
+            weight = float(np.add.reduce(weights, dtype=np.float64))
+            # Centred on a value first, a constant keeps its mean to the last bit.
+            np.subtract(own, low, out=own)
+            shift = float(np.add.reduce(own * weights)) / (weight or 1.0)
+            mean = float(low) + shift if weight else 0.0
+            if mean != mean:
+                mean = float(np.add.reduce(piece * weights)) / weight
+            np.subtract(own, shift, out=own)
+            np.multiply(own, own, out=own)
+            np.multiply(own, weights, out=own)
+        square = float(np.add.reduce(own))
+        return piece.size, weight, mean, square, float(low), float(np.maximum.reduce(piece))
+
+
+def _of_block(
+    values: NDArray[Any], valid: NDArray[np.bool_] | None, weights: NDArray[Any] | None
+) -> tuple[Any, ...]:
+    """The six arrays of `Moments` for each column of a block that stays in a cache."""
+    low, high = np.minimum.reduce(values, axis=0), np.maximum.reduce(values, axis=0)
+    if valid is None and weights is None and not np.isnan(low).any():
+        num = len(values)
+        if num == 1:
+            with np.errstate(invalid="ignore"):
+                return 1, 1.0, low, low.astype(np.float64) * 0.0, low, high
+        own = values.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            # Centred on a value first, a constant keeps its mean to the last bit.
+            own -= low
+            shift = np.add.reduce(own, axis=0) / num
+            mean = np.asarray(low + shift)
+            if (is_lost := np.isnan(mean)).any():
+                # Infinite values: their sum keeps the sign.
+                mean = np.where(is_lost, np.add.reduce(values, axis=0, dtype=np.float64), mean)
+            own -= shift
+            own *= own
+            return num, float(num), mean, np.add.reduce(own, axis=0), low, high
+    own = values.astype(np.float64)
+    is_valid = ~np.isnan(own)
+    if valid is not None:
+        is_valid &= valid
+    count = np.add.reduce(is_valid, axis=0, dtype=np.int64)
+    least = np.minimum.reduce(own, axis=0, initial=np.inf, where=is_valid)
+    greatest = np.maximum.reduce(own, axis=0, initial=-np.inf, where=is_valid)
+    given = is_valid.astype(np.float64)
+    if weights is not None:
+        given *= weights
+    weight = np.add.reduce(given, axis=0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        first = np.where(count > 0, least, 0.0)
+        own -= first
+        own[~is_valid] = 0.0
+        shift = np.add.reduce(own * given, axis=0) / np.where(weight > 0, weight, 1.0)
+        mean = np.where(weight > 0, first + shift, 0.0)
+        if (is_lost := np.isnan(mean)).any():
+            total = np.add.reduce(np.where(is_valid, values, 0.0) * given, axis=0)
+            mean = np.where(is_lost, total, mean)
+        own -= shift
+        own *= own
+        own *= given
+        return count, weight, mean, np.add.reduce(own, axis=0), least, greatest
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledMoments:
+    """Moments, and perhaps sketches, for each label that occurs.
+
+    `rows`: numbers of the labels that occur, ascending. `sketches`: one for each number of the
+    moments, in C order; none if quantiles are not asked for.
+    """
+
+    rows: Ints
+    moments: Moments
+    sketches: tuple[QuantileSketch, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers."""
+        return self.rows.nbytes + self.moments.nbytes + sum(own.nbytes for own in self.sketches)
+
+    def merge(self, other: LabelledMoments) -> LabelledMoments:
+        """The moments of the elements of both, by label."""
+        if self.rows is other.rows or np.array_equal(self.rows, other.rows):
+            rows, first, second = self.rows, self, other
+        else:
+            rows = np.union1d(self.rows, other.rows)
+            has_sketches = bool(self.sketches or other.sketches)
+            first = self.spread(rows, has_sketches=has_sketches)
+            second = other.spread(rows, has_sketches=has_sketches)
+        pairs = zip(first.sketches, second.sketches, strict=True)
+        return LabelledMoments(
+            rows,
+            first.moments.merge(second.moments),
+            tuple(one.merge(two) for one, two in pairs),
+        )
+
+    def spread(self, rows: Ints, *, has_sketches: bool) -> LabelledMoments:
+        """The same moments among more labels, which have no elements.
+
+        `rows`: numbers of the labels, ascending, among them those of this object.
+        """
+        if len(rows) == len(self.rows):
+            return self
+        cells = self.moments.shape[1:]
+        at = np.searchsorted(rows, self.rows)
+        found = Moments.empty((len(rows), *cells))
+        for field in fields(found):
+            getattr(found, field.name)[at] = getattr(self.moments, field.name)
+        if not has_sketches:
+            return LabelledMoments(rows, found)
+        num = math.prod(cells)
+        sketches = [QuantileSketch.empty()] * (len(rows) * num)
+        for row, own in enumerate(at.tolist()):
+            sketches[own * num : (own + 1) * num] = self.sketches[row * num : (row + 1) * num]
+        return LabelledMoments(rows, found, tuple(sketches))
+
+    def to_bytes(self) -> bytes:
+        """The numbers as bytes, the same on every machine."""
+        cells = self.moments.shape[1:]
+        arrays = self.moments.arrays()
+        texts = [own.to_bytes() for own in self.sketches]
+        head = [len(self.rows), len(cells), *cells, len(texts), *map(len, texts)]
+        parts = [
+            struct.pack(f"<q{len(head)}q", len(head), *head),
+            self.rows.astype("<i8").tobytes(),
+        ]
+        parts += [
+            own.astype("<i8" if name == "count" else "<f8").tobytes()
+            for name, own in arrays.items()
+        ]
+        return b"".join([*parts, *texts])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> LabelledMoments:
+        """The object that `to_bytes` wrote."""
+        (length,) = struct.unpack_from("<q", data)
+        head = struct.unpack_from(f"<{length}q", data, 8)
+        cells = head[2 : 2 + head[1]]
+        lengths = head[3 + head[1] :]
+        shape = (head[0], *cells)
+        at = 8 * (1 + length)
+        rows = np.frombuffer(data, "<i8", head[0], at).astype(np.int64)
+        at += rows.nbytes
+        arrays = {}
+        for field in fields(Moments):
+            kind = np.int64 if field.name == "count" else np.float64
+            little = np.dtype(kind).newbyteorder("<")
+            own = np.frombuffer(data, little, math.prod(shape), at)
+            arrays[field.name] = own.astype(kind).reshape(shape)
+            at += own.nbytes
+        sketches = []
+        for nbytes in lengths:
+            sketches.append(QuantileSketch.from_bytes(data[at : at + nbytes]))
+            at += nbytes
+        return cls(rows, Moments.of_arrays(arrays), tuple(sketches))
+
+
+def side_by_side(parts: list[LabelledMoments]) -> LabelledMoments:
+    """Moments of several quantities, along a new axis of cells that comes first."""
+    rows = parts[0].rows
+    for part in parts[1:]:
+        rows = np.union1d(rows, part.rows)
+    has_sketches = any(part.sketches for part in parts)
+    spread = [part.spread(rows, has_sketches=has_sketches) for part in parts]
+    arrays = {
+        field.name: np.stack([getattr(own.moments, field.name) for own in spread], axis=1)
+        for field in fields(Moments)
+    }
+    sketches: tuple[QuantileSketch, ...] = ()
+    if has_sketches:
+        num = math.prod(spread[0].moments.shape[1:])
+        sketches = tuple(
+            sketch
+            for row in range(len(rows))
+            for own in spread
+            for sketch in own.sketches[row * num : (row + 1) * num]
+        )
+    return LabelledMoments(rows, Moments.of_arrays(arrays), sketches)

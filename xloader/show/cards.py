@@ -1,0 +1,150 @@
+"""A card: what a notebook shows of an object, as a frozen model and as HTML.
+
+::
+
+    Loader  12 batches of 32, epoch 0         title and summary
+    v epoch                                   a section, which opens and closes
+        samples   384 in 12 batches           facts
+        [=====    ====  ]                     a drawing
+    > samples                                 a closed section
+
+Cards need neither script nor style: where a viewer takes the style away, as for notebooks that are
+not trusted, headings and tables remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from xloader.errors import printable
+from xloader.show.card_style import CARD_CLASS, CARD_STYLE
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Pairs of a heading and a text, one below the other."""
+
+    rows: Sequence[tuple[str, str]]
+    hints: Mapping[str, str] = field(default_factory=dict)
+
+    def to_html(self) -> str:
+        """The HTML of the facts."""
+        # The attributes hold where styles are taken away.
+        rows = [
+            f'<tr valign="top"><th align="left"{_hint(name, self.hints)}>{escape(name)}</th>'
+            f"<td>{escape(text)}</td></tr>"
+            for name, text in self.rows
+        ]
+        return f"<table>{''.join(rows)}</table>" if rows else ""
+
+
+@dataclass(frozen=True)
+class CardTable:
+    """A table with a heading above each column."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    num_left: int = 1
+    marked: Sequence[int] = ()
+    hints: Mapping[str, str] = field(default_factory=dict)
+
+    def to_html(self) -> str:
+        """The HTML of the table."""
+        heads = self._cells(self.heads, "th")
+        rows = []
+        for number, cells in enumerate(self.rows):
+            kind = ' class="xloader-marked"' if number in self.marked else ""
+            rows.append(f"<tr{kind}>{self._cells(cells, 'td')}</tr>")
+        return (
+            f'<div class="xloader-wide"><table><thead><tr>{heads}</tr></thead>'
+            f"<tbody>{''.join(rows)}</tbody></table></div>"
+        )
+
+    def _cells(self, cells: Sequence[str], tag: str) -> str:
+        left, right = ' align="left"', ' class="xloader-number" align="right"'
+        heads_rows = bool(self.heads) and not self.heads[0]
+        found = []
+        for column, cell in enumerate(cells):
+            side = left if column < self.num_left else right
+            is_head = tag == "th" or (heads_rows and not column)
+            hint = _hint(cell, self.hints) if is_head else ""
+            found.append(f"<{tag}{side}{hint}>{escape(cell)}</{tag}>")
+        return "".join(found)
+
+
+@dataclass(frozen=True)
+class Words:
+    """Paragraphs of text."""
+
+    texts: Sequence[str]
+
+    def to_html(self) -> str:
+        """The HTML of the paragraphs."""
+        return "".join(f"<p>{escape(text)}</p>" for text in self.texts)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A small inline drawing with words below it."""
+
+    svg: str
+    caption: str
+    legend: Sequence[tuple[str, str]] = ()
+
+    def to_html(self) -> str:
+        """The HTML of the drawing."""
+        keys = "".join(
+            f'<span class="xloader-key"><i class="{kind}"></i>{escape(name)}</span> '
+            for kind, name in self.legend
+        )
+        words = f"<span>{escape(self.caption)}</span>" if self.caption else ""
+        return f"<figure>{self.svg}<figcaption>{keys}{words}</figcaption></figure>"
+
+
+@dataclass(frozen=True)
+class CardSection:
+    """A part of a card that opens and closes."""
+
+    title: str
+    parts: Sequence[CardPart]
+    is_open: bool = True
+    summary: str = ""
+
+    def to_html(self) -> str:
+        """The HTML of the section."""
+        beside = f" <span>{escape(self.summary)}</span>" if self.summary else ""
+        return (
+            f"<details{' open' if self.is_open else ''}><summary><b>{escape(self.title)}</b>"
+            f"{beside}</summary><div>{_joined(self.parts)}</div></details>"
+        )
+
+
+CardPart = Facts | CardTable | Words | Drawing | CardSection
+
+
+@dataclass(frozen=True)
+class Card:
+    """All that a notebook shows of an object."""
+
+    title: str
+    summary: str = ""
+    parts: Sequence[CardPart] = ()
+
+    def to_html(self) -> str:
+        """The HTML of the card, with its style."""
+        summary = f" <span>{escape(self.summary)}</span>" if self.summary else ""
+        return printable(
+            f'<div class="{CARD_CLASS}"><style>{CARD_STYLE}</style>'
+            f'<div class="xloader-head"><b>{escape(self.title)}</b>{summary}</div>'
+            f"{_joined(self.parts)}</div>"
+        )
+
+
+def _hint(heading: str, hints: Mapping[str, str]) -> str:
+    return f' title="{escape(hints[heading])}"' if heading in hints else ""
+
+
+def _joined(parts: Iterable[CardPart]) -> str:
+    return "".join(part.to_html() for part in parts)

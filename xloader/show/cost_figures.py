@@ -1,0 +1,308 @@
+"""The headings of figures, explained in a few words for cards. The glossary says more."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from xloader.core.messages import show_count
+from xloader.core.nbytes import show_nbytes
+from xloader.errors import printable
+from xloader.show.figure_cards import figure_card
+from xloader.show.json_values import flat_numbers, to_json_value
+from xloader.show.text_table import align_columns
+from xloader.show.variable_figures import VariableFigures
+
+_REPEATED: Final = "reads divided by the chunks that are needed; 1 reads each of them once"
+_PEAK: Final = "the most bytes of batches, chunks on their way and decoded chunks at a time"
+_REGIONS: Final = (
+    "distinct regions of the data among the samples of a batch, on average: the more, the more a "
+    "batch differs from neighbouring samples"
+)
+_FULL_SHUFFLE: Final = (
+    "a shuffle in which every order of the samples is equally likely, whatever it costs to read"
+)
+
+FIGURE_WORDS: Final[Mapping[str, str]] = {
+    "padding": "rows that repeat others, so that all ranks have equally many; see batch.is_padding",
+    "reads": "chunks that are fetched and decoded, each variable's own",
+    "amplification": _REPEATED,
+    "reads a chunk": _REPEATED,
+    "max_amplification": "the most reads a chunk that the plan may need",
+    "mixing": _REGIONS,
+    "regions a batch": _REGIONS,
+    "in a full shuffle": _FULL_SHUFFLE,
+    "of a full shuffle": f"mixing, as a share of that of a full shuffle: {_FULL_SHUFFLE}",
+    "memory": "bytes for batches, chunks on their way and decoded chunks at a time",
+    "peak memory": _PEAK,
+    "plan": "tile: elements that are ordered as one unit; spread: how many later tiles come in "
+    "while a tile hands out its samples; visits: how often the plan comes by each tile; lanes: "
+    "parts of the order that ranks own",
+    "read": "the way in which the chunks of these variables are fetched and decoded",
+    "gather": "the way in which rows are copied from decoded chunks into batches",
+    "transfer": "what crosses to the device with each batch",
+    "shared": "chunks that several ranks or workers need, and that each of them reads",
+    "delivered": "bytes of the batches that the training loop took",
+    "decoded": "bytes of the chunks that were read, after decoding",
+    "waited": "time in which the training loop waited for a batch",
+    "threads": "what the loader's threads did; the rest of their time they were idle",
+    "cores": "the average number of cores that computed for this process",
+    "waits": "time in which the loader's threads had work, but no lock or no core",
+    "ahead": "chunks that the store was asked for before there was memory to decode them",
+    "headroom": "the loader's speed if the training loop took no time",
+    "bottleneck": "what limits the speed, and what would help",
+    "retries": "requests that repeat a failed one",
+    "missing": "chunks that the store does not hold",
+    "skipped": "samples that other rows of their batches replaced",
+    "NaN": "missing values in the delivered batches",
+    "front": "no other plan is as good in reads, mixing and memory, and better in one of them",
+}
+"""By heading, what is meant."""
+
+
+TitledTable = tuple[str, list[list[str]]]
+"""A title, and rows of cells. The first row holds the headings."""
+
+_MOST_VARIABLES = 12
+"""Rows of a table of variables. The others, which have fewer bytes, are only counted."""
+
+
+def variables_table(variables: Mapping[str, VariableFigures]) -> list[TitledTable]:
+    """The reads of each variable; nothing for a single one."""
+
+    def cells(name: str) -> list[str]:
+        own = variables[name]
+        return [
+            f"{own.num_reads:,}",
+            show_nbytes(own.read_nbytes),
+            f"{own.read_amplification:.3f}",
+        ]
+
+    return list_variables(variables, ["variable", "reads", "decoded", "reads a chunk"], cells)
+
+
+def list_variables(
+    variables: Mapping[str, VariableFigures],
+    heads: list[str],
+    cells: Callable[[str], list[str]],
+) -> list[TitledTable]:
+    """A table with a row for each variable; nothing for a single one."""
+    if len(variables) < 2:
+        return []
+    names = list(variables)
+    if len(names) > _MOST_VARIABLES:
+        names.sort(key=lambda name: -variables[name].read_nbytes)
+    rows = [heads, *([name, *cells(name)] for name in names[:_MOST_VARIABLES])]
+    if (more := len(names) - _MOST_VARIABLES) > 0:
+        rows.append([f"and {more:,} more", *("" for _ in heads[1:])])
+    return [("variables", rows)]
+
+
+@dataclass(frozen=True)
+class FigureTable:
+    """Base of frozen dataclasses whose values are shown as a table, as text and as HTML."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures by name, in types that JSON can hold. Derived figures are included."""
+        return {name: to_json_value(value) for name, value in self._figures().items()}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The figures as JSON.
+
+        Parameters
+        ----------
+        indent : int, optional
+            Spaces by which nested parts are indented; None for one line.
+
+        Returns
+        -------
+        str
+            An object with the keys of `to_dict`.
+        """
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def metrics(self, prefix: str = "xloader", separator: str = "/") -> dict[str, float]:
+        """The numbers by flat names, for TensorBoard, MLflow and Prometheus.
+
+        Parameters
+        ----------
+        prefix : str, default "xloader"
+            Begins each name.
+        separator : str, default "/"
+            Stands between the parts of a name. With ``"_"``, which Prometheus asks for, other
+            characters than letters, digits and underscores become underscores.
+
+        Returns
+        -------
+        dict of str to float
+            Finite numbers only, such as ``"xloader/read_amplification"``, and for each variable
+            such as ``"xloader/variables/t2m/num_reads"``. Texts and booleans are left out.
+        """
+        return flat_numbers(self._figures(), prefix, separator)
+
+    def _figures(self) -> dict[str, Any]:
+        names = [f.name for f in fields(self) if not f.name.startswith("_")]
+        return {name: getattr(self, name) for name in (*names, *self._derived())}
+
+    def _derived(self) -> tuple[str, ...]:
+        """Names of properties that are shown beside the fields."""
+        return ()
+
+    def _sections(self) -> list[TitledTable]:
+        """Tables below the rows: a title, and rows of cells with a row of headings first."""
+        return []
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """The rows of the table: a heading and a text each."""
+        raise NotImplementedError
+
+    def _hints(self) -> Mapping[str, str]:
+        """Explanations of headings of the rows and sections."""
+        return {}
+
+    def _title(self) -> str:
+        return type(self).__name__
+
+    def __str__(self) -> str:
+        rows = [[printable(cell, kept="") for cell in row] for row in self._rows()]
+        width = max(len(name) for name, _ in rows)
+        lines = [printable(self._title()), *(f"  {name:<{width}}  {text}" for name, text in rows)]
+        for title, table in self._sections():
+            lines += ["", f"  {title}", textwrap.indent(align_columns(table), "    ")]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return figure_card(self).to_html()
+
+
+@dataclass(frozen=True)
+class Figures(FigureTable):
+    """The figures that an explanation and a report have in common.
+
+    They are of one rank and one epoch, except where noted.
+
+    Attributes
+    ----------
+    num_samples : int
+        Samples delivered, without padding.
+    num_padding : int
+        Rows that fill up the last batch, so that all ranks have equally many. Each repeats another
+        row, and ``batch.is_padding`` marks it. Fewer than ranks, over all ranks together.
+    num_steps : int
+        Batches of each rank.
+    num_reads : int
+        (variable, chunk) pairs read and decoded.
+    read_nbytes : int
+        Decoded bytes of these chunks.
+    read_amplification : float
+        ``num_reads`` divided by the number of distinct pairs needed; 1.00 is each once.
+    peak_nbytes : int
+        The most bytes in use at a time. In an explanation it is an upper bound for batches, chunks
+        in flight, decoded chunks and the indexes of shards. The bound is at most ``memory``, and
+        less if there is less to read. In a report it is measured: the batches in work and the one
+        delivered last, chunks in flight, and decoded chunks, but no indexes. A chunk in flight
+        counts with its stored bytes, or with its decoded size if that is less or the stored size is
+        not known.
+    mixing, full_mixing : float
+        Mean number of distinct regions in a global batch, and its value for a full shuffle.
+    num_dropped_windows : int
+        Windows left out, for any reason.
+    dropped_windows : dict of str to int
+        The same by reason. ``"gap"``: windows that cross a gap between labels. ``"end"``: windows
+        that would leave the array, although they would reach elements that no other window
+        reaches.
+    is_exact : bool
+        Whether the counts are exact.
+    tile : dict of str to int
+        Elements of the longest tile, per windowed dimension.
+    run, streams, spread, lanes, visits : int
+        The other numbers of the plan's order, as in `Pace`.
+    variables : dict of str to VariableFigures
+        The reads of each variable. They sum to ``num_reads`` and ``read_nbytes``.
+    """
+
+    num_samples: int
+    num_padding: int
+    num_steps: int
+    num_reads: int
+    read_nbytes: int
+    read_amplification: float
+    peak_nbytes: int
+    mixing: float
+    full_mixing: float
+    num_dropped_windows: int
+    dropped_windows: Mapping[str, int]
+    is_exact: bool
+    tile: Mapping[str, int]
+    run: int
+    streams: int
+    spread: int
+    lanes: int
+    visits: int
+    variables: Mapping[str, VariableFigures]
+
+    def _hints(self) -> Mapping[str, str]:
+        return FIGURE_WORDS
+
+    def _rows(self) -> list[tuple[str, str]]:
+        tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
+        runs = f"runs of {self.run} tiles in {show_count(self.streams, 'stream')}, "
+        runs *= self.run > 1
+        visits = f", {self.visits} visits of each tile" * (self.visits > 1)
+        dropped = f", {show_count(self.num_dropped_windows, 'window')} dropped"
+        dropped *= bool(self.num_dropped_windows)
+        if num_across := self.dropped_windows.get("gap", 0):
+            dropped += f" ({num_across:,} across gaps)"
+        kept = "" if self.num_reads else ": all needed chunks are already in memory"
+        chunks = show_count(self.num_reads, "chunk")
+        padding = f"{show_count(self.num_padding, 'row')} in the last batch"
+        mixing = f"{self.mixing:.1f} regions a batch; a full shuffle has {self.full_mixing:.1f}"
+        return [
+            ("samples", f"{self.num_samples:,} in {show_count(self.num_steps, 'batch')}{dropped}"),
+            *[("padding", padding)] * bool(self.num_padding),
+            ("reads", f"{chunks}, {show_nbytes(self.read_nbytes)} decoded{kept}"),
+            ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
+            ("mixing", mixing),
+            ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),
+            ("plan", f"tile {tile}; {runs}spread {self.spread}{visits}, lanes {self.lanes}"),
+        ]
+
+
+def comparison_tables(planned: Figures, measured: Figures) -> list[TitledTable]:
+    """Tables of the prediction beside the measurements: the epoch, and each variable."""
+    title = "planned beside measured"
+    if measured.num_steps < planned.num_steps:
+        title += (
+            f": the plan is for {planned.num_steps:,} batches, "
+            f"{measured.num_steps:,} were delivered so far"
+        )
+    rows = [
+        ["", "planned", "measured"],
+        *([name, show(planned), show(measured)] for name, show in _COMPARED.items()),
+    ]
+
+    def cells(name: str) -> list[str]:
+        own, found = planned.variables[name], measured.variables[name]
+        return [
+            f"{own.num_reads:,}",
+            f"{found.num_reads:,}",
+            show_nbytes(own.read_nbytes),
+            show_nbytes(found.read_nbytes),
+        ]
+
+    heads = ["variable", "reads planned", "measured", "decoded planned", "measured"]
+    return [(title, rows), *list_variables(planned.variables, heads, cells)]
+
+
+_COMPARED: dict[str, Callable[[Figures], str]] = {
+    "samples": lambda own: f"{own.num_samples:,}",
+    "reads": lambda own: f"{own.num_reads:,}",
+    "decoded": lambda own: show_nbytes(own.read_nbytes),
+    "reads a chunk": lambda own: f"{own.read_amplification:.3f}",
+    "peak memory": lambda own: show_nbytes(own.peak_nbytes),
+    "regions a batch": lambda own: f"{own.mixing:.1f}",
+    "in a full shuffle": lambda own: f"{own.full_mixing:.1f}",
+}

@@ -1,0 +1,77 @@
+"""Whole pages of HTML that hold cards, light and dark as the reader's system is."""
+
+from __future__ import annotations
+
+import os
+from html import escape
+from typing import IO, Any
+
+from xloader.errors import printable
+from xloader.show.card_style import style_of_colours
+
+_PAGE_STYLE = (
+    "body{margin:0;background:var(--xloader-back);color:var(--xloader-text);"
+    "font:15px/1.5 system-ui,sans-serif}"
+    "main{max-width:940px;margin:0 auto;padding:16px 20px 40px;box-sizing:border-box}"
+    "h1{font-size:22px;margin:8px 0 12px;overflow-wrap:anywhere}"
+    "section{margin:14px 0;border:1px solid var(--xloader-line);border-radius:6px;"
+    "padding:4px;overflow-x:auto}"
+    "pre{margin:0;padding:6px 10px;font-size:13px}"
+    "main .xloader-card{max-width:none}"
+)
+
+
+def render_page(title: str, *shown: Any) -> str:
+    """The text of a whole page; see `write_page`."""
+    found = []
+    for each in shown:
+        if isinstance(each, str):
+            found.append(f"<p>{escape(printable(each))}</p>")
+            continue
+        make = getattr(each, "_repr_html_", None) or getattr(each, "to_html", None)
+        html = make() if callable(make) else f"<pre>{escape(printable(repr(each)))}</pre>"
+        found.append(f"<section>{html}</section>")
+    name = escape(printable(title))
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{name}</title>\n<style>{style_of_colours('body')}{_PAGE_STYLE}</style>\n"
+        f"</head>\n<body>\n<main>\n<h1>{name}</h1>\n" + "\n".join(found) + "\n</main>\n</body>\n"
+        "</html>\n"
+    )
+
+
+def write_page(target: str | os.PathLike[str] | IO[str], title: str, *shown: Any) -> None:
+    """Write a page that shows objects as a notebook does. It needs no other file.
+
+    Parameters
+    ----------
+    target : path or text file
+        The file to write. A file at this path is replaced.
+    title : str
+        The title of the page.
+    *shown : object
+        What the page shows, from the top: objects as notebooks show them, strings as paragraphs,
+        and objects without HTML as text.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+
+    Examples
+    --------
+    >>> import io
+    >>> file = io.StringIO()
+    >>> write_page(file, "Plans", "Two plans for <t2m>.")
+    >>> "<p>Two plans for &lt;t2m&gt;.</p>" in file.getvalue()
+    True
+    """
+    # The text is whole before a file is replaced.
+    text = render_page(title, *shown)
+    if isinstance(target, str | os.PathLike):
+        with open(target, "w", encoding="utf-8") as file:
+            file.write(text)
+    else:
+        target.write(text)

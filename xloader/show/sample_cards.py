@@ -1,0 +1,165 @@
+"""The card of a batch: its fields, rows and samples. No value is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.messages import show_count
+from xloader.core.nbytes import show_nbytes
+from xloader.errors import XloaderError
+from xloader.recipe.label_steps import dropped_windows, irregular_note, irregular_steps
+from xloader.recipe.layout import FieldLayout, make_layouts
+from xloader.recipe.recipe import Recipe
+from xloader.show.cards import Card, CardPart, CardSection, CardTable, Drawing, Facts
+from xloader.show.notes import points_notes, step_notes, window_notes
+from xloader.show.window_drawings import draw_window
+from xloader.transforms.normalize import in_words
+from xloader.transforms.outputs import make_outputs
+
+Rows = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class SampleFacts:
+    """The rows that describe samples, each a heading and a text."""
+
+    data: Rows
+    windows: Rows
+    fields: Rows
+    steps: Rows
+    layouts: tuple[FieldLayout, ...] = ()
+
+    @property
+    def rows(self) -> Rows:
+        """All rows."""
+        return [*self.data, *self.windows, *self.fields, *self.steps]
+
+
+def sample_facts(recipe: Recipe) -> SampleFacts:
+    """Describe the samples of a recipe. No data is read."""
+    sizes = ", ".join(f"{dim}: {size}" for dim, size in recipe.dim_sizes.items())
+    data = [("source", recipe.source.name), ("dimensions", sizes)]
+    data += [("note", note) for note in recipe.source.notes]
+    if recipe.windows is None:
+        data.append(("variables", ", ".join(recipe.variables)))
+        return SampleFacts(data, [], [], [])
+    fields, layouts = _field_rows(recipe)
+    fields += [("note", note) for note in points_notes(recipe)]
+    steps = [("then", in_words(step)) for step in recipe.steps]
+    return SampleFacts(data, _window_rows(recipe), fields, steps, layouts)
+
+
+def sample_parts(recipe: Recipe, *, is_open: bool = True) -> list[CardPart]:
+    """The parts of a card of samples: their facts, and a window on the grid of chunks."""
+    told = sample_facts(recipe)
+    drawn = _drawn(recipe, told.layouts)
+    found: list[CardPart] = [CardSection("data", [Facts(told.data)], is_open)]
+    if told.windows:
+        found.append(CardSection("windows", [Facts(told.windows), *drawn], is_open))
+        found.append(CardSection("fields", [Facts(told.fields)], is_open))
+    if told.steps:
+        found.append(CardSection("methods", [Facts(told.steps)], is_open))
+    return found
+
+
+def _window_rows(recipe: Recipe) -> Rows:
+    windows = recipe.require_windows()
+    rows = []
+    for dim, size, stride, dilation, end, count in zip(
+        windows.dims,
+        windows.window_sizes,
+        windows.strides,
+        windows.dilations,
+        windows.ends,
+        windows.num_positions,
+        strict=True,
+    ):
+        spaced = f", dilation {dilation}" if dilation > 1 else ""
+        spaced += {"stop": "", "wrap": ", wraps", "pad": ", centred"}[end]
+        rows.append((f"window {dim}", f"{size}, stride {stride}{spaced}: {count} positions"))
+    if dropped := dropped_windows(recipe):
+        rows.append(("dropped", dropped))
+    uneven = irregular_steps(recipe, only_times=True).items()
+    notes = (*(irregular_note(dim, steps) for dim, steps in uneven), *window_notes(recipe))
+    rows += [("note", note) for note in notes]
+    if recipe.subset is not None:
+        rows.append(("samples", recipe.subset.describe()))
+        rows += [("kept", note) for note in recipe.subset.notes]
+    return rows
+
+
+def _field_rows(recipe: Recipe) -> tuple[Rows, tuple[FieldLayout, ...]]:
+    try:
+        layouts = make_layouts(recipe)
+        outputs = make_outputs(recipe, layouts)
+    except XloaderError as error:
+        # Users print samples to find a fault, so printing must not fail because of it.
+        return [("fields", f"none: {error}")], ()
+    rows = []
+    for output in outputs:
+        dims = ", ".join(
+            f"{dim}: {size}" for dim, size in zip(output.dims, output.shape, strict=True)
+        )
+        rows.append((output.name, f"({dims}) {output.dtype}"))
+    rows += [("note", note) for note in step_notes(recipe, outputs)]
+    return rows, layouts
+
+
+def _drawn(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> list[Drawing]:
+    try:
+        drawing = draw_window(recipe, layouts)
+    except XloaderError:
+        # As for the fields: too many chunks to plan for are an error of the plan.
+        return []
+    return [] if drawing is None else [drawing]
+
+
+_MOST_IDS: Final = 8
+
+
+def batch_card(
+    fields: Mapping[str, Any],
+    ids: Ints | None,
+    is_padding: NDArray[np.bool_] | None,
+    source: NDArray[np.str_] | None,
+    recipe: Recipe | None,
+) -> Card:
+    """The card of a batch."""
+    rows = [[name, *_looks(array)] for name, array in fields.items()]
+    known = [] if ids is None else ids.tolist()
+    shown = ", ".join(map(str, known[:_MOST_IDS])) + ", ..." * (len(known) > _MOST_IDS)
+    facts = [("ids", shown or "none")]
+    if is_padding is not None and (num_padding := int(np.count_nonzero(is_padding))):
+        facts.append(("padding", f"{show_count(num_padding, 'row')} filled up with others"))
+    if source is not None:
+        names, counts = np.unique(source, return_counts=True)
+        told = zip(names.tolist(), counts.tolist(), strict=True)
+        facts.append(("sets", ", ".join(f"{name} {count:,}" for name, count in told)))
+    heads = ["field", "shape", "dtype", "size", "where"]
+    parts: list[CardPart] = [CardTable(heads, rows, num_left=len(heads)), Facts(facts)]
+    if recipe is not None:
+        parts.append(
+            CardSection("samples", sample_parts(recipe), is_open=False, summary="of these rows")
+        )
+    title = "rebuilt without ids" if ids is None else f"num_samples={len(ids)}"
+    return Card("Batch", title, parts)
+
+
+def _looks(array: Any) -> list[str]:
+    """Shape, dtype, size and place of an array or tensor; for anything else, its type."""
+    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+        return ["", type(array).__name__, "", ""]
+    size = getattr(array, "nbytes", None)
+    where = "host" if isinstance(array, np.ndarray) else str(getattr(array, "device", ""))
+    return [
+        str(tuple(array.shape)),
+        str(array.dtype).removeprefix("torch."),
+        show_nbytes(size) if isinstance(size, int) else "",
+        where,
+    ]

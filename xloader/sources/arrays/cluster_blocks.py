@@ -1,0 +1,460 @@
+"""Blocks of dask arrays that a cluster computes or holds: asked for together, and fetched.
+
+Many threads of a loader ask for blocks at the same time::
+
+    threads      block 5   block 6   block 7 ...      each waits for its own block
+    submission   [tasks of 6 and 7 in one graph]      all that were asked for since the last one
+    workers      one result for each block, forgotten as soon as a thread has fetched it
+
+A graph of many tasks costs the client and the scheduler little more than one of a single task. So
+a request waits for others, as long as the workers have enough to do without it: as many blocks as
+wait to be sent, and more than they have threads.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import hashlib
+import math
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Final, cast
+
+import numpy as np
+import xarray as xr
+
+from xloader.errors import ClusterError
+from xloader.sources.arrays.dask_cluster import (
+    active_client,
+    client_of_worker,
+    cluster_errors,
+    release_futures,
+    worker_threads,
+    worker_totals,
+)
+from xloader.sources.base import Announced
+from xloader.sources.retries import current
+
+Graph = dict[Any, Any]
+"""Tasks by key, in the form that dask's schedulers take."""
+
+
+class BlockGraph:
+    """The graph of some dask arrays, from which the tasks of single blocks are taken."""
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        from dask.blockwise import optimize_blockwise
+        from dask.highlevelgraph import HighLevelGraph
+
+        graphs = [array.__dask_graph__() for array in arrays]
+        graph = HighLevelGraph.merge(*graphs) if len(graphs) > 1 else graphs[0]
+        self._layers = [layer for array in arrays for layer in array.__dask_layers__()]
+        # Done for each block anew, this and the larger number of tasks would cost more than
+        # computing a small block.
+        self._graph = optimize_blockwise(graph, keys=[array.name for array in arrays])  # type: ignore[no-untyped-call]
+        self._optimize = arrays[0].__dask_optimize__
+        self.is_shuffled = any(
+            type(layer).__module__.startswith("distributed.shuffle")
+            for layer in self._graph.layers.values()
+        )
+
+    def tasks(self, keys: Sequence[Hashable]) -> Graph:
+        """The optimized tasks that some blocks need."""
+        needed = needed_tasks(self._graph, self._layers, keys)
+        return dict(self._optimize(needed, list(keys)))
+
+
+def has_layers(array: Any) -> bool:
+    """Whether an array's graph has layers. Arrays of dask's query planning have none."""
+    return hasattr(array, "__dask_layers__")
+
+
+def needed_tasks(graph: Any, layers: Sequence[str], keys: Sequence[Hashable]) -> Graph:
+    """The tasks that some keys need."""
+    from dask.blockwise import Blockwise
+    from dask.highlevelgraph import MaterializedLayer
+
+    known = (Blockwise, MaterializedLayer)
+    if not all(type(layer) in known for layer in graph.layers.values()):
+        return dict(graph.cull(set(keys)))
+    wanted: dict[str, set[Hashable]] = {name: set() for name in graph.layers}
+    _claim(_LayerKeys(graph, layers), keys, wanted)
+    tasks: Graph = {}
+    order = list(graphlib.TopologicalSorter(graph.dependencies).static_order())
+    for name in reversed(order):
+        if not wanted[name]:
+            continue
+        layer = graph.layers[name]
+        lower = _LayerKeys(graph, graph.dependencies[name])
+        if type(layer) is MaterializedLayer:
+            found, below = _walk(layer, wanted[name], lower)
+        else:
+            culled, depends = layer.cull(wanted[name], frozenset())
+            found, below = dict(culled), set().union(*depends.values())
+        tasks.update(found)
+        _claim(lower, below, wanted)
+    return tasks
+
+
+def _walk(
+    layer: Mapping[Any, Any], keys: Iterable[Hashable], lower: _LayerKeys
+) -> tuple[Graph, set[Hashable]]:
+    """The tasks of a layer that some keys need, and the keys that these need of other layers."""
+    from dask.core import keys_in_tasks
+
+    found: Graph = {}
+    below: set[Hashable] = set()
+    left = list(keys)
+    while left:
+        key = left.pop()
+        if key in found:
+            continue
+        if key not in layer:
+            below.add(key)
+            continue
+        task = found[key] = layer[key]
+        known = getattr(task, "dependencies", None)
+        if known is None:
+            # A task as a tuple, or an alias as a plain key.
+            known = {*keys_in_tasks(layer, [task]), *keys_in_tasks(cast(Any, lower), [task])}
+        left.extend(known)
+    return found, below
+
+
+def _claim(keys: _LayerKeys, some: Iterable[Hashable], wanted: dict[str, set[Hashable]]) -> None:
+    """Add each key to the wanted keys of the layer that has it, if any has."""
+    for key in some:
+        owner = keys.owner(key)
+        if owner is not None:
+            wanted[owner].add(key)
+        elif "distributed" not in sys.modules:
+            raise KeyError(key)
+        # Otherwise a cluster has it: arguments of tasks may be futures.
+
+
+class _LayerKeys:
+    """Keys of some layers, found without making the tasks of the blockwise layers."""
+
+    def __init__(self, graph: Any, names: Iterable[str]) -> None:
+        from dask.blockwise import Blockwise
+
+        layers = {name: graph.layers[name] for name in names}
+        self._blockwise = {
+            layer.output: name for name, layer in layers.items() if type(layer) is Blockwise
+        }
+        self._others = {
+            name: layer for name, layer in layers.items() if type(layer) is not Blockwise
+        }
+
+    def owner(self, key: Any) -> str | None:
+        """Name of the layer that has a key. None if there is none."""
+        if isinstance(key, tuple) and key and isinstance(key[0], str):
+            found = self._blockwise.get(key[0])
+            if found is not None:
+                return found
+        return next((name for name, layer in self._others.items() if key in layer), None)
+
+    def __contains__(self, key: Any) -> bool:
+        return self.owner(key) is not None
+
+
+_WHAT: Final = "computing blocks"
+_REACH_SECONDS: Final = 2.0
+"""Time in which a worker must answer, so that results are fetched from the workers themselves."""
+
+_COUNT_SECONDS: Final = 5.0
+"""Time after which the threads of the workers are counted again, as clusters grow and shrink."""
+
+_AHEAD_PER_THREAD: Final = 8
+"""Requests that are announced and not fetched yet, for each thread of the workers."""
+
+_AHEAD_SHARE: Final = 8
+"""The blocks that are announced take up to one part in so many of the workers' memory."""
+
+_MOST_NBYTES: Final = 2**16
+"""Largest array in memory that becomes a part of each task that needs it."""
+
+
+@dataclass(eq=False)
+class Request:
+    """Blocks that are asked for together."""
+
+    tasks: Graph
+    keys: Sequence[Hashable]
+    futures: list[Any] = field(default_factory=list)
+    error: Exception | None = None
+
+
+class BlockRequests:
+    """Requests of all threads of this process for blocks that one cluster computes."""
+
+    _all: ClassVar[weakref.WeakKeyDictionary[Any, BlockRequests]] = weakref.WeakKeyDictionary()
+    _making: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self) -> None:
+        # Only those who announced blocks keep them: what is announced and not wanted any more is
+        # forgotten with them.
+        self._announced: weakref.WeakValueDictionary[tuple[Hashable, ...], Request] = (
+            weakref.WeakValueDictionary()
+        )
+        self._waiting: list[Request] = []
+        self._out: set[Request] = set()
+        self._num_threads = 0
+        self._memory_nbytes = 0
+        self._counted = -math.inf
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._counting = threading.Lock()
+        self._are_reached: bool | None = None
+
+    @classmethod
+    def of(cls, client: Any) -> BlockRequests:
+        """The requests that go through a client."""
+        with cls._making:
+            return cls._all.setdefault(client, cls())
+
+    def announce(self, client: Any, requests: Sequence[Request], largest_nbytes: int) -> Announced:
+        """Have the cluster compute blocks that `get` will be called for, without waiting."""
+        with cluster_errors(_WHAT):
+            self._count_workers(client)
+            self._send_all(client, requests)
+        sent = [request for request in requests if request.error is None]
+        with self._changed:
+            self._announced.update({tuple(request.keys): request for request in sent})
+        most = _AHEAD_PER_THREAD * self._num_threads
+        if self._memory_nbytes:
+            most = min(most, self._memory_nbytes // _AHEAD_SHARE // largest_nbytes)
+        # Workers may still be starting, and are counted again then.
+        return Announced(max(most, 1), sent)
+
+    def get(
+        self, client: Any, make_tasks: Callable[[], Graph], keys: Sequence[Hashable]
+    ) -> list[Any]:
+        """Compute tasks on the cluster, and fetch the values of some of them.
+
+        The cluster forgets them afterwards, also if the calling thread is given up.
+        """
+        attempts = current()
+        with self._changed:
+            announced = self._announced.pop(tuple(keys), None)
+        request = announced or Request(make_tasks(), keys)
+        attempts.on_given_up = partial(self._forget, request)
+        try:
+            with cluster_errors(_WHAT):
+                futures = request.futures if announced else self._send(client, request)
+                if attempts.is_given_up:
+                    self._forget(request)
+                found: list[Any] = client.gather(futures, direct=self._is_direct(client))
+                return found
+        finally:
+            attempts.on_given_up = None
+            self._forget(request)
+
+    def _send(self, client: Any, request: Request) -> list[Any]:
+        """Send the tasks of a request, and of all that wait then, as one graph."""
+        self._count_workers(client)
+        with self._changed:
+            self._waiting.append(request)
+            self._changed.wait_for(lambda: self._is_due(request))
+        with self._sending:
+            # Another thread may have sent it meanwhile.
+            if request in self._waiting:
+                self._send_waiting(client)
+        if request.error is not None:
+            raise request.error
+        return request.futures
+
+    def _count_workers(self, client: Any) -> None:
+        """Look from time to time how many threads and how much memory the workers have."""
+        with self._counting:
+            if time.monotonic() > self._counted + _COUNT_SECONDS:
+                self._num_threads, self._memory_nbytes = worker_totals(client)
+                self._counted = time.monotonic()
+
+    def _is_due(self, request: Request) -> bool:
+        """Whether all that wait are to be sent now, or this request need not wait any longer."""
+        enough = max(len(self._waiting), self._num_threads)
+        return len(self._out) <= enough or request not in self._waiting
+
+    def _send_waiting(self, client: Any) -> None:
+        """Send all requests that wait, as one graph."""
+        with self._changed:
+            sent, self._waiting = self._waiting, []
+            self._out.update(sent)
+        self._send_all(client, sent)
+
+    @staticmethod
+    def _send_all(client: Any, requests: Sequence[Request]) -> None:
+        """Send requests as one graph. Those that cannot be sent get an error."""
+        try:
+            _submit(client, requests)
+        except Exception as error:
+            if len(requests) == 1:
+                requests[0].error = error
+                return
+            # One of them may be at fault, which must not fail the others.
+            for one in requests:
+                BlockRequests._send_all(client, [one])
+
+    def _forget(self, request: Request) -> None:
+        """Let the cluster forget the tasks of a request, and send others in its place."""
+        release_futures(request.futures)
+        with self._changed:
+            self._out.discard(request)
+            if request in self._waiting:
+                self._waiting.remove(request)
+            self._changed.notify_all()
+
+    def _is_direct(self, client: Any) -> bool:
+        """Whether results come from the workers and not through the scheduler."""
+        if self._are_reached is None:
+            self._are_reached = _reaches_workers(client)
+        return self._are_reached
+
+
+def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
+    """Tasks for this thread, with the values that a cluster holds: persisted and scattered ones."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return tasks
+    held = [key for key, task in tasks.items() if isinstance(task, distributed.Future)]
+    needed = {key for task in tasks.values() for key in getattr(task, "dependencies", ())}
+    # A block that is itself persisted has no task left.
+    needed.update(keys)
+    held += needed - tasks.keys()
+    if not held:
+        return tasks
+    client = client_of_worker()
+    if client is None:
+        raise ClusterError(
+            "blocks need values that a dask cluster holds, and no client is active in this process",
+            given=f"{len(held)} keys, the first is {held[0]!r}",
+            remedy="keep the client open, and read in its process (num_workers=0, processes=0); "
+            "or call .compute() in place of .persist(), or write the data to a store",
+        )
+    # They were complete when they were sent here, which `wait_for_persisted` sees to.
+    futures = [distributed.Future(key, client, state="memory") for key in held]
+    try:
+        with cluster_errors("fetching persisted blocks"):
+            values = client.gather(futures)
+    finally:
+        release_futures(futures)
+    return {**tasks, **dict(zip(held, values, strict=True))}
+
+
+def _submit(client: Any, requests: Sequence[Request]) -> None:
+    tasks: Graph = {}
+    asked: list[list[Hashable]] = []
+    for request in requests:
+        own, keys = _renamed(_joined(request.tasks, request.keys), request.keys)
+        tasks |= own
+        asked.append(keys)
+    found = client.get(tasks, asked, sync=False)
+    for request, futures in zip(requests, found, strict=True):
+        request.futures = futures
+
+
+def _joined(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
+    """Tasks without those that only hold a value, such as a lazy array: others hold it now.
+
+    On a cluster, each of them would be a task of its own, whose value is sent to other workers.
+    """
+    from dask._task_spec import DataNode
+
+    held = {
+        key: task
+        for key, task in tasks.items()
+        if isinstance(task, DataNode) and not _is_large(task.value)
+    }
+    for key in keys:
+        held.pop(key, None)
+    return {
+        key: task.substitute(held, key=key) if hasattr(task, "substitute") else task
+        for key, task in tasks.items()
+        if key not in held
+    }
+
+
+def _renamed(tasks: Graph, keys: Sequence[Hashable]) -> tuple[Graph, list[Hashable]]:
+    """Tasks under names that stand for the tasks that they need too, and the new names of keys.
+
+    dask fuses tasks of one block in another way than the same tasks for another block. Under one
+    name, both would confuse the scheduler, which may then wait for ever. Alike ones stay shared.
+    """
+    from dask._task_spec import GraphNode
+
+    # Persisted blocks have their name on the cluster.
+    own = {key: task for key, task in tasks.items() if isinstance(task, GraphNode)}
+    if any(_is_exchange(task) for task in own.values()):
+        return tasks, list(keys)
+    needed = {key: task.dependencies & own.keys() for key, task in own.items()}
+    names: dict[Any, Any] = {}
+    for key in graphlib.TopologicalSorter(needed).static_order():
+        told = [type(own[key]).__name__, *sorted(repr(names[one]) for one in needed[key])]
+        names[key] = _suffixed(key, hashlib.blake2b(repr(told).encode(), digest_size=8).hexdigest())
+    renamed = {names[key]: task.substitute(names, key=names[key]) for key, task in own.items()}
+    held = {key: task for key, task in tasks.items() if key not in own}
+    return {**held, **renamed}, [names.get(key, key) for key in keys]
+
+
+def _is_exchange(task: Any) -> bool:
+    """Whether it is a task of dask's p2p rechunk. These find each other by their names."""
+    return type(task).__module__.startswith("distributed.shuffle")
+
+
+def _suffixed(key: Any, suffix: str) -> Hashable:
+    """A key with a suffix at its name, from which dask tells what kind of task it is."""
+    return (f"{key[0]}-{suffix}", *key[1:]) if isinstance(key, tuple) else f"{key}-{suffix}"
+
+
+def _is_large(value: Any) -> bool:
+    # Lazy arrays have the size of all that they could read.
+    return isinstance(value, np.ndarray) and value.nbytes > _MOST_NBYTES
+
+
+def _reaches_workers(client: Any) -> bool:
+    """Whether this process can connect to the workers, as far as one of them shows it."""
+    if client.direct_to_workers is not None:
+        return bool(client.direct_to_workers)
+    from distributed.comm.core import connect
+
+    async def reach(address: str) -> None:
+        comm = await connect(  # type: ignore[no-untyped-call]
+            address, timeout=_REACH_SECONDS, **client.connection_args
+        )
+        await comm.close()
+
+    try:
+        client.sync(reach, next(iter(worker_threads(client))))
+    except (OSError, TimeoutError, StopIteration):
+        return False
+    return True
+
+
+def wait_for_persisted(dataset: xr.Dataset) -> None:
+    """Wait until a cluster has computed all blocks that a dataset keeps there."""
+    distributed = sys.modules.get("distributed")
+    client = active_client()
+    if distributed is None or client is None:
+        return
+    from dask.highlevelgraph import MaterializedLayer
+
+    arrays = [v.data for v in dataset.variables.values() if v.chunks is not None]
+    futures = [
+        task
+        for array in arrays
+        if has_layers(array)
+        for layer in array.__dask_graph__().layers.values()
+        # Other layers hold no tasks yet, only a recipe for them.
+        if type(layer) is MaterializedLayer
+        for task in layer.values()
+        if isinstance(task, distributed.Future) and task.client is client
+    ]
+    if futures:
+        with cluster_errors("persisting blocks"):
+            distributed.wait(futures)

@@ -1,0 +1,262 @@
+"""SelectedSource: variables that are selections of another source's variables.
+
+An open dataset that was cut, transposed and renamed reads the same chunks as before::
+
+    stored      (time, level, lat)   chunks (4, 1, 10)
+    offered     (lat, when)          when = time[3:9], level = 2
+
+The chunks of an offered variable are called blocks here. Each block is a stored chunk that the
+selection touches, cut down to the elements that the selection keeps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.core.axis import Axis, Ints, Selection
+from xloader.sources.arrays import catalog
+from xloader.sources.base import (
+    Announced,
+    Described,
+    Fetched,
+    Outcome,
+    Read,
+    Source,
+    Variable,
+    key_within,
+)
+from xloader.sources.chunk_sizes import Sizes, compact
+from xloader.sources.store_watch import Watch
+from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The selection from a stored variable, and the order of its dimensions."""
+
+    base: str
+    kept: tuple[int | Selection, ...]
+    order: tuple[int, ...]
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """The stored dimensions that are not offered."""
+        return tuple(dim for dim in range(len(self.kept)) if dim not in self.order)
+
+
+class SelectedBlocks:
+    """Conversion between the blocks that are offered and the chunks that are stored."""
+
+    def __init__(self, selected: Selected, base: Variable) -> None:
+        self.selected = selected
+        self.axes = tuple(
+            Axis(size, chunks, range(kept, kept + 1) if isinstance(kept, int) else kept)
+            for size, chunks, kept in zip(base.shape, base.chunks, selected.kept, strict=True)
+        )
+        # Along whole dimensions, which are the most common, blocks are the stored chunks.
+        self._is_whole = [axis.selection == range(axis.stored_size) for axis in self.axes]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the offered variable."""
+        return tuple(self.axes[dim].size for dim in self.selected.order)
+
+    @property
+    def chunks(self) -> tuple[Sizes, ...]:
+        """Sizes of the blocks along each offered dimension."""
+        return tuple(map(self._sizes_along, self.selected.order))
+
+    @property
+    def thinning(self) -> int:
+        """Number of stored values decoded for each one kept, at most."""
+        ratio = 1
+        for dim, axis in enumerate(self.axes):
+            if self._is_whole[dim]:
+                continue
+            most = int(np.diff(axis.edges).max(initial=1))
+            ratio *= -(-max(axis.max_read_size, 1) // most)
+        return ratio
+
+    def _sizes_along(self, dim: int) -> Sizes:
+        """Sizes of the blocks along a stored dimension."""
+        axis = self.axes[dim]
+        if self._is_whole[dim] and isinstance(axis.chunks, int):
+            # The sizes are not listed, because there may be billions.
+            return max(min(axis.chunks, axis.size), 1)
+        return compact(tuple(np.diff(axis.edges).tolist()))
+
+    @cached_property
+    def _expand(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Axes and new dimensions that turn an offered array into a stored one."""
+        order = self.selected.order
+        return tuple(int(axis) for axis in np.argsort(order)), self.selected.dropped
+
+    def chunk(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
+        """Index of the stored chunk that a block is cut from."""
+        return tuple(map(self._chunk_along, range(len(self.axes)), self._stored(chunk, 0)))
+
+    def read(self, read: Read) -> Read:
+        """The read of the stored chunk that a read of a block needs."""
+        dims = range(len(self.axes))
+        blocks = self._stored(read.chunk, 0)
+        cuts = self._stored(read.cut, slice(0, 1))
+        return Read(
+            variable=self.selected.base,
+            chunk=tuple(map(self._chunk_along, dims, blocks)),
+            cut=tuple(map(_compose, map(self._cut_along, dims, blocks), cuts)),
+        )
+
+    def _chunk_along(self, dim: int, block: int) -> int:
+        """Index of a block's stored chunk along a stored dimension."""
+        return block if self._is_whole[dim] else self.axes[dim].stored_chunk(block)
+
+    def _cut_along(self, dim: int, block: int) -> slice | Ints:
+        """Elements of the stored chunk that a block keeps along a stored dimension."""
+        axis = self.axes[dim]
+        if self._is_whole[dim]:
+            begin, end = axis.span_of(block)
+            return slice(0, end - begin)
+        return axis.cut(block)
+
+    def place(self, out: NDArray[Any]) -> NDArray[Any]:
+        """View of the output array that has the stored variable's dimensions."""
+        axes, dropped = self._expand
+        return np.expand_dims(out.transpose(axes), dropped)
+
+    def _stored(self, offered: Sequence[Any], dropped: Any) -> list[Any]:
+        """Values in the order of the stored dimensions, with one value for dropped ones."""
+        stored = [dropped] * len(self.axes)
+        for dim, value in zip(self.selected.order, offered, strict=True):
+            stored[dim] = value
+        return stored
+
+
+class _Turned:
+    """Fetched chunks of the base source, decoded into arrays with the offered dimensions."""
+
+    def __init__(self, fetched: Fetched, views: Sequence[SelectedBlocks]) -> None:
+        self._fetched = fetched
+        self._views = views
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the fetched chunks hold, in bytes."""
+        return self._fetched.nbytes
+
+    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        """Decode the chunks into views of the arrays; see `Fetched.decode`."""
+        places = [view.place(out) for view, out in zip(self._views, outs, strict=True)]
+        return self._fetched.decode(places)
+
+
+class SelectedSource(Described):
+    """A source whose variables are selections of another source's variables."""
+
+    def __init__(
+        self,
+        base: Source,
+        selected: Mapping[str, Selected],
+        dims: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        self._base = base
+        self._name = base.name
+        self._selected = dict(selected)
+        self._dims = dict(dims)
+        bases = Counter(part.base for part in selected.values())
+        self._repeated = {base for base, count in bases.items() if count > 1}
+        self._views = {
+            name: SelectedBlocks(part, base.variables[part.base]) for name, part in selected.items()
+        }
+        self._variables = {
+            name: replace(
+                base.variables[view.selected.base],
+                name=name,
+                dims=dims[name],
+                shape=view.shape,
+                chunks=view.chunks,
+                thinning=view.thinning * base.variables[view.selected.base].thinning,
+            )
+            for name, view in self._views.items()
+        }
+        kept = {name: [part.kept, part.order, part.base] for name, part in selected.items()}
+        self._fingerprint = catalog.fingerprint(
+            self._variables, {name: [base.fingerprint, repr(kept[name])] for name in kept}
+        )
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """Bundle of the stored chunk; see `Source.bundle_of`.
+
+        Two selections from one stored variable have bundles of their own.
+        """
+        view = self._views[variable]
+        key = self._base.bundle_of(view.selected.base, view.chunk(chunk))
+        return key_within(variable, key) if view.selected.base in self._repeated else key
+
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Fetch the stored chunks of some blocks together; see `Source.fetch`."""
+        views = [self._views[read.variable] for read in reads]
+        stored = [view.read(read) for view, read in zip(views, reads, strict=True)]
+        return _Turned(self._base.fetch(stored), views)
+
+    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
+        """Announce the stored chunks of some blocks; see `Source.announce`."""
+        return self._base.announce(
+            [[self._views[read.variable].read(read) for read in reads] for reads in bundles]
+        )
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """Watches of the stored variables; see `Source.watches`."""
+        return self._base.watches([self._views[v].selected.base for v in variables])
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether reading the stored variable mostly waits."""
+        return self._base.is_waiting(self._views[variable].selected.base)
+
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
+        """An empty dataset, as the stored coordinates do not fit the selections."""
+        return xr.Dataset()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of the source that reads the stored variables; see `Source.notes`."""
+        return self._base.notes
+
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray reads the stored variable."""
+        return self._base.is_through_xarray(self._views[variable].selected.base)
+
+    def is_compiled(self, variable: str) -> bool:
+        """Whether compiled calls read the stored variable."""
+        return self._base.is_compiled(self._views[variable].selected.base)
+
+    def path_of(self, variable: str) -> str:
+        """How the stored variable is read, in words."""
+        return self._base.path_of(self._views[variable].selected.base)
+
+    def stored_objects(self, variable: str) -> StoredObjects | None:
+        """The stored objects of the stored variable; None for shards, which a selection shifts."""
+        found = stored_objects_of(self._base, self._views[variable].selected.base)
+        return None if found is None or found.shards is not None else found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The rest is derived from these, and its size grows with the number of chunks.
+        return SelectedSource, (self._base, self._selected, self._dims)
+
+
+def _compose(outer: slice | Ints, inner: slice | Ints) -> slice | NDArray[np.int64]:
+    """The cut that equals one cut after another. Both increase and count from 0."""
+    if isinstance(outer, slice):
+        step = outer.step or 1
+        if isinstance(inner, slice):
+            kept = range(outer.start, outer.stop, step)[inner]
+            return slice(kept.start, kept.stop, kept.step)
+        return np.asarray(outer.start + step * inner, np.int64)
+    return np.asarray(outer[inner], np.int64)

@@ -1,1 +1,0 @@
-"""Variables that are read through xarray: those of open datasets, of dask and of files."""
