@@ -4,8 +4,8 @@
 
     python -m tests.ledger
 
-and read the difference. States that were saved by earlier versions stay as they are, because users
-have them too; a new one is written where its file has none of that name.
+and read the difference. States and caches that earlier versions saved stay as they are, because
+users have them too; they are made where their files have none.
 
 Two more parts have tests of their own: ``golden_order.json`` that of `test_golden.py`, and the JSON
 of commands, in ``cli/json_shapes.py``.
@@ -72,7 +72,9 @@ def _entry(name: str, value: Any) -> Iterator[str]:
     bases = ", ".join(_bases(value))
     head = f"class {name}({bases})" if bases else f"class {name}"
     # Python gives no signature of warnings.
-    yield from [head] if issubclass(value, Warning) else _signature(head, value)
+    yield head
+    if not issubclass(value, Warning):
+        yield from _parameters(value)
     for special in sorted(_special_methods(value)):
         yield f"  {special}"
     for member in sorted(public_members(value)):
@@ -115,21 +117,22 @@ def _special_methods(kind: type) -> set[str]:
 
 
 def _signature(name: str, value: Any) -> Iterator[str]:
-    signature = inspect.signature(value)
-    yield f"{name} -> {_annotation(signature.return_annotation)}"
-    for parameter in signature.parameters.values():
+    yield f"{name} -> {_annotation(inspect.signature(value).return_annotation)}"
+    yield from _parameters(value)
+
+
+def _parameters(value: Any) -> Iterator[str]:
+    stars = {"KEYWORD_ONLY": "* ", "VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
+    for parameter in inspect.signature(value).parameters.values():
         # Parameters with an underscore are not for users.
         if parameter.name.startswith("_") or parameter.name == "self":
             continue
-        default = parameter.default
-        shown = getattr(default, "__name__", None) if callable(default) else repr(default)
-        star = {"KEYWORD_ONLY": "* ", "VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(
-            parameter.kind.name, ""
-        )
-        if parameter.default is parameter.empty:
-            yield f"    {star}{parameter.name}: {_annotation(parameter.annotation)}"
-        else:
-            yield f"    {star}{parameter.name}: {_annotation(parameter.annotation)} = {shown}"
+        line = f"    {stars.get(parameter.kind.name, '')}{parameter.name}"
+        line += f": {_annotation(parameter.annotation)}"
+        if parameter.default is not parameter.empty:
+            # The text of a function would have its address.
+            line += f" = {getattr(parameter.default, '__name__', repr(parameter.default))}"
+        yield line
 
 
 def _annotation(annotation: Any) -> str:
@@ -230,7 +233,7 @@ Make = Callable[[], Any]
 EXPLAINED: dict[str, Make] = {
     "shuffled": lambda: in_steps().loader(**OPTIONS),
     "patches": lambda: in_patches().loader(**{**OPTIONS, "batch_size": 32}),
-    "all in memory": lambda: in_steps().loader(**{**OPTIONS, "memory": "1GiB"}),
+    "all in memory": lambda: in_steps().loader(**{**OPTIONS, "memory": "16MiB"}),
     "in order": lambda: in_patches().loader(**OPTIONS, shuffle=False),
     "chosen": lambda: in_steps().select(range(0, 90, 4)).loader(**OPTIONS),
     "weighted": lambda: in_steps().weighted(np.arange(95.0)).loader(**OPTIONS),
@@ -251,8 +254,7 @@ def explanations() -> str:
 
 def reads() -> str:
     """Reads and memory for each layout of the benchmark, with short and small fields."""
-    heads = ("layout", "samples", "reads", "counted", "peak bytes", "read bytes")
-    rows = [heads]
+    rows = [("layout", "samples", "reads", "counted", "peak bytes", "read bytes")]
     layouts = [_shrink(layout) for layout in LAYOUTS]
     with tempfile.TemporaryDirectory() as folder:
         paths = ensure_stores(Path(folder), [layout.store for layout in layouts])
