@@ -22,6 +22,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -37,6 +38,7 @@ from benchmarks.layouts import LAYOUTS, Layout, Sizes
 from benchmarks.stores import ensure_stores
 from tests.reference_pages import MODULES, REFERENCE, public_members, public_names
 from xloader import cli, errors
+from xloader.forcings import latitude
 from xloader.testing import CountingStore, is_chunk_key, write_store
 
 FOLDER = Path(__file__).with_name("ledger")
@@ -292,6 +294,11 @@ def _shrink(layout: Layout) -> Layout:
 # States
 
 
+def unchanged(batch: xr.Dataset, fn: Any) -> xr.Dataset:
+    """A function of a user, with one of ours among its arguments. A state has the names of both."""
+    return batch
+
+
 def torch_dataset() -> Any:
     from xloader.torch import IterableDataset
 
@@ -309,7 +316,7 @@ def sampler() -> Any:
 STATES: dict[str, Make] = {
     **{name: EXPLAINED[name] for name in ("shuffled", "patches", "in order", "chosen")},
     **{name: EXPLAINED[name] for name in ("weighted", "rank 1 of 2", "forcings", "interleaved")},
-    "transforms": lambda: transformed().map(abs).loader(**OPTIONS),
+    "transforms": lambda: transformed().map(partial(unchanged, fn=latitude)).loader(**OPTIONS),
     "rollout": lambda: xloader.Rollout(lambda epoch: in_steps(2 + epoch), **OPTIONS),
     "IterableDataset": torch_dataset,
     "ChunkSampler": sampler,
