@@ -10,12 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-MAX_FILE_LINES = 350
-"""Lines of a file without its docstrings, so that nobody shortens these to keep a file short."""
-LONG_FILES = {"xloader.samples.samples": 640}
-"""The class that users need most has all verbs: short methods that hand on, in one file."""
-MAX_FUNCTION_LINES = 60
-
 TOWER = (
     ("__main__",),
     ("cli",),
@@ -44,6 +38,9 @@ TOWER = (
 
 A file imports only from its own room and lower floors.
 """
+ANNEX = ("jobs", "mosaic", "cluster", "cli", "dask", "xbatcher", "demo", "bench")
+ABOVE_ANNEX = ("samples", "__init__", "__main__")
+"""All other rooms but these are the kernel, which works without the annex."""
 
 PURE = ("errors", "core", "order", "planning")
 """Rooms with no I/O, no PyTorch and no clock."""
@@ -93,16 +90,15 @@ ONLY_UNDER = {
 
 @dataclass(frozen=True)
 class Module:
-    """One file of the package: its dotted name, syntax tree and number of lines."""
+    """One file of the package: its dotted name and its syntax tree."""
 
     name: str
     tree: ast.Module
-    num_lines: int
     is_package: bool = False
 
     @classmethod
     def parse(cls, name: str, text: str, *, is_package: bool = False) -> Module:
-        return cls(name, ast.parse(text), len(text.splitlines()), is_package)
+        return cls(name, ast.parse(text), is_package)
 
     @property
     def short_name(self) -> str:
@@ -190,6 +186,16 @@ def upward_imports(modules: dict[str, Module]) -> list[str]:
     return sorted(found)
 
 
+def imports_of_annex(modules: dict[str, Module]) -> list[str]:
+    """Return the imports of the annex in the kernel."""
+    return sorted(
+        f"{name} imports {other}"
+        for name, imported in edges_between(modules).items()
+        for other in imported
+        if room_of(name) not in (*ANNEX, *ABOVE_ANNEX) and room_of(other) in ANNEX
+    )
+
+
 def edges_between_folders(modules: dict[str, Module]) -> dict[str, set[str]]:
     """Return, for each folder at any depth, the folders whose files its own files import."""
 
@@ -239,11 +245,6 @@ def stray_warnings(module: Module) -> list[str]:
     return found
 
 
-def classes_of(module: Module) -> Iterator[str]:
-    """Yield the names of all classes in a file, including nested ones."""
-    yield from (node.name for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
-
-
 def riddles_of(module: Module) -> list[str]:
     """Return the docstrings that begin with "What", because these name a thing indirectly."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -258,35 +259,11 @@ def riddles_of(module: Module) -> list[str]:
     return found
 
 
-def file_size(module: Module) -> int:
-    """Return the number of lines of a file without all docstrings."""
-    size = module.num_lines
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            is_text = isinstance(node.value.value, str)
-            size -= is_text * ((node.end_lineno or node.lineno) - node.lineno + 1)
-    return size
-
-
-def function_size(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return the number of lines of a function without its decorators and docstring."""
-    first, last = node.lineno, node.end_lineno or node.lineno
-    size = last - first + 1
-    if ast.get_docstring(node, clean=False) is not None:
-        text = node.body[0]
-        size -= (text.end_lineno or text.lineno) - text.lineno + 1
-    return size
-
-
-def oversized(module: Module) -> list[str]:
-    """Return the file and its functions that are too long."""
-    found = []
-    size = file_size(module)
-    if size > LONG_FILES.get(module.name, MAX_FILE_LINES):
-        found.append(f"{module.name} has {size} lines")
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            size = function_size(node)
-            if size > MAX_FUNCTION_LINES:
-                found.append(f"{module.name}.{node.name} has {size} lines")
-    return found
+def starred_tuples(module: Module) -> list[str]:
+    """Return the calls that pack arguments in stars, which hides what the call hands over."""
+    return [
+        f"{module.name}, line {node.lineno}: {ast.unparse(argument)}"
+        for node in ast.walk(module.tree)
+        for argument in (node.args if isinstance(node, ast.Call) else ())
+        if isinstance(argument, ast.Starred) and isinstance(argument.value, ast.Tuple | ast.List)
+    ]

@@ -27,7 +27,13 @@ from xloader.errors import (
 from xloader.loader.interleaved.sample_sets import taking
 from xloader.loader.loader import Loader
 from xloader.loader.preview import num_full_steps, rows_of_steps
-from xloader.loader.variance_measurement import BatchMembers, BatchSums, spread_evenly
+from xloader.loader.reports.batch_variance import effective_size
+from xloader.loader.variance_measurement import (
+    BatchMembers,
+    BatchSums,
+    jackknife_error,
+    spread_evenly,
+)
 from xloader.samples.samples import Samples
 from xloader.testing import CountingStore, is_chunk_key, write_store
 
@@ -420,3 +426,16 @@ def test_the_text_has_the_figures():
     explained = set(re.findall(r'title="[^"]+">([^<]+)</th>', found._repr_html_()))
     heads = {"standard error", "looked at", "left out"}
     assert explained == {"ratio", "effective batch", "reads"} | heads
+
+
+def test_the_jackknife_error_of_a_mean_is_its_standard_error() -> None:
+    values = np.array([1.0, 2.0, 6.0])
+    without_each = (values.sum() - values) / 2
+    assert jackknife_error(without_each) == pytest.approx(values.std(ddof=1) / math.sqrt(3))
+
+
+@pytest.mark.parametrize(("size", "design_effect", "effective"), [(16, 4.0, 4.0), (16, 1.0, 16.0)])
+def test_the_effective_size_is_that_of_independent_samples(
+    size: int, design_effect: float, effective: float
+) -> None:
+    assert effective_size(size, design_effect) == effective

@@ -27,6 +27,7 @@ from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import ReducedModel
 from xloader.planning.schedule import Schedule
 from xloader.planning.search import find_plan
+from xloader.planning.tiling_search import _numbers_up_to
 
 MOST_ENTRIES = 100_000
 """Entries of all schedules that a search along one dimension may simulate."""
@@ -196,3 +197,7 @@ def test_a_search_cuts_what_weights_draw_once_an_epoch() -> None:
     assert set(cuts.values()) == {1}
     # Each epoch draws other samples.
     assert len(drawn) == len(cuts)
+
+
+def test_numbers_tried_are_all_of_the_small_and_few_of_the_large() -> None:
+    assert list(_numbers_up_to(20)) == [2, 3, 4, 5, 6, 7, 8, 10, 13, 17, 20]

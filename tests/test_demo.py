@@ -14,7 +14,7 @@ from tests.cli.json_shapes import SHAPES, check
 from xloader.cli.json_output import to_json
 from xloader.demo import store as demo_store
 from xloader.demo.climate import measure_climate
-from xloader.demo.maps import is_periodic, lead_label, row_weights
+from xloader.demo.maps import is_latitude, is_periodic, lead_label, row_weights
 from xloader.demo.store import ensure_store, store_path, write_waves
 from xloader.demo.task import channel_variables, find_task, open_dataset, stack_channels
 from xloader.demo.training import ErrorSums, Score, format_scores, make_scores
@@ -536,3 +536,17 @@ def test_training_counts_steps_and_says_where_time_ran_out(
     assert ("Time ran out" in trained.describe()) == (num_steps < 7)
     is_cut = "3 of 5 batches of an unfinished epoch"
     assert (is_cut in run._measured(trained)) == (num_steps < 5)
+
+
+def test_a_latitude_is_known_by_its_units() -> None:
+    data = xr.Dataset(coords={"y": ("y", [1.0], {"units": "degrees_north"}), "x": ("x", [1.0])})
+    assert is_latitude(data, "y")
+    assert not is_latitude(data, "x")
+
+
+def test_a_periodic_map_is_padded_with_its_other_side() -> None:
+    torch = pytest.importorskip("torch")
+    from xloader.demo.model import pad_columns
+
+    row = torch.arange(3.0).reshape(1, 1, 1, 3)
+    assert pad_columns(row, 1, 1, is_periodic=True).tolist() == [[[[2.0, 0.0, 1.0, 2.0, 0.0]]]]

@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tests import versions
+from xloader.core.messages import extra_remedy
 
 TABLE = versions.project()
 END = os.environ.get("XLOADER_END", "")
@@ -53,3 +54,8 @@ def test_the_pythons_of_the_metadata_are_tested():
     told = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
     assert f">={told[0]}" == project["requires-python"]
     assert f"{sys.version_info[0]}.{sys.version_info[1]}" in told
+
+
+def test_the_remedy_for_a_missing_library_names_the_extra() -> None:
+    remedy = 'install the extra "torch": run pip install ".[torch]" in a clone of xloader'
+    assert extra_remedy("torch") == remedy

@@ -16,6 +16,7 @@ from xloader import Samples
 from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
 from xloader.show.json_values import flat_numbers, to_json_value
+from xloader.show.text_table import align_columns
 from xloader.testing import write_store
 
 
@@ -140,3 +141,12 @@ def test_values_of_numpy_become_plain() -> None:
     values = {"n": np.int64(3), "t": (1, np.float32(0.5)), "nan": np.float64("nan")}
     assert to_json_value(values) == {"n": 3, "t": [1, 0.5], "nan": None}
     assert {type(held) for held in to_json_value(values)["t"]} == {int, float}
+
+
+def test_names_stand_to_the_left_and_figures_to_the_right() -> None:
+    rows = [("variable", "mean"), ("t2m", "278.4"), ("u10", "-0.1")]
+    assert align_columns(rows).splitlines() == [
+        "variable    mean",
+        "t2m        278.4",
+        "u10         -0.1",
+    ]

@@ -25,7 +25,9 @@ from xloader.errors import (
     UnsupportedDataError,
     XloaderError,
 )
-from xloader.forcings.coordinates import find_coordinate
+from xloader.forcings.calendar import instants_of
+from xloader.forcings.coordinates import angle_of, find_coordinate, on_arrays
+from xloader.forcings.solar_radiation import sun_at
 from xloader.sources.combined import computed_source
 from xloader.testing import CountingStore, SourceRecorder, write_store
 
@@ -662,3 +664,33 @@ def test_a_coordinate_that_is_missing() -> None:
         weather().drop_vars("lon").xloader.forcing("insolation")
     with pytest.raises(UnsupportedDataError, match=r"no times.*decode_times"):
         weather().assign_coords(NO_TIME).xloader.forcing("cos_day_of_year")
+
+
+def test_formulas_pair_arrays_by_dimension_and_take_plain_numbers() -> None:
+    y, x = xr.DataArray([1, 2], dims="y"), xr.DataArray([10, 20], dims="x")
+    table = on_arrays(np.add, {}, y, x)
+    assert (table.dims, table.values.tolist()) == (("y", "x"), [[11, 21], [12, 22]])
+    assert on_arrays(np.add, {}, 1, 2) == 3
+
+
+def test_instants_are_days_and_fractions_of_the_day_and_of_the_year() -> None:
+    instants = instants_of(np.array(["2000-01-01T18", "2000-07-02T00"], "M8[h]"))
+    assert instants.days.tolist() == [0.25, 182.5]
+    assert instants.day_fraction.tolist() == [0.75, 0.0]
+    assert instants.year_fraction.tolist() == [0.75 / 366, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("dim", "attrs", "angle"),
+    [("y", {"units": "degrees_north"}, "lat"), ("XLONG", {}, "lon"), ("x", {}, None)],
+)
+def test_angles_are_known_by_units_and_by_name(
+    dim: str, attrs: dict[str, str], angle: str | None
+) -> None:
+    assert angle_of(dim, attrs) == angle
+
+
+def test_the_sun_stands_highest_and_far_away_in_june() -> None:
+    sun = sun_at(np.array([171.5]))  # 21 June 2000
+    assert np.rad2deg(sun.declination[0]) == pytest.approx(23.438, abs=5e-4)
+    assert sun.distance[0] == pytest.approx(1.0162, abs=5e-5)

@@ -21,6 +21,7 @@ from xloader.errors import (
     WindowError,
     XloaderError,
 )
+from xloader.recipe.label_steps import find_steps, show_label
 from xloader.testing import CountingStore, write_store
 
 HOURS = np.datetime64("2001-01-01", "ns") + np.arange(400) * np.timedelta64(6, "h")
@@ -320,3 +321,15 @@ def test_steps_of_several_months(months: int) -> None:
     time = np.delete(first, 20).astype("M8[s]")
     assert len(xloader.open(series(time)).window(time=4, stride=1)) == 17 + 16
     assert len(xloader.open(series(time)).window(time=f"{4 * months}M", stride=1)) == 17 + 16
+
+
+def test_steps_between_labels_and_the_gaps_among_them() -> None:
+    series = xr.DataArray(np.zeros(5), {"time": [0, 1, 2, 7, 8]}, name="sst")
+    steps = find_steps(series.to_dataset().xloader.recipe, "time")
+    assert (steps.span, steps.gaps.tolist()) == (1.0, [3])
+    assert steps.describe() == "1 of 4 are not 1 (first after 2)"
+
+
+def test_labels_are_shown_in_the_coarsest_unit_that_tells_them() -> None:
+    assert show_label(np.timedelta64(360, "m")) == "6 hours"
+    assert show_label(np.datetime64("2001-01-01T06:00:00")) == "2001-01-01T06:00"

@@ -24,7 +24,7 @@ from xloader.order.shuffle import Pace
 from xloader.planning.epoch import Epoch
 from xloader.planning.plan import Plan
 
-PATH = Path(__file__).with_name("golden_order.json")
+PATH = Path(__file__).with_name("ledger") / "golden_order.json"
 SEED = 2024
 EPOCHS = (0, 1)
 NUM_FIRST = 64

@@ -26,6 +26,7 @@ from xloader.errors import (
     UnsupportedDataError,
     XloaderError,
 )
+from xloader.sources.combined.label_spans import are_same_labels, find_labels
 from xloader.testing import CountingStore, write_store
 
 # Budgets are as small as possible, so poor mixing and extra reads are normal here.
@@ -853,3 +854,12 @@ def test_pandas_finds_what_join_finds() -> None:
         both = np.array([[int(array[0]) for array in samples[i]] for i in range(len(samples))])
         np.testing.assert_array_equal(both[:, 0], np.flatnonzero(found >= 0))
         np.testing.assert_array_equal(both[:, 1], found[found >= 0])
+
+
+def test_labels_are_found_as_closely_as_their_dtype_tells() -> None:
+    fine = np.linspace(1, 0, 11)
+    coarse = pd.Index(fine[[7, 2]].astype(np.float32))
+    assert find_labels(pd.Index(fine), coarse).tolist() == [7, 2]
+    assert find_labels(pd.Index(fine), pd.Index(fine[:2] + 0.001)).tolist() == [-1, -1]
+    assert are_same_labels(pd.Index(fine[[7, 2]]), coarse)
+    assert not are_same_labels(pd.Index(fine[:2]), pd.Index(fine[:2] + 0.001))

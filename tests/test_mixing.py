@@ -25,7 +25,7 @@ from xloader.order.cohorts import cut_cohorts, leading_axis
 from xloader.order.shuffle import Pace
 from xloader.planning import mixing as regions_module
 from xloader.planning.epoch import Epoch
-from xloader.planning.mixing import Regions, full_mixing, measure_mixing, region_dim
+from xloader.planning.mixing import Regions, _chance_of_one, full_mixing, measure_mixing, region_dim
 
 
 def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:
@@ -139,3 +139,7 @@ def test_mixing_of_a_full_shuffle_is_what_it_is_said_to_be() -> None:
     orders = [Epoch(footprint, plan, 0, 0).lanes(range(1))[0].order]
     expected = full_mixing(footprint, 16)
     assert measure_mixing(footprint, orders, 16) == pytest.approx(expected, rel=0.02)
+
+
+def test_the_chance_that_three_draws_of_four_hit_the_one() -> None:
+    assert _chance_of_one(1, 4, 3) == 0.75

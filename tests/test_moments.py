@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from xloader.errors import OptionError
 from xloader.jobs.statistics.merge_tree import MergeTree
-from xloader.jobs.statistics.moments import Moments
+from xloader.jobs.statistics.moments import LabelledMoments, Moments
 
 AXES = [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]
 
@@ -147,3 +147,10 @@ def test_a_leaf_is_merged_once():
         tree.result()
     tree.add_node((1, 1), 7)
     assert tree.result() == 10
+
+
+def test_labelled_moments_are_merged_label_by_label() -> None:
+    june = LabelledMoments(np.array([5]), Moments.of(np.ones((1, 3)), (1,)))
+    both = june.merge(LabelledMoments(np.array([5, 6]), Moments.of(np.eye(2), (1,))))
+    assert both.rows.tolist() == [5, 6]
+    assert both.moments.count.tolist() == [5, 2]

@@ -13,7 +13,7 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.core.nans import NUM_FIRST
+from xloader.core.nans import NUM_FIRST, is_looked_at, look_for_nans
 from xloader.errors import NanError, NanWarning, OptionError
 from xloader.testing import write_store
 from xloader.torch import IterableDataset, MapDataset, data_loader
@@ -210,3 +210,18 @@ def test_all_in_memory() -> None:
         samples_of(63).to_tensor_dataset("16MiB", on_nan="raise")
     with pytest.raises(OptionError, match="cannot be counted here, because there is no report"):
         samples_of().to_tensor_dataset("16MiB", on_nan="count")
+
+
+@pytest.mark.parametrize(
+    ("option", "number", "is_looked"), [("warn", 0, True), ("warn", 8, False), ("ignore", 0, False)]
+)
+def test_only_the_first_batches_are_looked_at_for_a_warning(
+    option: Any, number: int, is_looked: bool
+) -> None:
+    assert is_looked_at(option, number) is is_looked
+
+
+def test_nans_are_told_with_their_field_and_their_sample() -> None:
+    arrays = {"x": np.array([[1.0, np.nan], [3.0, 4.0]], np.float32)}
+    told = [str(nans) for nans in look_for_nans("count", 0, arrays, np.array([7, 9]))]
+    assert told == ["1 value of the field 'x', in sample 7"]

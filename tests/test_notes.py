@@ -14,6 +14,7 @@ import xloader
 from xloader import Samples
 from xloader.errors import EmptyEpochWarning
 from xloader.loader.reports import explain_notes
+from xloader.loader.reports.explain_notes import pinning_in_words
 from xloader.testing import write_store
 
 NOTE = 'windows do not overlap: 121 samples; `stride={"time": 1}` gives 721'
@@ -397,3 +398,19 @@ def test_the_numbers_of_normalize_are_shown_and_the_fingerprint_stays() -> None:
     assert [step.describe() for step in normal.recipe.steps] == [
         "normalize(t, z; bf4bdff3c3ce67dc)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("processes", "is_mapped", "refusal", "words"),
+    [
+        (2, False, "error 2", "from that of the processes, which could not be pinned (error 2)"),
+        (2, False, "", "straight from the memory of the processes"),
+        (0, True, "", "copied into pinned memory after the transforms"),
+        (0, False, "error 2", "from memory of this process, which could not be pinned (error 2)"),
+    ],
+)
+def test_it_is_told_how_batches_come_into_pinned_memory(
+    processes: int, is_mapped: bool, refusal: str, words: str
+) -> None:
+    assert words in pinning_in_words(processes, is_mapped, refusal)
+    assert pinning_in_words(0, False) == ""

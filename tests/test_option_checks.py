@@ -12,7 +12,8 @@ import xarray as xr
 import xloader
 from xloader import Samples
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.options import LoaderOptions, divisors_of
+from xloader.core.option_checks import check_callable, check_number, check_whole
+from xloader.core.options import MOST_THREADS, LoaderOptions, divisors_of
 from xloader.errors import OptionError, SampleIndexError
 
 HUGE = 10**5000
@@ -168,3 +169,18 @@ def test_an_epoch_beyond_all_numbers(samples: Samples) -> None:
         samples.loader(output="numpy").set_epoch(HUGE)
     with pytest.raises(OptionError, match="more than any machine has"):
         parse_nbytes(HUGE)
+
+
+def test_whole_numbers_are_kept_within_their_limits() -> None:
+    assert check_whole("threads", 3, 1, MOST_THREADS) == 3
+    with pytest.raises(OptionError, match=r"threads is too large.*1099511627776.*<= 4096"):
+        check_whole("threads", 2**40, 1, MOST_THREADS)
+
+
+def test_whole_numbers_pass_as_floats() -> None:
+    assert repr(check_number("max_amplification", 2, 1.0)) == "2.0"
+
+
+def test_what_cannot_be_called_is_no_function() -> None:
+    with pytest.raises(OptionError, match=r"collate_fn cannot be called\. Given: 5"):
+        check_callable("collate_fn", 5)

@@ -22,6 +22,7 @@ from xloader.errors import (
 )
 from xloader.show import sample_panels
 from xloader.show import sample_panels as coastlines
+from xloader.show.plot_axes import axis_label
 from xloader.testing import CountingStore, is_chunk_key, write_store
 
 if TYPE_CHECKING:
@@ -349,3 +350,10 @@ def test_pictures_leave_backend_and_settings_alone(stored):
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "label"), [(("x", {"units": "km"}), "x (km)"), (("lat", {}, "lat"), "lat (°N)")]
+)
+def test_axes_are_labelled_with_their_units(arguments: Any, label: str) -> None:
+    assert axis_label(*arguments) == label

@@ -12,9 +12,12 @@ import pytest
 import xarray as xr
 
 import xloader
+from xloader.core.ranks import World
 from xloader.errors import LanesError, MemoryBudgetError, OptionError, RanksError
+from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.loader import Loader
 from xloader.loader.ranks import rank_resolver as ranks
+from xloader.loader.ranks.rank_plan import RankRows
 from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, write_store
 
@@ -290,3 +293,14 @@ def test_chunks_that_several_ranks_read_are_those_that_were_named(window: int, e
         assert len(named) <= 3 * 5
     first, index = expected.shared_chunks[0]
     assert f"{first} {list(index)}" in str(expected)
+
+
+def test_names_of_samples_and_their_rows() -> None:
+    names = SampleNames(None, np.array([3, 7, 9]))
+    assert names.of(np.array([2, 0])).tolist() == [9, 3]
+    assert names.rows_of(np.array([9, 3])).tolist() == [2, 0]
+
+
+def test_ranks_have_equally_many_rows_and_padding_fills_them() -> None:
+    rows = RankRows(num_samples=9, num_steps=3, batch_size=2, world=World(0, 2))
+    assert (rows.num_each, rows.last_size, rows.num_padding()) == (5, 1, 1)

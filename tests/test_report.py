@@ -13,7 +13,14 @@ from zarr.storage import MemoryStore
 
 import xloader
 from xloader.engine.tally import Gauge, Tally
-from xloader.loader.reports.advice import advise
+from xloader.jobs.advice.read_speed import show_gb_per_s
+from xloader.loader.reports.advice import (
+    advise,
+    helpful_processes,
+    show_given_memory,
+    show_rate,
+    too_short,
+)
 from xloader.loader.reports.bottleneck import EpochEffort
 from xloader.planning.budget import Budget
 from xloader.testing import LatencyStore, write_store
@@ -382,3 +389,29 @@ def test_all_gauges_come_to_rest() -> None:
     assert tally.fetches.num == 0
     assert 0 < tally.fetches.peak <= 24
     assert 0 <= tally.workers.num <= tally.workers.peak
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (3 << 29, 'memory="1.5GiB"'),
+        (1152 << 10, 'memory="1152KiB"'),
+        (100_000, 'memory="100kB"'),
+    ],
+)
+def test_memory_is_written_as_it_can_be_given(num_bytes: int, text: str) -> None:
+    assert show_given_memory(num_bytes) == text
+
+
+def test_rates_have_three_digits_at_most() -> None:
+    assert (show_rate(3.14e9), show_rate(1.2e6)) == ("3.14 GB/s", "1.2 MB/s")
+    assert (show_gb_per_s(1.234), show_gb_per_s(0.01234)) == ("1.23 GB/s", "0.012 GB/s")
+
+
+def test_half_the_cores_are_advised_as_processes_but_at_least_two() -> None:
+    assert [helpful_processes(cores) for cores in (2, 16)] == [2, 8]
+
+
+def test_an_epoch_below_a_second_tells_nothing() -> None:
+    assert too_short(0.05) == "Too short to tell: 0.05 s. An epoch of a second or more tells."
+    assert too_short(2.0) == ""

@@ -7,7 +7,13 @@ import pytest
 
 from xloader.compiled.library import load_library
 from xloader.core import sorting
-from xloader.core.sorting import digit_order, sort_integers, spread_order
+from xloader.core.sorting import (
+    digit_order,
+    distinct_near,
+    number_rows,
+    sort_integers,
+    spread_order,
+)
 
 
 @pytest.fixture(params=["compiled", "numpy"], autouse=True)
@@ -49,3 +55,14 @@ def test_orders_by_digits_are_stable_orders(size: int, bound: int) -> None:
 )
 def test_orders_of_fractions_are_stable_orders(keys: np.ndarray) -> None:
     np.testing.assert_array_equal(spread_order(keys), np.argsort(keys, kind="stable"))
+
+
+def test_numbers_of_rows_sort_as_their_columns_do() -> None:
+    columns = [np.array([5, 5, 7]), np.array([0, 2, 0])]
+    assert number_rows(columns, 3).tolist() == [0, 2, 6]
+
+
+def test_integers_close_together_are_distinct_with_those_between() -> None:
+    distinct, which = distinct_near(np.array([7, 9, 7]))
+    assert distinct.tolist() == [7, 8, 9]
+    assert distinct[which].tolist() == [7, 9, 7]

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 import xloader
 from xloader import Samples
+from xloader.core.windows import Windows
 from xloader.errors import EmptySamplesError, OptionError, UnknownNameError, XloaderError
+from xloader.recipe.split_parts import PartGrid
 from xloader.samples.splits import Split
 from xloader.testing import CountingStore, write_store
 
@@ -342,3 +344,10 @@ def test_bad_input(name: str) -> None:
     make, error, text = BAD[name]
     with pytest.raises(error, match=text):
         make(xloader.open(numbered(120, 4)).window(time=5, stride=1))
+
+
+def test_windows_that_cross_an_edge_are_of_no_part() -> None:
+    windows = Windows(("time",), (12,), (3,), (2,), (1,))
+    grid = PartGrid((0,), (np.array([0, 4, 6, 12]),), np.array([0, -1, 1], np.int8))
+    positions = windows.positions_of(np.arange(5))
+    assert grid.boxes(windows, (0,)).parts_of(positions).tolist() == [0, -1, -1, 1, 1]

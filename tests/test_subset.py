@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xloader.core.subset import Subset
+from xloader.core.subset import Subset, count_occurrences
 
 WEIGHTS = np.array([0.0, 0.2, 1.0, 1.0, 2.5, 0.3, 4.0, 0.0, 1.0, 2.0])
 
@@ -114,3 +114,10 @@ def test_equal_where_all_is_equal() -> None:
     assert pickle.loads(pickle.dumps(subset)) == subset
     assert hash(subset) == hash(pickle.loads(pickle.dumps(subset)))
     assert len({subset, *others}) == 7
+
+
+def test_repeats_are_counted_from_nought_and_none_where_nothing_repeats() -> None:
+    occurrences = count_occurrences(np.array([4, 4, 7, 1, 1, 1]))
+    assert occurrences is not None
+    assert occurrences.tolist() == [0, 1, 0, 0, 1, 2]
+    assert count_occurrences(np.array([4, 7, 1])) is None

@@ -26,7 +26,7 @@ from tests.test_search import amplification, mixing, room_for
 from xloader.core.footprint import Footprint
 from xloader.loader.ranks.state import sign
 from xloader.order.shuffle import Pace
-from xloader.order.visits import Visits
+from xloader.order.visits import Visits, lay_out
 from xloader.planning.epoch import Epoch
 from xloader.planning.goal import PlanGoal
 from xloader.planning.search import find_plan
@@ -213,3 +213,8 @@ def test_blocks_that_only_other_visits_use_are_freed() -> None:
     loader.load_state_dict(sign(state))
     with loader:
         assert sorted(np.concatenate([batch.ids for batch in loader])) == list(range(7))
+
+
+def test_stretches_are_laid_out_forwards_and_backwards() -> None:
+    elements = lay_out(np.array([4, 0]), np.array([3, 2]), np.array([1, 0], np.uint64))
+    assert elements.tolist() == [6, 5, 4, 0, 1]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from xloader.core.ranks import World, resolve_world
+from xloader.core.ranks import World, find_world, resolve_world
 from xloader.errors import OptionError
 
 
@@ -85,3 +85,8 @@ def test_half_of_the_arguments(given: dict[str, int]) -> None:
 def test_broken_environment(environ: dict[str, str], name: str) -> None:
     with pytest.raises(OptionError, match=f"variable {name} is not a whole number"):
         resolve_world(environ=environ)
+
+
+def test_a_world_is_found_only_where_something_tells_it() -> None:
+    assert find_world(environ={}) is None
+    assert find_world(0, 1) == World(0, 1)

@@ -18,7 +18,7 @@ from xloader import cli
 from xloader.cli import doctor_command as diagnosis
 from xloader.cli import library_findings, machine_findings
 from xloader.cli import machine_findings as torch_findings
-from xloader.cli.findings import Finding
+from xloader.cli.findings import Finding, show_findings
 from xloader.cli.library_findings import (
     NEWEST_TESTED,
     TestedLibrary,
@@ -244,3 +244,15 @@ def test_gpus():
 def test_all_checks_are_made():
     subjects = {finding.subject for finding in diagnosis.diagnose().findings}
     assert {"cores", "memory", "codecs", "gather", "forks", "PyTorch", "direct reads"} <= subjects
+
+
+def test_remedies_stand_below_their_findings() -> None:
+    findings = [
+        Finding("cores", "ok", "8"),
+        Finding("memory", "note", "1.0 GiB", 'pass memory="256MiB"'),
+    ]
+    assert show_findings(findings).splitlines() == [
+        "cores    ok       8",
+        "memory   note     1.0 GiB",
+        '                  -> pass memory="256MiB"',
+    ]

@@ -17,6 +17,7 @@ import xarray as xr
 import xloader
 from tests.cli.json_shapes import SHAPES, check
 from xloader import cli
+from xloader.cli.inspected_variable import show_sizes
 from xloader.cli.store_inspection import inspect_store
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import ArrayNotGroupError
@@ -508,3 +509,7 @@ def test_a_url_of_an_unknown_kind_is_an_error_in_words():
     result = run("nowhere://bucket/store.zarr")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "there is no file system for this kind of URL" in result.stderr
+
+
+def test_chunks_of_several_sizes_are_shown_as_a_range() -> None:
+    assert show_sizes((24, (5, 7, 6))) == "24 x 5-7"

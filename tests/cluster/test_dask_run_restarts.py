@@ -18,6 +18,7 @@ import xarray as xr
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
 from tests.cluster.test_dask_run import OPTIONS, Rows, expected, ids_in, make_samples, rows_of
+from xloader.cluster.job_folder import code_digest
 from xloader.errors import ClusterError, TargetError
 
 
@@ -229,3 +230,9 @@ def test_a_model_is_trained_on_each_rank(client: Any, tmp_path: Path):
         assert own.keys() == weights[rank].keys()
         for name, value in own.items():
             torch.testing.assert_close(weights[rank][name], value)
+
+
+def test_functions_with_other_constants_are_other_code() -> None:
+    first, same, other = (lambda x: x + 1), (lambda x: x + 1), (lambda x: x + 2)
+    assert code_digest(first.__code__) == code_digest(same.__code__)
+    assert code_digest(first.__code__) != code_digest(other.__code__)

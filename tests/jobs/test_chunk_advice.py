@@ -31,12 +31,13 @@ from xloader.jobs.advice import chunk_trials as chunk_choice
 from xloader.jobs.advice.chunk_search import find_advice
 from xloader.jobs.advice.chunk_trials import ChunkTrials
 from xloader.jobs.advice.read_speed import ReadSpeed
-from xloader.jobs.advice.target_recipe import recipe_in_chunks, taken_variables
+from xloader.jobs.advice.target_recipe import RechunkedSource, recipe_in_chunks, taken_variables
 from xloader.loader.loader import Loader
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
 from xloader.show.cost_figures import Figures
+from xloader.sources.open.open_source import open_source
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [
@@ -543,3 +544,9 @@ def test_a_proposal_of_todays_chunks_says_what_changes():
         "1. best: With today's chunks, written to Zarr by materialize: 1.00 GB/s in place of 0.50 "
         "GB/s, 2 stored objects in place of 16."
     )
+
+
+def test_a_rechunked_source_has_other_chunks_of_the_elements_kept() -> None:
+    base = open_source(xr.Dataset({"t": (("time", "x"), np.zeros((10, 4)))}))
+    variable = RechunkedSource(base, ["t"], {"time": range(2, 9)}, {"time": 3}).variables["t"]
+    assert (variable.shape, variable.chunks) == ((7, 4), (3, 4))

@@ -20,6 +20,7 @@ import xarray as xr
 import xloader
 from xloader import Samples
 from xloader.errors import SourceAccessError, StoreFullError, TargetError, UnfinishedStoreWarning
+from xloader.jobs.materialize.section_writer import shards_of_part
 from xloader.sources.stores.writable_store import WritableStore
 from xloader.testing import SourceRecorder, write_store
 
@@ -371,3 +372,10 @@ def test_memory_stays_within_the_budget_with_16_times_the_data(tmp_path: Path) -
         peaks.append(peak)
     # 8 and 128 MiB of data.
     assert peaks[1] <= peaks[0] + (48 << 20)
+
+
+def test_parts_share_only_the_shards_that_are_needed() -> None:
+    needed = np.array([True, False, True, True, True])
+    parts = [shards_of_part(needed, (part, 2)) for part in range(2)]
+    assert parts[1].tolist() == [False, False, False, True, True]
+    assert sum(parts).tolist() == needed.astype(int).tolist()

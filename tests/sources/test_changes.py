@@ -26,6 +26,7 @@ from xloader.errors import (
 )
 from xloader.sources import store_watch
 from xloader.sources.store_watch import generation_of
+from xloader.sources.zarr.array_watch import keys_of
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, garble, write_store
 
 TIMES, WIDTH, CHUNK = 96, 8, (8, 8)
@@ -604,3 +605,7 @@ def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         assert take(batches, expected, 22) == 22
         with pytest.raises(SourceAccessError, match="while reading its metadata again"):
             next(batches)
+
+
+def test_the_metadata_of_old_zarr_are_two_documents() -> None:
+    assert keys_of("deep/t2m", 2) == ("deep/t2m/.zarray", "deep/t2m/.zattrs")

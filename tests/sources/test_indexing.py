@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xloader.sources.arrays.indexing import join
+from xloader.sources.arrays.indexing import IndexedArray, join
 from xloader.sources.chunk_sizes import compact, each, join_sizes, num_chunks, span_of
 
 SIZES = st.one_of(
@@ -57,3 +57,8 @@ def test_chunks_of_parts_in_a_row(parts: list[tuple[int | tuple[int, ...], int]]
 @pytest.mark.parametrize(("sizes", "expected"), [((4, 4, 5), (4, 4, 5)), ((), 1), ((7,), 7)])
 def test_sizes_in_short(sizes: tuple[int, ...], expected: object):
     assert compact(sizes) == expected
+
+
+def test_a_selection_of_transposed_axes_is_one_of_the_stored_axes() -> None:
+    block = IndexedArray((range(4), range(9)), (1, 0)).select([slice(2, 5), 3])
+    assert block == IndexedArray((3, range(2, 5)), (1,))

@@ -29,11 +29,13 @@ from tests.sources.lazy_kinds import (
     opened,
     values_of,
 )
+from xloader.core.element_list import ElementList
 from xloader.errors import ChunkError, ForkError, MissingChunkError
 from xloader.sources.arrays import xarray_views as lazy
 from xloader.sources.arrays.selected_source import Selected, SelectedSource
 from xloader.sources.base import Read
 from xloader.sources.combined.mixed_source import MixedSource
+from xloader.sources.combined.source_view import RepeatedSource
 from xloader.sources.open.from_dataset import from_dataset
 from xloader.sources.open.open_source import open_source
 from xloader.testing import CountingStore, FaultyStore, write_store
@@ -327,3 +329,10 @@ def test_a_fork_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("os.getpid", lambda: -1)
     with pytest.raises(ForkError):
         kinds.read_into(source, "t", (0, 0, 0), (slice(None),) * 3, np.empty((4, 3, 5), "f4"))
+
+
+def test_a_repeated_source_delivers_elements_as_often_as_they_are_listed() -> None:
+    base = open_source(xr.Dataset({"t": ("time", [5.0, 7.0])}))
+    hourly, out = RepeatedSource(base, "time", ElementList([0, 0, 0, 1, 1])), np.empty(5)
+    hourly.fetch([Read("t", (0,), (slice(None),))]).decode([out])
+    assert out.tolist() == [5.0, 5.0, 5.0, 7.0, 7.0]

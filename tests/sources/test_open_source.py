@@ -22,7 +22,7 @@ from xloader.errors import (
     UnknownNameError,
     UnsupportedDataError,
 )
-from xloader.sources.arrays.xarray_source import XarraySource
+from xloader.sources.arrays.xarray_source import XarraySource, default_blocks
 from xloader.sources.open.open_source import open_source
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.zarr.zarr_source import ZarrSource
@@ -384,3 +384,7 @@ def test_real_files(data_folder: Path, tmp_path: Path, name: str):
         np.testing.assert_array_equal(
             kinds.read_all(direct, variable), dataset[variable].values, strict=True
         )
+
+
+def test_arrays_in_memory_are_cut_into_blocks_along_their_first_dimension() -> None:
+    assert default_blocks((1000, 180, 360), 4) == (16, 180, 360)

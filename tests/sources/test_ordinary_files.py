@@ -17,10 +17,10 @@ from zarr.storage import LocalStore
 
 import xloader
 from tests.sources import kinds
-from xloader.errors import ChunkError, CorruptChunkError, XloaderError
+from xloader.errors import ChunkError, CorruptChunkError, SourceAccessError, XloaderError
 from xloader.sources.open.open_source import open_source
 from xloader.sources.stores.bounded_reads import DamagedObjectError
-from xloader.sources.stores.ordinary_files import with_ordinary_files
+from xloader.sources.stores.ordinary_files import check_mode, local_path, with_ordinary_files
 from xloader.sources.zarr import file_objects as compiled_files
 from xloader.sources.zarr import file_objects as objects
 from xloader.testing import write_store
@@ -168,3 +168,21 @@ def test_a_file_of_more_than_its_chunk_is_not_read(tmp_path):
     files = with_ordinary_files(LocalStore(tmp_path / "a.zarr", read_only=True))
     with pytest.raises(DamagedObjectError, match=r"1099511627776 bytes at 'c/0', where at most"):
         zarr.open_array(files, mode="r")[:]
+
+
+@pytest.mark.parametrize(
+    ("place", "path"),
+    [
+        ("file:///my%20data/a.nc", "/my data/a.nc"),
+        ("file://localhost/a.nc", "/a.nc"),
+        ("s3://bucket/a%20b", "s3://bucket/a%20b"),
+        ("/my%20data/a.nc", "/my%20data/a.nc"),
+    ],
+)
+def test_only_urls_of_files_become_paths(place: str, path: str) -> None:
+    assert local_path(place) == path
+
+
+def test_a_device_is_no_file() -> None:
+    with pytest.raises(SourceAccessError, match="there is a device instead of a file"):
+        check_mode(os.stat(os.devnull).st_mode, os.devnull)

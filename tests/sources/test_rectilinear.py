@@ -19,6 +19,7 @@ from tests.sources import kinds
 from xloader.errors import UnsupportedDataError
 from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import stored_grid
+from xloader.sources.zarr.stored_grid import StoredGrid
 from xloader.testing import CountingStore, write_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
@@ -205,3 +206,16 @@ def test_a_zarr_that_cannot_says_which_can(dataset: xr.Dataset, tmp_path: Path):
     document.write_text(document.read_text().replace(regular, '"name": "rectilinear"'))
     with pytest.raises(UnsupportedDataError, match=r"zarr 3\.2 or newer.*Python 3\.12"):
         open_source(tmp_path / "a.zarr")
+
+
+def test_the_last_chunk_is_stored_whole_and_holds_what_is_left() -> None:
+    grid = StoredGrid((10,), ((2, 5, 5),))
+    assert grid.chunks == ((2, 5, 3),)
+    assert (grid.stored_shape((2,)), grid.shape_of((2,))) == ((5,), (3,))
+
+
+def test_shards_of_several_sizes_hold_chunks_of_one_size() -> None:
+    grid = StoredGrid((12,), ((4, 8),), (2,))
+    assert grid.chunks == (2,)
+    assert (grid.object_of((3,)), grid.first_chunk((1,))) == ((1,), (2,))
+    assert grid.chunks_per_object((1,)) == (4,)

@@ -33,7 +33,7 @@ from xloader.sources.stores import locations as pickling
 from xloader.sources.stores.group_openers import ZarrOpener
 from xloader.sources.stores.locations import check_picklable
 from xloader.sources.stores.recognise import place_at
-from xloader.sources.stores.redaction import safe_name, scrub, secrets_of
+from xloader.sources.stores.redaction import safe_name, scrub, secrets_of, secrets_of_url
 from xloader.testing import SourceRecorder, write_store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -535,3 +535,8 @@ def test_a_netcdf_file_in_s3_is_read_by_its_url(tmp_path: Path) -> None:
     servers.s3_upload(folder, "file")
     source = open_source("s3://bucket/file/a.nc", storage_options=servers.s3_options())
     np.testing.assert_array_equal(kinds.read_all(source, "t"), dataset["t"])
+
+
+def test_secrets_of_a_url_are_its_password_and_its_query() -> None:
+    secrets = secrets_of_url("https://me:hunter2@host/a.zarr?sig=abcd")
+    assert secrets == ("me:hunter2", "hunter2", "sig=abcd", "abcd")

@@ -44,7 +44,10 @@ class SectionedGroup(click.Group):
         for heading, commands in _SECTIONS.items():
             with formatter.section(heading):
                 formatter.write_dl(
-                    [(f"{own.name:<{width}}", own.get_short_help_str(70)) for own in commands]
+                    [
+                        (f"{command.name:<{width}}", command.get_short_help_str(70))
+                        for command in commands
+                    ]
                 )
 
 

@@ -51,6 +51,8 @@ def advise(
                 given="--scheduler without --measure",
                 remedy="add --measure, or leave --scheduler out",
             )
-        with cluster_client(scheduler) as own:
-            advice = description.open_windowed().advise(measure=measure, **loader_options, **own)
+        with cluster_client(scheduler) as cluster_options:
+            advice = description.open_windowed().advise(
+                measure=measure, **loader_options, **cluster_options
+            )
         print_result(advice, is_json=is_json)

@@ -76,12 +76,12 @@ def _connect(address: str) -> Any:
 
     threading.Thread(target=make, name="xloader-connect", daemon=True).start()
     try:
-        found = made.get(timeout=_SECONDS + 1)
+        outcome = made.get(timeout=_SECONDS + 1)
     except queue.Empty:
         raise TimeoutError(f"no answer within {_SECONDS:.0f} s") from None
-    if isinstance(found, BaseException):
-        raise found
-    return found
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 def _address_of(scheduler: str) -> str:

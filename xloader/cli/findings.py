@@ -38,7 +38,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """The attributes by name."""
-        return {own.name: getattr(self, own.name) for own in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def problems_among(findings: Iterable[Finding]) -> list[Finding]:

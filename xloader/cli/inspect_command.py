@@ -73,5 +73,5 @@ def inspect(
         )
         print_result(inspection, is_json=is_json)
         if inspection.problems:
-            names = ", ".join(dict.fromkeys(own.subject for own in inspection.problems))
+            names = ", ".join(dict.fromkeys(problem.subject for problem in inspection.problems))
             end_incomplete(f"Broken: {names}.")

@@ -76,7 +76,7 @@ def count_nans(recipe: Recipe, name: str, most_chunks: int | None = None) -> Nan
     with ChunkSweep(whole, footprint, _MOST_NBYTES, usable_cores()) as sweep:
         for begin in range(0, len(places), _WAVE_CHUNKS):
             chunks = np.unravel_index(places[begin : begin + _WAVE_CHUNKS], group.shape or (1,))
-            blocks = list(zip(*(own.tolist() for own in chunks), strict=True))
+            blocks = list(zip(*(numbers.tolist() for numbers in chunks), strict=True))
             if not group.shape:
                 blocks = [()] * len(blocks)
             _read(sweep, group, blocks, tally)
@@ -219,13 +219,13 @@ class InspectedVariable:
 
     def to_dict(self) -> dict[str, Any]:
         """The attributes by name, with the ratio and the share of NaN."""
-        found = {own.name: getattr(self, own.name) for own in fields(self)}
+        entries = {field.name: getattr(self, field.name) for field in fields(self)}
         nans = self.nans
-        found["nans"] = nans and {
-            **{own.name: getattr(nans, own.name) for own in fields(nans)},
+        entries["nans"] = nans and {
+            **{field.name: getattr(nans, field.name) for field in fields(nans)},
             "share": nans.share,
         }
-        return found | {"ratio": self.ratio}
+        return entries | {"ratio": self.ratio}
 
     def cells(self) -> list[str]:
         """The texts of a row, under the headings `COLUMNS`."""
@@ -296,5 +296,5 @@ def inspect_variable(
 def show_sizes(sizes: tuple[Sizes, ...]) -> str:
     """Return the sizes of chunks as text; unequal ones as a range."""
     return " x ".join(
-        f"{own:,}" if isinstance(own, int) else f"{min(own):,}-{max(own):,}" for own in sizes
+        f"{size:,}" if isinstance(size, int) else f"{min(size):,}-{max(size):,}" for size in sizes
     )

@@ -104,16 +104,16 @@ def find_libraries(package: str = "xloader") -> list[TestedLibrary] | None:
 
 def requirements_in(lines: list[str]) -> dict[str, tuple[str, str]]:
     """The lower bound and the extra of each requirement that has a bound."""
-    found: dict[str, tuple[str, str]] = {}
+    bounds: dict[str, tuple[str, str]] = {}
     for line in lines:
         parts = _BOUND.fullmatch(line.strip())
         if parts:
             extra = _EXTRA.search(parts["marker"] or "")
-            name, own = parts["name"].lower(), extra[1] if extra else ""
+            name, extra_name = parts["name"].lower(), extra[1] if extra else ""
             # The extra "all" repeats what the others bring, and says less about what it is for.
-            if name not in found or found[name][1] == "all":
-                found[name] = parts["bound"], own
-    return found
+            if name not in bounds or bounds[name][1] == "all":
+                bounds[name] = parts["bound"], extra_name
+    return bounds
 
 
 def installed_release(name: str) -> str | None:
@@ -159,44 +159,55 @@ def find_releases(libraries: Sequence[TestedLibrary] | None = None) -> list[Find
     """The releases of the libraries that xloader needs or can use, beside those tested."""
     if libraries is None:
         libraries = find_libraries() or ()
-    found = [_of_release(own) for own in libraries if own.installed is not None or not own.extra]
-    absent = [own for own in libraries if own.installed is None and own.extra]
+    findings = [
+        _of_release(library)
+        for library in libraries
+        if library.installed is not None or not library.extra
+    ]
+    absent = [library for library in libraries if library.installed is None and library.extra]
     if absent:
-        names = ", ".join(f"{own.name} ({own.extra})" for own in absent)
-        extras = ",".join(dict.fromkeys(own.extra for own in absent))
-        found.append(
+        names = ", ".join(f"{library.name} ({library.extra})" for library in absent)
+        extras = ",".join(dict.fromkeys(library.extra for library in absent))
+        findings.append(
             Finding("not installed", "ok", names, f"if you need one, {extra_remedy(extras)}")
         )
-    return found
+    return findings
 
 
-def _of_release(own: TestedLibrary) -> Finding:
-    tested = f"{own.oldest} to {own.newest}" if own.newest else f"{own.oldest} or newer"
-    if own.installed is None:
+def _of_release(library: TestedLibrary) -> Finding:
+    tested = (
+        f"{library.oldest} to {library.newest}" if library.newest else f"{library.oldest} or newer"
+    )
+    if library.installed is None:
         return Finding(
-            own.name, "problem", f"not installed; xloader needs {tested}", _pip(own, upgrade=False)
-        )
-    if own.is_too_old:
-        return Finding(
-            own.name,
+            library.name,
             "problem",
-            f"{own.installed} is too old; xloader needs {tested}",
-            _pip(own, upgrade=True),
-            own.installed,
+            f"not installed; xloader needs {tested}",
+            _pip(library, upgrade=False),
         )
-    if own.is_newer:
+    if library.is_too_old:
         return Finding(
-            own.name,
-            "note",
-            f"{own.installed} is newer than the releases tested, {tested}",
-            f'if something fails, try pip install "{own.name}<={own.newest}"',
-            own.installed,
+            library.name,
+            "problem",
+            f"{library.installed} is too old; xloader needs {tested}",
+            _pip(library, upgrade=True),
+            library.installed,
         )
-    return Finding(own.name, "ok", f"{own.installed} (tested: {tested})", value=own.installed)
+    if library.is_newer:
+        return Finding(
+            library.name,
+            "note",
+            f"{library.installed} is newer than the releases tested, {tested}",
+            f'if something fails, try pip install "{library.name}<={library.newest}"',
+            library.installed,
+        )
+    return Finding(
+        library.name, "ok", f"{library.installed} (tested: {tested})", value=library.installed
+    )
 
 
-def _pip(own: TestedLibrary, *, upgrade: bool) -> str:
-    return f'pip install {"--upgrade " * upgrade}"{own.name}>={own.oldest}"'
+def _pip(library: TestedLibrary, *, upgrade: bool) -> str:
+    return f'pip install {"--upgrade " * upgrade}"{library.name}>={library.oldest}"'
 
 
 def find_codecs(names: Iterable[str] = _CODECS) -> Finding:

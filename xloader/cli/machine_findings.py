@@ -25,23 +25,23 @@ _MUCH_OF_MEMORY: Final = 0.5
 
 def find_system() -> Finding:
     """The version of Python and the operating system."""
-    found = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.platform == "win32":
-        return Finding("system", "note", found, "xloader is tested on Linux and macOS", found)
-    return Finding("system", "ok", found, value=found)
+        return Finding("system", "note", system, "xloader is tested on Linux and macOS", system)
+    return Finding("system", "ok", system, value=system)
 
 
 def find_cores(limits: CgroupLimits) -> Finding:
     """The cores that this process may use, by its affinity and by its control group."""
     usable, there = usable_cores(), os.cpu_count() or 1
-    found = f"{usable} of {there} usable"
+    text = f"{usable} of {there} usable"
     if limits.cores is None or limits.cores >= usable:
-        return Finding("cores", "ok", found, value=usable)
+        return Finding("cores", "ok", text, value=usable)
     whole = max(1, round(limits.cores))
     return Finding(
         "cores",
         "note",
-        f"{found}, but the control group allows the time of {limits.cores:g}",
+        f"{text}, but the control group allows the time of {limits.cores:g}",
         f"pass threads={whole}: the default is {usable}, and more threads than cores wait",
         limits.cores,
     )
@@ -52,19 +52,19 @@ def find_memory(limits: CgroupLimits, meminfo: Path = Path("/proc/meminfo")) -> 
     total, available = memory_of(meminfo)
     if total is None:
         return Finding("memory", "note", "the size is not known", "pass memory= to your loaders")
-    found = show_nbytes(total)
+    text = show_nbytes(total)
     if available is not None:
-        found += f", of which {show_nbytes(available)} are free"
+        text += f", of which {show_nbytes(available)} are free"
     if limits.nbytes is not None and limits.nbytes < total:
         total = limits.nbytes
-        found += f"; the control group allows {show_nbytes(total)}"
+        text += f"; the control group allows {show_nbytes(total)}"
     default = LoaderOptions.memory
     if parse_nbytes(default) <= _MUCH_OF_MEMORY * total:
-        return Finding("memory", "ok", found, value=total)
+        return Finding("memory", "ok", text, value=total)
     return Finding(
         "memory",
         "note",
-        f"{found}; a loader takes {default} by default",
+        f"{text}; a loader takes {default} by default",
         f'pass memory="{total // 4 >> 20}MiB" or less to your loaders',
         total,
     )
@@ -85,13 +85,13 @@ def find_shared_memory(folder: Path = Path("/dev/shm")) -> Finding | None:
             "does not need it",
         )
     total, free = (blocks * sizes.f_frsize for blocks in (sizes.f_blocks, sizes.f_bavail))
-    found = f"{folder} has {show_nbytes(total)}, of which {show_nbytes(free)} are free"
+    text = f"{folder} has {show_nbytes(total)}, of which {show_nbytes(free)} are free"
     if free >= _LEAST_SHM_NBYTES:
-        return Finding("shared memory", "ok", found, value=total)
+        return Finding("shared memory", "ok", text, value=total)
     return Finding(
         "shared memory",
         "note",
-        f"{found}; workers of other datasets pass all batches there",
+        f"{text}; workers of other datasets pass all batches there",
         "start the container with --shm-size=8g for those: datasets of xloader do with less",
         total,
     )
@@ -106,8 +106,8 @@ def find_torch(name: str = "torch") -> list[Finding]:
         torch = importlib.import_module(name)
     # A library of CUDA that is absent or of another release raises errors of any kind.
     except Exception as error:
-        told = f"installed, but importing it fails ({type(error).__name__}: {error})"
-        return [Finding("PyTorch", "problem", told, "install torch again: see pytorch.org")]
+        fault = f"installed, but importing it fails ({type(error).__name__}: {error})"
+        return [Finding("PyTorch", "problem", fault, "install torch again: see pytorch.org")]
     release = str(torch.__version__)
     return [Finding("PyTorch", "ok", release, value=release), find_devices(torch)]
 
@@ -118,8 +118,8 @@ def find_devices(torch: Any) -> Finding:
     if torch.cuda.is_available():
         names = []
         for number in range(torch.cuda.device_count()):
-            told = torch.cuda.get_device_properties(number)
-            names.append(f"{told.name} ({show_nbytes(told.total_memory)})")
+            properties = torch.cuda.get_device_properties(number)
+            names.append(f"{properties.name} ({show_nbytes(properties.total_memory)})")
         return Finding("GPU", "ok", f"CUDA {built}: {', '.join(names)}", value=len(names))
     mps = getattr(torch.backends, "mps", None)
     if mps is not None and mps.is_available():

@@ -120,8 +120,8 @@ def materialize(
         samples = description.open()
         if loader_options:
             given["advice"] = samples.advise(**loader_options)
-        with cluster_client(scheduler) as own:
-            summary = samples.materialize(target, **given, **own)
+        with cluster_client(scheduler) as cluster_options:
+            summary = samples.materialize(target, **given, **cluster_options)
         if is_json:
             print_json({"target": target, "summary": summary})
         else:

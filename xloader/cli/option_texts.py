@@ -117,7 +117,7 @@ def _bad_slice(text: str) -> OptionError:
 
 def _parts_of(text: str) -> list[str]:
     """The text cut at its colons, except those within the time of day of a date."""
-    hidden = _CLOCK.sub(lambda found: found[0].replace(":", "\0"), text)
+    hidden = _CLOCK.sub(lambda match: match[0].replace(":", "\0"), text)
     return [part.replace("\0", ":").strip() for part in hidden.split(":")]
 
 
@@ -156,14 +156,14 @@ def read_storage(option: str, texts: Sequence[str]) -> Mapping[str, Any] | None:
     Values are text, because keys of accounts may be made of digits. The exceptions are ``true``,
     ``false``, ``null``, and JSON in braces or brackets.
     """
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for text in texts:
         name, sign, value = text.partition("=")
         is_json = value in ("true", "false", "null") or value[:1] in ("{", "[")
         try:
-            if not sign or not name or name in found:
+            if not sign or not name or name in options:
                 raise ValueError
-            found[name] = json.loads(value) if is_json else value
+            options[name] = json.loads(value) if is_json else value
         except ValueError:
             raise OptionError(
                 f"the option {option} cannot be read",
@@ -172,15 +172,15 @@ def read_storage(option: str, texts: Sequence[str]) -> Mapping[str, Any] | None:
                 allowed="name=value, each name once; true, false, null, text, or JSON in braces",
                 remedy=f"write for example {option} anon=true",
             ) from None
-    return found or None
+    return options or None
 
 
 def read_part(text: str | None) -> tuple[int, int] | None:
     """Read ``3/8``, the fourth of eight parts."""
     if text is None:
         return None
-    found = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", text)
-    if found is None or not int(found[1]) < int(found[2]):
+    match = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", text)
+    if match is None or not int(match[1]) < int(match[2]):
         raise OptionError(
             "the option --part is not one of the parts",
             given=text,
@@ -189,7 +189,7 @@ def read_part(text: str | None) -> tuple[int, int] | None:
             "--part $SLURM_ARRAY_TASK_ID/8; if it counts from 1, pass "
             "--part $((SLURM_ARRAY_TASK_ID - 1))/8",
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def read_numbers(option: str, text: str | None) -> tuple[float, ...]:
@@ -209,20 +209,20 @@ def read_counts(option: str, texts: Sequence[str]) -> dict[str, int] | None:
     """Read whole numbers by dimension, such as the sizes of chunks."""
     if not texts:
         return None
-    found = plain_or_pairs(option, texts, read_size)
-    if not isinstance(found, dict) or not all(isinstance(size, int) for size in found.values()):
+    counts = plain_or_pairs(option, texts, read_size)
+    if not isinstance(counts, dict) or not all(isinstance(size, int) for size in counts.values()):
         raise OptionError(
             f"the option {option} cannot be read",
             given=" ".join(texts),
             allowed="a whole number for each dimension",
             remedy=f"write for example {option} time=24,lat=90",
         )
-    return found
+    return counts
 
 
 def read_packing(texts: Sequence[str]) -> dict[str, Any] | None:
     """Read the integers that variables are packed to: ``t2m=int16`` or ``t2m=int16,0.01``."""
-    found: dict[str, Any] = {}
+    packing: dict[str, Any] = {}
     for name, values in split_pairs("--pack", texts).items():
         dtype, *errors = values
         try:
@@ -234,5 +234,5 @@ def read_packing(texts: Sequence[str]) -> dict[str, Any] | None:
                 allowed="name=dtype, or name=dtype,error",
                 remedy="write for example --pack t2m=int16,0.01",
             ) from None
-        found[name] = dtype if error is None else (dtype, error)
-    return found or None
+        packing[name] = dtype if error is None else (dtype, error)
+    return packing or None

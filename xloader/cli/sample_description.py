@@ -141,7 +141,7 @@ class SampleDescription:
 
     def _field_texts(self) -> list[tuple[str, str]]:
         named = [("inputs", self.inputs), ("targets", self.targets)]
-        found = [(name, text) for name, text in named if text is not None]
+        texts = [(name, text) for name, text in named if text is not None]
         for text in self.field:
             name, sign, rest = text.partition("=")
             if not sign or "@" in name:
@@ -151,8 +151,8 @@ class SampleDescription:
                     allowed="name=variables, or name=variables@dimension=positions",
                     remedy="write for example --field past=t2m@time=0:2",
                 )
-            found.append((name.strip(), rest))
-        return found
+            texts.append((name.strip(), rest))
+        return texts
 
 
 class SampleOption(click.Option):

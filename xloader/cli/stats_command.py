@@ -27,7 +27,7 @@ _MOST_NUMBERS: Final = 1_000
 
 def show_stats(stats: xr.Dataset, path: str | None, *, is_json: bool) -> None:
     """Print statistics. Of many numbers that are in a file, only the sizes are printed."""
-    num_numbers = sum(own.size for own in stats.data_vars.values())
+    num_numbers = sum(statistics.size for statistics in stats.data_vars.values())
     is_short = path is None or num_numbers <= _MOST_NUMBERS
     if is_json:
         print_json({"path": path, "stats": stats if is_short else None})
@@ -43,16 +43,20 @@ def show_stats(stats: xr.Dataset, path: str | None, *, is_json: bool) -> None:
 
 def make_stats_table(stats: xr.Dataset) -> str:
     """Return statistics as a table: a row for each variable, channel, month and lead."""
-    dims = list(dict.fromkeys(dim for own in stats.values() for dim in own.dims if dim != _STAT))
+    dims = list(
+        dict.fromkeys(
+            dim for statistics in stats.values() for dim in statistics.dims if dim != _STAT
+        )
+    )
     names = [str(name) for name in stats[_STAT].values]
     rows = [["variable", *map(str, dims), "units", *names]]
-    for name, own in stats.data_vars.items():
-        own = own.transpose(..., _STAT)
-        units = str(own.attrs.get("units", ""))
-        for index in np.ndindex(own.shape[:-1]):
-            at = dict(zip(own.dims, index, strict=False))
-            labels = [_label(own, dim, at[dim]) if dim in at else "" for dim in dims]
-            cells = [_number(*pair) for pair in zip(names, own.values[index], strict=True)]
+    for name, statistics in stats.data_vars.items():
+        statistics = statistics.transpose(..., _STAT)
+        units = str(statistics.attrs.get("units", ""))
+        for index in np.ndindex(statistics.shape[:-1]):
+            at = dict(zip(statistics.dims, index, strict=False))
+            labels = [_label(statistics, dim, at[dim]) if dim in at else "" for dim in dims]
+            cells = [_number(*pair) for pair in zip(names, statistics.values[index], strict=True)]
             rows.append([str(name), *labels, units, *cells])
     return align_columns(rows, num_left=2 + len(dims))
 
@@ -158,8 +162,8 @@ def stats(
             "part": number,
             "overwrite": overwrite,
         }
-        with cluster_client(scheduler) as own:
-            result = _compute(description, {**options, **own})
+        with cluster_client(scheduler) as cluster_options:
+            result = _compute(description, {**options, **cluster_options})
         if number is not None:
             _show_part(number, out, is_json)
         else:

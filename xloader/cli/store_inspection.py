@@ -117,7 +117,7 @@ def inspect_labels(recipe: Recipe) -> tuple[InspectedLabels, ...]:
 
 def _inspect(recipe: Recipe, name: str, labels: xr.DataArray) -> InspectedLabels:
     units = str(labels.attrs.get("units", ""))
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "name": name,
         "dims": tuple(map(str, labels.dims)),
         "shape": tuple(labels.shape),
@@ -125,31 +125,31 @@ def _inspect(recipe: Recipe, name: str, labels: xr.DataArray) -> InspectedLabels
         "units": units,
     }
     if labels.size > _MOST_LABELS:
-        return InspectedLabels(**told)
+        return InspectedLabels(**facts)
     try:
         values = np.asarray(labels.variable.values)
         is_line = labels.dims == (name,) and name in recipe.dim_sizes
         steps = find_steps(recipe, name) if is_line else None
     except XloaderError as error:
-        return InspectedLabels(**told, problem=f"cannot be read ({error})")
+        return InspectedLabels(**facts, problem=f"cannot be read ({error})")
     # Labels are read by xarray, whose backends raise errors of many kinds.
     except Exception as error:
         told_error = f"{type(error).__name__}: {error}".splitlines()[0]
-        return InspectedLabels(**told, problem=f"cannot be read ({told_error})")
+        return InspectedLabels(**facts, problem=f"cannot be read ({told_error})")
     if not values.size:
-        return InspectedLabels(**told)
-    return InspectedLabels(**told, **_ends(values), **(_order(values, steps) if is_line else {}))
+        return InspectedLabels(**facts)
+    return InspectedLabels(**facts, **_ends(values), **(_order(values, steps) if is_line else {}))
 
 
 def _ends(values: NDArray[Any]) -> dict[str, Any]:
     is_missing = _is_missing(values)
     known = values[~is_missing]
-    found: dict[str, Any] = {"num_missing": int(is_missing.sum())}
+    facts: dict[str, Any] = {"num_missing": int(is_missing.sum())}
     if known.size:
         has_range = values.ndim > 1 and known.dtype.kind in "biufmM"
         ends = (known.min(), known.max()) if has_range else (known[0], known[-1])
-        found["first"], found["last"] = map(show_label, ends)
-    return found
+        facts["first"], facts["last"] = map(show_label, ends)
+    return facts
 
 
 def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
@@ -163,17 +163,17 @@ def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
 def _order(values: NDArray[Any], steps: LabelSteps | None) -> dict[str, Any]:
     """The step, and labels that come again or go back."""
     kept = values[~_is_missing(values)]
-    found: dict[str, Any] = {"num_duplicates": len(kept) - len(set(kept.tolist()))}
+    facts: dict[str, Any] = {"num_duplicates": len(kept) - len(set(kept.tolist()))}
     if steps is not None:
-        found["step"], found["gaps"] = steps.text, steps.describe()
-        found["is_time"] = steps.is_time
+        facts["step"], facts["gaps"] = steps.text, steps.describe()
+        facts["is_time"] = steps.is_time
         if not steps.is_regular:
-            found["step"] = ""
+            facts["step"] = ""
     if kept.dtype.kind in "iufmMO" and len(kept) > 1:
         ascends = kept[1:] > kept[:-1]
         descends = kept[1:] < kept[:-1]
-        found["num_backward"] = int(min(ascends.sum(), descends.sum()))
-    return found
+        facts["num_backward"] = int(min(ascends.sum(), descends.sum()))
+    return facts
 
 
 @dataclass(frozen=True)
@@ -208,17 +208,21 @@ class StoreInspection:
     @property
     def grids(self) -> list[dict[str, Any]]:
         """The different chunk grids: sizes by dimension, and the variables that have them."""
-        found: dict[tuple[Any, ...], list[str]] = {}
-        for own in self.variables:
-            found.setdefault(tuple(zip(own.dims, own.chunks, strict=True)), []).append(own.name)
-        return [{"chunks": dict(grid), "variables": names} for grid, names in found.items()]
+        names_by_grid: dict[tuple[Any, ...], list[str]] = {}
+        for variable in self.variables:
+            names_by_grid.setdefault(
+                tuple(zip(variable.dims, variable.chunks, strict=True)), []
+            ).append(variable.name)
+        return [{"chunks": dict(grid), "variables": names} for grid, names in names_by_grid.items()]
 
     @property
     def differing_dims(self) -> list[str]:
         """The dimensions along which variables have different chunks."""
         sizes: dict[str, set[Any]] = {}
-        for own in self.variables:
-            for dim, size, length in zip(own.dims, own.chunks, own.shape, strict=True):
+        for variable in self.variables:
+            for dim, size, length in zip(
+                variable.dims, variable.chunks, variable.shape, strict=True
+            ):
                 # A chunk that reaches past the end is as long as the dimension.
                 whole = min(size, length) if isinstance(size, int) else size
                 sizes.setdefault(dim, set()).add(whole)
@@ -228,7 +232,7 @@ class StoreInspection:
         """All attributes, in types that JSON can hold."""
         return {
             "name": self.name,
-            "variables": [own.to_dict() for own in self.variables],
+            "variables": [variable.to_dict() for variable in self.variables],
             "labels": list(self.labels),
             "grids": self.grids,
             "differing_dims": self.differing_dims,
@@ -240,23 +244,25 @@ class StoreInspection:
     def __str__(self) -> str:
         parts = [self._title()]
         if self.variables:
-            rows = [list(COLUMNS), *(own.cells() for own in self.variables)]
+            rows = [list(COLUMNS), *(variable.cells() for variable in self.variables)]
             # Columns that say nothing are left out.
             kept = [n for n in range(len(COLUMNS)) if {row[n] for row in rows[1:]} != {"-"}]
             parts.append(align_columns([[row[n] for n in kept] for row in rows], num_left=4))
             parts += ["Reading", _indented(self._path_rows()), "Chunk grids"]
             parts.append(_indented(self._grid_rows()))
         if self.labels:
-            rows = [[own.name, own.text] for own in self.labels]
+            rows = [[variable.name, variable.text] for variable in self.labels]
             parts += ["Labels", _indented(rows)]
-        counted = [own for own in self.variables if own.nans is not None]
+        counted = [variable for variable in self.variables if variable.nans is not None]
         if counted:
-            read = show_nbytes(sum(_nan_nbytes(own) for own in counted))
+            read = show_nbytes(sum(_nan_nbytes(variable) for variable in counted))
             parts.append(f"NaN, for which {read} were read and decoded")
-            parts.append(_indented([[own.name, _nans_in_words(own)] for own in counted]))
+            parts.append(
+                _indented([[variable.name, _nans_in_words(variable)] for variable in counted])
+            )
         elif self.variables:
-            chunks = show_count(sum(own.num_chunks for own in self.variables), "chunk")
-            nbytes = show_nbytes(sum(own.nbytes for own in self.variables))
+            chunks = show_count(sum(variable.num_chunks for variable in self.variables), "chunk")
+            nbytes = show_nbytes(sum(variable.nbytes for variable in self.variables))
             parts.append(f"NaN: not counted; --nan reads and decodes {chunks}, {nbytes}")
         if self.findings:
             lines = show_findings(self.findings).splitlines()
@@ -267,15 +273,15 @@ class StoreInspection:
 
     def _title(self) -> str:
         count = len(self.variables)
-        nbytes = sum(own.nbytes for own in self.variables)
+        nbytes = sum(variable.nbytes for variable in self.variables)
         title = f"{self.name}: {show_count(count, 'variable')}, {show_nbytes(nbytes)} decoded"
-        sizes = [own.stored_nbytes for own in self.variables]
+        sizes = [variable.stored_nbytes for variable in self.variables]
         stored = self.file_nbytes
         if stored is None and sizes and None not in sizes:
             stored = sum(size for size in sizes if size is not None)
         if not stored:
             return title
-        about = "about " * any(own.is_estimated for own in self.variables)
+        about = "about " * any(variable.is_estimated for variable in self.variables)
         title += f", {about}{show_nbytes(stored)} stored"
         less, more = sorted((stored, nbytes))
         if not less or f"{more / less:.1f}" == "1.0":
@@ -284,15 +290,15 @@ class StoreInspection:
 
     def _path_rows(self) -> list[list[str]]:
         by_path: dict[str, list[str]] = {}
-        for own in self.variables:
-            by_path.setdefault(own.path, []).append(own.name)
+        for variable in self.variables:
+            by_path.setdefault(variable.path, []).append(variable.name)
         return [[", ".join(names), path] for path, names in by_path.items()]
 
     def _grid_rows(self) -> list[list[str]]:
         rows = [
             [
                 ", ".join(grid["variables"]),
-                " x ".join(f"{dim} {show_sizes((own,))}" for dim, own in grid["chunks"].items())
+                " x ".join(f"{dim} {show_sizes((size,))}" for dim, size in grid["chunks"].items())
                 or "one value",
             ]
             for grid in self.grids
@@ -372,11 +378,11 @@ def _inspect_parts(
     recipe = Recipe(parts.source)
     labels = inspect_labels(recipe)
     inspected = []
-    for own in parts.source.variables.values():
-        nans = None if nan_chunks is None else count_nans(recipe, own.name, nan_chunks or None)
-        inspected.append(inspect_variable(parts.source, own, nans))
+    for variable in parts.source.variables.values():
+        nans = None if nan_chunks is None else count_nans(recipe, variable.name, nan_chunks or None)
+        inspected.append(inspect_variable(parts.source, variable, nans))
         findings += _of_variable(inspected[-1], on_missing)
-    findings += [finding for own in labels for finding in _of_labels(own)]
+    findings += [finding for variable in labels for finding in _of_labels(variable)]
     findings += _of_store(parts, path)
     findings += [Finding("note", "note", note) for note in parts.source.notes]
     plain = Path(path).expanduser()
@@ -390,104 +396,101 @@ def _remedy_of_broken(name: str) -> str:
     return "write it again, or leave it out"
 
 
-def _of_variable(own: InspectedVariable, on_missing: str) -> list[Finding]:
-    found = []
-    unit = "chunk" if own.shards is None else "shard"
-    if own.num_absent:
-        found.append(
-            Finding(
-                own.name,
-                "note" if on_missing == "fill" else "problem",
-                f"{own.num_absent:,} of {show_count(own.num_objects or 0, unit)} absent, so their "
-                f"values are the fill value: {_named(own.absent, own.num_absent)}",
-                ""
-                if on_missing == "fill"
-                else "if they hold nothing on purpose, pass "
-                'on_missing="fill" to xloader.open; otherwise restore them',
-                own.num_absent,
-            )
+def _of_variable(variable: InspectedVariable, on_missing: str) -> list[Finding]:
+    unit = "chunk" if variable.shards is None else "shard"
+    shape = " x ".join(map(str, variable.shape))
+    is_filled = on_missing == "fill"
+    nans = variable.nans
+    num_absent, num_beyond = variable.num_absent or 0, variable.num_beyond or 0
+    num_empty = variable.num_empty or 0
+    findings = (
+        Finding(
+            variable.name,
+            "note" if is_filled else "problem",
+            f"{num_absent:,} of {show_count(variable.num_objects or 0, unit)} absent, so "
+            f"their values are the fill value: {_named(variable.absent, num_absent)}",
+            ""
+            if is_filled
+            else "if they hold nothing on purpose, pass "
+            'on_missing="fill" to xloader.open; otherwise restore them',
+            num_absent,
+        ),
+        Finding(
+            variable.name,
+            "problem",
+            f"{show_count(num_beyond, unit)} outside the shape {shape}, so nothing reads "
+            f"them: {_named(variable.beyond, num_beyond)}",
+            "check the shape and the chunks in its metadata; they may be of another array",
+            num_beyond,
+        ),
+        Finding(
+            variable.name,
+            "problem",
+            f"{show_count(num_empty, unit)} of 0 bytes: {_named(variable.empty, num_empty)}",
+            "write them again; a full disk leaves such files",
+            num_empty,
+        ),
+        Finding(
+            variable.name,
+            "problem",
+            f"{show_count(nans.num_unreadable, 'chunk')} cannot be read; the first: "
+            f"{nans.errors[0] if nans.errors else ''}",
+            "write them again",
+            nans.num_unreadable,
         )
-    if own.num_beyond:
-        found.append(
-            Finding(
-                own.name,
-                "problem",
-                f"{show_count(own.num_beyond, unit)} outside the shape "
-                f"{' x '.join(map(str, own.shape))}, so nothing reads them: "
-                f"{_named(own.beyond, own.num_beyond)}",
-                "check the shape and the chunks in its metadata; they may be of another array",
-                own.num_beyond,
-            )
-        )
-    if own.num_empty:
-        found.append(
-            Finding(
-                own.name,
-                "problem",
-                f"{show_count(own.num_empty, unit)} of 0 bytes: {_named(own.empty, own.num_empty)}",
-                "write them again; a full disk leaves such files",
-                own.num_empty,
-            )
-        )
-    if own.nans is not None and own.nans.num_unreadable:
-        count = own.nans.num_unreadable
-        found.append(
-            Finding(
-                own.name,
-                "problem",
-                f"{show_count(count, 'chunk')} cannot be read; the first: {own.nans.errors[0]}",
-                "write them again",
-                count,
-            )
-        )
-    return found
+        if nans is not None
+        else None,
+    )
+    return [finding for finding in findings if finding is not None and finding.value]
 
 
-def _of_labels(own: InspectedLabels) -> list[Finding]:
-    if own.problem:
-        return [Finding(own.name, "problem", own.problem, "write the labels again")]
-    found = []
-    if own.num_duplicates and own.dims == (own.name,):
-        told = f"{show_count(own.num_duplicates, 'label')} more than once, so .sel cannot use them"
-        found.append(Finding(own.name, "note", told, "leave them out with .isel"))
-    if own.num_backward:
-        told = f"{show_count(own.num_backward, 'label')} out of order"
-        found.append(Finding(own.name, "note", told, "sort the data before writing it"))
-    if own.num_missing:
-        told = f"{show_count(own.num_missing, 'label')} missing"
+def _of_labels(labels: InspectedLabels) -> list[Finding]:
+    if labels.problem:
+        return [Finding(labels.name, "problem", labels.problem, "write the labels again")]
+    findings = []
+    if labels.num_duplicates and labels.dims == (labels.name,):
+        text = (
+            f"{show_count(labels.num_duplicates, 'label')} more than once, so .sel cannot use them"
+        )
+        findings.append(Finding(labels.name, "note", text, "leave them out with .isel"))
+    if labels.num_backward:
+        text = f"{show_count(labels.num_backward, 'label')} out of order"
+        findings.append(Finding(labels.name, "note", text, "sort the data before writing it"))
+    if labels.num_missing:
+        text = f"{show_count(labels.num_missing, 'label')} missing"
         remedy = "samples at these places have no label; leave them out with .isel if you need it"
-        found.append(Finding(own.name, "note", told, remedy))
-    if own.gaps and own.is_time:
-        told = f"steps are irregular: {own.gaps}"
+        findings.append(Finding(labels.name, "note", text, remedy))
+    if labels.gaps and labels.is_time:
+        text = f"steps are irregular: {labels.gaps}"
         remedy = 'windows that cross a gap in time are dropped; .window(gaps="allow") keeps them'
-        found.append(Finding(own.name, "note", told, remedy))
-    return found
+        findings.append(Finding(labels.name, "note", text, remedy))
+    return findings
 
 
 def _of_store(parts: WorkingParts, path: str) -> list[Finding]:
     if parts.is_consolidated is False and "://" in path:
-        told = "no consolidated metadata: opening asks for each array one by one"
+        text = "no consolidated metadata: opening asks for each array one by one"
         remedy = "write it with zarr.consolidate_metadata(store)"
-        return [Finding("metadata", "note", told, remedy)]
+        return [Finding("metadata", "note", text, remedy)]
     return []
 
 
-def _nans_in_words(own: InspectedVariable) -> str:
-    nans = own.nans
+def _nans_in_words(variable: InspectedVariable) -> str:
+    nans = variable.nans
     assert nans is not None, "only what was counted is shown"
-    if not own.num_chunks:
+    if not variable.num_chunks:
         return "it has no values"
     share = "no value could be read" if nans.share is None else f"{nans.share:.2%} of the values"
-    if nans.num_chunks == own.num_chunks == 1:
+    if nans.num_chunks == variable.num_chunks == 1:
         return f"{share} of its one chunk"
-    if nans.num_chunks == own.num_chunks:
+    if nans.num_chunks == variable.num_chunks:
         return f"{share} of all {show_count(nans.num_chunks, 'chunk')}"
-    return f"{share} of {nans.num_chunks:,} of {own.num_chunks:,} chunks"
+    return f"{share} of {nans.num_chunks:,} of {variable.num_chunks:,} chunks"
 
 
-def _nan_nbytes(own: InspectedVariable) -> int:
-    size = math.prod(own.shape)
-    return own.nans.num_values * own.nbytes // size if own.nans and size else 0
+def _nan_nbytes(variable: InspectedVariable) -> int:
+    size = math.prod(variable.shape)
+    return variable.nans.num_values * variable.nbytes // size if variable.nans and size else 0
 
 
 def _named(names: Sequence[str], count: int) -> str:

@@ -271,7 +271,13 @@ class CandidateSearch:
             if run < 2:
                 return None
         pace = Pace(
-            *(self.tiling.sizes, self.run_dim, run, streams, spread, self.goal.lanes, draws),
+            self.tiling.sizes,
+            self.run_dim,
+            run,
+            streams,
+            spread,
+            self.goal.lanes,
+            draws,
             visits=self.visits,
         )
         return self.goal.plan(pace, self.budget, self.pool_nbytes, self.tile_nbytes)

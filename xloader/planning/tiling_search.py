@@ -146,7 +146,12 @@ class TilingSearch:
     def _of(self, tiling: Tiling, goal: PlanGoal) -> CandidateSearch:
         """The search among the plans of one tiling."""
         return CandidateSearch(
-            *(self.footprint, self.budget, goal, tiling, self.run_dim, self.full),
+            self.footprint,
+            self.budget,
+            goal,
+            tiling,
+            self.run_dim,
+            self.full,
             may_run=bool(self.near),
         )
 

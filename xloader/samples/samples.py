@@ -2244,13 +2244,16 @@ class Samples(RecordedMethods):
 
         sizes = chosen_chunks(self.recipe, chunks, shards, advice)
         options = StoreOptions(
-            *(*sizes, dtype, pack, stats, compressor, checksum), is_advised=chunks is None
+            *sizes, dtype, pack, stats, compressor, checksum, is_advised=chunks is None
         )
         run = parse_run(
-            *(memory, threads, part), overwrite=overwrite, verify=verify, progress=progress
+            memory, threads, part, overwrite=overwrite, verify=verify, progress=progress
         )
         return materialize(
-            *(self.recipe, target, options, run),
+            self.recipe,
+            target,
+            options,
+            run,
             client=client,
             storage_options=storage_options,
             dry_run=dry_run,

@@ -37,7 +37,9 @@ _DARK_PAGES: Final = (
 )
 
 
-def _colours(text: str, faint: str, line: str, back: str, cell: str, own: tuple[str, ...]) -> str:
+def _colours(
+    text: str, faint: str, line: str, back: str, cell: str, series: tuple[str, ...]
+) -> str:
     """Variables of the colours, with a page's own colours first."""
     named = {
         "text": f"var(--jp-content-font-color0,var(--pst-color-text-base,{text}))",
@@ -45,7 +47,7 @@ def _colours(text: str, faint: str, line: str, back: str, cell: str, own: tuple[
         "line": f"var(--jp-border-color2,var(--pst-color-border,{line}))",
         "back": f"var(--jp-layout-color0,var(--pst-color-background,{back}))",
         "cell": cell,
-        **{f"c{number}": colour for number, colour in enumerate(own)},
+        **{f"c{number}": colour for number, colour in enumerate(series)},
     }
     return "".join(f"--xloader-{name}:{value};" for name, value in named.items())
 
@@ -69,15 +71,15 @@ def style_of_colours(name: str) -> str:
 
 
 def _rules() -> str:
-    own = f".{CARD_CLASS}"
-    strong = own * 4
+    card = f".{CARD_CLASS}"
+    strong = card * 4
     rules = {
-        own: "background:var(--xloader-back);color:var(--xloader-text);max-width:900px;"
+        card: "background:var(--xloader-back);color:var(--xloader-text);max-width:900px;"
         "box-sizing:border-box;padding:6px 10px;font-size:13px;line-height:1.45;"
         "font-family:var(--jp-content-font-family,system-ui,sans-serif);text-align:left",
-        f"{own} .xloader-head": "padding:2px 0 5px;margin-bottom:4px;"
+        f"{card} .xloader-head": "padding:2px 0 5px;margin-bottom:4px;"
         "border-bottom:1px solid var(--xloader-line);font-size:14px;overflow-wrap:anywhere",
-        f"{own} .xloader-head span,{own} summary span": "color:var(--xloader-faint);"
+        f"{card} .xloader-head span,{card} summary span": "color:var(--xloader-faint);"
         "margin-left:6px;font-weight:normal",
         f"{strong} details": "margin:2px 0;padding:0;border:0;background:none;box-shadow:none",
         f"{strong} summary": "display:list-item;cursor:pointer;padding:2px 0;margin:0;"
@@ -110,13 +112,13 @@ def _rules() -> str:
         "color:var(--xloader-text)",
         f"{strong} .xloader-key i": "display:inline-block;width:10px;height:10px;"
         "margin-right:4px;vertical-align:-1px;background:currentColor",
-        f"{own} .xloader-cell": "fill:none;stroke:var(--xloader-cell);color:var(--xloader-cell)",
-        f"{own} .xloader-ground": "fill:var(--xloader-cell);color:var(--xloader-cell);opacity:.45",
-        f"{own} .xloader-ink": "fill:none;stroke:var(--xloader-text);color:var(--xloader-text)",
+        f"{card} .xloader-cell": "fill:none;stroke:var(--xloader-cell);color:var(--xloader-cell)",
+        f"{card} .xloader-ground": "fill:var(--xloader-cell);color:var(--xloader-cell);opacity:.45",
+        f"{card} .xloader-ink": "fill:none;stroke:var(--xloader-text);color:var(--xloader-text)",
     }
     for number in range(NUM_COLOURS):
         colour = f"var(--xloader-c{number})"
-        rules[f"{own} .xloader-c{number}"] = f"fill:{colour};color:{colour}"
+        rules[f"{card} .xloader-c{number}"] = f"fill:{colour};color:{colour}"
     return "".join(f"{name}{{{text}}}" for name, text in rules.items())
 
 

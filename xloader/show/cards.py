@@ -65,13 +65,13 @@ class CardTable:
     def _cells(self, cells: Sequence[str], tag: str) -> str:
         left, right = ' align="left"', ' class="xloader-number" align="right"'
         heads_rows = bool(self.heads) and not self.heads[0]
-        found = []
+        cells_html = []
         for column, cell in enumerate(cells):
             side = left if column < self.num_left else right
             is_head = tag == "th" or (heads_rows and not column)
             hint = _hint(cell, self.hints) if is_head else ""
-            found.append(f"<{tag}{side}{hint}>{escape(cell)}</{tag}>")
-        return "".join(found)
+            cells_html.append(f"<{tag}{side}{hint}>{escape(cell)}</{tag}>")
+        return "".join(cells_html)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The headings of figures, explained in a few words for cards. The glossary says more."""
+"""Figures of epochs as text, tables and JSON, with the words that explain them in cards."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ def variables_table(variables: Mapping[str, VariableFigures]) -> list[TitledTabl
     """The reads of each variable; nothing for a single one."""
 
     def cells(name: str) -> list[str]:
-        own = variables[name]
+        figures = variables[name]
         return [
-            f"{own.num_reads:,}",
-            show_nbytes(own.read_nbytes),
-            f"{own.read_amplification:.3f}",
+            f"{figures.num_reads:,}",
+            show_nbytes(figures.read_nbytes),
+            f"{figures.read_amplification:.3f}",
         ]
 
     return list_variables(variables, ["variable", "reads", "decoded", "reads a chunk"], cells)
@@ -286,12 +286,12 @@ def comparison_tables(planned: Figures, measured: Figures) -> list[TitledTable]:
     ]
 
     def cells(name: str) -> list[str]:
-        own, found = planned.variables[name], measured.variables[name]
+        plan, measurement = planned.variables[name], measured.variables[name]
         return [
-            f"{own.num_reads:,}",
-            f"{found.num_reads:,}",
-            show_nbytes(own.read_nbytes),
-            show_nbytes(found.read_nbytes),
+            f"{plan.num_reads:,}",
+            f"{measurement.num_reads:,}",
+            show_nbytes(plan.read_nbytes),
+            show_nbytes(measurement.read_nbytes),
         ]
 
     heads = ["variable", "reads planned", "measured", "decoded planned", "measured"]

@@ -102,8 +102,8 @@ def _never(counts: NDArray[Any]) -> list[tuple[int, int]]:
 
 def _draw_grid(picture: Picture, axes: Axes, grid: CountGrid) -> None:
     values = np.where(grid.counts > 0, grid.counts, np.nan)
-    found = values[np.isfinite(values)]
-    low, high = (float(found.min()), float(found.max())) if found.size else (0.0, 1.0)
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if low == high:
         # Equal counts need a range too.
         low, high = low - 0.5, high + 0.5

@@ -20,16 +20,16 @@ def figure_parts(figures: TitledRows) -> list[CardPart]:
     """The parts of a card of figures."""
     draw, tables = getattr(figures, "_drawings", list), getattr(figures, "_sections", list)
     hints: Mapping[str, str] = getattr(figures, "_hints", dict)()
-    found: list[CardPart] = [Facts(figures._rows(), hints), *draw()]
+    parts: list[CardPart] = [Facts(figures._rows(), hints), *draw()]
     titled: list[tuple[str, Sequence[Sequence[str]]]] = tables()
     for title, rows in titled:
         name, _, rest = title.partition(": ")
         table = CardTable(rows[0], rows[1:], hints=hints)
-        found.append(CardSection(name, [table], summary=rest))
+        parts.append(CardSection(name, [table], summary=rest))
     sets: Mapping[str, TitledRows] = getattr(figures, "sets", {})
-    return found + [
-        CardSection(name, figure_parts(own), is_open=False, summary="this set alone")
-        for name, own in sets.items()
+    return parts + [
+        CardSection(name, figure_parts(set_figures), is_open=False, summary="this set alone")
+        for name, set_figures in sets.items()
     ]
 
 

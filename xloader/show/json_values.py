@@ -38,21 +38,21 @@ def to_json_value(value: Any, special: Mapping[type, Callable[[Any], Any]] | Non
     if callable(getattr(value, "to_dict", None)):
         return to_json_value(value.to_dict(), special)
     if is_dataclass(value):
-        names = [own.name for own in fields(value) if not own.name.startswith("_")]
+        names = [field.name for field in fields(value) if not field.name.startswith("_")]
         return {name: to_json_value(getattr(value, name), special) for name in names}
     return str(value)
 
 
 def flat_numbers(values: Mapping[str, Any], prefix: str, separator: str) -> dict[str, float]:
     """The finite numbers among values by name, with those of mappings within."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
 
     def add(name: str, value: Any) -> None:
         if isinstance(value, bool):
             return
         if isinstance(value, Real):
             if math.isfinite(value):
-                found[_free_name(found, name)] = float(value)
+                numbers[_free_name(numbers, name)] = float(value)
         elif isinstance(value, Mapping):
             for key, held in value.items():
                 part = str(key) if separator == "/" else _OTHER_THAN_NAMES.sub("_", str(key))
@@ -61,13 +61,13 @@ def flat_numbers(values: Mapping[str, Any], prefix: str, separator: str) -> dict
             add(name, {f.name: getattr(value, f.name) for f in fields(value) if f.name[0] != "_"})
 
     add(prefix, values)
-    return found
+    return numbers
 
 
-def _free_name(found: Mapping[str, float], name: str) -> str:
+def _free_name(numbers: Mapping[str, float], name: str) -> str:
     """The name, with a number at its end if another value has it."""
     number, free = 1, name
-    while free in found:
+    while free in numbers:
         number += 1
         free = f"{name}_{number}"
     return free
@@ -78,7 +78,7 @@ def attribute_value(value: object) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [attribute_value(own) for own in value]
+        return [attribute_value(entry) for entry in value]
     if isinstance(value, Mapping):
-        return {str(key): attribute_value(own) for key, own in value.items()}
+        return {str(key): attribute_value(entry) for key, entry in value.items()}
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -32,8 +32,8 @@ def loader_card(
     if expected is not None and not expected:
         words = "Call explain() to see what an epoch will read."
         parts.append(Words([words]))
-    for name, own in (expected or {}).items():
-        parts.append(CardSection("explanation", figure_parts(own), summary=name))
+    for name, figures in (expected or {}).items():
+        parts.append(CardSection("explanation", figure_parts(figures), summary=name))
     if measured is not None:
         words = "of the epoch begun last"
         parts.append(CardSection("report", figure_parts(measured), summary=words))
@@ -82,4 +82,4 @@ def show_rest(epoch: int, step: int) -> str:
 
 def draw_weights(weights: Mapping[str, Fraction]) -> Drawing:
     """Draw the proportions of several sets."""
-    return draw_shares("Rows of a batch", {name: float(own) for name, own in weights.items()})
+    return draw_shares("Rows of a batch", {name: float(weight) for name, weight in weights.items()})

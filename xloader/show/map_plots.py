@@ -113,10 +113,10 @@ def draw_rows(
             shown = next(axes.images[0] for axes in axes_of.values() if axes.images)
             _scale_beside(picture, place, row.quantity, rows, shown)
         for column, axes in axes_of.items():
-            own = row.panels[column]
-            assert own is not None
-            _label_columns(axes, own, above.get(column))
-            above[column] = axes, own
+            panel = row.panels[column]
+            assert panel is not None
+            _label_columns(axes, panel, above.get(column))
+            above[column] = axes, panel
     picture.suptitle(title, fontsize=11)
     if note:
         picture.supxlabel(note, fontsize=8, color="0.3")

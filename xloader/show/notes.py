@@ -93,18 +93,18 @@ def step_notes(recipe: Recipe, outputs: Sequence[Output]) -> tuple[str, ...]:
     early, late = [], []
     for step in recipe.steps:
         if isinstance(step, Fillna):
-            names = {name for name, _ in step.values}
-            late += [name or "all variables" for name in names if filled & {name, None}]
-            filled |= names
+            targets = {name for name, _ in step.values}
+            late += [name or "all variables" for name in targets if filled & {name, None}]
+            filled |= targets
         elif isinstance(step, Normalize):
-            own = [name for name, *_ in step.tables if name in used]
-            normalized.update(own)
-            floats = [name for name in own if used[name].dtype.kind == "f"]
+            names = [name for name, *_ in step.tables if name in used]
+            normalized.update(names)
+            floats = [name for name in names if used[name].dtype.kind == "f"]
             early += [name for name in floats if filled & {name, None}]
-    told = {
+    notes = {
         "normalize leaves {} unchanged": [
-            name if own == [name] else f"{name} of {' and '.join(own)}"
-            for name, own in (fields_without(recipe, normalized) if normalized else {}).items()
+            name if holders == [name] else f"{name} of {' and '.join(holders)}"
+            for name, holders in (fields_without(recipe, normalized) if normalized else {}).items()
         ],
         "normalised twice: {}": [name for name, num in normalized.items() if num > 1],
         "fillna comes before normalize: filled values of {} are normalised too": early,
@@ -119,7 +119,7 @@ def step_notes(recipe: Recipe, outputs: Sequence[Output]) -> tuple[str, ...]:
         ],
     }
     return tuple(
-        text.format(shorten(", ".join(names), 160)) for text, names in told.items() if names
+        text.format(shorten(", ".join(names), 160)) for text, names in notes.items() if names
     )
 
 

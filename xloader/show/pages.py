@@ -23,21 +23,21 @@ _PAGE_STYLE = (
 
 def render_page(title: str, *shown: Any) -> str:
     """The text of a whole page; see `write_page`."""
-    found = []
+    sections = []
     for each in shown:
         if isinstance(each, str):
-            found.append(f"<p>{escape(printable(each))}</p>")
+            sections.append(f"<p>{escape(printable(each))}</p>")
             continue
         make = getattr(each, "_repr_html_", None) or getattr(each, "to_html", None)
         html = make() if callable(make) else f"<pre>{escape(printable(repr(each)))}</pre>"
-        found.append(f"<section>{html}</section>")
+        sections.append(f"<section>{html}</section>")
     name = escape(printable(title))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{name}</title>\n<style>{style_of_colours('body')}{_PAGE_STYLE}</style>\n"
-        f"</head>\n<body>\n<main>\n<h1>{name}</h1>\n" + "\n".join(found) + "\n</main>\n</body>\n"
+        f"</head>\n<body>\n<main>\n<h1>{name}</h1>\n" + "\n".join(sections) + "\n</main>\n</body>\n"
         "</html>\n"
     )
 

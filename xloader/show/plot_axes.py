@@ -57,7 +57,10 @@ def axis_label(name: str, attrs: Mapping[Any, Any], angle: str | None = None) ->
 def is_time(dim: str, values: xr.DataArray | xr.Dataset) -> bool:
     """Whether the labels of a dimension are times; without labels, whether its name says so."""
     if dim not in values.coords:
-        return any(dim == own or dim.endswith(f"_{own}") for own in ROLES["time"].names[:2])
+        return any(
+            dim == role_name or dim.endswith(f"_{role_name}")
+            for role_name in ROLES["time"].names[:2]
+        )
     labels = values[dim].values
     if labels.dtype.kind in "Mm":
         return True

@@ -146,8 +146,8 @@ def stay_density(times: StayTimes, lane: int) -> NDArray[np.int64]:
     row = times.block[is_own] * num_rows // times.num_blocks
     scale = _NUM_COLUMNS / max(times.num_steps, 1)
     first, last = (
-        np.clip((own[is_own] - times.first_step) * scale, 0, _NUM_COLUMNS - 1).astype(np.int64)
-        for own in (times.load, times.drop)
+        np.clip((moments[is_own] - times.first_step) * scale, 0, _NUM_COLUMNS - 1).astype(np.int64)
+        for moments in (times.load, times.drop)
     )
     width = _NUM_COLUMNS + 1
     change = np.bincount(row * width + first, minlength=num_rows * width)

@@ -57,15 +57,15 @@ def sample_facts(recipe: Recipe) -> SampleFacts:
 
 def sample_parts(recipe: Recipe, *, is_open: bool = True) -> list[CardPart]:
     """The parts of a card of samples: their facts, and a window on the grid of chunks."""
-    told = sample_facts(recipe)
-    drawn = _drawn(recipe, told.layouts)
-    found: list[CardPart] = [CardSection("data", [Facts(told.data)], is_open)]
-    if told.windows:
-        found.append(CardSection("windows", [Facts(told.windows), *drawn], is_open))
-        found.append(CardSection("fields", [Facts(told.fields)], is_open))
-    if told.steps:
-        found.append(CardSection("methods", [Facts(told.steps)], is_open))
-    return found
+    facts = sample_facts(recipe)
+    drawn = _drawn(recipe, facts.layouts)
+    parts: list[CardPart] = [CardSection("data", [Facts(facts.data)], is_open)]
+    if facts.windows:
+        parts.append(CardSection("windows", [Facts(facts.windows), *drawn], is_open))
+        parts.append(CardSection("fields", [Facts(facts.fields)], is_open))
+    if facts.steps:
+        parts.append(CardSection("methods", [Facts(facts.steps)], is_open))
+    return parts
 
 
 def _window_rows(recipe: Recipe) -> Rows:
@@ -139,8 +139,8 @@ def batch_card(
         facts.append(("padding", f"{show_count(num_padding, 'row')} filled up with others"))
     if source is not None:
         names, counts = np.unique(source, return_counts=True)
-        told = zip(names.tolist(), counts.tolist(), strict=True)
-        facts.append(("sets", ", ".join(f"{name} {count:,}" for name, count in told)))
+        named_counts = zip(names.tolist(), counts.tolist(), strict=True)
+        facts.append(("sets", ", ".join(f"{name} {count:,}" for name, count in named_counts)))
     heads = ["field", "shape", "dtype", "size", "where"]
     parts: list[CardPart] = [CardTable(heads, rows, num_left=len(heads)), Facts(facts)]
     if recipe is not None:

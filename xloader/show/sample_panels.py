@@ -52,9 +52,9 @@ def _stored_path() -> Path | None:
     from cartopy.io import Downloader
 
     names = {"resolution": _SCALE, "category": "physical", "name": "coastline"}
-    found = Downloader.from_config(("shapefiles", "natural_earth", *names.values()))
+    downloader = Downloader.from_config(("shapefiles", "natural_earth", *names.values()))
     fields = {"config": cartopy.config, **names}
-    places = [found.pre_downloaded_path(fields), found.target_path(fields)]
+    places = [downloader.pre_downloaded_path(fields), downloader.target_path(fields)]
     return next((Path(place) for place in places if place and Path(place).exists()), None)
 
 
@@ -132,13 +132,13 @@ def plotted_rows(num: int, row: int | None, rows: Sequence[int] | None) -> list[
             given=f"row={row!r}, rows={rows!r}",
             allowed="row=0 for one row, or rows=[0, 1] for several",
         )
-    asked = [row or 0] if rows is None else rows
-    for one in asked:
-        if not is_whole(one) or not -num <= one < num:
+    numbers = [row or 0] if rows is None else rows
+    for number in numbers:
+        if not is_whole(number) or not -num <= number < num:
             raise SampleIndexError(
-                "the batch has no such row", given=repr(one), allowed=f"[0, {num})"
+                "the batch has no such row", given=repr(number), allowed=f"[0, {num})"
             )
-    return [int(one) % num for one in asked]
+    return [int(number) % num for number in numbers]
 
 
 def _strips(
@@ -159,13 +159,13 @@ def _strips(
             notes.append(f"{MOST_CHANNELS} of {len(chosen)} channels of {name} (see channel=)")
             chosen = chosen[:MOST_CHANNELS]
         for channel in chosen:
-            own = values
+            channel_values = values
             if channel_dim is not None:
-                own = values.isel({channel_dim: channels.index(channel)}, drop=True)
+                channel_values = values.isel({channel_dim: channels.index(channel)}, drop=True)
             unit = units.get((name, channel), str(values.attrs.get("units", "")))
             quantity = f"{channel} ({unit})" if unit else channel
             title = name if channel_dim is None else f"{name}: {channel}"
-            yield from _cut(frame, own, prefix + title, quantity)
+            yield from _cut(frame, channel_values, prefix + title, quantity)
     missing = [one for one in wanted or [] if one not in known]
     if missing:
         raise UnknownNameError(
@@ -189,13 +189,13 @@ def _cut(frame: xr.Dataset, values: xr.DataArray, name: str, quantity: str) -> I
     for place in np.ndindex(*(values.sizes[dim] for dim in others)):
         at = dict(zip(others, place, strict=True))
         texts = [f"{_plain(field, dim)} {place_text(values, dim, at[dim])}" for dim in others]
-        own = values.isel(at).transpose(*order)
+        panel_values = values.isel(at).transpose(*order)
         # Levels of a variable are not drawn on one scale: their ranges differ.
         suffix = ", ".join(texts)
         yield _Strip(
             f"{name}\n{suffix}".strip(),
             f"{quantity}, {suffix}" if suffix else quantity,
-            own,
+            panel_values,
             step_dim,
             labels,
         )
@@ -230,10 +230,10 @@ def _step_labels(
         return tuple(range(values.sizes[step_dim]))
     # A lead drops the dimension, and leaves its label.
     names = [name for name, c in frame.coords.items() if not c.ndim and is_time(str(name), frame)]
-    own = [name for name in names if str(name).startswith(f"{field}_")] or [
+    coordinates = [name for name in names if str(name).startswith(f"{field}_")] or [
         name for name in names if not any(str(name).startswith(f"{f}_") for f in frame.data_vars)
     ]
-    return (frame[own[0]].values[()],) if own else ()
+    return (frame[coordinates[0]].values[()],) if coordinates else ()
 
 
 def _aligned_rows(strips: list[_Strip], notes: list[str]) -> list[PanelRow]:
@@ -312,7 +312,7 @@ def _units_of_channels(recipe: Recipe) -> dict[tuple[str, str], str]:
     """Units by field and channel, where no transform changes them or the fields."""
     if recipe.is_mapped:
         return {}
-    found = {}
+    channel_units = {}
     for layout in make_layouts(recipe):
         for part in layout.parts:
             units = str(recipe.variable(part.variable).attrs.get("units", ""))
@@ -320,5 +320,5 @@ def _units_of_channels(recipe: Recipe) -> dict[tuple[str, str], str]:
                 units = ""
             if part.channels is not None and layout.channels is not None:
                 for channel in islice(layout.channels, *part.channels):
-                    found[layout.name, channel] = units
-    return found
+                    channel_units[layout.name, channel] = units
+    return channel_units

@@ -38,7 +38,7 @@ def draw_stages(
     edges = _edges(seconds)
     lengths = np.diff(edges)
     # Stages may end between two points, so that a mean is a little above the number of threads.
-    busy = np.stack([_means(seconds, own, edges) for own in busy_seconds.T])
+    busy = np.stack([_means(seconds, amounts, edges) for amounts in busy_seconds.T])
     axes[0].stackplot(
         edges, np.concatenate([busy, busy[:, -1:]], axis=1), labels=list(stages), colors=COLOURS,
         step="post",
@@ -59,8 +59,8 @@ def draw_stages(
     axes[2].stairs(waited, edges, fill=True, color=COLOURS[5])
     axes[2].set_ylim(0, 105)
     _name(axes[2], "training\nwaits (%)")
-    for number, (name, own) in enumerate(nbytes.items()):
-        speed = _means(seconds, own, edges) / 1e9
+    for number, (name, amounts) in enumerate(nbytes.items()):
+        speed = _means(seconds, amounts, edges) / 1e9
         axes[3].stairs(
             speed,
             edges,

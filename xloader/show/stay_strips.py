@@ -43,8 +43,8 @@ def draw_stays(
         shapes = _single_bars(lane, block, ends, row, height)
     else:
         height = 6.0 * min(_NUM_ROWS, num_blocks)
-        own = _clipped(load - steps[0], scale), _clipped(drop - steps[0], scale)
-        shapes = _dense_bars(lane, block, own, num_blocks, height)
+        columns = _clipped(load - steps[0], scale), _clipped(drop - steps[0], scale)
+        shapes = _dense_bars(lane, block, columns, num_blocks, height)
     shapes.append(outlined_boxes("xloader-cell", [(0.5, 0.5, WIDTH - 1, height - 1)], 1.0))
     lanes = np.unique(lane).tolist()
     legend = [(colour_class(one), f"lane {one}") for one in lanes[:_MOST_NAMED]]
@@ -68,9 +68,11 @@ def _single_bars(
     thick = row - 1 if row > 3 else row
     shapes = []
     for one in np.unique(lane).tolist():
-        own = lane == one
-        widths = np.maximum(ends[1][own] - ends[0][own], 1.0)
-        rows = zip(ends[0][own].tolist(), top[own].tolist(), widths.tolist(), strict=True)
+        is_in_lane = lane == one
+        widths = np.maximum(ends[1][is_in_lane] - ends[0][is_in_lane], 1.0)
+        rows = zip(
+            ends[0][is_in_lane].tolist(), top[is_in_lane].tolist(), widths.tolist(), strict=True
+        )
         shapes.append(bars(colour_class(one), rows, thick, 1.0))
     return shapes
 
@@ -93,22 +95,22 @@ def _dense_bars(
     # Levels of lanes of the same colour are one path.
     kind = np.where(level > 0, (lanes[most] % _MOST_NAMED) * len(_OPACITIES) + level, 0)
     thick = height / num_rows
-    found: dict[int, list[tuple[float, float, float]]] = {}
+    boxes: dict[int, list[tuple[float, float, float]]] = {}
     for number, cells in enumerate(kind):
         edges = np.flatnonzero(np.diff(cells, prepend=-1, append=-1))
         middle = height - (number + 0.5) * thick
         for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             if cells[begin]:
                 bar = float(begin), middle, float(end - begin)
-                found.setdefault(int(cells[begin]), []).append(bar)
+                boxes.setdefault(int(cells[begin]), []).append(bar)
     shapes = [
         bars(
-            colour_class((own - 1) // len(_OPACITIES)),
-            found[own],
+            colour_class((shade - 1) // len(_OPACITIES)),
+            boxes[shade],
             thick,
-            _OPACITIES[(own - 1) % len(_OPACITIES)],
+            _OPACITIES[(shade - 1) % len(_OPACITIES)],
         )
-        for own in sorted(found)
+        for shade in sorted(boxes)
     ]
     # Places that are numbers of columns take few characters.
     return [f'<g transform="scale({WIDTH / _NUM_COLUMNS:g},1)">{"".join(shapes)}</g>']

@@ -42,12 +42,12 @@ class GroupReads(NamedTuple):
 def count_reads(groups: Sequence[Group], reads: Sequence[GroupReads]) -> dict[str, Any]:
     """The figures of an epoch that follow from the reads of each group."""
     variables = {}
-    for group, own in zip(groups, reads, strict=True):
+    for group, group_reads in zip(groups, reads, strict=True):
         for demand in group.demands:
             variables[demand.variable] = variable_figures(
-                own.num_needed * demand.num_reads_per_block,
-                own.num_loads * demand.num_reads_per_block,
-                own.num_elements * demand.unit_read_nbytes,
+                group_reads.num_needed * demand.num_reads_per_block,
+                group_reads.num_loads * demand.num_reads_per_block,
+                group_reads.num_elements * demand.unit_read_nbytes,
             )
     return sum_variables(variables)
 
@@ -59,11 +59,11 @@ def variable_figures(num_chunks: int, num_reads: int, read_nbytes: int) -> Varia
 
 def sum_variables(variables: Mapping[str, VariableFigures]) -> dict[str, Any]:
     """The figures of an epoch that are sums over its variables, and these; see `count_reads`."""
-    num_reads = sum(own.num_reads for own in variables.values())
-    num_chunks = sum(own.num_chunks for own in variables.values())
+    num_reads = sum(figures.num_reads for figures in variables.values())
+    num_chunks = sum(figures.num_chunks for figures in variables.values())
     return {
         "num_reads": num_reads,
-        "read_nbytes": sum(own.read_nbytes for own in variables.values()),
+        "read_nbytes": sum(figures.read_nbytes for figures in variables.values()),
         "read_amplification": num_reads / max(num_chunks, 1),
         "variables": variables,
     }
@@ -75,11 +75,11 @@ def scaled_reads(reads: Mapping[str, Any], scale: float) -> dict[str, Any]:
         return dict(reads)
     variables = {
         name: replace(
-            own,
-            num_reads=round(scale * own.num_reads),
-            read_nbytes=round(scale * own.read_nbytes),
+            figures,
+            num_reads=round(scale * figures.num_reads),
+            read_nbytes=round(scale * figures.read_nbytes),
         )
-        for name, own in reads["variables"].items()
+        for name, figures in reads["variables"].items()
     }
     # Reads a chunk are those of the first part: how many chunks the rest needs is not known.
     return {
@@ -95,7 +95,7 @@ def measured_variables(
     group_nbytes: Mapping[int, int],
 ) -> dict[str, VariableFigures]:
     """The figures of each variable as an engine has counted them."""
-    found = {}
+    measured = {}
     for index, group in enumerate(groups):
         unit = group.unit_read_nbytes
         # The blocks of a group have the same elements of each variable, so this divides evenly.
@@ -104,12 +104,13 @@ def measured_variables(
             name = demand.variable
             num_chunks = expected[name].num_chunks if name in expected else 0
             nbytes = num_elements * demand.unit_read_nbytes
-            found[name] = variable_figures(num_chunks, num_reads.get(name, 0), nbytes)
-    return found
+            measured[name] = variable_figures(num_chunks, num_reads.get(name, 0), nbytes)
+    return measured
 
 
 def num_needed(groups: Sequence[Group], reads: Iterable[GroupReads]) -> int:
     """Number of distinct (variable, chunk) pairs that are needed."""
     return sum(
-        own.num_needed * group.num_reads_per_block for group, own in zip(groups, reads, strict=True)
+        group_reads.num_needed * group.num_reads_per_block
+        for group, group_reads in zip(groups, reads, strict=True)
     )

@@ -109,13 +109,13 @@ class _View:
             pieces = [(start + first, (count - 1) * step + 1)]
         size = int(self.axis.edges[-1])
         turns = (0, -size, size) if self.axis.wraps else (0,)
-        found = []
+        spans = []
         for begin, length in pieces:
             for turn in turns:
                 left, right = self.pixels([begin + turn, begin + turn + length]).tolist()
                 if right > left:
-                    found.append((left, max(right - left, 1.5)))
-        return found
+                    spans.append((left, max(right - left, 1.5)))
+        return spans
 
     def words(self) -> str:
         """The chunks that are drawn, in words."""
@@ -129,8 +129,19 @@ def draw_chunk_grid(
     columns: GridAxis, rows: GridAxis | None, fields: Sequence[tuple[str, Takes, Takes | None]]
 ) -> Drawing:
     """Draw the window of a sample on the grid of chunks."""
-    spans = [[(own[0], own[0] + (own[2] - 1) * own[1] + 1) for _, own, _ in fields]]
-    spans.append([(own[0], own[0] + (own[2] - 1) * own[1] + 1) for *_, own in fields if own])
+    spans = [
+        [
+            (takes_across[0], takes_across[0] + (takes_across[2] - 1) * takes_across[1] + 1)
+            for _, takes_across, _ in fields
+        ]
+    ]
+    spans.append(
+        [
+            (takes_across[0], takes_across[0] + (takes_across[2] - 1) * takes_across[1] + 1)
+            for *_, takes_across in fields
+            if takes_across
+        ]
+    )
     across = _view_of(columns, spans[0], WIDTH - 2 * _MARGIN, _MOST_COLUMNS)
     down = None
     if rows is not None:
@@ -138,9 +149,14 @@ def draw_chunk_grid(
         down = _view_of(rows, spans[1], float(np.clip(num * 16, 48, 150)), _MOST_ROWS)
     height = down.length if down else 24.0
     shapes = [_grid_lines(across, down, height)]
-    for number, (_, own, other) in enumerate(fields):
+    for number, (_, takes_across, takes_down) in enumerate(fields):
         boxes = _boxes(
-            across, down, columns.start, None if rows is None else rows.start, own, other
+            across,
+            down,
+            columns.start,
+            None if rows is None else rows.start,
+            takes_across,
+            takes_down,
         )
         shapes.append(filled_boxes(colour_class(number), boxes, 0.75))
     whole = [(first, 1, last - first) for first, last in map(_hull, filter(None, spans))]
@@ -193,10 +209,10 @@ def _boxes(
     down: _View | None,
     left: int,
     top: int | None,
-    own: Takes,
+    takes_across: Takes,
     other: Takes | None,
 ) -> list[Box]:
-    columns = across.runs(left, own)
+    columns = across.runs(left, takes_across)
     rows = [(_MARGIN, 24.0)]
     if down is not None:
         size = int(down.axis.edges[-1])
@@ -209,12 +225,12 @@ def _next_windows(across: _View, down: _View | None, whole: Sequence[Takes]) -> 
     columns, rows = across.axis, None if down is None else down.axis
     top = None if rows is None else rows.start
     other = whole[1] if len(whole) > 1 else None
-    found = []
+    boxes = []
     if columns.next_start is not None:
-        found += _boxes(across, down, columns.next_start, top, whole[0], other)
+        boxes += _boxes(across, down, columns.next_start, top, whole[0], other)
     if rows is not None and rows.next_start is not None:
-        found += _boxes(across, down, columns.start, rows.next_start, whole[0], other)
-    return found
+        boxes += _boxes(across, down, columns.start, rows.next_start, whole[0], other)
+    return boxes
 
 
 _MOST_FIELDS: Final = 4
@@ -260,7 +276,7 @@ def draw_window(recipe: Recipe, layouts: Sequence[FieldLayout]) -> Drawing | Non
 def _main_variable(recipe: Recipe, layouts: Sequence[FieldLayout]) -> str | None:
     """The stored variable with the most bytes of those with a windowed dimension."""
     sizes = {}
-    for name in dict.fromkeys(part.variable for own in layouts for part in own.parts):
+    for name in dict.fromkeys(part.variable for layout in layouts for part in layout.parts):
         variable = recipe.variable(name)
         if not variable.is_computed and set(variable.dims) & set(recipe.require_windows().dims):
             elements = np.prod([axis.size for axis in recipe.axes_of(name)], dtype=float)
@@ -274,8 +290,8 @@ def _grid_axis(recipe: Recipe, dim: str, axis: Axis, positions: Sequence[int]) -
         return GridAxis(dim, axis.edges, 0, None)
     number = windows.dims.index(dim)
     place = positions[number]
-    own = np.arange(place, min(place + 2, windows.num_positions[number]))
-    starts = windows.starts_of(number, own).tolist()
+    window_places = np.arange(place, min(place + 2, windows.num_positions[number]))
+    starts = windows.starts_of(number, window_places).tolist()
     return GridAxis(
         dim,
         axis.edges,
@@ -302,8 +318,8 @@ def _drawn_fields(
                 zip(recipe.variable(part.variable).dims, recipe.axes_of(part.variable), strict=True)
             )
             if all(known.get(dim) == axes[dim] for dim in dims):
-                own = [_takes(recipe, dim, axes[dim], part.accesses) for dim in dims]
-                takes = own[0], own[1] if len(own) > 1 else None
+                dim_takes = [_takes(recipe, dim, axes[dim], part.accesses) for dim in dims]
+                takes = dim_takes[0], dim_takes[1] if len(dim_takes) > 1 else None
                 named = names.setdefault(takes, [])
                 named += [layout.name] * (layout.name not in named)
     return [(_listed(named), *takes) for takes, named in names.items()]
@@ -318,5 +334,5 @@ def _takes(
     recipe: Recipe, dim: str, axis: Axis, access: Sequence[tuple[int, int, int] | None]
 ) -> Takes:
     windows = recipe.require_windows()
-    own = access[windows.dims.index(dim)] if dim in windows.dims else None
-    return own or (0, 1, axis.size)
+    takes = access[windows.dims.index(dim)] if dim in windows.dims else None
+    return takes or (0, 1, axis.size)

@@ -167,7 +167,7 @@ class ArrayRewrite:
             recipe, array = self.middle.reading(recipe, array)
             records = replace(records, marks=self._middle_marks())
         return SectionWriter(
-            *(recipe, array, self.metadata, self._passes[-1][1], records, self.wanted)
+            recipe, array, self.metadata, self._passes[-1][1], records, self.wanted
         )
 
     def fill_middle(self) -> None:

@@ -166,8 +166,18 @@ def make_array(
     elif dtype is not None and stored.dtype.kind == "f" and dtype != stored.dtype:
         unpacking, target, values_dtype = stored.packing, None, dtype
     return TargetArray(
-        *(name, dims, shape, own_chunks, own_shards, axes, kept),
-        *(stored.stored_dtype, unpacking, values_dtype, target, bound),
+        name,
+        dims,
+        shape,
+        own_chunks,
+        own_shards,
+        axes,
+        kept,
+        stored.stored_dtype,
+        unpacking,
+        values_dtype,
+        target,
+        bound,
         # They are attributes only where the source was opened without decoding.
         {key: own for key, own in stored.attrs.items() if key not in _DECODING_KEYS},
     )

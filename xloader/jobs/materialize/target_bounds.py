@@ -104,7 +104,11 @@ def _read_part(job: _BoundsPass, part: tuple[int, int] | None) -> tuple[ValueBou
             found[0] = found[0].union(own)
 
     num_reads = sweep_values(
-        *(job.recipe, job.name, job.memory, job.num_threads, use),
+        job.recipe,
+        job.name,
+        job.memory,
+        job.num_threads,
+        use,
         slice(None) if part is None else slice(*part),
     )
     return found[0], num_reads

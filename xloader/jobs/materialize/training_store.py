@@ -168,8 +168,13 @@ class TrainingStore:
         compressors = parse_compressors(options.compressor, checksum=options.checksum)
         own_known = known.get("bounds", {}) if known.get("source") == self._source_key else {}
         bounds, self._num_bounds_reads = find_bounds(
-            *(recipe, requests, own_known, options.stats),
-            *(self._memory, self._num_threads, self._tasks),
+            recipe,
+            requests,
+            own_known,
+            options.stats,
+            self._memory,
+            self._num_threads,
+            self._tasks,
             is_dry=is_dry,
         )
         self._bounds: dict[str, ValueBounds] = bounds

@@ -225,7 +225,10 @@ class JobFactory:
             self._num_cores - self._num_callers,
         )
         walker = Walker(
-            *(footprint, parts.gatherer.accesses, lanes, plan.lane_share),
+            footprint,
+            parts.gatherer.accesses,
+            lanes,
+            plan.lane_share,
             epoch.sublanes.num_steps_of(numbers[0]),
             is_resident=plan.is_resident,
             # With several ranks, no process sees a whole global batch.

@@ -74,7 +74,7 @@ class Decoder:
         # Not an array of NumPy, whose address takes longer to find.
         table = array("q", numbers)
         self.function(
-            *(table.buffer_info()[0], width, len(rows), self.addresses.buffer_info()[0], scratch)
+            table.buffer_info()[0], width, len(rows), self.addresses.buffer_info()[0], scratch
         )
         return [codec == _DONE for codec in table[::width]]
 

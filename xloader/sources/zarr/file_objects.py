@@ -46,8 +46,12 @@ def read_parts(
             paths += os.fsencode(prefix + key) + b"\0"
         asked.extend((offset, start, -1 if stop is None else stop - start, most))
     num = function(
-        *(bytes(paths), asked.buffer_info()[0], len(parts)),
-        *(address_of(buffer), buffer.size, told.buffer_info()[0]),
+        bytes(paths),
+        asked.buffer_info()[0],
+        len(parts),
+        address_of(buffer),
+        buffer.size,
+        told.buffer_info()[0],
     )
     if not num:
         return [], told[1]

@@ -61,8 +61,12 @@ class _Handle:
         objects = objects_of(store.get()) if zarr_adapter.is_known() else None
         self.arrays = {
             name: StoredArray(
-                *(store.get(), route.path, route.metadata, route.grid),
-                *(watches.get()[name], objects),
+                store.get(),
+                route.path,
+                route.metadata,
+                route.grid,
+                watches.get()[name],
+                objects,
             )
             for name, route in routes.items()
         }
