@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from xloader.dask.job_folder import describe_function
 
 import xloader
 from xloader import forcings
+from xloader.cluster.job_folder import describe_function
 from xloader.core.windows import Windows
 from xloader.transforms.steps import FIRST_MODULES, Map, text_of
 from xloader.xbatcher.patches import make_patches
