@@ -15,9 +15,7 @@ import pytest
 from tests import versions
 from tests.cli.json_shapes import SHAPES, check
 from xloader import cli
-from xloader.cli import doctor_command as diagnosis
-from xloader.cli import library_findings, machine_findings
-from xloader.cli import machine_findings as torch_findings
+from xloader.cli import diagnosis, library_findings, machine_findings
 from xloader.cli.findings import Finding, show_findings
 from xloader.cli.library_findings import (
     NEWEST_TESTED,
@@ -217,11 +215,11 @@ def test_forks():
 
 
 def test_torch_that_is_absent_or_broken(tmp_path, monkeypatch):
-    (found,) = torch_findings.find_torch("no_such_module")
+    (found,) = machine_findings.find_torch("no_such_module")
     assert found.level == "note"
     (tmp_path / "broken_torch.py").write_text("raise OSError('libcudart.so is absent')")
     monkeypatch.syspath_prepend(tmp_path)
-    (found,) = torch_findings.find_torch("broken_torch")
+    (found,) = machine_findings.find_torch("broken_torch")
     assert found.level == "problem"
     assert "libcudart.so is absent" in found.found
 
@@ -233,12 +231,12 @@ def test_gpus():
     )
     kind = SimpleNamespace(cuda="12.8")
     torch = SimpleNamespace(version=kind, cuda=cuda, backends=SimpleNamespace())
-    found = torch_findings.find_devices(torch)
+    found = machine_findings.find_devices(torch)
     assert found.found == "CUDA 12.8: H100 (80.0 GiB), H100 (80.0 GiB)"
     cuda.is_available = lambda: False
-    assert torch_findings.find_devices(torch).level == "note"
+    assert machine_findings.find_devices(torch).level == "note"
     kind.cuda = None
-    assert torch_findings.find_devices(torch).level == "ok"
+    assert machine_findings.find_devices(torch).level == "ok"
 
 
 def test_all_checks_are_made():

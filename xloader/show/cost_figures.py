@@ -299,11 +299,11 @@ def comparison_tables(planned: Figures, measured: Figures) -> list[TitledTable]:
 
 
 _COMPARED: dict[str, Callable[[Figures], str]] = {
-    "samples": lambda own: f"{own.num_samples:,}",
-    "reads": lambda own: f"{own.num_reads:,}",
-    "decoded": lambda own: show_nbytes(own.read_nbytes),
-    "reads a chunk": lambda own: f"{own.read_amplification:.3f}",
-    "peak memory": lambda own: show_nbytes(own.peak_nbytes),
-    "regions a batch": lambda own: f"{own.mixing:.1f}",
-    "in a full shuffle": lambda own: f"{own.full_mixing:.1f}",
+    "samples": lambda figures: f"{figures.num_samples:,}",
+    "reads": lambda figures: f"{figures.num_reads:,}",
+    "decoded": lambda figures: show_nbytes(figures.read_nbytes),
+    "reads a chunk": lambda figures: f"{figures.read_amplification:.3f}",
+    "peak memory": lambda figures: show_nbytes(figures.peak_nbytes),
+    "regions a batch": lambda figures: f"{figures.mixing:.1f}",
+    "in a full shuffle": lambda figures: f"{figures.full_mixing:.1f}",
 }
