@@ -77,7 +77,9 @@ def test_a_piece_is_a_stretch_that_touches_the_same_tiles(
     for dim, pieces in enumerate(cohorts.pieces):
         touches, homes = slow_touch(footprint, dim, tiling[dim])
         num_tiles = len(pieces.tile_edges) - 1
-        runs = np.searchsorted(footprint.windows.run_edges(dim), np.arange(len(touches)), "right")
+        runs = np.searchsorted(
+            footprint.windows.stretch_edges(dim), np.arange(len(touches)), "right"
+        )
         # In a single tile, only a window's first needed element must stay on its turn.
         seen = [row if num_tiles > 1 else row[0][0] for row in touches]
         keys = zip(seen, runs.tolist(), strict=True)

@@ -348,7 +348,7 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
             # All are in one tile, and only a window's first element must not pass the end.
             offsets = {spans[0][0]}
     # Between two windows of a piece, there is no gap.
-    cuts = [windows.run_edges(dim)]
+    cuts = [windows.stretch_edges(dim)]
     for offset in sorted(offsets):
         # The first position whose element at this offset lies at or beyond the edge.
         cuts.append(windows.num_before(dim, inner - offset))
