@@ -1,8 +1,8 @@
 """The interface of an order of samples, as planning and the engine use it.
 
 An order is a list of *entries*, each a cohort or a part of one, with the samples that it hands
-out. A sample is named by its entry and its *rank*, its index among the entry's samples. Slots count
-units of time within an epoch.
+out. A sample is named by its entry and its *rank*, its index among the entry's samples. Moments
+count units of time within an epoch.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Entries(Protocol):
         ...
 
     @property
-    def first_slot(self) -> Ints:
-        """Slot of each entry's first sample."""
+    def first_moment(self) -> Ints:
+        """Moment of each entry's first sample."""
         ...
 
     @property
-    def last_slot(self) -> Ints:
-        """Slot of each entry's last sample."""
+    def last_moment(self) -> Ints:
+        """Moment of each entry's last sample."""
         ...
 
 
@@ -48,8 +48,8 @@ class AnyOrder(Entries, Protocol):
         ...
 
     @property
-    def num_slots(self) -> int:
-        """Number of slots."""
+    def num_moments(self) -> int:
+        """Number of moments."""
         ...
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:

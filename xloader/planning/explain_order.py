@@ -16,10 +16,9 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.core.footprint import Footprint
 from xloader.errors import EmptySamplesError
-from xloader.order.cohorts import tile_edges
 from xloader.order.listed import ListedOrder
 from xloader.planning.cache_budget import cache_budget, simulate
-from xloader.planning.explain import Explanation
+from xloader.planning.explain import Explanation, tile_sizes
 from xloader.planning.mixing import Regions, full_mixing
 from xloader.planning.plan import Plan
 from xloader.planning.schedule import Schedule
@@ -88,10 +87,7 @@ def explain_cached(
         peak_nbytes=sum(needed) + in_flight + count.peak_nbytes,
         num_dropped_windows=footprint.windows.num_dropped,
         dropped_windows=footprint.windows.dropped,
-        tile={
-            name: int(np.diff(tile_edges(footprint, number, 1)).max())
-            for number, name in enumerate(footprint.windows.dims)
-        },
+        tile=tile_sizes(footprint, (1,) * len(footprint.windows.dims)),
         paths=paths,
         num_shared_reads=round(count.num_shared_reads * scale),
         **reads,
