@@ -238,8 +238,8 @@ class CandidateSearch:
             self.cohorts,
             self.tiling.sizes,
             self.run_dim,
-            spread=self._most,
-            lanes=self.goal.lanes,
+            self._most,
+            self.goal.lanes,
         )
 
     @cached_property
