@@ -101,40 +101,27 @@ def positions(run_ranks: Ints, streams: int) -> Ints:
     return np.cumsum(is_taken, dtype=np.int32)[turn] - 1
 
 
-@dataclass(frozen=True)
-class Visits:
-    """The parts of cohorts that the passes of a lane hand out, pass by pass.
+def deal_visits(
+    count: Ints, tile_count: Ints, num_passes: int, key: int, cohorts: Ints
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Deal the samples of cohorts to passes: row of each part's cohort, first rank, count; edges.
 
-    `row`: the cohort of each part, as an index into the lane's cohorts; ascending in each pass.
+    A cohort takes part in as many passes as a tile's samples are divided among for its share of
+    them, rounded up. Which passes these are is drawn, and so is which of them get one sample more
+    where the number of samples is not a multiple. In each pass, which ``edges`` bound, rows ascend.
     """
-
-    row: Ints
-    first_rank: Ints
-    count: Ints
-    edges: Ints
-
-    @classmethod
-    def deal(
-        cls, count: Ints, tile_count: Ints, num_passes: int, key: int, cohorts: Ints
-    ) -> Visits:
-        """Deal the samples of cohorts to passes.
-
-        A cohort takes part in as many passes as a tile's samples are divided among for its share
-        of them, rounded up. Which passes these are is drawn, and so is which of them get one
-        sample more where the number of samples is not a multiple.
-        """
-        count = count.astype(np.int64)
-        times = np.clip(-(-count * num_passes // tile_count), 1, np.minimum(count, num_passes))
-        passes_drawn = draw(derive_key(key, 0), cohorts) % np.uint64(num_passes)
-        ranks_drawn = draw(derive_key(key, 1), cohorts) % times.astype(np.uint64)
-        row, number = expand_ranges(np.zeros(len(count), np.int64), times)
-        num_shares, drawn = times[row], ranks_drawn.astype(np.int64)[row]
-        pass_of = (number * num_passes + passes_drawn.astype(np.int64)[row]) // num_shares
-        first_rank = (number * count[row] + drawn) // num_shares
-        num_ranks = ((number + 1) * count[row] + drawn) // num_shares - first_rank
-        by_pass = digit_order(pass_of, num_passes)
-        edges = np.searchsorted(pass_of[by_pass], np.arange(num_passes + 1))
-        return cls(row[by_pass], first_rank[by_pass], num_ranks[by_pass], edges)
+    count = count.astype(np.int64)
+    times = np.clip(-(-count * num_passes // tile_count), 1, np.minimum(count, num_passes))
+    passes_drawn = draw(derive_key(key, 0), cohorts) % np.uint64(num_passes)
+    ranks_drawn = draw(derive_key(key, 1), cohorts) % times.astype(np.uint64)
+    row, number = expand_ranges(np.zeros(len(count), np.int64), times)
+    num_shares, drawn = times[row], ranks_drawn.astype(np.int64)[row]
+    pass_of = (number * num_passes + passes_drawn.astype(np.int64)[row]) // num_shares
+    first_rank = (number * count[row] + drawn) // num_shares
+    num_ranks = ((number + 1) * count[row] + drawn) // num_shares - first_rank
+    by_pass = digit_order(pass_of, num_passes)
+    edges = np.searchsorted(pass_of[by_pass], np.arange(num_passes + 1))
+    return row[by_pass], first_rank[by_pass], num_ranks[by_pass], edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,11 +139,13 @@ def tile_passes(cohorts: Cohorts, whole: TilePass, num_passes: int, key: int) ->
     """The passes of a lane, each with its own order of the runs."""
     tiles = cohorts.tiles[whole.cohort]
     per_tile = np.bincount(tiles, whole.count, cohorts.num_tiles).astype(np.int64)
-    dealt = Visits.deal(whole.count, per_tile[tiles], num_passes, key, whole.cohort)
+    dealt_rows, first_ranks, counts, edges = deal_visits(
+        whole.count, per_tile[tiles], num_passes, key, whole.cohort
+    )
     begins = np.flatnonzero(is_first(whole.run_ranks))
     sizes = np.diff(begins, append=len(whole.run_ranks))
-    for number, (begin, end) in enumerate(pairwise(dealt.edges.tolist())):
-        row, first_rank = dealt.row[begin:end], dealt.first_rank[begin:end]
+    for number, (begin, end) in enumerate(pairwise(edges.tolist())):
+        row, first_rank = dealt_rows[begin:end], first_ranks[begin:end]
         if whole.first_rank is not None:
             first_rank = first_rank + whole.first_rank[row]
         order = permutation(derive_key(key, number, RUN_ORDER), len(begins))
@@ -167,7 +156,7 @@ def tile_passes(cohorts: Cohorts, whole: TilePass, num_passes: int, key: int) ->
         places = places[is_home[whole.tiles[places]]]
         yield TilePass(
             whole.cohort[row],
-            dealt.count[begin:end],
+            counts[begin:end],
             first_rank,
             whole.tiles[places],
             whole.run_ranks[places],

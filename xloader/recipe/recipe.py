@@ -53,19 +53,18 @@ class Transform(Protocol):
     @property
     def is_in_place(self) -> bool:
         """Whether the gathered arrays themselves are changed, with names and shapes kept."""
-        ...
+        return False
 
     def describe(self) -> str:
         """Describe the transform in one line of text, which is the same in every process."""
-        ...
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
         """The dtype that a field of ``variables`` needs so that the transform can work in place."""
-        ...
+        return dtype
 
     def changes_units(self, variables: tuple[str, ...]) -> bool:
         """Whether the transform changes the units of a field of ``variables``."""
-        ...
+        return False
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class PartNumbers:
 
 
 @dataclass(frozen=True)
-class Normalize:
+class Normalize(Transform):
     """The transform that subtracts a mean and divides by a standard deviation."""
 
     tables: tuple[tuple[str, tuple[str, ...], Table, Table], ...]

@@ -18,6 +18,7 @@ import xarray as xr
 
 from xloader.errors import OptionError
 from xloader.recipe.names import LABEL, SAMPLE
+from xloader.recipe.recipe import Transform
 from xloader.transforms.batch_datasets import is_same_coord, show_labels
 from xloader.transforms.rng import Rng
 
@@ -82,21 +83,8 @@ def _stacked(samples: list[xr.Dataset], name: Hashable) -> xr.Variable | None:
     return xr.Variable((SAMPLE, *first.dims), np.stack(arrays), first.attrs)
 
 
-class _DatasetStep:
+class _DatasetStep(Transform):
     """A transform of Datasets. Functions are pickled by value, so that lambdas work, too."""
-
-    @property
-    def is_in_place(self) -> bool:
-        """Always False."""
-        return False
-
-    def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
-        """The dtype, unchanged."""
-        return dtype
-
-    def changes_units(self, variables: tuple[str, ...]) -> bool:
-        """Always False: the function or xarray sets the attributes of the result."""
-        return False
 
     def __reduce__(self) -> tuple[object, ...]:
         import cloudpickle

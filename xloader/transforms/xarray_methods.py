@@ -377,28 +377,17 @@ def _attach(name: str, action: Callable[..., Any], note: str) -> None:
     setattr(RecordedMethods, name, method)
 
 
-for _name in ELEMENTWISE:
-    _attach(_name, _record, f"Recorded, and run as `xarray.Dataset.{_name}` on whole batches.")
-for _name in REDUCING:
-    _attach(
-        _name,
-        _record,
-        f"Recorded, and run as `xarray.Dataset.{_name}` on whole batches: without ``dim``, over "
-        "every dimension but ``sample``.",
-    )
-for _name in BY_LABEL:
-    _attach(
-        _name,
-        _record_by_label,
-        f"Recorded, and run as `xarray.Dataset.{_name}` on whole batches, along dimensions whose "
-        "labels all samples share.",
-    )
-for _name in WINDOWED:
-    _attach(
-        _name,
-        _record_windows,
-        f"Returns windows, as `xarray.Dataset.{_name}` does. Their methods, such as ``mean``, are "
-        "recorded, and run on whole batches.",
-    )
-for _name in REFUSED:
-    _attach(_name, _refuse, 'Refused for batches: use ``map(fn, per="sample")``.')
+_RUN = "Recorded, and run as `xarray.Dataset.{}` on whole batches"
+_WINDOWS = (
+    "Returns windows, as `xarray.Dataset.{}` does. Their methods, such as ``mean``, are recorded, "
+    "and run on whole batches."
+)
+for _names, _action, _note in (
+    (ELEMENTWISE, _record, f"{_RUN}."),
+    (REDUCING, _record, f"{_RUN}: without ``dim``, over every dimension but ``sample``."),
+    (BY_LABEL, _record_by_label, f"{_RUN}, along dimensions whose labels all samples share."),
+    (WINDOWED, _record_windows, _WINDOWS),
+    (REFUSED, _refuse, 'Refused for batches: use ``map(fn, per="sample")``.'),
+):
+    for _name in _names:
+        _attach(_name, _action, _note.format(_name))
