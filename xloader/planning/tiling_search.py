@@ -86,7 +86,9 @@ class TilingSearch:
 
     def find_visits(self, candidates: list[Candidate]) -> list[Candidate]:
         """Candidates with several visits that mix better than those with one."""
-        most = min(int(self.goal.max_amplification), self._most_visits)
+        # With more visits than a tile has samples, on average, some would hand out none.
+        num_in_tile = -(-self.footprint.num_samples // self.finest.cohorts.num_used_tiles)
+        most = min(int(self.goal.max_amplification), num_in_tile)
         if most < LEAST_VISITS:
             return []
         best = self.best(candidates)
@@ -95,11 +97,14 @@ class TilingSearch:
         for sizes in dict.fromkeys([self.finest.sizes, best.plan.pace.tiling]):
             tiling = self._tiling(sizes)
             search = self._of(tiling, self.goal)
+            per_tile = self.footprint.num_samples / tiling.cohorts.num_used_tiles
             for visits in _numbers_up_to(most):
                 if mixing >= NEARLY_FULL * self.full:
                     return better
                 wanted = WORTH_READING * mixing
-                if mixing + self._gain(tiling, visits) < wanted:
+                # While a batch is made in the middle of an epoch, so many more tiles come in.
+                most_gain = self._batch_size * (visits - 1) / per_tile
+                if mixing + most_gain < wanted:
                     continue
                 more = search.with_visits(visits).find(least_mixing=max(wanted, 1e-9))
                 better += [candidate for candidate in more if candidate.mixing >= wanted]
@@ -109,19 +114,6 @@ class TilingSearch:
     def best(self, candidates: list[Candidate]) -> Candidate:
         """The best candidate by the rules of `find_plan`."""
         return best_of(candidates, self.goal, self.full)
-
-    def _gain(self, tiling: Tiling, visits: int) -> float:
-        """The most regions by which several visits can better a batch in the middle of an epoch.
-
-        While a batch is made, so many more tiles come in than with one visit.
-        """
-        per_tile = self.footprint.num_samples / tiling.cohorts.num_used_tiles
-        return self._batch_size * (visits - 1) / per_tile
-
-    @property
-    def _most_visits(self) -> int:
-        """Samples of a tile, on average. With more visits, some would hand out none."""
-        return -(-self.footprint.num_samples // self.finest.cohorts.num_used_tiles)
 
     def _find_within(self, goal: PlanGoal) -> list[Candidate]:
         """Candidates of the tilings, from the finest one on, until one is good enough."""
