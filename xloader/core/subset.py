@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -93,17 +92,13 @@ class Subset:
         if self.indices is None:
             digest.update(b"-")
         else:
-            for windows in self._pieces():
+            kept = self.indices
+            for windows in kept.pieces() if isinstance(kept, WindowSet) else iter([kept]):
                 digest.update(windows.astype("<i8").tobytes())
         digest.update(b"-" if self.weights is None else self.weights.astype("<f8").tobytes())
         if self.points is not None:
             digest.update(self.points.digest)
         return digest.hexdigest()
-
-    def _pieces(self) -> Iterable[Ints]:
-        """The windows of all ids, in pieces."""
-        assert self.indices is not None
-        return self.indices.pieces() if isinstance(self.indices, WindowSet) else [self.indices]
 
     def __repr__(self) -> str:
         return f"Subset({len(self)} of {self.num_windows} windows, {self.digest[:16]})"

@@ -77,7 +77,12 @@ def mean_and_std(
                 centre, scale = entry
                 pairs[name] = (centre, scale)
         except (KeyError, TypeError, ValueError) as error:
-            raise _not_a_pair(name, entry) from error
+            raise OptionError(
+                f"the statistics of {name!r} are not a pair of mean and std",
+                given=repr(entry),
+                allowed="(mean, std), or a mapping with 'mean' and 'std'",
+                remedy=f'pass {{"{name}": (mean, std)}}',
+            ) from error
     return pairs, clock_dim
 
 
@@ -130,15 +135,6 @@ def _pairs_of_dataset(stats: xr.Dataset) -> dict[str, tuple[Any, Any]]:
             "normalize(mean=means, std=stds)",
         )
     return pairs
-
-
-def _not_a_pair(name: str, entry: object) -> OptionError:
-    return OptionError(
-        f"the statistics of {name!r} are not a pair of mean and std",
-        given=repr(entry),
-        allowed="(mean, std), or a mapping with 'mean' and 'std'",
-        remedy=f'pass {{"{name}": (mean, std)}}',
-    )
 
 
 def _check_variables(recipe: Recipe, stats: xr.Dataset) -> None:
