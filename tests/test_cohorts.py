@@ -21,12 +21,12 @@ from tests.ground import (
 from xloader.core.axis import Axis
 from xloader.core.footprint import Footprint
 from xloader.core.subset import Subset
-from xloader.order.cohorts import cut_cohorts, leading_axis, tile_edges
+from xloader.order.cohorts import cut_cohorts, tile_edges
 
 
 def slow_tile(footprint: Footprint, dim: int, num_blocks: int) -> list[int]:
     """Return the tile of each element along a dimension."""
-    axis = leading_axis(footprint, dim)
+    axis = footprint.leading_axes[dim]
     if axis is None or num_blocks == 0:
         return [0] * footprint.windows.dim_sizes[dim]
     return [block // num_blocks for block in slow_block(axis)]
@@ -77,7 +77,9 @@ def test_a_piece_is_a_stretch_that_touches_the_same_tiles(
     for dim, pieces in enumerate(cohorts.pieces):
         touches, homes = slow_touch(footprint, dim, tiling[dim])
         num_tiles = len(pieces.tile_edges) - 1
-        runs = np.searchsorted(footprint.windows.run_edges(dim), np.arange(len(touches)), "right")
+        runs = np.searchsorted(
+            footprint.windows.stretch_edges(dim), np.arange(len(touches)), "right"
+        )
         # In a single tile, only a window's first needed element must stay on its turn.
         seen = [row if num_tiles > 1 else row[0][0] for row in touches]
         keys = zip(seen, runs.tolist(), strict=True)
@@ -155,7 +157,7 @@ def test_a_cohort_is_the_samples_with_the_same_tiles(
 
 def test_tiles_follow_the_variable_with_the_most_bytes() -> None:
     footprint = box_footprint((24, 9), (5, 3), (2, 2))
-    assert leading_axis(footprint, 0) == Axis(24, 5, range(24))
+    assert footprint.leading_axes[0] == Axis(24, 5, range(24))
     assert tile_edges(footprint, 0, 2).tolist() == [0, 10, 20, 24]
     assert tile_edges(footprint, 1, 0).tolist() == [0, 9]
     assert tile_edges(footprint, 1, 1).tolist() == [0, 3, 6, 9]

@@ -69,7 +69,6 @@ def test_the_glossary_has_each_word_once():
     heads = [line.split("|")[1] for line in lines if line.startswith("| ")]
     words = [word.strip() for head in heads for word in head.split(", ") if head != " word "]
     assert len(words) > 90
-    # A slot of the order is another thing than a slot of batches, and says so.
     assert sorted(words) == sorted(set(words))
 
 

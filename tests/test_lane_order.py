@@ -114,7 +114,7 @@ def lane_of(num_samples: int, chunk: int) -> LaneOrder:
 
 @pytest.mark.usefixtures("library")
 def test_keys_that_crowd_together_are_sorted_too() -> None:
-    """One entry goes on for a million slots, and all others share the first slot."""
+    """One entry goes on for a million moments, and all others share the first moment."""
     lane = lane_of(6400, 16)
     length = np.ones(len(lane.count), np.int32)
     length[-1] = 1 << 20
@@ -232,12 +232,12 @@ def test_samples_with_one_key_come_by_cohort_and_then_by_rank() -> None:
 
 
 @given(lane_orders())
-def test_first_and_last_slots(lanes: list[LaneOrder]) -> None:
+def test_first_and_last_moments(lanes: list[LaneOrder]) -> None:
     for lane in lanes:
         keys = [slow_keys(lane, entry) for entry in range(len(lane.cohort))]
-        assert lane.first_slot.tolist() == [int(min(row)) for row in keys]
-        assert lane.last_slot.tolist() == [int(max(row)) for row in keys]
-        assert lane.num_slots >= max((int(max(row)) for row in keys), default=-1) + 1
+        assert lane.first_moment.tolist() == [int(min(row)) for row in keys]
+        assert lane.last_moment.tolist() == [int(max(row)) for row in keys]
+        assert lane.num_moments >= max((int(max(row)) for row in keys), default=-1) + 1
 
 
 @given(lane_orders())
@@ -292,7 +292,7 @@ def test_any_ascent_ascends(footprint: Footprint, depth: int, lanes: int) -> Non
     assert ids == list(range(len(footprint.windows)))
 
 
-def test_a_place_in_a_long_slot_is_found_without_passing_all_before_it() -> None:
+def test_a_place_in_a_long_moment_is_found_without_passing_all_before_it() -> None:
     footprint = line_footprint(5_000_000, 1_000_000, 3)
     lane = shuffle_of(footprint, Pace((1,), 0, 2, 1, 2), 0, 0).lane(0, 2)
     for begin in (600_000, 2_700_001, 4_999_990):

@@ -35,10 +35,10 @@ def slow_visits(footprint: Footprint, ids: list[int]) -> list[int]:
 
 def test_the_picture_of_the_module() -> None:
     order = ListedOrder.of(line_footprint(12, 5, 1), np.array([4, 4, 7, 8, 8, 8, 1]))
-    assert (order.num_samples, order.num_slots) == (7, 3)
+    assert (order.num_samples, order.num_moments) == (7, 3)
     assert order.begins.tolist() == [0, 2, 6]
     assert order.count.tolist() == [2, 4, 1]
-    assert order.first_slot.tolist() == order.last_slot.tolist() == [0, 1, 2]
+    assert order.first_moment.tolist() == order.last_moment.tolist() == [0, 1, 2]
     assert [column.tolist() for column in (*order.boxes.lo, *order.boxes.hi)] == [
         [4, 7, 1],
         [5, 8, 2],
@@ -56,7 +56,7 @@ def test_samples_of_a_visit_need_the_same(listing: Listing) -> None:
     """A new visit begins where the needs differ."""
     footprint, ids = listing
     order = ListedOrder.of(footprint, np.array(ids))
-    found = np.repeat(np.arange(order.num_slots), order.count)
+    found = np.repeat(np.arange(order.num_moments), order.count)
     is_new = np.diff(slow_visits(footprint, ids)) > 0
     assert len(found) == len(ids)
     assert (np.diff(found)[is_new] == 1).all()
@@ -68,7 +68,7 @@ def test_ids_come_as_they_are_listed_from_any_place(
 ) -> None:
     footprint, ids = listing
     order = ListedOrder.of(footprint, np.array(ids))
-    visits = np.repeat(np.arange(order.num_slots), order.count)
+    visits = np.repeat(np.arange(order.num_moments), order.count)
     ranks = np.arange(len(ids)) - order.begins[visits]
     segments = list(order.segments(begin))
     # With short pieces, small cases have many of them too.
@@ -85,14 +85,14 @@ def test_ids_come_as_they_are_listed_from_any_place(
 def test_samples_before_a_place_are_counted(listing: Listing, place: int) -> None:
     footprint, ids = listing
     order = ListedOrder.of(footprint, np.array(ids))
-    visits = np.repeat(np.arange(order.num_slots), order.count)
+    visits = np.repeat(np.arange(order.num_moments), order.count)
     found = order.counts_before(place)
-    assert found.tolist() == np.bincount(visits[:place], minlength=order.num_slots).tolist()
+    assert found.tolist() == np.bincount(visits[:place], minlength=order.num_moments).tolist()
 
 
 def test_a_list_of_nothing_has_no_visits() -> None:
     order = ListedOrder.of(line_footprint(12, 5, 1), np.zeros(0, np.int64))
-    assert (order.num_samples, order.num_slots) == (0, 0)
+    assert (order.num_samples, order.num_moments) == (0, 0)
     assert order.count.tolist() == []
     assert list(order.segments()) == []
     assert order.counts_before(3).tolist() == []

@@ -21,7 +21,7 @@ from tests.ground import (
     slow_stored_chunk,
 )
 from xloader.core.footprint import Footprint
-from xloader.order.cohorts import cut_cohorts, leading_axis
+from xloader.order.cohorts import cut_cohorts
 from xloader.order.shuffle import Pace
 from xloader.planning import mixing as regions_module
 from xloader.planning.epoch import Epoch
@@ -34,7 +34,7 @@ def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:
     position = np.unravel_index(sample, windows.num_positions)
     region = []
     for d, first in enumerate(footprint.first_offsets):
-        axis = leading_axis(footprint, d)
+        axis = footprint.leading_axes[d]
         if axis is None:
             continue
         element = slow_starts(windows, d)[int(position[d])] + first

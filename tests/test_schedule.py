@@ -1,4 +1,4 @@
-"""Schedules equal a simulation that checks the chunks in memory slot by slot."""
+"""Schedules equal a simulation that checks the chunks in memory moment by moment."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from xloader.planning.schedule import Residences, Schedule
 
 
 @dataclass(frozen=True)
-class Slots:
-    """Made-up entries: boxes of samples, each with its slots."""
+class Moments:
+    """Made-up entries: boxes of samples, each with its moments."""
 
     boxes: Boxes
     count: Ints
-    first_slot: Ints
-    last_slot: Ints
+    first_moment: Ints
+    last_moment: Ints
 
     @classmethod
-    def of(cls, rows: list[tuple[int, int, int, int]]) -> Slots:
-        """Make entries from rows of (first position, one past the last, first slot, last slot)."""
+    def of(cls, rows: list[tuple[int, int, int, int]]) -> Moments:
+        """Make entries from rows of (first position, one past the last, first and last moment)."""
         lo, hi, first, last = np.array(rows, np.int64).reshape(-1, 4).T
         return cls(Boxes((lo,), (hi,)), hi - lo, first, last)
 
@@ -43,26 +43,26 @@ class Slots:
 
 
 @st.composite
-def some_slots(draw: st.DrawFn, num_samples: int) -> Slots:
+def some_entries(draw: st.DrawFn, num_samples: int) -> Moments:
     rows = []
     for _ in range(draw(st.integers(1, 12))):
         lo = draw(st.integers(0, num_samples - 1))
         hi = draw(st.integers(lo + 1, min(lo + 3, num_samples)))
         first = draw(st.integers(0, 12))
         rows.append((lo, hi, first, first + draw(st.integers(0, 3))))
-    return Slots.of(rows)
+    return Moments.of(rows)
 
 
-def slow_blocks(footprint: Footprint, group: Group, entries: Slots, entry: int) -> set[int]:
+def slow_blocks(footprint: Footprint, group: Group, entries: Moments, entry: int) -> set[int]:
     samples = range(int(entries.boxes.lo[0][entry]), int(entries.boxes.hi[0][entry]))
     return set().union(*(slow_needs(footprint.windows, group, sample) for sample in samples))
 
 
-@given(some_slots(38), st.integers(0, 60), st.data())
+@given(some_entries(38), st.integers(0, 60), st.data())
 def test_numbers_that_hold_no_length_give_the_same_schedule(
-    entries: Slots, pool: int, data: st.DataObject
+    entries: Moments, pool: int, data: st.DataObject
 ) -> None:
-    """With many blocks and slots, the length of a stay does not fit the number that is sorted."""
+    """With many blocks and moments, the length of a stay does not fit the number that is sorted."""
     flags = data.draw(st.lists(st.booleans(), min_size=len(entries.count), max_size=12))
     is_needed = np.resize(flags, len(entries.count))
     expected = Schedule(two_variables, entries, pool, is_needed=is_needed)
@@ -72,23 +72,30 @@ def test_numbers_that_hold_no_length_give_the_same_schedule(
         found = Schedule(two_variables, entries, pool, is_needed=is_needed)
         assert found.busy.tolist() == expected.busy.tolist()
         for ours, theirs in zip(found.residences, expected.residences, strict=True):
-            for name in ("block", "first_slot", "last_slot", "num_samples", "members", "offsets"):
+            for name in (
+                "block",
+                "first_moment",
+                "last_moment",
+                "num_samples",
+                "members",
+                "offsets",
+            ):
                 assert getattr(ours, name).tolist() == getattr(theirs, name).tolist()
 
 
-def in_memory(residences: Residences, slot: int) -> list[int]:
-    """Return the blocks in memory during a slot."""
-    is_here = (residences.first_slot <= slot) & (slot <= residences.last_slot)
+def in_memory(residences: Residences, moment: int) -> list[int]:
+    """Return the blocks in memory during a moment."""
+    is_here = (residences.first_moment <= moment) & (moment <= residences.last_moment)
     return residences.block[is_here].tolist()
 
 
-def peak_of(schedule: Schedule, num_slots: int) -> int:
+def peak_of(schedule: Schedule, num_moments: int) -> int:
     return max(
         sum(
-            int(r.group.block_nbytes(np.array(in_memory(r, slot), np.int64)).sum())
+            int(r.group.block_nbytes(np.array(in_memory(r, moment), np.int64)).sum())
             for r in schedule.residences
         )
-        for slot in range(num_slots)
+        for moment in range(num_moments)
     )
 
 
@@ -101,8 +108,8 @@ two_variables = replace(
 )
 
 
-@given(some_slots(38), st.integers(0, 60))
-def test_what_entries_need_is_in_memory(entries: Slots, pool: int) -> None:
+@given(some_entries(38), st.integers(0, 60))
+def test_what_entries_need_is_in_memory(entries: Moments, pool: int) -> None:
     schedule = Schedule(two_variables, entries, pool)
     for residences in schedule.residences:
         needed = Counter[int]()
@@ -110,8 +117,8 @@ def test_what_entries_need_is_in_memory(entries: Slots, pool: int) -> None:
             expected = slow_blocks(two_variables, residences.group, entries, entry)
             members = residences.members[residences.offsets[entry] : residences.offsets[entry + 1]]
             assert sorted(residences.block[members].tolist()) == sorted(expected)
-            assert (residences.first_slot[members] <= entries.first_slot[entry]).all()
-            assert (residences.last_slot[members] >= entries.last_slot[entry]).all()
+            assert (residences.first_moment[members] <= entries.first_moment[entry]).all()
+            assert (residences.last_moment[members] >= entries.last_moment[entry]).all()
             needed.update({int(member): int(entries.count[entry]) for member in members})
         assert residences.num_samples.tolist() == [
             needed[member] for member in range(len(residences.block))
@@ -119,21 +126,21 @@ def test_what_entries_need_is_in_memory(entries: Slots, pool: int) -> None:
         assert 0 not in residences.num_samples
 
 
-@given(some_slots(38), st.integers(0, 60))
-def test_residences_are_no_longer_than_needed(entries: Slots, pool: int) -> None:
+@given(some_entries(38), st.integers(0, 60))
+def test_residences_are_no_longer_than_needed(entries: Moments, pool: int) -> None:
     schedule = Schedule(two_variables, entries, pool)
     for residences in schedule.residences:
         owner = np.repeat(np.arange(len(entries.count)), np.diff(residences.offsets))
         for number in range(len(residences.block)):
             own = owner[residences.members == number]
-            assert residences.first_slot[number] == entries.first_slot[own].min()
-            assert residences.last_slot[number] == entries.last_slot[own].max()
-        for slot in range(16):
-            assert len(set(in_memory(residences, slot))) == len(in_memory(residences, slot))
+            assert residences.first_moment[number] == entries.first_moment[own].min()
+            assert residences.last_moment[number] == entries.last_moment[own].max()
+        for moment in range(16):
+            assert len(set(in_memory(residences, moment))) == len(in_memory(residences, moment))
 
 
-@given(some_slots(38), st.integers(0, 60))
-def test_the_peak_is_what_is_in_memory_at_most(entries: Slots, pool: int) -> None:
+@given(some_entries(38), st.integers(0, 60))
+def test_the_peak_is_what_is_in_memory_at_most(entries: Moments, pool: int) -> None:
     schedule = Schedule(two_variables, entries, pool)
     least = Schedule(two_variables, entries, 0)
     assert schedule.peak_nbytes == peak_of(schedule, 16)
@@ -147,46 +154,46 @@ def test_the_peak_is_what_is_in_memory_at_most(entries: Slots, pool: int) -> Non
 
 
 def gaps_of(schedule: Schedule) -> list[tuple[int, int]]:
-    """Return the slots between two residences of each block, both ends left out."""
+    """Return the moments between two residences of each block, both ends left out."""
     (residences,) = schedule.residences
     found = []
     for block in set(residences.block.tolist()):
         own = sorted(
-            np.flatnonzero(residences.block == block), key=residences.first_slot.__getitem__
+            np.flatnonzero(residences.block == block), key=residences.first_moment.__getitem__
         )
         found += [
-            (int(residences.last_slot[a]) + 1, int(residences.first_slot[b]))
+            (int(residences.last_moment[a]) + 1, int(residences.first_moment[b]))
             for a, b in itertools.pairwise(own)
         ]
     return found
 
 
 def most_kept(gaps: list[tuple[int, int]], room: list[int]) -> int:
-    """Return the largest number of one-byte gaps that fit every slot, by trying all sets."""
+    """Return the largest number of one-byte gaps that fit every moment, by trying all sets."""
     for size in range(len(gaps), 0, -1):
         for kept in itertools.combinations(gaps, size):
-            held = Counter(slot for begin, end in kept for slot in range(begin, end))
-            if all(held[slot] <= room[slot] for slot in held):
+            held = Counter(moment for begin, end in kept for moment in range(begin, end))
+            if all(held[moment] <= room[moment] for moment in held):
                 return size
     return 0
 
 
-@given(some_slots(10), st.integers(0, 5))
-def test_as_many_gaps_are_kept_as_by_any_policy(entries: Slots, pool: int) -> None:
+@given(some_entries(10), st.integers(0, 5))
+def test_as_many_gaps_are_kept_as_by_any_policy(entries: Moments, pool: int) -> None:
     """With blocks of one size, dropping the block needed farthest ahead reads the least."""
     footprint = line_footprint(10, 1, 1)
     least = Schedule(footprint, entries, 0)
     gaps = gaps_of(least)
     assume(0 < len(gaps) <= 12)
-    room = [pool - len(in_memory(least.residences[0], slot)) for slot in range(16)]
+    room = [pool - len(in_memory(least.residences[0], moment)) for moment in range(16)]
     found = Schedule(footprint, entries, pool)
     assert least.num_reads - found.num_reads == most_kept(gaps, room)
 
 
 def test_what_is_needed_farthest_ahead_is_dropped() -> None:
     rows = [(0, 1, 0, 0), (1, 2, 1, 1), (2, 3, 2, 2), (1, 2, 4, 4), (0, 1, 6, 6)]
-    found = Schedule(line_footprint(3, 1, 1), Slots.of(rows), 2).residences[0]
-    spans = zip(found.block, found.first_slot, found.last_slot, strict=True)
+    found = Schedule(line_footprint(3, 1, 1), Moments.of(rows), 2).residences[0]
+    spans = zip(found.block, found.first_moment, found.last_moment, strict=True)
     assert sorted(tuple(map(int, span)) for span in spans) == [
         (0, 0, 0),
         (0, 6, 6),
@@ -195,25 +202,25 @@ def test_what_is_needed_farthest_ahead_is_dropped() -> None:
     ]
 
 
-@given(some_slots(38), st.integers(0, 60), st.data())
+@given(some_entries(38), st.integers(0, 60), st.data())
 def test_entries_that_hand_out_nothing_hold_nothing(
-    entries: Slots, pool: int, data: st.DataObject
+    entries: Moments, pool: int, data: st.DataObject
 ) -> None:
     num_entries = len(entries.count)
     flags = data.draw(st.lists(st.booleans(), min_size=num_entries, max_size=num_entries))
     is_needed = np.array(flags)
     rows = np.flatnonzero(is_needed)
     found = Schedule(two_variables, entries, pool, is_needed=is_needed)
-    alone = Slots(
+    alone = Moments(
         entries.boxes.take(rows),
         entries.count[rows],
-        entries.first_slot[rows],
-        entries.last_slot[rows],
+        entries.first_moment[rows],
+        entries.last_moment[rows],
     )
     expected = Schedule(two_variables, alone, pool)
     assert found.peak_nbytes == expected.peak_nbytes
     for ours, theirs in zip(found.residences, expected.residences, strict=True):
-        for name in ("block", "first_slot", "last_slot", "num_samples", "members"):
+        for name in ("block", "first_moment", "last_moment", "num_samples", "members"):
             assert getattr(ours, name).tolist() == getattr(theirs, name).tolist()
         assert np.diff(ours.offsets)[~is_needed].sum() == 0
 
@@ -222,7 +229,7 @@ def test_entries_that_hand_out_nothing_hold_nothing(
 def test_every_sample_of_an_epoch_finds_its_chunks(
     data: st.DataObject, footprint: Footprint, pool: int, drop_last: bool
 ) -> None:
-    """All chunks that a sample touches are in memory at the slot of its key."""
+    """All chunks that a sample touches are in memory at the moment of its key."""
     pace: Pace = data.draw(paces(len(footprint.windows.dims)))
     plan = plan_of(pace, batch=3 * pace.lanes, pool=pool)
     epoch = Epoch(footprint, plan, 3, data.draw(st.integers(0, 5)), drop_last=drop_last)
@@ -235,10 +242,10 @@ def test_every_sample_of_an_epoch_finds_its_chunks(
         ]
         ids = [int(i) for part, _ in lane.order.segments() for i in part]
         for sample, (entry, rank) in list(zip(ids, places, strict=True))[:num_delivered]:
-            slot = int(lane.order.keys(np.array([entry]), np.array([rank]))[0])
+            moment = int(lane.order.keys(np.array([entry]), np.array([rank]))[0])
             for residences in lane.schedule.residences:
                 needed = slow_needs(footprint.windows, residences.group, sample)
-                assert needed <= set(in_memory(residences, slot))
+                assert needed <= set(in_memory(residences, moment))
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
@@ -271,7 +278,7 @@ def test_bytes_read_are_of_whole_chunks_and_bytes_held_of_what_is_selected() -> 
     (demand,) = footprint.groups[0].demands
     axis = replace(demand.axes[0], stored_size=20, selection=range(2, 12))
     cut = Footprint.of(footprint.windows, (replace(demand, axes=(axis,)),))
-    schedule = Schedule(cut, Slots.of([(0, 10, 0, 0)]), 0)
+    schedule = Schedule(cut, Moments.of([(0, 10, 0, 0)]), 0)
     assert (schedule.num_reads, schedule.read_nbytes, schedule.peak_nbytes) == (3, 12, 10)
 
 

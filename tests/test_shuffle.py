@@ -34,7 +34,7 @@ from xloader.planning.search import find_plan
 def slow_runs(shuffle: Shuffle) -> list[list[int]]:
     """Return the runs of an epoch in order."""
     runs: dict[int, list[int]] = {}
-    for tile, rank in zip(*(part.tolist() for part in shuffle._tile_line), strict=True):
+    for tile, rank in zip(*(part.tolist() for part in shuffle._tiles_and_runs), strict=True):
         runs.setdefault(rank, []).append(tile)
     return list(runs.values())
 
@@ -196,13 +196,13 @@ def test_runs_are_cut_elsewhere_in_every_epoch_and_row() -> None:
 
 @pytest.mark.parametrize("spread", [0, 5, 12, 40])
 def test_tiles_in_memory_are_never_more_than_the_spread(spread: int) -> None:
-    """Without straddling windows, slot s has tiles s - spread .. s in use."""
+    """Without straddling windows, moment s has tiles s - spread .. s in use."""
     lane = Shuffle(
         line_footprint(400, 10, 1).windows, even_cohorts([10] * 40), Pace((1,)), 0, 0
     ).lane(0, spread)
     at_work = [
-        int(((lane.first_slot <= slot) & (slot <= lane.last_slot)).sum())
-        for slot in range(lane.num_slots)
+        int(((lane.first_moment <= moment) & (moment <= lane.last_moment)).sum())
+        for moment in range(lane.num_moments)
     ]
     assert max(at_work) == (min(spread, 40) if spread else 1)
 

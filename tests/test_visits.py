@@ -26,7 +26,7 @@ from tests.test_search import amplification, mixing, room_for
 from xloader.core.footprint import Footprint
 from xloader.loader.ranks.state import sign
 from xloader.order.shuffle import Pace
-from xloader.order.visits import Visits, lay_out
+from xloader.order.visits import deal_visits, lay_out
 from xloader.planning.epoch import Epoch
 from xloader.planning.goal import PlanGoal
 from xloader.planning.search import find_plan
@@ -43,27 +43,29 @@ def test_each_rank_is_dealt_once_and_evenly(
     counts: list[int], others: int, num_passes: int, key: int
 ) -> None:
     count, tile = np.array(counts), np.array(counts) + others
-    dealt = Visits.deal(count, tile, num_passes, key, np.arange(len(count)) * 3)
-    assert len(dealt.edges) == num_passes + 1
-    pass_of = np.repeat(np.arange(num_passes), np.diff(dealt.edges))
+    row, first_rank, num_ranks, edges = deal_visits(
+        count, tile, num_passes, key, np.arange(len(count)) * 3
+    )
+    assert len(edges) == num_passes + 1
+    pass_of = np.repeat(np.arange(num_passes), np.diff(edges))
     for cohort, size in enumerate(counts):
-        own = dealt.row == cohort
+        own = row == cohort
         ranks = [
             rank
-            for first, num in zip(dealt.first_rank[own], dealt.count[own], strict=True)
+            for first, num in zip(first_rank[own], num_ranks[own], strict=True)
             for rank in range(first, first + num)
         ]
         assert ranks == list(range(size))
         assert len(set(pass_of[own].tolist())) == own.sum()
         times = max(-(-size * num_passes // int(tile[cohort])), 1)
         assert own.sum() == min(times, size, num_passes)
-        assert dealt.count[own].max() - dealt.count[own].min() <= 1
+        assert num_ranks[own].max() - num_ranks[own].min() <= 1
 
 
 def test_which_passes_a_rare_cohort_takes_part_in_is_drawn() -> None:
     count = np.ones(9000, np.int64)
-    dealt = Visits.deal(count, count * 100, 6, 5, np.arange(9000))
-    found = np.diff(dealt.edges)
+    *_, edges = deal_visits(count, count * 100, 6, 5, np.arange(9000))
+    found = np.diff(edges)
     assert found.sum() == 9000
     assert np.abs(found - 1500).max() < 200
 

@@ -63,7 +63,7 @@ def test_windows_lie_between_gaps(windows: Windows) -> None:
         offsets = np.arange(-3, size + 3)
         expected = [int((starts < offset).sum()) for offset in offsets]
         assert windows.num_before(dim, offsets).tolist() == expected
-        edges = windows.run_edges(dim).tolist()
+        edges = windows.stretch_edges(dim).tolist()
         for lo, hi in itertools.pairwise(edges):
             assert (np.diff(starts[lo:hi]) == windows.strides[dim]).all()
         assert (edges[0], edges[-1]) == (0, len(starts))

@@ -65,11 +65,11 @@ class Lane:
     ids : numpy.ndarray of int64, shape (n,)
         The samples.
     keys : numpy.ndarray of float64, shape (n,)
-        Their keys, in slots.
+        Their keys, in moments.
     cohorts : numpy.ndarray of int64, shape (n,)
         Their cohorts.
     stays : list of (int, int, int)
-        Chunk, first slot and last slot of each stay in memory.
+        Chunk, first moment and last moment of each stay in memory.
     """
 
     ids: np.ndarray
@@ -101,7 +101,7 @@ class Planned:
         shuffle = Shuffle(
             part.footprint.windows, part._cohorts, pace, part.seed, part.epoch, part._number
         )
-        line, rank = shuffle._tile_line
+        line, rank = shuffle._tiles_and_runs
         return [line[rank == number].tolist() for number in dict.fromkeys(rank.tolist())]
 
     @cached_property
@@ -125,7 +125,7 @@ class Planned:
             assert not more
             own = lane.schedule.residences[0]
             stays = zip(
-                own.block.tolist(), own.first_slot.tolist(), own.last_slot.tolist(), strict=True
+                own.block.tolist(), own.first_moment.tolist(), own.last_moment.tolist(), strict=True
             )
             ids = order.ids(entries, ranks)
             found.append(

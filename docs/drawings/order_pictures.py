@@ -128,7 +128,7 @@ def draw_cohort() -> Drawing:
     for tick in range(position, position + spread + 1):
         page.line([(at(tick), 78), (at(tick), 86)])
         page.text(at(tick), 101, str(tick), "soft", size=13, anchor="middle")
-    page.text(at(position), 120, "slot: one later tile comes in at each number", "soft")
+    page.text(at(position), 120, "moment: one later tile comes in at each number", "soft")
     page.text(at(position), 140, "above the dots: which sample, in random order", "soft")
     return page
 
@@ -144,8 +144,8 @@ def draw_pace() -> Drawing:
     bottom = top + NUM_CHUNKS * row_size
     page = Drawing(
         "pace", int(bottom) + 92,
-        "Tiles against slots. Each tile is in memory for some slots after its position, and its "
-        "samples come at an even pace meanwhile.",
+        "Tiles against moments. Each tile is in memory for some moments after its position, and "
+        "its samples come at an even pace meanwhile.",
     )  # fmt: skip
     page.text(left, 18, "The epoch: tiles against time", bold=True)
     page.text(left, 36, "bar: the tile is in memory; mark: a sample comes", "soft")
@@ -175,7 +175,7 @@ def draw_pace() -> Drawing:
         page.text(x, bottom + 19, str(number), "soft", size=12, anchor="middle")
     page.line([(left, bottom), (_RIGHT, bottom)])
     page.text(10, top - 6, "tile", "soft", size=13)
-    page.text(_RIGHT, bottom + 36, "slot", "soft", size=13, anchor="end")
+    page.text(_RIGHT, bottom + 36, "moment", "soft", size=13, anchor="end")
     y = bottom + 58
     page.dot(left + 6, y - 4, 3.8, "0")
     page.text(left + 18, y, "needs one tile")

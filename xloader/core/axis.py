@@ -83,8 +83,8 @@ class Axis:
         if elements.min() < 0 or elements.max() >= self.stored_size:
             return False
         chunks = self._chunk_of_stored(elements)
-        num_runs = 1 + np.count_nonzero(np.diff(chunks))
-        return len(np.unique(elements)) == len(kept) and len(np.unique(chunks)) == num_runs
+        num_visits = 1 + np.count_nonzero(np.diff(chunks))
+        return len(np.unique(elements)) == len(kept) and len(np.unique(chunks)) == num_visits
 
     @property
     def size(self) -> int:
@@ -176,10 +176,7 @@ class Axis:
         return (1, 0, 1) if kept.step > chunks else (kept.step, kept.start % chunks, chunks)
 
     def block_of(self, offsets: Ints) -> Ints:
-        """Find the block of each offset. It is not checked that offsets lie in ``[0, size)``.
-
-        Blocks, of the same shape.
-        """
+        """Find the block of each offset. It is not checked that offsets lie in ``[0, size)``."""
         if self.division is not None:
             scale, shift, chunk = self.division
             if chunk == 1:
@@ -251,8 +248,7 @@ class Axis:
     def _chunk_of_stored(self, elements: Ints) -> Ints:
         if isinstance(self.chunks, int):
             return np.asarray(elements // self.chunks, np.int64)
-        found = np.searchsorted(self._stored_edges, elements, side="right") - 1
-        return np.asarray(found, np.int64)
+        return np.searchsorted(self._stored_edges, elements, side="right") - 1
 
     def _chunk_bounds(self, chunks: Ints) -> Ints:
         if isinstance(self.chunks, int):
@@ -281,13 +277,11 @@ class Circle:
     @cached_property
     def edges(self) -> Ints:
         """Offset of the first element of every block of both turns, then their size; int64."""
-        own = self.axis.edges
-        return np.concatenate([own, own[1:] + self.axis.size])
+        one_turn = self.axis.edges
+        return np.concatenate([one_turn, one_turn[1:] + self.axis.size])
 
-    @property
-    def division(self) -> None:
-        """None: the blocks of both turns together are no multiples of one size."""
-        return None
+    division = None
+    """The blocks of both turns together are no multiples of one size."""
 
     @cached_property
     def min_inner_block_size(self) -> int:
@@ -316,10 +310,8 @@ class PaddedAxis:
         """As `Axis.edges`."""
         return self.axis.edges
 
-    @property
-    def division(self) -> None:
-        """None: offsets outside are no multiples of anything. They belong to the nearest block."""
-        return None
+    division = None
+    """Offsets outside are no multiples of anything. They belong to the nearest block."""
 
     @property
     def min_inner_block_size(self) -> int:

@@ -71,8 +71,8 @@ def _ids_with_numpy(
 ) -> Ints:
     """The ids; each row of ``sizes`` belongs to a dimension, the last one first."""
     ids = lowest[which]
-    for own, weight in zip(sizes, weights, strict=False):
-        size = own[which]
+    for sizes_along, weight in zip(sizes, weights, strict=False):
+        size = sizes_along[which]
         above = ranks // size
         ids += (ranks - above * size) * weight
         ranks = above

@@ -24,10 +24,7 @@ CLOCKS: Final = {
 
 
 def clock_rows(times: Any, clock: str) -> Ints:
-    """The row of each time in a table by month, day of the year, hour or season.
-
-    Rows from 0 on, of the shape of ``times``.
-    """
+    """The row, from 0 on, of each time in a table by month, day of the year, hour or season."""
     labels = checked_times(times, f", and have no {clock}", "open the data with decode_times=True")
     if labels.dtype.kind == "M":
         return _rows_of_datetime64(labels, clock)

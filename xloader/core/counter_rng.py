@@ -49,10 +49,7 @@ def derive_key(*words: int) -> int:
 
 
 def draw(key: int, counters: Ints | Words) -> Words:
-    """Draw 64 random bits for each counter.
-
-    Random bits, of the shape of ``counters``.
-    """
+    """Draw 64 random bits for each counter."""
     mixed = np.asarray(counters).astype(np.uint64)
     spare = np.empty_like(mixed)
     mixed *= _GOLDEN
@@ -64,11 +61,10 @@ def draw(key: int, counters: Ints | Words) -> Words:
 
 
 def draw_below(key: int, counters: Ints, bound: int) -> Ints:
-    """Draw an integer in ``[0, bound)`` for each counter.
-
-    Random integers, of the shape of ``counters``.
-    """
-    return _scale(draw(key, counters), np.uint64(bound)).astype(np.int64)
+    """Draw an integer in ``[0, bound)`` for each counter."""
+    # The upper 32 bits, scaled to [0, bound).
+    upper_bits = draw(key, counters) >> np.uint64(32)
+    return ((upper_bits * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
 
 
 def permutation(key: int, size: int) -> Ints:
@@ -91,28 +87,33 @@ def bijection(keys: Words, sizes: Ints, ranks: Ints, which: Ints | None = None) 
     num_columns = (bounds + num_rows - np.uint64(1)) // np.maximum(num_rows, np.uint64(1))
     # Shape (m, number of rounds).
     round_keys = _mix(np.asarray(keys, np.uint64)[:, None] + _ROUNDS)
-    found = ranks.astype(np.uint64)
+    values = ranks.astype(np.uint64)
     permute = find_function("xloader_permute_ranks", _ARGUMENTS)
     if permute is None:
-        _permute_with_numpy(round_keys, bounds, num_rows, num_columns, which, found)
+        _permute_with_numpy(round_keys, bounds, num_rows, num_columns, which, values)
     else:
         which = np.ascontiguousarray(which, np.int64)
         given = (round_keys, bounds, num_rows, num_columns, which)
-        permute(*map(address_of, given), len(found), address_of(found))
-    return found.view(np.int64)
+        permute(*map(address_of, given), len(values), address_of(values))
+    return values.view(np.int64)
 
 
 def _permute_with_numpy(
-    round_keys: Words, bounds: Words, num_rows: Words, num_columns: Words, which: Ints, found: Words
+    round_keys: Words,
+    bounds: Words,
+    num_rows: Words,
+    num_columns: Words,
+    which: Ints,
+    values: Words,
 ) -> None:
     """Permute ranks, in place."""
     keys = list(round_keys.T)
-    found[:] = _feistel(keys, num_rows, num_columns, found, which)
-    outside = np.flatnonzero(found >= bounds[which])
+    values[:] = _feistel(keys, num_rows, num_columns, values, which)
+    outside = np.flatnonzero(values >= bounds[which])
     while len(outside):
         near = which[outside]
-        found[outside] = _feistel(keys, num_rows, num_columns, found[outside], near)
-        outside = outside[found[outside] >= bounds[near]]
+        values[outside] = _feistel(keys, num_rows, num_columns, values[outside], near)
+        outside = outside[values[outside] >= bounds[near]]
 
 
 def _feistel(
@@ -124,8 +125,8 @@ def _feistel(
     mixed = np.empty_like(values)
     spare = np.empty_like(values)
     for i, key in enumerate(round_keys):
-        half, other, size = (column, row, num_columns) if i % 2 else (row, column, num_rows)
-        np.multiply(other, _GOLDEN, out=mixed)
+        half, hashed_half, size = (column, row, num_columns) if i % 2 else (row, column, num_rows)
+        np.multiply(hashed_half, _GOLDEN, out=mixed)
         np.take(key, which, out=spare, mode="clip")
         mixed += spare
         _mix_in_place(mixed, spare)
@@ -140,11 +141,6 @@ def _feistel(
     row *= num_columns
     row += column
     return row
-
-
-def _scale(bits: Words, bound: Words | np.uint64) -> Words:
-    """Scale the upper 32 bits to an integer in ``[0, bound)``."""
-    return np.asarray(((bits >> np.uint64(32)) * bound) >> np.uint64(32), np.uint64)
 
 
 def _mix(x: Words) -> Words:

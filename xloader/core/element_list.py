@@ -6,13 +6,10 @@ import hashlib
 import zlib
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
-
-_DELTA_DTYPES: Final = ("u1", "u2", "u4", "u8")
-"""The dtypes of steps between neighbours, narrowest first."""
 
 
 class ElementList(Sequence[int]):
@@ -64,7 +61,7 @@ class ElementList(Sequence[int]):
     def __reduce__(self) -> tuple[object, ...]:
         steps = np.diff(self._values.astype(np.int64), prepend=0)
         most = int(steps.max(initial=0))
-        dtype = next(name for name in _DELTA_DTYPES if most <= np.iinfo(name).max)
+        dtype = np.min_scalar_type(most).str[1:]
         return _unpickle, (zlib.compress(steps.astype(f"<{dtype}").tobytes()), dtype)
 
 

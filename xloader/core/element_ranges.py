@@ -43,10 +43,7 @@ class ElementRanges:
     def of(
         cls, windows: Windows, dim: int, span: Span, positions: Ints, *, is_split: bool = False
     ) -> ElementRanges:
-        """The elements that a part of windows takes along a dimension.
-
-        `positions`: the positions of the windows, ascending.
-        """
+        """The elements that a part of windows, at ascending ``positions``, takes along ``dim``."""
         first, step, count = span
         starts = windows.starts_of(dim, positions)
         if step == 1 and not is_split:
@@ -62,15 +59,14 @@ class ElementRanges:
     def cover(self, marks: NDArray[np.bool_], axis: int, edges: Ints) -> NDArray[np.bool_]:
         """Replace an axis of positions by one of cells."""
         num = len(edges) - 1
-        found = np.zeros([num if d == axis else n for d, n in enumerate(marks.shape)], bool)
+        is_covered = np.zeros([num if d == axis else n for d, n in enumerate(marks.shape)], bool)
         for part in self._sums(marks, axis, edges, np.int32):
-            found |= part > 0
-        return found
+            is_covered |= part > 0
+        return is_covered
 
     def count(self, counts: NDArray[Any], axis: int, edges: Ints) -> NDArray[Any]:
         """Replace an axis of positions by one of cells, and sum the windows that need each cell."""
-        parts = self._sums(counts, axis, edges, counts.dtype)
-        return np.asarray(sum(parts))
+        return np.asarray(sum(self._sums(counts, axis, edges, counts.dtype)))
 
     def _sums(
         self, values: NDArray[Any], axis: int, edges: Ints, dtype: DTypeLike
@@ -85,21 +81,20 @@ class ElementRanges:
             yield before.take(np.maximum(end, begin), axis) - before.take(begin, axis)
 
 
-def touching(windows: Windows, others: Ints, own: Ints) -> NDArray[np.bool_]:
-    """Whether windows share an element with any of some other windows.
+def touching(windows: Windows, marked_rows: Ints, window_rows: Ints) -> NDArray[np.bool_]:
+    """Whether windows, ``(m, num_dims)``, share an element with any of those that are marked.
 
-    A window counts from the first to the last element that a sample needs. `others` has shape (n,
-    num_dims). `own` has shape (m, num_dims).
+    A window counts from the first to the last element that a sample needs.
     """
-    used = [np.unique(both) for both in np.concatenate([others, own]).T]
+    used = [np.unique(both) for both in np.concatenate([marked_rows, window_rows]).T]
     # Only positions that occur take room.
-    others, own = (
+    marked_rows, window_rows = (
         np.stack([np.searchsorted(p, q) for p, q in zip(used, rows.T, strict=True)], axis=-1)
-        for rows in (others, own)
+        for rows in (marked_rows, window_rows)
     )
     check_num_places([len(positions) for positions in used])
     marks = np.zeros([len(positions) for positions in used], np.bool_)
-    marks[tuple(others.T)] = True
+    marks[tuple(marked_rows.T)] = True
     bounds = []
     for dim, (extent, positions) in enumerate(zip(windows.extents, used, strict=True)):
         ranges = ElementRanges.of(windows, dim, (0, 1, extent), positions)
@@ -109,14 +104,16 @@ def touching(windows: Windows, others: Ints, own: Ints) -> NDArray[np.bool_]:
     sums: Ints = marks.astype(np.int64)
     for dim in range(marks.ndim):
         sums = sums_before(sums, dim)
-    found = np.zeros(len(own), np.int64)
+    num_touched = np.zeros(len(window_rows), np.int64)
     # A window that wraps is two ranges. The sum over a box of ranges is the alternating sum over
     # its corners.
     for part in np.ndindex(*(lo.shape[1] for lo, _ in bounds)):
         for corner in np.ndindex(*(2,) * marks.ndim):
-            at = tuple(bounds[dim][side][own[:, dim], part[dim]] for dim, side in enumerate(corner))
-            found += (-1) ** (marks.ndim - sum(corner)) * sums[at]
-    return found > 0
+            at = tuple(
+                bounds[dim][side][window_rows[:, dim], part[dim]] for dim, side in enumerate(corner)
+            )
+            num_touched += (-1) ** (marks.ndim - sum(corner)) * sums[at]
+    return num_touched > 0
 
 
 def check_num_places(shape: Sequence[int]) -> None:

@@ -236,13 +236,13 @@ class Footprint:
 
     def first_elements(self, dim: int, positions: Ints) -> Ints:
         """The first element along a dimension that any field needs of windows."""
-        found = self.windows.starts_of(dim, positions) + self.first_offsets[dim]
+        elements = self.windows.starts_of(dim, positions) + self.first_offsets[dim]
         match self.windows.ends[dim]:
             case "wrap":
-                return found % self.windows.dim_sizes[dim]
+                return elements % self.windows.dim_sizes[dim]
             case "pad":
-                return np.maximum(found, 0)
-        return found
+                return np.maximum(elements, 0)
+        return elements
 
     def positions_of(self, ids: Ints) -> Ints:
         """Positions, shape ``(len(ids), num_dims)``, of samples."""
@@ -287,13 +287,13 @@ class Footprint:
                 yield Boxes.at(self.positions_of(ids[begin : begin + most]))
             return
         used = np.flatnonzero(np.diff(boxed.offsets))
-        shape = tuple(len(own) - 1 for own in starts)
+        shape = tuple(len(edges) - 1 for edges in starts)
         for begin in range(0, len(used), most):
             indices = np.unravel_index(used[begin : begin + most], shape)
             pairs = list(zip(starts, indices, strict=True))
             yield Boxes(
-                tuple(own[index].astype(np.int64) for own, index in pairs),
-                tuple(own[index + 1].astype(np.int64) for own, index in pairs),
+                tuple(edges[index].astype(np.int64) for edges, index in pairs),
+                tuple(edges[index + 1].astype(np.int64) for edges, index in pairs),
             )
 
     @cached_property
@@ -302,17 +302,17 @@ class Footprint:
 
         Then the number of positions. Cohorts of a subset are cut alike, so that it is boxed once.
         """
-        found = []
+        all_starts = []
         for dim, count in enumerate(self.windows.num_positions):
-            cuts = [self.windows.run_edges(dim)]
+            cuts = [self.windows.stretch_edges(dim)]
             spans = {span for g in self.groups for a in g.accesses if (span := a[dim])}
             offsets = {o for first, step, n in spans for o in (first, first + step * (n - 1))}
             lines = {id(line): line for group in self.groups if (line := group.lines[dim])}
             for line, offset in itertools.product(lines.values(), offsets):
                 cuts.append(self.windows.num_before(dim, line.edges[1:-1] - offset))
             starts = np.unique(np.concatenate(cuts))
-            found.append(np.append(starts[starts < count], count))
-        return tuple(found)
+            all_starts.append(np.append(starts[starts < count], count))
+        return tuple(all_starts)
 
     @property
     def variables(self) -> list[str]:
@@ -365,7 +365,7 @@ class Footprint:
 
     def most_nbytes(self, sizes: tuple[int, ...]) -> int:
         """Upper bound of the bytes of all blocks that the samples of a box of positions need."""
-        found = 0
+        nbytes = 0
         for group in self.groups:
             for access in group.accesses:
                 num_elements = 1
@@ -376,8 +376,8 @@ class Footprint:
                         extent = (size - 1) * stride + span[1] * (span[2] - 1) + 1
                         # The blocks at both ends reach beyond it by all but one element.
                         num_elements *= min(extent + 2 * (axis.max_read_size - 1), axis.size)
-                found += group.unit_nbytes * num_elements
-        return found
+                nbytes += group.unit_nbytes * num_elements
+        return nbytes
 
     def blocks_along(
         self, line: Line, span: tuple[int, int, int], dim: int, boxes: Boxes
@@ -441,16 +441,16 @@ def expand_ranges(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
 
 def _contiguous_accesses(demand: Demand, ends: tuple[Ends, ...]) -> tuple[Access, ...]:
     """The accesses of a variable, split so that none steps over a whole block."""
-    found: set[Access] = set()
+    contiguous: set[Access] = set()
     lines = lines_of(demand.axes, ends)
     for access in demand.accesses:
-        parts: list[list[tuple[int, int, int] | None]] = []
+        pieces: list[list[tuple[int, int, int] | None]] = []
         for line, span in zip(lines, access, strict=True):
             if line is None or span is None:
-                parts.append([None])
+                pieces.append([None])
             elif span[2] > 1 and span[1] > line.min_inner_block_size:
-                parts.append([(span[0] + i * span[1], 1, 1) for i in range(span[2])])
+                pieces.append([(span[0] + i * span[1], 1, 1) for i in range(span[2])])
             else:
-                parts.append([span])
-        found.update(itertools.product(*parts))
-    return tuple(sorted(found, key=repr))
+                pieces.append([span])
+        contiguous.update(itertools.product(*pieces))
+    return tuple(sorted(contiguous, key=repr))

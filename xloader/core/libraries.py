@@ -12,24 +12,20 @@ def require_libraries(names: tuple[str, ...]) -> None:
     """Check that optional libraries are installed, without importing them."""
     missing = [name for name in names if find_spec(name) is None]
     if missing:
-        raise MissingDependencyError(
-            f"the demo needs {', '.join(missing)}",
-            given="not installed",
-            remedy=extra_remedy("torch,viz"),
-        )
+        raise _not_installed(f"the demo needs {', '.join(missing)}", "torch,viz")
 
 
 def require_matplotlib() -> None:
     """Check that pictures can be drawn, without importing matplotlib."""
     if find_spec("matplotlib") is None:
-        raise MissingDependencyError(
-            "pictures need matplotlib", given="not installed", remedy=extra_remedy("viz")
-        )
+        raise _not_installed("pictures need matplotlib", "viz")
 
 
 def require_tqdm() -> None:
     """Check that progress bars can be shown, without importing tqdm."""
     if find_spec("tqdm") is None:
-        raise MissingDependencyError(
-            "progress bars need tqdm", given="not installed", remedy=extra_remedy("viz")
-        )
+        raise _not_installed("progress bars need tqdm", "viz")
+
+
+def _not_installed(need: str, extras: str) -> MissingDependencyError:
+    return MissingDependencyError(need, given="not installed", remedy=extra_remedy(extras))

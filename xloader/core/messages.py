@@ -32,12 +32,12 @@ class names_function:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+    def __exit__(self, error_class: object, error: BaseException | None, traceback: object) -> None:
         if not isinstance(error, Exception) or isinstance(error, XloaderError):
             return
-        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        failure = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise TransformError(
-            f"{self._what} failed ({told})",
+            f"{self._what} failed ({failure})",
             remedy="correct the function; its own error is the cause of this one",
         ) from error
 
@@ -60,23 +60,14 @@ def extra_remedy(extras: str) -> str:
 
 
 def closest(name: object, known: Iterable[str]) -> str | None:
-    """The known name that is most similar to a misspelt one, or None if none is similar.
-
-    Upper and lower case count as equal.
-    """
-    by_lower = {one.lower(): one for one in known}
-    found = get_close_matches(str(name).lower(), by_lower, n=1)
-    return by_lower[found[0]] if found else None
-
-
-_HISSES: Final = ("s", "x", "sh", "tch")
+    """The known name most similar to a misspelt one, in any case; None if none is similar."""
+    by_lower = {word.lower(): word for word in known}
+    similar = get_close_matches(str(name).lower(), by_lower, n=1)
+    return by_lower[similar[0]] if similar else None
 
 
 def show_count(count: float, thing: str) -> str:
     """Format a number of things, with the plural where the number is not one."""
     number = f"{int(count):,}" if count == int(count) else f"{count:,g}"
-    return f"{number} {thing if count == 1 else _plural(thing)}"
-
-
-def _plural(thing: str) -> str:
-    return thing + ("es" if thing.endswith(_HISSES) else "s")
+    ending = "es" if thing.endswith(("s", "x", "sh", "tch")) else "s"
+    return f"{number} {thing}{'' if count == 1 else ending}"

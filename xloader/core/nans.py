@@ -48,15 +48,13 @@ class FieldNans:
     def __str__(self) -> str:
         named = [str(number) for number in self.ids[:_MOST_NAMED].tolist()]
         more = len(self.ids) - len(named)
-        samples = "sample" + "s" * (len(self.ids) > 1)
         listed = ", ".join(named) + (f" and {more:,} more" if more else "")
-        return f"{show_count(self.num, 'value')} of the field {self.field!r}, in {samples} {listed}"
+        samples = f"sample{'s' * (len(self.ids) > 1)} {listed}"
+        return f"{show_count(self.num, 'value')} of the field {self.field!r}, in {samples}"
 
 
 CountNans = Callable[[NDArray[Any]], Ints]
 """Counts the NaN values of each row of an array whose values are still packed."""
-
-NO_COUNTS: Final[Mapping[str, CountNans]] = MappingProxyType({})
 
 
 def is_looked_at(on_nan: OnNan, number: int) -> bool:
@@ -69,32 +67,31 @@ def look_for_nans(
     number: int,
     arrays: Mapping[str, NDArray[Any]],
     ids: Ints,
-    counts: Mapping[str, CountNans] = NO_COUNTS,
+    counts: Mapping[str, CountNans] = MappingProxyType({}),
 ) -> tuple[FieldNans, ...]:
     """Look for NaN in a finished batch, if ``on_nan`` asks to check this batch."""
     if not is_looked_at(on_nan, number):
         return ()
-    looked_at = ((name, array[: len(ids)]) for name, array in arrays.items())
     per_row = {
-        name: counts.get(name, _count_floats)(array)
-        for name, array in looked_at
-        if name in counts or _has_nan(array)
+        name: counts.get(name, _count_floats)(array[: len(ids)])
+        for name, array in arrays.items()
+        if name in counts or _has_nan(array[: len(ids)])
     }
-    found = tuple(
+    nans = tuple(
         FieldNans(name, int(nums.sum()), ids[nums > 0])
         for name, nums in per_row.items()
         if nums.any()
     )
-    if found and on_nan == "raise":
+    if nans and on_nan == "raise":
         raise NanError(
             "a batch holds NaN",
-            given="; ".join(map(str, found)),
+            given="; ".join(map(str, nans)),
             allowed='no NaN, because of on_nan="raise"',
             remedy=_REMEDY,
-            field=found[0].field,
-            ids=tuple(found[0].ids.tolist()),
+            field=nans[0].field,
+            ids=tuple(nans[0].ids.tolist()),
         )
-    return found
+    return nans
 
 
 class NanWarner:
@@ -103,13 +100,13 @@ class NanWarner:
     def __init__(self, on_nan: OnNan) -> None:
         self._is_due = on_nan == "warn"
 
-    def warn(self, found: Sequence[FieldNans]) -> None:
+    def warn(self, nans: Sequence[FieldNans]) -> None:
         """Warn that a batch holds NaN, if it does and there was no warning before."""
-        if not found or not self._is_due:
+        if not nans or not self._is_due:
             return
         self._is_due = False
         warn_caller(
-            f"a batch holds NaN: {'; '.join(map(str, found))}. There is no warning for later "
+            f"a batch holds NaN: {'; '.join(map(str, nans))}. There is no warning for later "
             'batches: pass on_nan="raise" to stop at NaN in any batch, or on_nan="count" to '
             f"samples.loader(...) to count NaN in all batches. To mend it: {_REMEDY}",
             NanWarning,

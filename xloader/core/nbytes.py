@@ -29,17 +29,15 @@ def _nbytes_of(memory: Any) -> int:
     if not is_number(memory) and not isinstance(memory, str):
         return 0
     try:
-        nbytes = _parse(memory) if isinstance(memory, str) else int(memory)
+        if isinstance(memory, str):
+            # Imported only here: importing dask takes longer than most plans.
+            from dask.utils import parse_bytes
+
+            return parse_bytes(memory)
+        nbytes = int(memory)
     except (ValueError, OverflowError):
         return 0
-    return nbytes if isinstance(memory, str) or nbytes == memory else 0
-
-
-def _parse(text: str) -> int:
-    # Imported only here: importing dask takes longer than most plans.
-    from dask.utils import parse_bytes
-
-    return parse_bytes(text)
+    return nbytes if nbytes == memory else 0
 
 
 def show_nbytes(nbytes: int) -> str:

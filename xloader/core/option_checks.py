@@ -39,9 +39,7 @@ def check_whole(name: str, value: Any, least: int, most: int) -> int:
     """Check that a value is a whole number within bounds, and convert it to ``int``."""
     if not is_whole(value):
         raise OptionError(
-            f"{name} is not a whole number",
-            given=repr(value),
-            allowed="whole numbers",
+            f"{name} is not a whole number", given=repr(value), allowed="whole numbers"
         )
     if value < least:
         raise OptionError(f"{name} is too small", given=value, allowed=f">= {least}")

@@ -171,9 +171,7 @@ class LoaderOptions:
     @property
     def num_threads(self) -> int:
         """Number of threads; by default the number of cores that this process may use."""
-        if self.threads is not None:
-            return self.threads
-        return usable_cores()
+        return usable_cores() if self.threads is None else self.threads
 
     def _check_numbers(self) -> None:
         """Check the numbers and convert NumPy's to Python's, which can be written as JSON."""
@@ -255,15 +253,15 @@ class LoaderOptions:
                 allowed=f"one of {[n for n in divisors_of(self.global_batch) if n % ranks == 0]}",
                 remedy="pass one of these as lanes=, or another batch_size=",
             )
-        own = self.num_lanes // ranks
-        if self.processes and own % self.processes:
+        num_on_rank = self.num_lanes // ranks
+        if self.processes and num_on_rank % self.processes:
             both = ranks * self.processes
             fitting = [n for n in divisors_of(self.global_batch) if n % both == 0]
             more = f"lanes= one of {fitting}" if fitting else f"a batch_size= that {both} divides"
             raise LanesError(
                 "the processes do not divide the lanes of a rank",
-                given=f"processes={self.processes}, {own} lanes on each rank",
-                allowed=f"processes= one of {divisors_of(own)}",
+                given=f"processes={self.processes}, {num_on_rank} lanes on each rank",
+                allowed=f"processes= one of {divisors_of(num_on_rank)}",
                 remedy=f"pass one of these, or, for a new training run, {more}",
             )
 
@@ -297,8 +295,9 @@ def divisors_of(number: int) -> list[int]:
 def usable_cores() -> int:
     """Number of processor cores that this process may use."""
     # A cluster job may use fewer cores than its machine has. macOS has no call to ask for them.
-    is_told = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def make_options(**options: Unpack[LoaderKeywords]) -> LoaderOptions:

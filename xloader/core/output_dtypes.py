@@ -44,11 +44,11 @@ def convert_floats(
     """Convert the floating fields of a batch."""
     if output_dtype is None:
         return dict(arrays)
-    found = {}
+    converted = {}
     for name, array in arrays.items():
         dtype = array.dtype if name in left_out else converted_dtype(array.dtype, output_dtype)
         if dtype == array.dtype:
-            found[name] = array
+            converted[name] = array
             continue
         fits = is_own and dtype.itemsize <= array.dtype.itemsize
         out = _front_of(array, dtype) if fits else np.empty(array.shape, dtype)
@@ -62,8 +62,8 @@ def convert_floats(
                 remedy="normalise the field with .normalize(...), or leave output_dtype out; "
                 "bfloat16 holds values as large as float32 does, with fewer digits than float16",
             ) from error
-        found[name] = out
-    return found
+        converted[name] = out
+    return converted
 
 
 def largest_of(output_dtype: OutputDtype | None) -> float:

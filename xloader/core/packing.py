@@ -64,10 +64,9 @@ class Packing:
 
     def describe(self) -> list[object]:
         """List everything that determines the values, in types that JSON can hold."""
-        dtypes = (self.stored_dtype, self.seen_dtype, self.wide_dtype)
         numbers = (*self.fills, self.scale, self.offset)
         return [
-            *(dtype.str for dtype in dtypes),
+            *(dtype.str for dtype in (self.stored_dtype, self.seen_dtype, self.wide_dtype)),
             *([type(number).__name__, str(number)] for number in numbers),
         ]
 

@@ -83,5 +83,5 @@ class PointTable:
 
     def take(self, ids: Ints) -> PointTable:
         """The table of other samples, which are given by their ids in this one."""
-        taken = tuple(replace(own, values=own.values[ids]) for own in self.columns)
+        taken = tuple(replace(column, values=column.values[ids]) for column in self.columns)
         return replace(self, columns=taken)

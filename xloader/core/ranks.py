@@ -89,9 +89,10 @@ def find_world(
                 remedy="pass the missing one",
             )
         return World(rank, world_size)
-    found = _from_torch()
-    if found is not None:
-        return found
+    # Not imported here: if the user has not imported it, no process group is initialised.
+    distributed = sys.modules.get("torch.distributed")
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        return World(distributed.get_rank(), distributed.get_world_size())
     environ = os.environ if environ is None else environ
     is_first_node = environ.get("NODE_RANK") == "0" and "LOCAL_RANK" in environ
     if "RANK" not in environ and "WORLD_SIZE" in environ and is_first_node:
@@ -103,14 +104,6 @@ def find_world(
     if "SLURM_PROCID" in environ and "SLURM_STEP_NUM_TASKS" in environ:
         return World(_read(environ, "SLURM_PROCID"), _read(environ, "SLURM_STEP_NUM_TASKS"))
     return None
-
-
-def _from_torch() -> World | None:
-    # Not imported here: if the user has not imported it, no process group is initialised.
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return World(distributed.get_rank(), distributed.get_world_size())
 
 
 def _read(environ: Mapping[str, str], name: str) -> int:

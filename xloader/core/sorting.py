@@ -42,11 +42,11 @@ def digit_order(keys: Ints, bound: int) -> NDArray[np.intp]:
         return np.argsort(keys.astype(np.uint16), kind="stable")
     # With its index as the lower part of each key, keys are sorted without being moved.
     shift = len(keys).bit_length()
-    line = keys.astype(np.int64) << shift
-    line |= np.arange(len(keys))
-    sort_integers(line, shift + (bound - 1).bit_length(), sorted_bits=shift)
-    line &= (1 << shift) - 1
-    return line
+    keys_and_places = keys.astype(np.int64) << shift
+    keys_and_places |= np.arange(len(keys))
+    sort_integers(keys_and_places, shift + (bound - 1).bit_length(), sorted_bits=shift)
+    keys_and_places &= (1 << shift) - 1
+    return keys_and_places
 
 
 def spread_order(keys: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -65,10 +65,10 @@ def spread_order(keys: NDArray[np.float64]) -> NDArray[np.intp]:
 
 def is_first(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether each of some sorted values is the first of those equal to it."""
-    found = np.empty(len(values), np.bool_)
-    found[:1] = True
-    np.not_equal(values[1:], values[:-1], out=found[1:])
-    return found
+    is_new = np.empty(len(values), np.bool_)
+    is_new[:1] = True
+    np.not_equal(values[1:], values[:-1], out=is_new[1:])
+    return is_new
 
 
 def distinct_near(entries: Ints) -> tuple[Ints, Ints]:

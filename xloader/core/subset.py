@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -35,6 +34,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, draw
 from xloader.core.point_table import PointTable
+from xloader.core.sorting import is_first
 from xloader.core.window_sets import (
     BoxedWindows,
     Starts,
@@ -67,9 +67,9 @@ class Subset:
     points: PointTable | None = None
 
     def __post_init__(self) -> None:
-        own = self.indices
-        if isinstance(own, np.ndarray) and (own[1:] > own[:-1]).all():
-            object.__setattr__(self, "indices", smallest_of_list(self.num_windows, own))
+        indices = self.indices
+        if isinstance(indices, np.ndarray) and (indices[1:] > indices[:-1]).all():
+            object.__setattr__(self, "indices", smallest_of_list(self.num_windows, indices))
 
     def __len__(self) -> int:
         return self.num_windows if self.indices is None else len(self.indices)
@@ -92,17 +92,13 @@ class Subset:
         if self.indices is None:
             digest.update(b"-")
         else:
-            for windows in self._pieces():
+            kept = self.indices
+            for windows in kept.pieces() if isinstance(kept, WindowSet) else iter([kept]):
                 digest.update(windows.astype("<i8").tobytes())
         digest.update(b"-" if self.weights is None else self.weights.astype("<f8").tobytes())
         if self.points is not None:
             digest.update(self.points.digest)
         return digest.hexdigest()
-
-    def _pieces(self) -> Iterable[Ints]:
-        """The windows of all ids, in pieces."""
-        assert self.indices is not None
-        return self.indices.pieces() if isinstance(self.indices, WindowSet) else [self.indices]
 
     def __repr__(self) -> str:
         return f"Subset({len(self)} of {self.num_windows} windows, {self.digest[:16]})"
@@ -147,9 +143,9 @@ class Subset:
         if isinstance(self.indices, WindowSet):
             return self.indices.rank(windows[self.indices.contains(windows)])
         by_window = np.argsort(self.indices, kind="stable")
-        line = self.indices[by_window]
-        lo = np.searchsorted(line, windows, side="left")
-        counts = np.searchsorted(line, windows, side="right") - lo
+        ascending = self.indices[by_window]
+        lo = np.searchsorted(ascending, windows, side="left")
+        counts = np.searchsorted(ascending, windows, side="right") - lo
         before = np.cumsum(counts) - counts
         rows = np.arange(counts.sum()) + np.repeat(lo - before, counts)
         return np.asarray(by_window[rows], np.int64)
@@ -221,9 +217,9 @@ class Subset:
         """Draw the sample ids of an epoch, ascending, each as often as it occurs."""
         if self.weights is None:
             return np.arange(len(self), dtype=np.int64)
-        line = self._line(derive_key(seed, epoch, _PLACES))
+        order = self._mixed_order(derive_key(seed, epoch, _PLACES))
         # Scaling by a power of two is exact, and keeps the sum of huge weights finite.
-        weights = np.ldexp(self.weights[line], -int(np.frexp(self.weights.max())[1]))
+        weights = np.ldexp(self.weights[order], -int(np.frexp(self.weights.max())[1]))
         total = np.cumsum(weights)
         bits = int(draw(derive_key(seed, epoch, _START), np.zeros(1, np.int64))[0])
         marks = np.floor(total * (self.num_samples / total[-1]) + (bits >> 11) / 2.0**53)
@@ -231,29 +227,27 @@ class Subset:
         np.minimum(marks, self.num_samples, out=marks)
         marks[np.flatnonzero(weights)[-1] :] = self.num_samples
         counts = np.empty(len(self), np.int64)
-        counts[line] = np.diff(marks, prepend=0.0).astype(np.int64)
+        counts[order] = np.diff(marks, prepend=0.0).astype(np.int64)
         return np.repeat(np.arange(len(self), dtype=np.int64), counts)
 
-    def _line(self, key: int) -> Ints:
+    def _mixed_order(self, key: int) -> Ints:
         """All ids in ascending strata of `_STRATUM_SIZE`, in random order within each stratum."""
         num_strata = -(-len(self) // _STRATUM_SIZE)
         bits = draw(key, np.arange(num_strata * _STRATUM_SIZE))
         within = np.argsort(bits.reshape(num_strata, -1), axis=1, kind="stable")
-        line = (within + np.arange(num_strata)[:, None] * _STRATUM_SIZE).reshape(-1)
-        return line[line < len(self)]
+        order = (within + np.arange(num_strata)[:, None] * _STRATUM_SIZE).reshape(-1)
+        return order[order < len(self)]
 
 
-def count_occurrences(line: Ints) -> NDArray[np.unsignedinteger[Any]] | None:
+def count_occurrences(ids: Ints) -> NDArray[np.unsignedinteger[Any]] | None:
     """Number the occurrences of each id from 0 on, in a list where equal ids are adjacent.
 
     None if no id occurs twice.
     """
-    is_new = np.ones(len(line), np.bool_)
-    np.not_equal(line[1:], line[:-1], out=is_new[1:])
-    firsts = np.flatnonzero(is_new)
-    if len(firsts) == len(line):
+    firsts = np.flatnonzero(is_first(ids))
+    if len(firsts) == len(ids):
         return None
-    counts = np.diff(firsts, append=len(line))
-    places = np.arange(len(line)) - np.repeat(firsts, counts)
+    counts = np.diff(firsts, append=len(ids))
+    places = np.arange(len(ids)) - np.repeat(firsts, counts)
     # In the smallest dtype, they take little memory beside the 8 bytes of each id.
     return places.astype(np.min_scalar_type(int(counts.max()) - 1))

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints, int_dtype
+from xloader.core.sorting import digit_order, is_first
 
 _PIECE_SIZE: Final = 1 << 20
 """Number of windows that are handled in one call, which bounds the memory for them."""
@@ -110,9 +111,9 @@ class WindowBits(WindowSet):
             if not len(windows):
                 continue
             place = windows // _WORD
-            own = np.left_shift(np.uint64(1), (windows % _WORD).astype(np.uint64))
+            bits = np.left_shift(np.uint64(1), (windows % _WORD).astype(np.uint64))
             firsts = np.flatnonzero(np.diff(place, prepend=-1))
-            words[place[firsts]] |= np.bitwise_or.reduceat(own, firsts)
+            words[place[firsts]] |= np.bitwise_or.reduceat(bits, firsts)
         return cls(size, words)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -142,24 +143,24 @@ class WindowBits(WindowSet):
     @cached_property
     def num_runs(self) -> int:
         """Number of runs of neighbouring windows."""
-        found = last = 0
+        num = last = 0
         for begin in range(0, len(self.words), _PIECE_SIZE):
             words = self.words[begin : begin + _PIECE_SIZE]
             # The bit below each one: that of the word before for the lowest bit.
             below = words << np.uint64(1)
             below[1:] |= words[:-1] >> np.uint64(_WORD - 1)
             below[:1] |= np.uint64(last)
-            found += int(np.bitwise_count(words & ~below).sum())
+            num += int(np.bitwise_count(words & ~below).sum())
             last = int(words[-1] >> np.uint64(_WORD - 1))
-        return found
+        return num
 
     def rank(self, windows: Ints) -> Ints:
         """Number of windows of the set below each of ``windows``."""
         words = windows >> 6
         mask = np.left_shift(np.uint64(1), (windows & (_WORD - 1)).astype(np.uint64)) - np.uint64(1)
-        found: Ints = self._before[words].astype(np.int64)
-        found += np.bitwise_count(self.words[words] & mask)
-        return found
+        num_below: Ints = self._before[words].astype(np.int64)
+        num_below += np.bitwise_count(self.words[words] & mask)
+        return num_below
 
     def nth(self, ids: Ints) -> Ints:
         """The window of each id."""
@@ -191,11 +192,11 @@ class WindowBits(WindowSet):
         """The set itself."""
         return self
 
-    def __and__(self, other: WindowBits) -> WindowBits:
-        return WindowBits(self.size, self.words & other.words)
+    def __and__(self, windows: WindowBits) -> WindowBits:
+        return WindowBits(self.size, self.words & windows.words)
 
-    def __or__(self, other: WindowBits) -> WindowBits:
-        return WindowBits(self.size, self.words | other.words)
+    def __or__(self, windows: WindowBits) -> WindowBits:
+        return WindowBits(self.size, self.words | windows.words)
 
     def __invert__(self) -> WindowBits:
         words = ~self.words
@@ -210,8 +211,8 @@ class WindowBits(WindowSet):
             flags = self.flags(begin, min(begin + _PIECE_SIZE, self.size))
             edges.append(begin + np.flatnonzero(np.diff(flags, prepend=was_in)))
             was_in = bool(flags[-1])
-        line = np.concatenate([*edges, [self.size] * was_in]).astype(np.int64)
-        return WindowRuns(self.size, line[::2].copy(), line[1::2].copy())
+        bounds = np.concatenate([*edges, [self.size] * was_in]).astype(np.int64)
+        return WindowRuns(self.size, bounds[::2].copy(), bounds[1::2].copy())
 
 
 class WindowRuns(WindowSet):
@@ -254,9 +255,9 @@ class WindowRuns(WindowSet):
         for begin in range(0, len(self), _PIECE_SIZE):
             ids = np.arange(begin, min(begin + _PIECE_SIZE, len(self)))
             first, last = (np.searchsorted(self._before, ids[[0, -1]], side="right") - 1).tolist()
-            own = slice(first, last + 1)
+            runs = slice(first, last + 1)
             edges = self._before[first : last + 2].clip(ids[0], ids[-1] + 1)
-            yield ids + np.repeat(self.begins[own] - self._before[own], edges[1:] - edges[:-1])
+            yield ids + np.repeat(self.begins[runs] - self._before[runs], edges[1:] - edges[:-1])
 
     def as_bits(self) -> WindowBits:
         """The same set, kept as bits."""
@@ -340,15 +341,12 @@ def smallest_of_bits(bits: WindowBits) -> WindowSet:
         return bits
     if run_nbytes < list_nbytes:
         return bits.runs()
-    found = [np.zeros(0, np.int64), *bits.pieces()]
-    return WindowList(bits.size, np.concatenate(found))
+    return WindowList(bits.size, np.concatenate([np.zeros(0, np.int64), *bits.pieces()]))
 
 
 def smallest_of_list(size: int, windows: Ints) -> WindowSet:
     """The set of some windows, ascending and different, kept as `smallest_of_bits` chooses."""
-    is_begin = np.ones(len(windows), np.bool_)
-    np.not_equal(windows[1:], windows[:-1] + 1, out=is_begin[1:])
-    begins = np.flatnonzero(is_begin)
+    begins = np.flatnonzero(is_first(windows - np.arange(len(windows))))
     run_nbytes, list_nbytes = _RUN_NBYTES * len(begins), 8 * len(windows)
     if bits_nbytes(size) <= _SPEED * min(run_nbytes, list_nbytes):
         return WindowBits.of_pieces(size, [windows])
@@ -401,16 +399,16 @@ class BoxedWindows:
     def __init__(self, windows: WindowSet, shape: tuple[int, ...], starts: Starts) -> None:
         self._windows = windows
         self._shape, self._starts = shape, starts
-        self._num_pieces = tuple(len(own) - 1 for own in starts)
+        self._num_pieces = tuple(len(edges) - 1 for edges in starts)
         self._bits: WindowBits | None = None
         boxes = np.arange(math.prod(self._num_pieces))
         if is_in_order(shape, starts):
             # Each box is a range of windows, and boxes follow each other: ids are places already.
-            line: WindowSet = windows
+            in_order: WindowSet = windows
         else:
-            line = self._bits = _in_box_order(windows.as_bits(), shape, starts)
+            in_order = self._bits = _in_box_order(windows.as_bits(), shape, starts)
         firsts = np.append(self._firsts(boxes)[0], windows.size)
-        self.offsets = line.rank(firsts)
+        self.offsets = in_order.rank(firsts)
 
     def find(self, boxes: Ints, which: Ints, ranks: Ints) -> tuple[Ints, None]:
         """Ids of some windows, given the box of each and how many of its windows come before."""
@@ -455,10 +453,14 @@ def cut_box(
         return smallest_of_bits(packer.bits())
     kept = [np.zeros(0, np.int64)]
     for piece in windows.pieces():
-        along = [own - low for own, low in zip(np.unravel_index(piece, shape), lo, strict=True)]
+        along = [
+            places - low for places, low in zip(np.unravel_index(piece, shape), lo, strict=True)
+        ]
         pairs = zip(along, sizes, strict=True)
-        is_within = np.logical_and.reduce([(own >= 0) & (own < size) for own, size in pairs])
-        inside = tuple(own[is_within] for own in along)
+        is_within = np.logical_and.reduce(
+            [(places >= 0) & (places < size) for places, size in pairs]
+        )
+        inside = tuple(places[is_within] for places in along)
         kept.append(np.asarray(np.ravel_multi_index(inside, sizes), np.int64))
     return smallest_of_list(math.prod(sizes), np.concatenate(kept))
 
@@ -471,8 +473,8 @@ def is_worth_boxing(windows: WindowSet, shape: tuple[int, ...], starts: Starts) 
 def is_in_order(shape: tuple[int, ...], starts: Starts) -> bool:
     """Whether the windows of each box follow each other, and boxes follow each other, too."""
     # Along the first dimensions, boxes hold one position; along one, pieces; then everything.
-    is_single = [len(own) - 1 == count for own, count in zip(starts, shape, strict=True)]
-    is_whole = [len(own) == 2 for own in starts]
+    is_single = [len(edges) - 1 == count for edges, count in zip(starts, shape, strict=True)]
+    is_whole = [len(edges) == 2 for edges in starts]
     first = next((d for d, single in enumerate(is_single) if not single), len(shape))
     return all(is_whole[first + 1 :])
 
@@ -483,20 +485,20 @@ def _in_box_order(bits: WindowBits, shape: tuple[int, ...], starts: Starts) -> W
     known: dict[tuple[bytes, ...], Ints] = {}
     for block in _blocks(shape, starts, (), 0):
         pairs = list(zip(starts, block, strict=True))
-        lo = tuple(int(own[begin]) for own, (begin, _) in pairs)
-        hi = tuple(int(own[end]) for own, (_, end) in pairs)
-        parts = box_flags(bits, shape, lo, hi)
+        lo = tuple(int(edges[begin]) for edges, (begin, _) in pairs)
+        hi = tuple(int(edges[end]) for edges, (_, end) in pairs)
+        pieces = box_flags(bits, shape, lo, hi)
         if math.prod(end - begin for begin, end in block) == 1:
-            for part in parts:
-                packer.add(part)
+            for piece in pieces:
+                packer.add(piece)
             continue
-        sizes = tuple(np.diff(own[begin : end + 1]) for own, (begin, end) in pairs)
-        key = tuple(own.tobytes() for own in sizes)
+        sizes = tuple(np.diff(edges[begin : end + 1]) for edges, (begin, end) in pairs)
+        key = tuple(edges.tobytes() for edges in sizes)
         if key not in known:
             if sum(map(len, known.values())) >= _MOST_KNOWN:
                 known.clear()
             known[key] = _order_within(sizes)
-        packer.add(np.concatenate(list(parts))[known[key]])
+        packer.add(np.concatenate(list(pieces))[known[key]])
     return packer.bits()
 
 
@@ -509,14 +511,15 @@ def _blocks(
     dimension before ``dim``, a single piece.
     """
     width = math.prod(
-        int(own[end] - own[begin]) for own, (begin, end) in zip(starts[:dim], above, strict=True)
+        int(edges[end] - edges[begin])
+        for edges, (begin, end) in zip(starts[:dim], above, strict=True)
     )
     most = _BLOCK_SIZE // (width * math.prod(shape[dim + 1 :]))
     num_pieces, longest = len(starts[dim]) - 1, int(np.diff(starts[dim]).max())
     if longest <= most or dim == len(shape) - 1:
         # Short pieces are taken together. Blocks of one piece need fewer orders to be known.
         step = max(min(most * _GROUP_SIZE // _BLOCK_SIZE, most) // longest, 1)
-        below = tuple((0, len(own) - 1) for own in starts[dim + 1 :])
+        below = tuple((0, len(edges) - 1) for edges in starts[dim + 1 :])
         for begin in range(0, num_pieces, step):
             yield (*above, (begin, min(begin + step, num_pieces)), *below)
         return
@@ -527,14 +530,10 @@ def _blocks(
 def _order_within(sizes: tuple[Ints, ...]) -> Ints:
     """For each window of a block in the order of its boxes, its place in C order."""
     box = np.zeros((1,) * len(sizes), np.int64)
-    for dim, own in enumerate(sizes):
-        along = np.repeat(np.arange(len(own)), own)
-        box = box * len(own) + along.reshape([-1 if d == dim else 1 for d in range(len(sizes))])
-    numbers = box.reshape(-1)
-    if len(numbers) and numbers[-1] < 1 << 16:
-        # NumPy sorts 16-bit integers by counting.
-        numbers = numbers.astype(np.uint16)
-    return np.argsort(numbers, kind="stable").astype(np.int32)
+    for dim, pieces in enumerate(sizes):
+        along = np.repeat(np.arange(len(pieces)), pieces)
+        box = box * len(pieces) + along.reshape([-1 if d == dim else 1 for d in range(len(sizes))])
+    return digit_order(box.reshape(-1), math.prod(map(len, sizes))).astype(np.int32)
 
 
 def box_flags(
@@ -555,15 +554,15 @@ def box_flags(
             places = np.unravel_index(
                 np.arange(first, min(first + at_once, math.prod(counts))), counts
             )
-            shifted = tuple(own + low for own, low in zip(places, lo, strict=False))
+            shifted = tuple(index + low for index, low in zip(places, lo, strict=False))
             rows = np.ravel_multi_index(shifted, shape[:dim])[:, None] * size
             yield bits.contains((rows + np.arange(begin, end)).reshape(-1))
         return
     for first, num_rows in _row_ranges(shape[:dim], lo[:dim], hi[:dim], size):
         if num_rows == 1 or end - begin >= _LONG_ROW:
             for row in range(first * size, (first + num_rows) * size, size):
-                for part in range(row + begin, row + end, _BLOCK_SIZE):
-                    yield bits.flags(part, min(part + _BLOCK_SIZE, row + end))
+                for first_of_piece in range(row + begin, row + end, _BLOCK_SIZE):
+                    yield bits.flags(first_of_piece, min(first_of_piece + _BLOCK_SIZE, row + end))
         else:
             flags = bits.flags(first * size, (first + num_rows) * size)
             yield flags.reshape(-1, size)[:, begin:end].reshape(-1)
@@ -574,7 +573,7 @@ def _row_ranges(
 ) -> Iterator[tuple[int, int]]:
     """Yield the first row and the number of rows of ranges of rows that follow each other.
 
-    Rows are numbered over ``shape``; a range has `_BLOCK_SIZE` windows of ``size`` a row at most.
+    A range has `_BLOCK_SIZE` windows, of ``size`` a row, at most.
     """
     if not shape:
         yield 0, 1

@@ -35,7 +35,7 @@ from xloader.errors import EmptySamplesError, SampleIndexError, WindowError
 
 @dataclass(frozen=True)
 class Segments:
-    """Stretches of a dimension. Each window must lie whole within one of them.
+    """Ranges of a dimension. Each window must lie whole within one of them.
 
     `bounds`: half-open ranges of offsets, ascending and without overlap.
     """
@@ -48,28 +48,27 @@ class Segments:
 
         `gaps`: ascending offsets of the elements that come right after a gap.
         """
-        edges = [0, *gaps.tolist(), size]
-        return cls(tuple(itertools.pairwise(edges)))
+        return cls(tuple(itertools.pairwise([0, *gaps.tolist(), size])))
 
     def cut(self, begin: int, end: int) -> Segments:
         """The parts of the segments within ``[begin, end)``, with offsets counted from there."""
         cut = ((max(lo, begin) - begin, min(hi, end) - begin) for lo, hi in self.bounds)
         return Segments(tuple((lo, hi) for lo, hi in cut if lo < hi))
 
-    def runs(self, extent: int, stride: int) -> Runs:
-        """The runs of windows that lie within segments."""
+    def stretches(self, extent: int, stride: int) -> Stretches:
+        """The stretches of windows that lie within segments."""
         lo, hi = np.array(self.bounds, np.int64).reshape(-1, 2).T
         firsts, ends = -(-lo // stride), (hi - extent) // stride + 1
         is_kept = firsts < ends
         firsts, counts = firsts[is_kept] * stride, (ends - firsts)[is_kept]
-        return Runs(firsts, np.concatenate([[0], np.cumsum(counts)]), stride)
+        return Stretches(firsts, np.concatenate([[0], np.cumsum(counts)]), stride)
 
 
 @dataclass(frozen=True, eq=False)
-class Runs:
-    """Starts of windows along one dimension, as runs at a fixed stride.
+class Stretches:
+    """Starts of windows along one dimension, as stretches at a fixed stride.
 
-    `firsts`: offset of the first window of each run, ascending.
+    `firsts`: offset of the first window of each stretch, ascending.
     """
 
     firsts: Ints
@@ -81,16 +80,18 @@ class Runs:
 
     def starts_of(self, positions: Ints) -> Ints:
         """Offsets at which windows start, by their positions; int64, of the same shape."""
-        run = np.searchsorted(self.edges, positions, side="right") - 1
+        stretch = np.searchsorted(self.edges, positions, side="right") - 1
         # One position past the end bounds a range. It follows the last window.
-        run = np.minimum(run, len(self.firsts) - 1)
-        return np.asarray(self.firsts[run] + (positions - self.edges[run]) * self.stride, np.int64)
+        stretch = np.minimum(stretch, len(self.firsts) - 1)
+        shifts = (positions - self.edges[stretch]) * self.stride
+        return np.asarray(self.firsts[stretch] + shifts, np.int64)
 
     def num_before(self, offsets: Ints) -> Ints:
         """Number of windows that start before each offset; int64, of the same shape."""
-        run = np.maximum(np.searchsorted(self.firsts, offsets, side="left") - 1, 0)
-        within = -((self.firsts[run] - offsets) // self.stride)
-        return np.asarray(self.edges[run] + np.clip(within, 0, np.diff(self.edges)[run]), np.int64)
+        stretch = np.maximum(np.searchsorted(self.firsts, offsets, side="left") - 1, 0)
+        within = -((self.firsts[stretch] - offsets) // self.stride)
+        counts = np.diff(self.edges)[stretch]
+        return np.asarray(self.edges[stretch] + np.clip(within, 0, counts), np.int64)
 
 
 MOST_WINDOWS: Final = 2**61
@@ -126,9 +127,9 @@ class Windows:
         object.__setattr__(self, "extents", self.extents or self.spans)
         object.__setattr__(self, "segments", self.segments or (None,) * len(self.dims))
         object.__setattr__(self, "wraps", self.wraps or (False,) * len(self.dims))
-        # One NaN is as good as another, so that equal windows compare equal.
-        pads = tuple(map(_one_nan, self.pads)) or (None,) * len(self.dims)
-        object.__setattr__(self, "pads", pads)
+        # All NaN become one object, so that equal windows compare equal.
+        pads = (math.nan if isinstance(p, float) and math.isnan(p) else p for p in self.pads)
+        object.__setattr__(self, "pads", tuple(pads) or (None,) * len(self.dims))
         for word, values in (
             ("window", self.window_sizes),
             ("stride", self.strides),
@@ -204,8 +205,8 @@ class Windows:
     def num_positions(self) -> tuple[int, ...]:
         """Number of windows along each dimension, without those that cross a gap."""
         return tuple(
-            count if runs is None else len(runs)
-            for count, runs in zip(self._num_complete, self._runs, strict=True)
+            count if stretches is None else len(stretches)
+            for count, stretches in zip(self._num_complete, self._stretches, strict=True)
         )
 
     @cached_property
@@ -244,50 +245,44 @@ class Windows:
     def num_beyond(self, end: Ends) -> int:
         """Number of windows that reach beyond an end of some dimension."""
         triples = zip(self.ends, self._num_within, self.num_positions, strict=True)
-        return len(self) - math.prod(num if own == end else every for own, num, every in triples)
+        return len(self) - math.prod(
+            num if dim_end == end else every for dim_end, num, every in triples
+        )
 
     @cached_property
-    def _runs(self) -> tuple[Runs | None, ...]:
-        """The runs of windows between the gaps of each dimension."""
+    def _stretches(self) -> tuple[Stretches | None, ...]:
+        """The stretches of windows between the gaps of each dimension."""
         triples = zip(self.segments, self.extents, self.strides, strict=True)
         return tuple(
-            None if own is None else own.runs(extent, stride) for own, extent, stride in triples
+            None if segments is None else segments.stretches(extent, stride)
+            for segments, extent, stride in triples
         )
 
     def starts_of(self, dim: int, positions: Ints) -> Ints:
-        """Offsets at which windows start along a dimension.
-
-        Offset of the first element of each window, of the shape of ``positions``.
-        """
-        runs = self._runs[dim]
-        if runs is not None:
-            return runs.starts_of(positions)
+        """Offsets at which windows start along a dimension."""
+        stretches = self._stretches[dim]
+        if stretches is not None:
+            return stretches.starts_of(positions)
         starts: Ints = positions * self.strides[dim]
         return starts + self.origins[dim] if self.origins[dim] else starts
 
     def firsts_of(self, positions: Ints) -> Ints:
-        """Offsets of the first elements of windows; int64, shape ``(n, num_dims)``.
-
-        `positions` has shape (n, num_dims).
-        """
+        """Offsets of the first elements of windows; both of shape ``(n, num_dims)``."""
         # Each column is without gaps in memory.
-        return np.array([self.starts_of(dim, own) for dim, own in enumerate(positions.T)]).T
+        return np.array([self.starts_of(dim, column) for dim, column in enumerate(positions.T)]).T
 
     def num_before(self, dim: int, offsets: Ints) -> Ints:
-        """Number of windows along a dimension that start before each offset.
-
-        Numbers from 0 to ``num_positions[dim]``, of the shape of ``offsets``.
-        """
-        runs = self._runs[dim]
-        if runs is not None:
-            return runs.num_before(offsets)
+        """Number of windows along a dimension that start before each offset."""
+        stretches = self._stretches[dim]
+        if stretches is not None:
+            return stretches.num_before(offsets)
         before: Ints = -((self.origins[dim] - offsets) // self.strides[dim])
         return np.clip(before, 0, self.num_positions[dim])
 
-    def run_edges(self, dim: int) -> Ints:
-        """First position of each run of windows between gaps, then their number; int64."""
-        runs = self._runs[dim]
-        return np.array([0, self.num_positions[dim]]) if runs is None else runs.edges
+    def stretch_edges(self, dim: int) -> Ints:
+        """First position of each stretch of windows between gaps, then their number; int64."""
+        stretches = self._stretches[dim]
+        return np.array([0, self.num_positions[dim]]) if stretches is None else stretches.edges
 
     def __len__(self) -> int:
         return math.prod(self.num_positions)
@@ -307,8 +302,8 @@ class Windows:
             )
         ]
         num_complete = math.prod(self._num_complete)
-        found = {"gap": num_complete - len(self), "end": math.prod(begun) - num_complete}
-        return {reason: count for reason, count in found.items() if count}
+        num_by_reason = {"gap": num_complete - len(self), "end": math.prod(begun) - num_complete}
+        return {reason: count for reason, count in num_by_reason.items() if count}
 
     @property
     def num_dropped(self) -> int:
@@ -321,13 +316,13 @@ class Windows:
         # Windows with a dilation are left out, because they interleave.
         dims = [d for d, size, gap in rows if d in self.default_dims and size > 1 and gap == 1]
         strides = zip(self.dims, self.strides, strict=True)
-        denser = replace(self, strides=tuple(1 if d in dims else own for d, own in strides))
+        denser = replace(self, strides=tuple(1 if d in dims else stride for d, stride in strides))
         if len(denser) == len(self):
             return ""
-        asked = ", ".join(f'"{dim}": 1' for dim in dims)
+        advised = ", ".join(f'"{dim}": 1' for dim in dims)
         return (
             f"windows do not overlap: {len(self):,} {what}; "
-            f"`stride={{{asked}}}` gives {len(denser):,}"
+            f"`stride={{{advised}}}` gives {len(denser):,}"
         )
 
     def positions_of(self, ids: Ints) -> Ints:
@@ -355,7 +350,3 @@ class Windows:
         for dim, count in enumerate(self.num_positions):
             ids = ids * count + positions[:, dim]
         return ids
-
-
-def _one_nan(pad: Pad | None) -> Pad | None:
-    return math.nan if isinstance(pad, float) and math.isnan(pad) else pad

@@ -73,9 +73,9 @@ class Ascent:
             drawn, times = self._drawn
             times = None if times is None else times[begin:end]
             return ListedOrder.of(self.footprint, drawn[begin:end], times)
-        line = np.arange(len(self.cohorts))
+        every = np.arange(len(self.cohorts))
         total = np.cumsum(self.cohorts.num_samples)
-        entries, count, first_rank = lane_part(line, total, self.sublanes.span(number))
+        entries, count, first_rank = lane_part(every, total, self.sublanes.span(number))
         ones = np.ones(len(entries), np.int32)
         return LaneOrder(
             windows=self.footprint.windows,

@@ -212,12 +212,12 @@ class Cohorts:
         firsts = np.cumsum(counts, dtype=np.int32) - counts
         steps[firsts[1:]] = edges[tiles[1:]] - edges[tiles[:-1] + 1] + 1
         steps[:1] = edges[tiles[:1]]
-        found = np.cumsum(steps, dtype=np.int32, out=steps)
+        cohorts = np.cumsum(steps, dtype=np.int32, out=steps)
         if by_tile is not None:
-            found = by_tile[found]
+            cohorts = by_tile[cohorts]
         if self.members is None:
-            return found
-        return found[self.members.offsets[found + 1] > self.members.offsets[found]]
+            return cohorts
+        return cohorts[self.members.offsets[cohorts + 1] > self.members.offsets[cohorts]]
 
     @cached_property
     def _by_tile(self) -> tuple[Ints | None, Ints]:
@@ -312,14 +312,9 @@ def cut_pieces(footprint: Footprint, tiling: tuple[int, ...]) -> tuple[Pieces, .
     return tuple(known[cut] for cut in enumerate(tiling))
 
 
-def leading_axis(footprint: Footprint, dim: int) -> Axis | None:
-    """The axis whose blocks make up tiles along a dimension; None if no variable has it."""
-    return footprint.leading_axes[dim]
-
-
 def tile_edges(footprint: Footprint, dim: int, num_blocks: int) -> Ints:
     """Edges of tiles of ``num_blocks`` blocks along a dimension; 0 makes a single tile."""
-    axis = leading_axis(footprint, dim)
+    axis = footprint.leading_axes[dim]
     size = footprint.windows.dim_sizes[dim]
     if axis is None or num_blocks == 0:
         return np.array([0, size], np.int64)
@@ -330,7 +325,7 @@ def tile_edges(footprint: Footprint, dim: int, num_blocks: int) -> Ints:
 
 def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
     windows = footprint.windows
-    axis, edges = leading_axis(footprint, dim), tile_edges(footprint, dim, num_blocks)
+    axis, edges = footprint.leading_axes[dim], tile_edges(footprint, dim, num_blocks)
     spans = sorted(
         {
             (span[0], span[0] + span[1] * (span[2] - 1))
@@ -348,7 +343,7 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
             # All are in one tile, and only a window's first element must not pass the end.
             offsets = {spans[0][0]}
     # Between two windows of a piece, there is no gap.
-    cuts = [windows.run_edges(dim)]
+    cuts = [windows.stretch_edges(dim)]
     for offset in sorted(offsets):
         # The first position whose element at this offset lies at or beyond the edge.
         cuts.append(windows.num_before(dim, inner - offset))
@@ -369,13 +364,13 @@ def _find_touches(
 ) -> Pieces:
     """The pieces that begin at ``starts``, with the homes that each one touches by each span."""
     num_pieces = len(starts) - 1
-    parts = [
+    ranges = [
         slice(begin, min(begin + _PIECE_SIZE, num_pieces))
         for begin in range(0, num_pieces, _PIECE_SIZE)
     ]
     is_home = np.zeros(len(tiles) + 1, np.int32)
-    for part in parts:
-        is_home[tiles.homes(windows.starts_of(dim, starts[part]) + spans[0][0]) + 1] = 1
+    for piece in ranges:
+        is_home[tiles.homes(windows.starts_of(dim, starts[piece]) + spans[0][0]) + 1] = 1
     homes_before = np.cumsum(is_home, dtype=np.int32)
     home = np.empty(num_pieces, np.int32)
     is_circle = tiles.ends == "wrap"
@@ -383,17 +378,19 @@ def _find_touches(
     touch_lo, touch_hi = (np.empty((num_ranges, num_pieces), np.int32) for _ in range(2))
     is_beyond = np.zeros(num_pieces, np.bool_)
     reach = 0
-    for part in parts:
-        begins = windows.starts_of(dim, starts[part])
+    for piece in ranges:
+        begins = windows.starts_of(dim, starts[piece])
         lo = np.stack([tiles.of(begins + first) for first, _ in spans])
         hi = np.stack([tiles.of(begins + last) for _, last in spans])
-        own = tiles.homes(begins + spans[0][0]) if is_circle else lo[0]
-        reach = max(reach, int((hi.max(axis=0) - np.minimum(lo.min(axis=0), own)).max(initial=0)))
+        home_tile = tiles.homes(begins + spans[0][0]) if is_circle else lo[0]
+        reach = max(
+            reach, int((hi.max(axis=0) - np.minimum(lo.min(axis=0), home_tile)).max(initial=0))
+        )
         lo, hi = tiles.fold(lo, hi)
-        home[part] = homes_before[own]
-        touch_lo[:, part], touch_hi[:, part] = homes_before[lo], homes_before[hi + 1]
-        num_homes = touch_hi[:, part] - touch_lo[:, part]
-        is_beyond[part] = np.any(hi - lo + 1 > num_homes, axis=0)
+        home[piece] = homes_before[home_tile]
+        touch_lo[:, piece], touch_hi[:, piece] = homes_before[lo], homes_before[hi + 1]
+        num_homes = touch_hi[:, piece] - touch_lo[:, piece]
+        is_beyond[piece] = np.any(hi - lo + 1 > num_homes, axis=0)
     # On a circle, no two tiles are farther apart than the first and the last one.
     reach = min(reach, len(tiles) - 1)
     if not reach:

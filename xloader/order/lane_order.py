@@ -10,7 +10,7 @@ over an interval of keys. A sample's *rank* counts the samples of its entry, and
     entry 0   |--x-----x-----x-----x---|                    start 0, length 4, count 4
     entry 1         |x-----x-----x-----x-----|              start 1
     entry 2               |---x-----x-----x-----x--|        start 2
-    slot      0     1     2     3     4     5               a slot is one unit of key
+    moment    0     1     2     3     4     5               a moment is one unit of key
 
 The order is the samples sorted by key; samples with equal keys by cohort, entry and then rank.
 A *place* is an index into the order. The number of samples before a key follows from arithmetic.
@@ -78,35 +78,34 @@ class LaneOrder:
         return self.cohorts.boxes(self.cohort[entries])
 
     @cached_property
-    def num_slots(self) -> int:
-        """Number of slots from 0 to the last one that holds keys."""
-        ends = self.start + np.maximum(self.length, 1)
-        return int(ends.max(initial=0))
+    def num_moments(self) -> int:
+        """Number of moments from 0 to the last one that holds keys."""
+        return int((self.start + np.maximum(self.length, 1)).max(initial=0))
 
     @property
-    def first_slot(self) -> Ints:
-        """Slot of each entry's first sample; int32."""
-        return self._slots(is_last=False)
+    def first_moment(self) -> Ints:
+        """Moment of each entry's first sample; int32."""
+        return self._moments(is_last=False)
 
     @property
-    def last_slot(self) -> Ints:
-        """Slot of each entry's last sample; int32."""
-        return self._slots(is_last=True)
+    def last_moment(self) -> Ints:
+        """Moment of each entry's last sample; int32."""
+        return self._moments(is_last=True)
 
     def keys(self, entries: Ints, ranks: Ints) -> NDArray[np.float64]:
         """Keys of samples, given the entry and the rank of each. Keys never decrease with rank."""
         share = (ranks + self.phase[entries] / PHASE_STEPS) / self.count[entries]
         return np.asarray(self.start[entries] + self.length[entries] * share, np.float64)
 
-    def _slots(self, *, is_last: bool) -> NDArray[np.int32]:
-        """Slot of the first or the last sample of each entry."""
-        slots = np.empty(len(self.count), np.int32)
-        for begin in range(0, len(slots), _SEGMENT_SIZE):
+    def _moments(self, *, is_last: bool) -> NDArray[np.int32]:
+        """Moment of the first or the last sample of each entry."""
+        moments = np.empty(len(self.count), np.int32)
+        for begin in range(0, len(moments), _SEGMENT_SIZE):
             part = slice(begin, begin + _SEGMENT_SIZE)
             count = self.count[part]
             share = ((count - 1 if is_last else 0) + self.phase[part] / PHASE_STEPS) / count
-            slots[part] = self.start[part] + self.length[part] * share
-        return slots
+            moments[part] = self.start[part] + self.length[part] * share
+        return moments
 
     def num_before(self, entries: Ints, key: float) -> Ints:
         """Number of samples of each given entry whose key is smaller than ``key``."""
@@ -115,12 +114,12 @@ class LaneOrder:
             return count
         share = np.where(length > 0, (key - start) / np.maximum(length, 1), start < key)
         guess = np.ceil(np.clip(share, 0.0, 1.0) * count - self.phase[entries] / PHASE_STEPS)
-        found = np.clip(guess, 0, count).astype(np.int64)
+        num = np.clip(guess, 0, count).astype(np.int64)
         # Rounding can put the guess off by one, so it is compared with the keys themselves.
-        previous, current = np.maximum(found - 1, 0), np.minimum(found, count - 1)
-        is_over = (found > 0) & (self.keys(entries, previous) >= key)
-        is_under = (found < count) & (self.keys(entries, current) < key)
-        return found - is_over + is_under
+        previous, current = np.maximum(num - 1, 0), np.minimum(num, count - 1)
+        is_over = (num > 0) & (self.keys(entries, previous) >= key)
+        is_under = (num < count) & (self.keys(entries, current) < key)
+        return num - is_over + is_under
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
         """Sample ids by entry and rank; int64, of the shape of ``entries``."""
@@ -163,15 +162,15 @@ class LaneOrder:
             return self.count
         first, num_left = self._first_edge(place)
         done, active = self._begun(first)
-        found = np.zeros_like(self.count)
-        found[:done] = self.count[:done]
-        found[active] = self.num_before(active, first)
+        counts = np.zeros_like(self.count)
+        counts[:done] = self.count[:done]
+        counts[active] = self.num_before(active, first)
         for entries, _ in self._walk(first, self._edges(first, place, _SEGMENT_SIZE)):
-            np.add.at(found, entries[:num_left], 1)
+            np.add.at(counts, entries[:num_left], 1)
             num_left = max(num_left - len(entries), 0)
             if not num_left:
                 break
-        return found
+        return counts
 
     def _walk(
         self, first: float, edges: Iterator[float], num_passed: int = 0
@@ -209,13 +208,13 @@ class LaneOrder:
 
         Those with equal keys stay in the order of the entries, and then of ranks.
         """
-        found = self._by_spread_key(entries, given, reached)
-        if found is not None:
-            return found
+        sorted_samples = self._by_spread_key(entries, given, reached)
+        if sorted_samples is not None:
+            return sorted_samples
         rows, ranks = expand_ranges(given, reached)
         entries = entries[rows]
-        line = spread_order(self.keys(entries, ranks))
-        return entries[line], ranks[line]
+        by_key = spread_order(self.keys(entries, ranks))
+        return entries[by_key], ranks[by_key]
 
     def _by_spread_key(self, entries: Ints, given: Ints, reached: Ints) -> tuple[Ints, Ints] | None:
         """The same by the compiled library; None without it, or if keys are not spread evenly."""
@@ -226,15 +225,15 @@ class LaneOrder:
         for column, ranks in enumerate((entries, given, reached)):
             ranges[:, column] = ranks
         paces = np.empty((len(entries), 4))
-        for column, own in enumerate((self.start, self.length, self.phase, self.count)):
-            paces[:, column] = own[entries]
+        for column, quantity in enumerate((self.start, self.length, self.phase, self.count)):
+            paces[:, column] = quantity[entries]
         paces[:, 2] /= PHASE_STEPS
         num = int(np.maximum(reached - given, 0).sum())
         keys, edges = np.empty(num), np.empty(num + 1, np.int64)
-        samples, found = np.empty((num, 3)), np.empty((2, num), np.int64)
-        addresses = map(address_of, (keys, edges, samples, *found))
+        samples, columns = np.empty((num, 3)), np.empty((2, num), np.int64)
+        addresses = map(address_of, (keys, edges, samples, *columns))
         is_sorted = order(address_of(ranges), address_of(paces), len(entries), num, *addresses)
-        return (found[0], found[1]) if is_sorted else None
+        return (columns[0], columns[1]) if is_sorted else None
 
     def _at_one_key(
         self, active: Ints, given: Ints, reached: Ints, num_passed: int
@@ -260,24 +259,24 @@ class LaneOrder:
     def _num_started(self, key: float) -> int:
         """Number of entries that start before a key."""
         # An integer is searched for, because a float would make NumPy convert all starts.
-        slot = min(max(key, 0.0), float(self.num_slots))
-        return int(np.searchsorted(self.start, np.int32(math.ceil(slot)), side="left"))
+        moment = min(max(key, 0.0), float(self.num_moments))
+        return int(np.searchsorted(self.start, np.int32(math.ceil(moment)), side="left"))
 
     def _num_samples_before(self, key: float) -> int:
         done, active = self._begun(key)
         return int(self.count[:done].sum() + self.num_before(active, key).sum())
 
     @cached_property
-    def _samples_before_slot(self) -> NDArray[np.float64]:
-        """Approximate number of samples before each slot; phases are ignored."""
-        change = np.zeros(self.num_slots + 1)
+    def _samples_before_moment(self) -> NDArray[np.float64]:
+        """Approximate number of samples before each moment; phases are ignored."""
+        change = np.zeros(self.num_moments + 1)
         paced = self.length > 0
         rate = self.count[paced] / self.length[paced]
         np.add.at(change, self.start[paced], rate)
         np.add.at(change, self.start[paced] + self.length[paced], -rate)
-        per_slot = np.cumsum(change)[: self.num_slots]
-        np.add.at(per_slot, self.start[~paced], self.count[~paced])
-        return np.concatenate([[0.0], np.cumsum(np.maximum(per_slot, 0.0))])
+        per_moment = np.cumsum(change)[: self.num_moments]
+        np.add.at(per_moment, self.start[~paced], self.count[~paced])
+        return np.concatenate([[0.0], np.cumsum(np.maximum(per_moment, 0.0))])
 
     @cached_property
     def _crowded(self) -> NDArray[np.float64]:
@@ -290,22 +289,22 @@ class LaneOrder:
     def most_under_way(self) -> int:
         """The largest number of entries that hand out samples at the same time."""
         ends = self.start + np.maximum(self.length, 1)
-        begun = np.bincount(self.start, minlength=self.num_slots)
-        ended = np.bincount(ends, minlength=self.num_slots)[: self.num_slots]
+        begun = np.bincount(self.start, minlength=self.num_moments)
+        ended = np.bincount(ends, minlength=self.num_moments)[: self.num_moments]
         return int(np.cumsum(begun - ended).max(initial=0))
 
     def _first_edge(self, begin: int) -> tuple[float, int]:
         """A key shortly before place ``begin``, and the number of samples between the two."""
-        before = self._samples_before_slot
+        before = self._samples_before_moment
         first = 0.0
         if begin:
             # The estimate can be a few samples too late, so it is moved back until it is not. The
-            # steps back begin at a fraction of a slot, because a slot may hold millions of samples.
-            slots = np.arange(len(before), dtype=np.float64)
-            first, step = float(np.interp(begin, before, slots)), 2.0**-10
+            # steps back begin at a fraction of a moment, which may hold millions of samples.
+            moments = np.arange(len(before), dtype=np.float64)
+            first, step = float(np.interp(begin, before, moments)), 2.0**-10
             while first > 0 and (excess := self._num_samples_before(first) - begin) > 0:
-                slot = min(int(first), self.num_slots - 1)
-                rate = max(before[slot + 1] - before[slot], 1.0)
+                moment = min(int(first), self.num_moments - 1)
+                rate = max(before[moment + 1] - before[moment], 1.0)
                 step = max(2 * step, float(2 * excess / rate))
                 first = max(first - step, 0.0)
             if first > 0:
@@ -315,13 +314,13 @@ class LaneOrder:
     def _edges(self, first: float, begin: int, size: int) -> Iterator[float]:
         """Yield keys above ``first`` that cut the samples from place ``begin`` on into segments."""
         # With fewer samples in a segment, its cost would not depend on their number.
-        before, step = self._samples_before_slot, max(size, 2 * self.most_under_way)
-        slots = np.arange(len(before), dtype=np.float64)
+        before, step = self._samples_before_moment, max(size, 2 * self.most_under_way)
+        moments = np.arange(len(before), dtype=np.float64)
         crowded = np.concatenate([self._crowded, np.nextafter(self._crowded, np.inf)])
         # In parts, because a caller may need one batch of a billion samples and not all edges.
         for place in range(begin + step, math.ceil(before[-1]) + step, _NUM_EDGES * step):
             targets = np.arange(place, place + _NUM_EDGES * step, step, dtype=np.float64)
-            inner = np.interp(targets[targets < before[-1]], before, slots)
+            inner = np.interp(targets[targets < before[-1]], before, moments)
             last = inner[-1] if len(inner) == _NUM_EDGES else np.inf
             near = crowded[(crowded > first) & (crowded <= last)]
             inner = np.unique(np.concatenate([inner[inner > first], near]))
@@ -330,28 +329,27 @@ class LaneOrder:
         yield math.inf
 
 
-def lane_part(line: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, Ints, Ints | None]:
-    """Cut the part of a line of cohorts that holds a range of its samples.
+def lane_part(order: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, Ints, Ints | None]:
+    """Cut out the cohorts, in some order, that hold a range of their samples, and count those.
 
-    Number of samples of each of these cohorts that belong to an earlier part; None if there are
-    none.
+    The last array counts the samples of each that come before the range; None if there are none.
     """
     begin, end = span
     if begin == end:
-        return line[:0], line[:0], None
+        return order[:0], order[:0], None
     first = int(np.searchsorted(total, begin, side="right"))
     last = int(np.searchsorted(total, end, side="left"))
-    part = total[first : last + 1]
-    count = np.empty(len(part), int_dtype(end - begin))
-    np.subtract(part[1:], part[:-1], out=count[1:], casting="same_kind")
-    count[0] = part[0] - begin
-    count[-1] = end - (begin if first == last else int(part[-2]))
+    ends = total[first : last + 1]
+    count = np.empty(len(ends), int_dtype(end - begin))
+    np.subtract(ends[1:], ends[:-1], out=count[1:], casting="same_kind")
+    count[0] = ends[0] - begin
+    count[-1] = end - (begin if first == last else int(ends[-2]))
     num_before = begin - (int(total[first - 1]) if first else 0)
     if not num_before:
-        return line[first : last + 1], count, None
+        return order[first : last + 1], count, None
     first_rank = np.zeros(len(count), int_dtype(num_before))
     first_rank[0] = num_before
-    return line[first : last + 1], count, first_rank
+    return order[first : last + 1], count, first_rank
 
 
 @dataclass(frozen=True)
@@ -375,15 +373,11 @@ class SubLanes:
         """Number of sub-lanes of all lanes together."""
         return self.lanes * self.workers
 
-    def of_worker(self, worker: int) -> range:
-        """Numbers of one worker's sub-lanes, one in each lane of all ranks."""
-        return range(worker, self.num, self.workers)
-
     @property
     def of_one_batch(self) -> range:
-        """Numbers of the sub-lanes that the first batch comes from."""
+        """Numbers of the sub-lanes that the first batch comes from: those of one worker."""
         # Without any step, all samples belong to the last worker, which leaves them out.
-        return self.of_worker(0 if self.num_steps else self.workers - 1)
+        return range(0 if self.num_steps else self.workers - 1, self.num, self.workers)
 
     def num_steps_of(self, number: int) -> int:
         """Number of steps that the worker of a sub-lane makes, with one that is made again."""
@@ -416,7 +410,7 @@ class SubLanes:
         return all(end - begin <= num_done * self.share for begin, end in spans)
 
     def span(self, number: int) -> tuple[int, int]:
-        """Places of a sub-lane in the line of samples, as a half-open range ``(begin, end)``."""
+        """Places of a sub-lane in the order of samples, as a half-open range ``(begin, end)``."""
         lane, worker = divmod(number, self.workers)
         first = lane * self.num_samples // self.lanes
         last = (lane + 1) * self.num_samples // self.lanes
@@ -430,8 +424,7 @@ class SubLanes:
 
     def _num_before(self, worker: int, size: int) -> int:
         """Number of samples of a lane of ``size`` samples that belong to earlier workers."""
-        every = (self._num_steps_before(earlier, self.num_steps) for earlier in range(worker))
-        steps = sum(every)
+        steps = sum(self._num_steps_before(earlier, self.num_steps) for earlier in range(worker))
         is_short_before = self.num_steps > 0 and (self.num_steps - 1) % self.workers < worker
         missing = max(self.num_steps * self.share - size, 0)
         return min(steps * self.share - is_short_before * missing, size)

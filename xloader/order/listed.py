@@ -1,7 +1,7 @@
 """An order given as a list of ids: of a subset without a shuffle, or passed by a user.
 
 Successive samples that need the same chunks form a *visit*. Visits are the entries of this order,
-from which a schedule is made. Each visit has its own slot::
+from which a schedule is made. Each visit has its own moment::
 
     id      4  4  7  8  8  8  1
     chunk   0  0  1  1  1  1  0
@@ -68,8 +68,8 @@ class ListedOrder:
         return len(self.listed)
 
     @property
-    def num_slots(self) -> int:
-        """Number of slots, one for each visit."""
+    def num_moments(self) -> int:
+        """Number of moments, one for each visit."""
         return len(self.begins)
 
     @property
@@ -78,14 +78,14 @@ class ListedOrder:
         return np.diff(np.append(self.begins, len(self.listed)))
 
     @property
-    def first_slot(self) -> Ints:
-        """Slot of each visit: its number."""
+    def first_moment(self) -> Ints:
+        """Moment of each visit: its number."""
         return np.arange(len(self.begins))
 
     @property
-    def last_slot(self) -> Ints:
-        """Slot of each visit, equal to `first_slot`."""
-        return self.first_slot
+    def last_moment(self) -> Ints:
+        """Moment of each visit, equal to `first_moment`."""
+        return self.first_moment
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
         """Sample ids by visit (``entries``) and index in the visit (``ranks``); int64, ``(n,)``."""
@@ -139,11 +139,11 @@ def _possible_begins(footprint: Footprint, begin: int, end: int) -> Ints | None:
     first, last = (subset.windows_of(np.array([begin, end - 1])) // row_size).tolist()
     if (last + 1 - first) * (len(starts) - 1) > end - begin:
         return None
-    found = [np.array([begin])]
+    possible = [np.array([begin])]
     at_once = max(_SEGMENT_SIZE // len(starts), 1)
     for row in range(first, last + 1, at_once):
         rows = np.arange(row, min(row + at_once, last + 1))[:, None]
         before = subset.ids_before(rows * row_size + starts)
         ids = before[:, :-1][np.diff(before, axis=1) > 0]
-        found.append(ids[(ids > begin) & (ids < end)])
-    return np.concatenate(found)
+        possible.append(ids[(ids > begin) & (ids < end)])
+    return np.concatenate(possible)

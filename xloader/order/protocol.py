@@ -1,8 +1,8 @@
 """The interface of an order of samples, as planning and the engine use it.
 
 An order is a list of *entries*, each a cohort or a part of one, with the samples that it hands
-out. A sample is named by its entry and its *rank*, its index among the entry's samples. Slots count
-units of time within an epoch.
+out. A sample is named by its entry and its *rank*, its index among the entry's samples. Moments
+count units of time within an epoch.
 """
 
 from __future__ import annotations
@@ -21,22 +21,18 @@ class Entries(Protocol):
 
     def boxes_of(self, entries: Ints | slice) -> Boxes:
         """Box of the positions of each given entry's samples."""
-        ...
 
     @property
     def count(self) -> Ints:
         """Number of samples that each entry hands out."""
-        ...
 
     @property
-    def first_slot(self) -> Ints:
-        """Slot of each entry's first sample."""
-        ...
+    def first_moment(self) -> Ints:
+        """Moment of each entry's first sample."""
 
     @property
-    def last_slot(self) -> Ints:
-        """Slot of each entry's last sample."""
-        ...
+    def last_moment(self) -> Ints:
+        """Moment of each entry's last sample."""
 
 
 class AnyOrder(Entries, Protocol):
@@ -45,35 +41,28 @@ class AnyOrder(Entries, Protocol):
     @property
     def num_samples(self) -> int:
         """Number of samples that the lane hands out."""
-        ...
 
     @property
-    def num_slots(self) -> int:
-        """Number of slots."""
-        ...
+    def num_moments(self) -> int:
+        """Number of moments."""
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
         """Sample ids by entry and rank; int64, of the shape of ``entries``."""
-        ...
 
     def identify(self, entries: Ints, ranks: Ints) -> tuple[Ints, Ints | None]:
         """Sample ids as `ids`, and their occurrences, or None if each is its sample's first.
 
         An occurrence is the number of times that the sample comes earlier in the epoch.
         """
-        ...
 
     def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
         """Yield the ids of the samples from index ``begin`` on, and their entries, in pieces."""
-        ...
 
     def places(self, begin: int = 0, size: int = ...) -> Iterator[tuple[Ints, Ints]]:
         """Yield the entry and the rank of each sample, about ``size`` samples at a time."""
-        ...
 
     def counts_before(self, place: int) -> Ints:
         """Number of samples of each entry that come before index ``place`` of the order."""
-        ...
 
 
 _PIECE_SIZE = 1 << 13

@@ -70,9 +70,9 @@ class QuotaPattern:
     def counts(self, num_rows: int) -> tuple[int, ...]:
         """How many of the first rows each set gives."""
         rounds, rest = divmod(num_rows, self.period)
-        found = self._dealer.counts(rest)
+        in_rest = self._dealer.counts(rest)
         return tuple(
-            rounds * weight + count for weight, count in zip(self.weights, found, strict=True)
+            rounds * weight + count for weight, count in zip(self.weights, in_rest, strict=True)
         )
 
     def num_rows(self, most: Sequence[int]) -> int:

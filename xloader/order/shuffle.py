@@ -10,8 +10,8 @@ r"""The shuffled order of an epoch: runs of tiles in random order, several runs 
     positions  A0 B0 C0 A1 B1 C1 A2 B2 C2 ...
 
 The *position* of a tile is its number in the lane's order of tiles. A tile is in memory from the
-slot of its position on, for ``spread`` slots. A cohort hands out its samples while all its tiles
-are in memory. The *line* of tiles is the order before lanes and streams are made.
+moment of its position on, for ``spread`` moments. A cohort hands out its samples while all its
+tiles are in memory.
 
 With several *visits*, the runs of a lane pass through the memory several times, each time in
 another order. Positions count on from pass to pass.
@@ -33,13 +33,13 @@ from xloader.core.windows import Windows
 from xloader.errors import OptionError
 from xloader.order.cohorts import Cohorts
 from xloader.order.lane_order import PHASE_STEPS, LaneOrder, SubLanes, lane_part
-from xloader.order.visits import TilePass, line_of_tiles, positions, tile_passes
+from xloader.order.visits import TilePass, order_of_tiles, positions, tile_passes
 
 
 def intervals(
     cohorts: Cohorts, entries: Ints, position: NDArray[np.int32], run_dim: int, spread: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Start and length of each entry's interval of keys, in slots."""
+    """Start and length of each entry's interval of keys, in moments."""
     start = position[cohorts.tiles[entries]]
     num_tiles = int(start.max(initial=-1)) + 1
     if spread >= num_tiles:
@@ -78,11 +78,11 @@ def _touched_positions(
             index = np.where(lo + shift < hi, lo + shift, home)
             if (index == home).all():
                 continue
-            found = position[tile + (index - home) * weight]
-            is_there = found >= 0
+            touched = position[tile + (index - home) * weight]
+            is_there = touched >= 0
             is_alone = is_alone | ~is_there
-            lowest = np.where(is_there, np.minimum(lowest, found), lowest)
-            highest = np.maximum(highest, found)
+            lowest = np.where(is_there, np.minimum(lowest, touched), lowest)
+            highest = np.maximum(highest, touched)
     return lowest, highest, is_alone
 
 
@@ -131,28 +131,35 @@ class Shuffle:
     def lane(self, lane: int, spread: int) -> LaneOrder:
         """Make the order of one sub-lane."""
         sublanes = self.sublanes or SubLanes(int(self._total[-1]), self.pace.lanes)
-        entries, count, first_rank = lane_part(self._cohort_line, self._total, sublanes.span(lane))
-        # Tiles follow each other in the line, and each has a cohort there.
+        entries, count, first_rank = lane_part(self._cohort_order, self._total, sublanes.span(lane))
+        # Tiles follow each other in the order of cohorts, and each has a cohort there.
         ends = self._place[self.cohorts.tiles[entries[[0, -1]]]] if len(entries) else (0, -1)
         places = slice(int(ends[0]), int(ends[1]) + 1)
-        whole = TilePass(entries, count, first_rank, self._line[places], self._run_ranks[places])
+        tiles, run_ranks = self._tiles_and_runs
+        whole = TilePass(entries, count, first_rank, tiles[places], run_ranks[places])
         num_passes = 1 if spread >= len(whole.tiles) else self.pace.visits
         key = derive_key(self.seed, self.epoch, self.number, _VISITS, lane)
         passes = (
             [whole] if num_passes == 1 else list(tile_passes(self.cohorts, whole, num_passes, key))
         )
         start, length = self._intervals(passes, spread)
+        phase_key = self._keys[_PHASES]
         phase = np.concatenate(
-            [_phases(self._phase_key(number), own.cohort) for number, own in enumerate(passes)]
+            [
+                _phases(derive_key(phase_key, number) if number else phase_key, tile_pass.cohort)
+                for number, tile_pass in enumerate(passes)
+            ]
         )
-        by_start = digit_order(start, sum(len(own.tiles) for own in passes) + 1)
-        first_ranks = [own.first_rank for own in passes if own.first_rank is not None]
+        by_start = digit_order(start, sum(len(tile_pass.tiles) for tile_pass in passes) + 1)
+        first_ranks = [
+            tile_pass.first_rank for tile_pass in passes if tile_pass.first_rank is not None
+        ]
         return LaneOrder(
             windows=self.windows,
             cohorts=self.cohorts,
-            cohort=np.concatenate([own.cohort for own in passes])[by_start],
+            cohort=np.concatenate([tile_pass.cohort for tile_pass in passes])[by_start],
             first_rank=np.concatenate(first_ranks)[by_start] if first_ranks else None,
-            count=np.concatenate([own.count for own in passes])[by_start],
+            count=np.concatenate([tile_pass.count for tile_pass in passes])[by_start],
             start=start[by_start],
             length=length[by_start],
             phase=phase[by_start],
@@ -162,7 +169,7 @@ class Shuffle:
     def _intervals(
         self, passes: list[TilePass], spread: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Start and length of the interval of each part of a cohort, pass by pass, in slots."""
+        """Start and length of the interval of each part of a cohort, pass by pass, in moments."""
         streams = self.pace.streams
         reach = self.cohorts.pieces[self.pace.run_dim].reach
         if spread < self.pace.spread and 0 < reach <= spread:
@@ -170,53 +177,42 @@ class Shuffle:
             # the same time only if there are fewer streams.
             streams = min(streams, spread // reach)
         starts, lengths, begin = [], [], 0
-        for own in passes:
+        for tile_pass in passes:
             position = np.full(self.cohorts.num_tiles, -1, np.int32)
-            position[own.tiles] = positions(own.run_ranks, streams)
-            start, length = intervals(self.cohorts, own.cohort, position, self.pace.run_dim, spread)
+            position[tile_pass.tiles] = positions(tile_pass.run_ranks, streams)
+            start, length = intervals(
+                self.cohorts, tile_pass.cohort, position, self.pace.run_dim, spread
+            )
             starts.append(start + np.int32(begin))
             lengths.append(length)
-            begin += len(own.tiles)
+            begin += len(tile_pass.tiles)
         return np.concatenate(starts), np.concatenate(lengths)
-
-    def _phase_key(self, number: int) -> int:
-        """The key of the phases of a pass."""
-        key = self._keys[_PHASES]
-        return derive_key(key, number) if number else key
 
     @cached_property
     def _keys(self) -> list[int]:
         return [derive_key(self.seed, self.epoch, self.number, use) for use in range(5)]
 
     @cached_property
-    def _tile_line(self) -> tuple[Ints, Ints]:
-        return line_of_tiles(self.cohorts, self.pace.run, self.pace.run_dim, self._keys)
-
-    @property
-    def _line(self) -> Ints:
-        return self._tile_line[0]
-
-    @property
-    def _run_ranks(self) -> Ints:
-        return self._tile_line[1]
+    def _tiles_and_runs(self) -> tuple[Ints, Ints]:
+        return order_of_tiles(self.cohorts, self.pace.run, self.pace.run_dim, self._keys)
 
     @cached_property
     def _place(self) -> Ints:
-        place = np.full(self.cohorts.num_tiles, -1, np.int32)
-        place[self._line] = np.arange(len(self._line), dtype=np.int32)
+        tiles, place = self._tiles_and_runs[0], np.full(self.cohorts.num_tiles, -1, np.int32)
+        place[tiles] = np.arange(len(tiles), dtype=np.int32)
         return place
 
     @cached_property
-    def _cohort_line(self) -> Ints:
-        if len(self.cohorts) == self.cohorts.num_tiles:
-            # Each tile has one cohort with the same number, so millions need not be gathered.
-            return self._line
-        return self.cohorts.of_tiles(self._line)
+    def _cohort_order(self) -> Ints:
+        tiles = self._tiles_and_runs[0]
+        # Where each tile has one cohort with the same number, millions need not be gathered.
+        is_same = len(self.cohorts) == self.cohorts.num_tiles
+        return tiles if is_same else self.cohorts.of_tiles(tiles)
 
     @cached_property
     def _total(self) -> Ints:
         # NumPy adds up numbers several times as fast as it converts and adds them in one call.
-        total = self.cohorts.num_samples[self._cohort_line].astype(np.int64)
+        total = self.cohorts.num_samples[self._cohort_order].astype(np.int64)
         return np.cumsum(total, out=total)
 
 

@@ -51,16 +51,16 @@ class Dealer:
             edges = np.minimum(np.arange(num_steps + 1) * self._share, len(ids))
             return Dealt(ids, entries, edges, *times)
         based = [
-            (ids, own + base, *times)
-            for (ids, own, *times), base in zip(taken, self._bases, strict=False)
+            (columns[0], columns[1] + base, *columns[2:])
+            for columns, base in zip(taken, self._bases, strict=False)
         ]
-        ids, entries, *times = (np.concatenate(column) for column in zip(*based, strict=True))
-        steps = np.concatenate([np.arange(len(own)) // self._share for own, *_ in taken])
+        steps = np.concatenate([np.arange(len(columns[0])) // self._share for columns in taken])
         # The sort is stable, so that the rows of a step stay sorted by lane and in order.
-        line = np.argsort(steps, kind="stable")
-        ids, entries, steps = ids[line], entries[line], steps[line]
-        times = [own[line] for own in times]
-        edges = np.searchsorted(steps, np.arange(num_steps + 1))
+        by_step = np.argsort(steps, kind="stable")
+        ids, entries, *times = (
+            np.concatenate(parts)[by_step] for parts in zip(*based, strict=True)
+        )
+        edges = np.searchsorted(steps[by_step], np.arange(num_steps + 1))
         return Dealt(ids, entries, edges, *times)
 
 

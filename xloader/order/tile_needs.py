@@ -34,14 +34,18 @@ def needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> Ints:
     is_whole = footprint.subset is None
     by_dim = [group for group in footprint.groups if is_whole and _is_product(group)]
     for group in by_dim:
-        needed += group.unit_nbytes * _elements_by_dim(footprint, cohorts, group)
-    others = [group for group in footprint.groups if group not in by_dim]
-    if not others:
+        num_elements = np.ones(1, np.int64)
+        for dim in range(len(cohorts.pieces)):
+            along = _elements_along(footprint, cohorts, group, dim)
+            num_elements = (num_elements[:, None] * along).reshape(-1)
+        needed += group.unit_nbytes * num_elements
+    by_cohort = [group for group in footprint.groups if group not in by_dim]
+    if not by_cohort:
         return needed
     # With weights, other epochs may use other cohorts.
     used = np.arange(len(cohorts)) if footprint.is_weighted else cohorts.used
     boxes, tile_of = cohorts.boxes(used), cohorts.tiles[used]
-    for group in others:
+    for group in by_cohort:
         rows, blocks = footprint.needs(group, boxes)
         tiles = tile_of[rows]
         if len(cohorts) > cohorts.num_tiles:
@@ -59,22 +63,13 @@ def _is_product(group: Group) -> bool:
     return math.prod(len(set(along)) for along in spans) == len(group.accesses)
 
 
-def _elements_by_dim(footprint: Footprint, cohorts: Cohorts, group: Group) -> Ints:
-    """Number of windowed elements in all blocks of a group that each home tile's samples need."""
-    found = np.ones(1, np.int64)
-    for dim in range(len(cohorts.pieces)):
-        along = _elements_along(footprint, cohorts, group, dim)
-        found = (found[:, None] * along).reshape(-1)
-    return found
-
-
 def _elements_along(footprint: Footprint, cohorts: Cohorts, group: Group, dim: int) -> Ints:
     """Number of elements, along a dimension, of all blocks that the pieces of each home need."""
     axis, line, pieces = group.axes[dim], group.lines[dim], cohorts.pieces[dim]
     if axis is None or line is None:
         return np.ones(pieces.num_homes, np.int64)
     spans = {access[dim] for access in group.accesses}
-    home, found = pieces.home, np.zeros(pieces.num_homes, np.int64)
+    home, num_elements = pieces.home, np.zeros(pieces.num_homes, np.int64)
     begin = 0
     while begin < len(home):
         # As many pieces as end with a home, so that no home is counted in two parts.
@@ -91,6 +86,6 @@ def _elements_along(footprint: Footprint, cohorts: Cohorts, group: Group, dim: i
         pair = np.sort(np.concatenate(pairs), kind="stable")
         pair = pair[is_first(pair)]
         homes, blocks = np.divmod(pair, axis.num_blocks)
-        np.add.at(found[first:], homes, axis.edges[blocks + 1] - axis.edges[blocks])
+        np.add.at(num_elements[first:], homes, axis.edges[blocks + 1] - axis.edges[blocks])
         begin = end
-    return found
+    return num_elements

@@ -31,22 +31,22 @@ from xloader.order.cohorts import Cohorts
 RUN_OFFSETS, RUN_ORDER, RUN_TURNS = range(3)
 
 
-def line_of_tiles(cohorts: Cohorts, run: int, run_dim: int, keys: list[int]) -> tuple[Ints, Ints]:
+def order_of_tiles(cohorts: Cohorts, run: int, run_dim: int, keys: list[int]) -> tuple[Ints, Ints]:
     """Tiles with samples in the order of the permuted runs, and each one's run by its number."""
-    line, run_ranks = _line_of_all_tiles(cohorts, run, run_dim, keys)
+    tiles, run_ranks = _order_of_all_tiles(cohorts, run, run_dim, keys)
     if cohorts.num_used_tiles == cohorts.num_tiles:
-        return line, run_ranks
+        return tiles, run_ranks
     is_used = np.zeros(cohorts.num_tiles, np.bool_)
     is_used[cohorts.tiles[cohorts.used]] = True
-    return line[is_used[line]], run_ranks[is_used[line]]
+    return tiles[is_used[tiles]], run_ranks[is_used[tiles]]
 
 
-def _line_of_all_tiles(
+def _order_of_all_tiles(
     cohorts: Cohorts, run: int, run_dim: int, keys: list[int]
 ) -> tuple[Ints, Ints]:
     if run == 1:
-        line = permutation(keys[RUN_ORDER], cohorts.num_tiles).astype(np.int32)
-        return line, np.arange(cohorts.num_tiles, dtype=np.int32)
+        tiles = permutation(keys[RUN_ORDER], cohorts.num_tiles).astype(np.int32)
+        return tiles, np.arange(cohorts.num_tiles, dtype=np.int32)
     row_size = cohorts.home_shape[run_dim]
     num_rows = cohorts.num_tiles // row_size
     first_size = 1 + draw_below(keys[RUN_OFFSETS], np.arange(num_rows), run)
@@ -54,15 +54,15 @@ def _line_of_all_tiles(
     row = np.repeat(np.arange(num_rows), num_runs)
     number = np.arange(len(row)) - (np.cumsum(num_runs) - num_runs)[row]
     begins = row * row_size + np.maximum(first_size[row] + (number - 1) * run, 0)
-    sizes = gaps_between(begins, cohorts.num_tiles)
+    sizes = np.diff(begins, append=cohorts.num_tiles)
     order = permutation(keys[RUN_ORDER], len(begins))
-    line = lay_out(begins[order], sizes[order], draw(keys[RUN_TURNS], order))
+    tiles = lay_out(begins[order], sizes[order], draw(keys[RUN_TURNS], order))
     sizes = sizes[order]
     run_ranks = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     if run_dim < len(cohorts.home_shape) - 1:
         ids = np.arange(cohorts.num_tiles, dtype=np.int32).reshape(cohorts.home_shape)
-        line = np.moveaxis(ids, run_dim, -1).reshape(-1)[line]
-    return line, run_ranks
+        tiles = np.moveaxis(ids, run_dim, -1).reshape(-1)[tiles]
+    return tiles, run_ranks
 
 
 def lay_out(begins: Ints, sizes: Ints, drawn: Words) -> Ints:
@@ -71,9 +71,9 @@ def lay_out(begins: Ints, sizes: Ints, drawn: Words) -> Ints:
     step = np.where(is_turned, -1, 1)
     first = np.where(is_turned, begins + sizes - 1, begins)
     last = first + step * (sizes - 1)
-    line = np.repeat(step.astype(np.int32), sizes)
-    line[np.cumsum(sizes) - sizes] = first - np.concatenate([[0], last[:-1]])
-    return np.cumsum(line, out=line)
+    numbers = np.repeat(step.astype(np.int32), sizes)
+    numbers[np.cumsum(sizes) - sizes] = first - np.concatenate([[0], last[:-1]])
+    return np.cumsum(numbers, out=numbers)
 
 
 def positions(run_ranks: Ints, streams: int) -> Ints:
@@ -85,7 +85,7 @@ def positions(run_ranks: Ints, streams: int) -> Ints:
     if streams == 1:
         return np.arange(len(run_ranks))
     begins = np.flatnonzero(is_first(run_ranks))
-    sizes = gaps_between(begins, len(run_ranks))
+    sizes = np.diff(begins, append=len(run_ranks))
     queue = [(0, stream) for stream in range(streams)]
     # Tiles are numbered by turn and then stream. Streams that have ended leave gaps, which are
     # closed below.
@@ -101,48 +101,27 @@ def positions(run_ranks: Ints, streams: int) -> Ints:
     return np.cumsum(is_taken, dtype=np.int32)[turn] - 1
 
 
-def gaps_between(begins: Ints, end: int) -> Ints:
-    """Sizes of parts that follow each other, given where each begins and where the last ends."""
-    sizes = np.empty_like(begins)
-    np.subtract(begins[1:], begins[:-1], out=sizes[:-1])
-    sizes[-1:] = end - begins[-1:]
-    return sizes
+def deal_visits(
+    count: Ints, tile_count: Ints, num_passes: int, key: int, cohorts: Ints
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Deal the samples of cohorts to passes: row of each part's cohort, first rank, count; edges.
 
-
-@dataclass(frozen=True)
-class Visits:
-    """The parts of cohorts that the passes of a lane hand out, pass by pass.
-
-    `row`: the cohort of each part, as an index into the lane's cohorts; ascending in each pass.
+    A cohort takes part in as many passes as a tile's samples are divided among for its share of
+    them, rounded up. Which passes these are is drawn, and so is which of them get one sample more
+    where the number of samples is not a multiple. In each pass, which ``edges`` bound, rows ascend.
     """
-
-    row: Ints
-    first_rank: Ints
-    count: Ints
-    edges: Ints
-
-    @classmethod
-    def deal(
-        cls, count: Ints, tile_count: Ints, num_passes: int, key: int, cohorts: Ints
-    ) -> Visits:
-        """Deal the samples of cohorts to passes.
-
-        A cohort takes part in as many passes as a tile's samples are divided among for its share
-        of them, rounded up. Which passes these are is drawn, and so is which of them get one
-        sample more where the number of samples is not a multiple.
-        """
-        count = count.astype(np.int64)
-        times = np.clip(-(-count * num_passes // tile_count), 1, np.minimum(count, num_passes))
-        passes_drawn = draw(derive_key(key, 0), cohorts) % np.uint64(num_passes)
-        ranks_drawn = draw(derive_key(key, 1), cohorts) % times.astype(np.uint64)
-        row, number = expand_ranges(np.zeros(len(count), np.int64), times)
-        own, drawn = times[row], ranks_drawn.astype(np.int64)[row]
-        pass_of = (number * num_passes + passes_drawn.astype(np.int64)[row]) // own
-        first_rank = (number * count[row] + drawn) // own
-        num_ranks = ((number + 1) * count[row] + drawn) // own - first_rank
-        by_pass = digit_order(pass_of, num_passes)
-        edges = np.searchsorted(pass_of[by_pass], np.arange(num_passes + 1))
-        return cls(row[by_pass], first_rank[by_pass], num_ranks[by_pass], edges)
+    count = count.astype(np.int64)
+    times = np.clip(-(-count * num_passes // tile_count), 1, np.minimum(count, num_passes))
+    passes_drawn = draw(derive_key(key, 0), cohorts) % np.uint64(num_passes)
+    ranks_drawn = draw(derive_key(key, 1), cohorts) % times.astype(np.uint64)
+    row, number = expand_ranges(np.zeros(len(count), np.int64), times)
+    num_shares, drawn = times[row], ranks_drawn.astype(np.int64)[row]
+    pass_of = (number * num_passes + passes_drawn.astype(np.int64)[row]) // num_shares
+    first_rank = (number * count[row] + drawn) // num_shares
+    num_ranks = ((number + 1) * count[row] + drawn) // num_shares - first_rank
+    by_pass = digit_order(pass_of, num_passes)
+    edges = np.searchsorted(pass_of[by_pass], np.arange(num_passes + 1))
+    return row[by_pass], first_rank[by_pass], num_ranks[by_pass], edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,23 +139,25 @@ def tile_passes(cohorts: Cohorts, whole: TilePass, num_passes: int, key: int) ->
     """The passes of a lane, each with its own order of the runs."""
     tiles = cohorts.tiles[whole.cohort]
     per_tile = np.bincount(tiles, whole.count, cohorts.num_tiles).astype(np.int64)
-    dealt = Visits.deal(whole.count, per_tile[tiles], num_passes, key, whole.cohort)
+    dealt_rows, first_ranks, counts, edges = deal_visits(
+        whole.count, per_tile[tiles], num_passes, key, whole.cohort
+    )
     begins = np.flatnonzero(is_first(whole.run_ranks))
-    sizes = gaps_between(begins, len(whole.run_ranks))
-    for number, (begin, end) in enumerate(pairwise(dealt.edges.tolist())):
-        row, first_rank = dealt.row[begin:end], dealt.first_rank[begin:end]
+    sizes = np.diff(begins, append=len(whole.run_ranks))
+    for number, (begin, end) in enumerate(pairwise(edges.tolist())):
+        row, first_rank = dealt_rows[begin:end], first_ranks[begin:end]
         if whole.first_rank is not None:
             first_rank = first_rank + whole.first_rank[row]
         order = permutation(derive_key(key, number, RUN_ORDER), len(begins))
         turns = draw(derive_key(key, number, RUN_TURNS), order)
-        line = lay_out(begins[order], sizes[order], turns)
+        places = lay_out(begins[order], sizes[order], turns)
         is_home = np.zeros(cohorts.num_tiles, np.bool_)
         is_home[tiles[row]] = True
-        line = line[is_home[whole.tiles[line]]]
+        places = places[is_home[whole.tiles[places]]]
         yield TilePass(
             whole.cohort[row],
-            dealt.count[begin:end],
+            counts[begin:end],
             first_rank,
-            whole.tiles[line],
-            whole.run_ranks[line],
+            whole.tiles[places],
+            whole.run_ranks[places],
         )

@@ -107,27 +107,27 @@ class BlockNumbers:
         """The blocks that the samples of each box need. A box counts as one sample there."""
         rows, keys, nbytes = [], [], []
         for base, group in zip(self.bases, self._footprint.groups, strict=False):
-            own_rows, blocks = self._footprint.needs(group, boxes)
-            rows.append(own_rows)
+            group_rows, blocks = self._footprint.needs(group, boxes)
+            rows.append(group_rows)
             keys.append(blocks + base)
             nbytes.append(group.block_nbytes(blocks))
         joined = [np.concatenate(parts) for parts in (rows, keys, nbytes)]
         if len(rows) > 1:
             # A stable sort keeps the blocks of each row in ascending order of group and block.
-            line = np.argsort(joined[0], kind="stable")
-            joined = [column[line] for column in joined]
+            by_row = np.argsort(joined[0], kind="stable")
+            joined = [column[by_row] for column in joined]
         return Touches(np.searchsorted(joined[0], np.arange(len(boxes) + 1)), *joined[1:])
 
     def group_reads(self, keys: Ints) -> list[GroupReads]:
         """The reads of some blocks by group, for blocks that may repeat."""
-        found = []
-        line = np.sort(keys)
-        edges = np.searchsorted(line, self.bases).tolist()
+        reads = []
+        ascending = np.sort(keys)
+        edges = np.searchsorted(ascending, self.bases).tolist()
         for number, (lo, hi) in enumerate(itertools.pairwise(edges)):
-            blocks = line[lo:hi] - self.bases[number]
+            blocks = ascending[lo:hi] - self.bases[number]
             num_elements = int(self._footprint.groups[number].read_elements(blocks).sum())
-            found.append(GroupReads(len(np.unique(blocks)), hi - lo, num_elements))
-        return found
+            reads.append(GroupReads(len(np.unique(blocks)), hi - lo, num_elements))
+        return reads
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,9 @@ def simulate(
         peak_nbytes += recent.peak_nbytes
     groups = footprint.groups
     reads = count_reads(groups, keys.group_reads(np.concatenate(missed)))
-    needed = [num_needed(groups, keys.group_reads(np.unique(own))) for own in missed]
+    needed = [num_needed(groups, keys.group_reads(np.unique(blocks))) for blocks in missed]
     variables = reads["variables"]
-    num_distinct = sum(own.num_chunks for own in variables.values())
+    num_distinct = sum(blocks.num_chunks for blocks in variables.values())
     return CacheCount(
         reads["num_reads"],
         reads["read_nbytes"],
@@ -182,8 +182,9 @@ def _misses(footprint: Footprint, keys: BlockNumbers, recent: Recent, ids: Ints)
         # order, so `ListedOrder` may join the two.
         boxes = ListedOrder.of(footprint, ids[begin : begin + _PIECE_SIZE]).boxes
         touches = keys.touches(boxes)
-        columns = (touches.keys, touches.nbytes, touches.is_last)
-        missing, _ = recent.touch(*(column.tolist() for column in columns))
+        missing, _ = recent.touch(
+            touches.keys.tolist(), touches.nbytes.tolist(), touches.is_last.tolist()
+        )
         missed.append(np.array(missing, np.int64))
     return np.concatenate(missed)
 
@@ -201,10 +202,7 @@ def cache_budget(
     *,
     num_workers: int = 1,
 ) -> Budget:
-    """Divide the memory of one worker that reads through a cache.
-
-    The cache may hold ``lane_nbytes`` of the budget.
-    """
+    """Divide the memory of a worker whose cache may hold the budget's ``lane_nbytes``."""
     rows = min(batch_size, footprint.num_samples)
     budget = Budget(
         memory_nbytes=memory_nbytes // num_workers,
@@ -234,30 +232,28 @@ def least_nbytes(footprint: Footprint) -> int:
     of each is examined.
     """
     kinds = [_Kinds.of(footprint, dim) for dim in range(len(footprint.windows.dims))]
-    shape = tuple(len(kind.examples) for kind in kinds)
+    shape = tuple(len(dim_kinds.examples) for dim_kinds in kinds)
     if footprint.subset is not None:
-        numbers = _numbers_of_samples(footprint, kinds, shape)
+        # The kinds of samples, as one number for all dimensions together, each once.
+        numbers = np.zeros(0, np.int64)
+        for boxes in footprint.possible_boxes(_PIECE_SIZE):
+            pairs = zip(kinds, boxes.lo, strict=True)
+            columns = [dim_kinds.of_positions(positions) for dim_kinds, positions in pairs]
+            numbers = np.union1d(numbers, np.ravel_multi_index(columns, shape))
     else:
         # Every window is a sample, so the kinds that others outdo need not be examined.
-        outdoing = np.ix_(*(kind.outdoing() for kind in kinds))
+        outdoing = np.ix_(*(dim_kinds.outdoing() for dim_kinds in kinds))
         numbers = np.ravel_multi_index(outdoing, shape).reshape(-1)
     keys, least = BlockNumbers(footprint), 0
     for begin in range(0, len(numbers), _PIECE_SIZE):
         along = np.unravel_index(numbers[begin : begin + _PIECE_SIZE], shape)
-        examples = [kind.examples[own] for kind, own in zip(kinds, along, strict=True)]
+        examples = [
+            dim_kinds.examples[index] for dim_kinds, index in zip(kinds, along, strict=True)
+        ]
         touches = keys.touches(Boxes.at(np.stack(examples, axis=-1)))
         ends = np.concatenate([[0], np.cumsum(touches.nbytes)])
         least = max(least, int(np.diff(ends[touches.begins]).max(initial=0)))
     return least
-
-
-def _numbers_of_samples(footprint: Footprint, kinds: list[_Kinds], shape: tuple[int, ...]) -> Ints:
-    """The kinds of a subset's samples, as one number for all dimensions together, each once."""
-    found = np.zeros(0, np.int64)
-    for boxes in footprint.possible_boxes(_PIECE_SIZE):
-        along = [kind.of_positions(own) for kind, own in zip(kinds, boxes.lo, strict=True)]
-        found = np.union1d(found, np.ravel_multi_index(along, shape))
-    return found
 
 
 @dataclass(frozen=True)
@@ -293,9 +289,9 @@ class _Kinds:
         begins = begins[np.diff(begins, prepend=-1) > 0]
         starts = windows.starts_of(dim, begins)
         columns: list[Ints] = [np.zeros(len(begins), np.int64)]
-        for own in spans:
+        for group_spans in spans:
             origin: Ints | None = None
-            for line, first, last in own:
+            for line, first, last in group_spans:
                 lo = line.edges[line.block_of(starts + first)]
                 hi = line.edges[line.block_of(starts + last) + 1]
                 origin = lo if origin is None else origin

@@ -165,24 +165,24 @@ class CandidateSearch:
         by_mixing = sorted(scored, key=lambda c: -c.mixing)
         if (plain := self._without_runs(by_mixing)) is not None:
             return [plain]
-        found = self._followed(by_mixing, least_mixing)
-        if not found and not least_mixing:
+        confirmed = self._followed(by_mixing, least_mixing)
+        if not confirmed and not least_mixing:
             # None stays within the allowed reads, so those that fit at all are left.
-            found = [c for trial in by_mixing if (c := self._model.confirm(trial)) is not None]
-            found = found or self._below(by_mixing)
-        return [dataclasses.replace(c, plan=self._grown(c.plan)) for c in found]
+            confirmed = [c for trial in by_mixing if (c := self._model.confirm(trial)) is not None]
+            confirmed = confirmed or self._below(by_mixing)
+        return [dataclasses.replace(c, plan=self._grown(c.plan)) for c in confirmed]
 
     def _followed(self, by_mixing: list[Candidate], least_mixing: float) -> list[Candidate]:
         """The confirmed plans found from the best-mixing trials by going to smaller spreads."""
-        found: list[Candidate] = []
+        confirmed: list[Candidate] = []
         for number, first in enumerate(by_mixing):
-            best = max((c.mixing for c in found), default=0.0)
+            best = max((c.mixing for c in confirmed), default=0.0)
             if best >= NEARLY_FULL * self.full or first.mixing < _HARDLY_LESS * best:
                 break
-            if number >= _NUM_CHAINS and (found or least_mixing):
+            if number >= _NUM_CHAINS and (confirmed or least_mixing):
                 break
-            found += self._within(first, least_mixing)
-        return found
+            confirmed += self._within(first, least_mixing)
+        return confirmed
 
     def _below(self, by_mixing: list[Candidate]) -> list[Candidate]:
         """Plans without runs at smaller spreads than trials that fit in one epoch alone."""
@@ -192,9 +192,9 @@ class CandidateSearch:
                 continue
             for share in _LOWER_SPREADS:
                 lower = self._measured(self._plan(int(pace.spread * share), 0.0), is_picky=False)
-                found = None if lower is None else self._model.confirm(lower)
-                if found is not None:
-                    return [found]
+                confirmed = None if lower is None else self._model.confirm(lower)
+                if confirmed is not None:
+                    return [confirmed]
         return []
 
     def _without_runs(self, by_mixing: list[Candidate]) -> Candidate | None:
@@ -225,19 +225,20 @@ class CandidateSearch:
 
     @cached_property
     def _most(self) -> int:
-        """The largest number of tiles at work that is worth trying."""
+        """The given spread, or the largest number of tiles at work that is worth trying."""
+        if self.goal.spread is not None:
+            return self.goal.spread
         enough = min(max(256, 8 * self.goal.global_batch), 1024)
         return min(self.pool_nbytes // self.tile_nbytes, self._num_tiles, enough)
 
     @cached_property
     def _model(self) -> ReducedModel:
-        most = self._most if self.goal.spread is None else self.goal.spread
         return ReducedModel(
             self.footprint,
             self.cohorts,
             self.tiling.sizes,
             self.run_dim,
-            most,
+            self._most,
             self.goal.lanes,
         )
 
@@ -312,7 +313,7 @@ class CandidateSearch:
 
     def _looks(self) -> Iterator[tuple[float, int]]:
         """Shares of streams to try, with the largest spread of each; a share of 0 has no runs."""
-        most = self._most if self.goal.spread is None else self.goal.spread
+        most = self._most
         is_line = not self.may_run or self.cohorts.pieces[self.run_dim].num_homes == 1
         has_companions = self._reach > most
         # Without runs, chunks of straddling windows are read again. In a subset these may be few.
@@ -388,8 +389,8 @@ class CandidateSearch:
             return []
         if self._is_small:
             # Spreads at which the runs fill all streams to the end of the epoch.
-            found = {-(-self._model.num_tiles // run) for run in range(2, 33)}
-            lower = sorted((s for s in found if 2 < s < 0.95 * pace.spread), reverse=True)
+            spreads = {-(-self._model.num_tiles // run) for run in range(2, 33)}
+            lower = sorted((s for s in spreads if 2 < s < 0.95 * pace.spread), reverse=True)
             return lower[:_NUM_DESCENTS] or [int(pace.spread * 0.8)]
         return [int(pace.spread * share) for share in _LOWER_SPREADS]
 

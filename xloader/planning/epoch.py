@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-import numpy as np
-
 from xloader.core.footprint import Footprint
 from xloader.order.ascending import Ascent
 from xloader.order.cohorts import Cohorts, cut_cohorts
@@ -49,14 +47,8 @@ class Epoch:
     @cached_property
     def sublanes(self) -> SubLanes:
         """The division of the epoch's samples into one sub-lane for each lane and worker."""
-        plan = self.plan
-        return SubLanes(
-            self.footprint.num_samples,
-            plan.pace.lanes,
-            plan.workers,
-            plan.lane_share,
-            self.num_steps,
-        )
+        num_samples, plan = self.footprint.num_samples, self.plan
+        return SubLanes(num_samples, plan.pace.lanes, plan.workers, plan.lane_share, self.num_steps)
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
         """Make some sub-lanes, by their numbers in `sublanes`.
@@ -137,29 +129,25 @@ class Epoch:
             order = shuffle.lane(lane, spread)
             schedule = self._schedule(order, lane)
             is_final = self.plan.is_resident or self.spread_is_fixed or spread == 0
-            if (
-                is_final
-                or self._surely_fits(order)
-                or schedule.at_work_nbytes <= self.plan.lane_pool_nbytes
-            ):
+            if is_final or self._surely_fits(order):
                 return Lane(order, schedule)
-            spread = min(spread, order.num_slots) - 1
+            if schedule.at_work_nbytes <= self.plan.lane_pool_nbytes:
+                return Lane(order, schedule)
+            spread = min(spread, order.num_moments) - 1
 
     def _surely_fits(self, order: LaneOrder) -> bool:
         """Whether the chunks fit even if no two entries need the same one.
 
-        If so, what is at work in each slot need not be counted, which takes long for an epoch of
+        If so, what is at work in each moment need not be counted, which takes long for an epoch of
         which only a part is left.
         """
         most = self.footprint.most_nbytes(self._cohorts.most_positions)
-        # Rounding may put an entry's last sample into the slot after its interval.
+        # Rounding may put an entry's last sample into the moment after its interval.
         return 2 * order.most_under_way * most <= self.plan.lane_pool_nbytes
 
     def _schedule(self, order: AnyOrder, lane: int) -> Schedule:
         cutoff = self.sublanes.most_samples(lane)
-        is_needed: np.ndarray | None = None
-        if cutoff < order.num_samples:
-            is_needed = order.counts_before(cutoff) > 0
+        is_needed = order.counts_before(cutoff) > 0 if cutoff < order.num_samples else None
         return Schedule(
             self.footprint,
             order,

@@ -17,7 +17,6 @@ from xloader.errors import OptionError
 from xloader.order.cohorts import tile_edges
 from xloader.planning.epoch import Epoch, Lane
 from xloader.planning.mixing import full_mixing, measure_mixing
-from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.planning.residence_times import ResidenceTimes, TimesMaker, stay_parts
 from xloader.recipe.label_steps import irregular_note
@@ -155,32 +154,32 @@ def explain_epoch(
         batch_nbytes = epoch.plan.budget.batch_nbytes
     owned = [epoch.lanes(numbers) for numbers in processes]
     known = cached or [frozenset[tuple[int, int]]()] * len(owned)
-    counted = [_count_reads(epoch, own, had) for own, had in zip(owned, known, strict=True)]
+    counted = [_count_reads(epoch, lanes, had) for lanes, had in zip(owned, known, strict=True)]
     groups = epoch.footprint.groups
     distinct = counted[0].groups
     if len(owned) > 1:
         distinct = _count_reads(epoch, list(chain(*owned)), frozenset()).groups
-    reads = [
+    group_reads = [
         GroupReads(
             all_blocks.num_needed,
-            sum(own.num_loads for own in column),
-            sum(own.num_elements for own in column),
+            sum(blocks.num_loads for blocks in column),
+            sum(blocks.num_elements for blocks in column),
         )
-        for all_blocks, *column in zip(distinct, *(own.groups for own in counted), strict=True)
+        for all_blocks, *column in zip(distinct, *(reads.groups for reads in counted), strict=True)
     ]
-    num_in_all = sum(num_needed(groups, own.groups) for own in counted)
+    num_in_all = sum(num_needed(groups, reads.groups) for reads in counted)
     return Explanation(
         num_samples=sum(_num_delivered(epoch, numbers) for numbers in processes),
         num_padding=num_padding if epoch.num_steps else 0,
         num_steps=epoch.num_steps,
         peak_nbytes=sum(
-            _peak_nbytes(epoch, numbers, own, batch_nbytes, num_sharing, num_more)
-            for numbers, own in zip(processes, counted, strict=True)
+            _peak_nbytes(epoch, numbers, reads, batch_nbytes, num_sharing, num_more)
+            for numbers, reads in zip(processes, counted, strict=True)
         ),
         paths=paths,
         num_shared_reads=num_in_all - num_needed(groups, distinct),
         _times=TimesMaker.of(epoch, processes),
-        **count_reads(groups, reads),
+        **count_reads(groups, group_reads),
         **plan_figures(epoch),
     )
 
@@ -211,9 +210,9 @@ def _count_reads(epoch: Epoch | Remainder, lanes: list[Lane], cached: Cached) ->
             kept = np.array([block for number, block in cached if number == index], np.int64)
             loaded_nbytes += int(group.block_nbytes(np.concatenate([blocks, kept])).sum())
         else:
-            own = [lane.schedule.group_reads[index] for lane in lanes]
-            num_loads = sum(reads.num_loads for reads in own)
-            num_elements = sum(reads.num_elements for reads in own)
+            lane_reads = [lane.schedule.group_reads[index] for lane in lanes]
+            num_loads = sum(reads.num_loads for reads in lane_reads)
+            num_elements = sum(reads.num_elements for reads in lane_reads)
         groups.append(GroupReads(num_blocks, num_loads, num_elements))
     if not epoch.plan.is_resident:
         schedules = [lane.schedule for lane in lanes]
@@ -237,7 +236,7 @@ def shared_blocks(
     epoch: Epoch | Remainder, processes: Sequence[Sequence[int]]
 ) -> list[tuple[int, int]]:
     """Blocks that several processes need, as (group, block), in order."""
-    counts = Counter(block for own in processes for block in touched_blocks(epoch, own))
+    counts = Counter(block for numbers in processes for block in touched_blocks(epoch, numbers))
     return sorted(block for block, count in counts.items() if count > 1)
 
 
@@ -281,7 +280,7 @@ def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
         "num_dropped_windows": footprint.windows.num_dropped,
         "dropped_windows": footprint.windows.dropped,
         "is_exact": True,
-        "tile": tile_sizes(footprint, plan),
+        "tile": tile_sizes(footprint, plan.pace.tiling),
         "run": plan.pace.run,
         "streams": plan.pace.streams,
         "spread": plan.pace.spread,
@@ -297,11 +296,9 @@ def mixing_on(epoch: Epoch, footprint: Footprint) -> float:
     return measure_mixing(footprint, orders, epoch.plan.lane_share)
 
 
-def tile_sizes(footprint: Footprint, plan: Plan) -> dict[str, int]:
-    """Number of elements of the plan's longest tile along each windowed dimension."""
+def tile_sizes(footprint: Footprint, tiling: tuple[int, ...]) -> dict[str, int]:
+    """Number of elements of the longest tile of a tiling along each windowed dimension."""
     return {
-        name: int(np.diff(tile_edges(footprint, dim, size)).max())
-        for dim, (name, size) in enumerate(
-            zip(footprint.windows.dims, plan.pace.tiling, strict=True)
-        )
+        name: int(np.diff(tile_edges(footprint, dim, tiling[dim])).max())
+        for dim, name in enumerate(footprint.windows.dims)
     }

@@ -16,10 +16,9 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.core.footprint import Footprint
 from xloader.errors import EmptySamplesError
-from xloader.order.cohorts import tile_edges
 from xloader.order.listed import ListedOrder
 from xloader.planning.cache_budget import cache_budget, simulate
-from xloader.planning.explain import Explanation
+from xloader.planning.explain import Explanation, tile_sizes
 from xloader.planning.mixing import Regions, full_mixing
 from xloader.planning.plan import Plan
 from xloader.planning.schedule import Schedule
@@ -88,10 +87,7 @@ def explain_cached(
         peak_nbytes=sum(needed) + in_flight + count.peak_nbytes,
         num_dropped_windows=footprint.windows.num_dropped,
         dropped_windows=footprint.windows.dropped,
-        tile={
-            name: int(np.diff(tile_edges(footprint, number, 1)).max())
-            for number, name in enumerate(footprint.windows.dims)
-        },
+        tile=tile_sizes(footprint, (1,) * len(footprint.windows.dims)),
         paths=paths,
         num_shared_reads=round(count.num_shared_reads * scale),
         **reads,
@@ -104,11 +100,15 @@ def _order_figures(footprint: Footprint, ids: Ints, batch_size: int) -> dict[str
     if not len(ids):
         raise EmptySamplesError("the order is empty", remedy="pass at least one id")
     looked_at = ids[:_MOST_SAMPLES]
+    # Full batches are looked at. If none is full, the only batch counts.
+    num_batches = max(len(looked_at) // batch_size, 1)
+    edges = np.minimum(np.arange(num_batches + 1) * batch_size, len(looked_at))
+    positions = footprint.positions_of(looked_at[: edges[-1]])
     return {
         "num_samples": len(ids),
         "num_padding": 0,
         "num_steps": -(-len(ids) // batch_size),
-        "mixing": _mixing(footprint, looked_at, batch_size),
+        "mixing": float(Regions(footprint).count(positions, edges).mean()),
         "full_mixing": full_mixing(footprint, batch_size),
         "is_exact": len(looked_at) == len(ids),
         "run": 1,
@@ -117,12 +117,3 @@ def _order_figures(footprint: Footprint, ids: Ints, batch_size: int) -> dict[str
         "lanes": 1,
         "visits": 1,
     }
-
-
-def _mixing(footprint: Footprint, ids: Ints, batch_size: int) -> float:
-    """Mean number of distinct regions in the full batches of an order."""
-    # If no batch is full, the only batch counts.
-    num_batches = max(len(ids) // batch_size, 1)
-    edges = np.minimum(np.arange(num_batches + 1) * batch_size, len(ids))
-    positions = footprint.positions_of(ids[: edges[-1]])
-    return float(Regions(footprint).count(positions, edges).mean())

@@ -83,11 +83,11 @@ def best_of(candidates: list[Candidate], goal: PlanGoal, full: float) -> Candida
     rank = preference(goal, full)
     best = min(candidates, key=rank)
 
-    def is_alike(other: Candidate) -> bool:
+    def is_alike(candidate: Candidate) -> bool:
         """Whether another candidate is nearly as good as the best one."""
-        reads_far_less = other.amplification <= _FAR_LESS * best.amplification
+        reads_far_less = candidate.amplification <= _FAR_LESS * best.amplification
         share = 1 / WORTH_READING if reads_far_less else 0.99
-        return rank(other)[0] == rank(best)[0] and other.mixing >= share * best.mixing
+        return rank(candidate)[0] == rank(best)[0] and candidate.mixing >= share * best.mixing
 
     alike = [candidate for candidate in candidates if is_alike(candidate)]
     return min(alike, key=lambda c: (c.amplification, -c.mixing))

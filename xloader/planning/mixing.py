@@ -14,7 +14,7 @@ from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, draw_below
 from xloader.core.footprint import Footprint
 from xloader.core.sorting import distinct_near
-from xloader.order.cohorts import cut_cohorts, leading_axis
+from xloader.order.cohorts import cut_cohorts
 from xloader.order.protocol import AnyOrder, take_places
 
 REGION_CHUNKS: Final = 4
@@ -26,10 +26,7 @@ _MOST_IN_TABLE: Final = 1 << 14
 
 def region_dim(footprint: Footprint) -> int:
     """The number of the windowed dimension with the most chunks, along which four make a region."""
-    counts = [
-        axis.num_blocks if (axis := leading_axis(footprint, dim)) is not None else 0
-        for dim in range(len(footprint.windows.dims))
-    ]
+    counts = [0 if axis is None else axis.num_blocks for axis in footprint.leading_axes]
     return counts.index(max(counts))
 
 
@@ -52,7 +49,7 @@ class Regions:
 
     def along(self, dim: int, positions: Ints) -> Ints:
         """The regions of windows along one dimension, which some variable has."""
-        axis = leading_axis(self.footprint, dim)
+        axis = self.footprint.leading_axes[dim]
         assert axis is not None
         chunk = axis.block_of(self.footprint.first_elements(dim, positions))
         return (chunk + axis.stored_chunk(0)) // REGION_CHUNKS if dim == self._merged else chunk
@@ -76,18 +73,18 @@ class Regions:
 
         These regions are multiplied by the weight; None if there are too many positions.
         """
-        found: list[tuple[int, int, Ints | None]] = []
+        dims: list[tuple[int, int, Ints | None]] = []
         weight = 1
         for dim, count in reversed(list(enumerate(self.footprint.windows.num_positions))):
-            axis = leading_axis(self.footprint, dim)
+            axis = self.footprint.leading_axes[dim]
             if axis is None or axis.num_blocks == 1:
                 continue
             table = None
             if count <= _MOST_IN_TABLE:
                 table = self.along(dim, np.arange(count)) * weight
-            found.append((dim, weight, table))
+            dims.append((dim, weight, table))
             weight *= axis.num_blocks + 1
-        return found
+        return dims
 
 
 def num_distinct(rows: Ints) -> Ints:
@@ -126,7 +123,7 @@ def full_mixing(footprint: Footprint, batch_size: int) -> float:
     for d, (first, count) in enumerate(
         zip(footprint.first_offsets, windows.num_positions, strict=True)
     ):
-        axis = leading_axis(footprint, d)
+        axis = footprint.leading_axes[d]
         if axis is None:
             kinds.append([(count, 1)])
             continue
@@ -211,10 +208,10 @@ def batch_regions(
 def _lane_rows(regions: Regions, lane: AnyOrder, spots: Ints, num_batches: int, share: int) -> Ints:
     """Regions of one lane's part of ``num_batches`` batches from each spot on."""
     size = num_batches * share
-    found = [take_places(lane, spot * share, size) for spot in spots.tolist()]
-    entries, ranks = (np.concatenate(part) for part in zip(*found, strict=True))
+    places = [take_places(lane, spot * share, size) for spot in spots.tolist()]
+    entries, ranks = (np.concatenate(part) for part in zip(*places, strict=True))
     rows = np.full((len(spots), size), -1, np.int64)
-    ends = np.array([len(part) for part, _ in found])
+    ends = np.array([len(part) for part, _ in places])
     # All spots at once: drawing positions costs as much for a few samples as for many.
     rows[np.arange(size) < ends[:, None]] = _regions_of(regions, lane, entries, ranks)
     return rows.reshape(-1, share)
@@ -240,6 +237,6 @@ def _chance_of_one(size: int, total: int, num_draws: int) -> float:
         return float(size > 0)
     # 1 - C(total - size, draws) / C(total, draws), as a sum that stays exact for huge totals.
     steps = min(size, num_draws)
-    others = max(size, num_draws)
-    log_missed = math.fsum(math.log1p(-others / (total - i)) for i in range(steps))
+    larger = max(size, num_draws)
+    log_missed = math.fsum(math.log1p(-larger / (total - i)) for i in range(steps))
     return round(-math.expm1(log_missed), 12)

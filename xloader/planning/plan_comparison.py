@@ -54,22 +54,24 @@ class ComparedPlan:
     @property
     def mixing_share(self) -> float | None:
         """Mixing as a share of that of a full shuffle; None without a plan."""
-        told = self.explanation
-        return None if told is None else told.mixing / max(told.full_mixing, 1e-9)
+        explanation = self.explanation
+        return (
+            None if explanation is None else explanation.mixing / max(explanation.full_mixing, 1e-9)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The given numbers, and the figures of the plan; None where there is no plan."""
-        told = self.explanation
+        explanation = self.explanation
         return {
             "memory_nbytes": self.memory_nbytes,
             "max_amplification": self.max_amplification,
-            "num_reads": told and told.num_reads,
-            "read_nbytes": told and told.read_nbytes,
-            "read_amplification": told and told.read_amplification,
-            "mixing": told and told.mixing,
-            "full_mixing": told and told.full_mixing,
+            "num_reads": explanation and explanation.num_reads,
+            "read_nbytes": explanation and explanation.read_nbytes,
+            "read_amplification": explanation and explanation.read_amplification,
+            "mixing": explanation and explanation.mixing,
+            "full_mixing": explanation and explanation.full_mixing,
             "mixing_share": self.mixing_share,
-            "peak_nbytes": told and told.peak_nbytes,
+            "peak_nbytes": explanation and explanation.peak_nbytes,
             "minimum_nbytes": self.minimum_nbytes,
             "is_on_front": self.is_on_front,
         }
@@ -77,17 +79,17 @@ class ComparedPlan:
     def cells(self) -> list[str]:
         """The texts of a row: one for each heading of `PlanComparison`."""
         given = [show_nbytes(self.memory_nbytes), f"{self.max_amplification:g}"]
-        told = self.explanation
-        if told is None or self.mixing_share is None:
+        explanation = self.explanation
+        if explanation is None or self.mixing_share is None:
             need = f"needs {show_nbytes(self.minimum_nbytes)}" if self.minimum_nbytes else "none"
             return [*given, "-", "-", "-", "-", need, ""]
         return [
             *given,
-            f"{told.num_reads:,}",
-            f"{told.read_amplification:.3f}",
-            f"{told.mixing:.1f}",
+            f"{explanation.num_reads:,}",
+            f"{explanation.read_amplification:.3f}",
+            f"{explanation.mixing:.1f}",
             f"{self.mixing_share:.0%}",
-            show_nbytes(told.peak_nbytes),
+            show_nbytes(explanation.peak_nbytes),
             "*" if self.is_on_front else "",
         ]
 
@@ -160,34 +162,29 @@ class PlanComparison:
         needs = [plan.minimum_nbytes for plan in self.plans if plan.minimum_nbytes]
         least = (float(min(needs)), _short_nbytes(min(needs))) if needs else None
         shown = show_count(len(self.plans), "plan")
-        found = f"{shown}, of which {len(self.front):,} on the front: fewest reads, most mixing, "
-        found = f"{found}least memory" if self.front else f"{shown}, none of which fits"
+        summary = f"{shown}, of which {len(self.front):,} on the front: fewest reads, most mixing, "
+        summary = f"{summary}least memory" if self.front else f"{shown}, none of which fits"
         return draw_plans(
             self._lines(),
             [(float(nbytes), _short_nbytes(nbytes)) for nbytes in memories],
             least,
-            found,
+            summary,
         )
 
     def _lines(self) -> list[PlanLine]:
         from xloader.show.plan_plots import PlanLine
 
         by_bound: dict[float, list[ComparedPlan]] = {}
-        for plan in sorted(self.plans, key=lambda own: (own.max_amplification, own.memory_nbytes)):
+        for plan in sorted(self.plans, key=lambda p: (p.max_amplification, p.memory_nbytes)):
             by_bound.setdefault(plan.max_amplification, []).append(plan)
         nan = float("nan")
         return [
             PlanLine(
                 f"{bound:g}",
-                np.array([float(own.memory_nbytes) for own in plans]),
-                np.array(
-                    [
-                        own.explanation.read_amplification if own.explanation else nan
-                        for own in plans
-                    ]
-                ),
-                np.array([nan if own.mixing_share is None else own.mixing_share for own in plans]),
-                np.array([own.is_on_front for own in plans]),
+                np.array([float(p.memory_nbytes) for p in plans]),
+                np.array([e.read_amplification if (e := p.explanation) else nan for p in plans]),
+                np.array([nan if p.mixing_share is None else p.mixing_share for p in plans]),
+                np.array([p.is_on_front for p in plans]),
             )
             for bound, plans in by_bound.items()
         ]
@@ -215,11 +212,11 @@ def mark_front(plans: Sequence[ComparedPlan]) -> tuple[ComparedPlan, ...]:
     costs = [_costs(plan) for plan in plans]
     best = [
         plan
-        for plan, own in zip(plans, costs, strict=True)
-        if own is not None and not any(_beats(other, own) for other in costs)
+        for plan, cost in zip(plans, costs, strict=True)
+        if cost is not None and not any(_beats(rival, cost) for rival in costs)
     ]
     cheapest: dict[tuple[str, ...], ComparedPlan] = {}
-    for plan in sorted(best, key=lambda own: (own.memory_nbytes, own.max_amplification)):
+    for plan in sorted(best, key=lambda p: (p.memory_nbytes, p.max_amplification)):
         # After the memory and the bound, a row has the figures.
         cheapest.setdefault(tuple(plan.cells()[2:-1]), plan)
     kept = {id(plan) for plan in cheapest.values()}
@@ -228,11 +225,15 @@ def mark_front(plans: Sequence[ComparedPlan]) -> tuple[ComparedPlan, ...]:
 
 def _costs(plan: ComparedPlan) -> tuple[float, ...] | None:
     """Numbers of which less is better."""
-    told = plan.explanation
-    return None if told is None else (told.num_reads, -told.mixing, told.peak_nbytes)
+    explanation = plan.explanation
+    return (
+        None
+        if explanation is None
+        else (explanation.num_reads, -explanation.mixing, explanation.peak_nbytes)
+    )
 
 
-def _beats(other: tuple[float, ...] | None, own: tuple[float, ...]) -> bool:
-    if other is None or other == own:
+def _beats(rival: tuple[float, ...] | None, costs: tuple[float, ...]) -> bool:
+    if rival is None or rival == costs:
         return False
-    return all(theirs <= mine for theirs, mine in zip(other, own, strict=True))
+    return all(rival_cost <= cost for rival_cost, cost in zip(rival, costs, strict=True))

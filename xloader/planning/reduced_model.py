@@ -124,11 +124,11 @@ class ReducedModel:
         lanes = epoch.drawn(0, range(self._lanes))
         if max(lane.schedule.at_work_nbytes for lane in lanes) > plan.lane_pool_nbytes:
             return None
-        found = self._amplification(plan, lanes)
-        if plan.max_amplification < found < hopeless:
+        amplification = self._amplification(plan, lanes)
+        if plan.max_amplification < amplification < hopeless:
             lanes = epoch.lanes(range(self._lanes))
-            found = self._amplification(plan, lanes)
-        return found, [lane.order for lane in lanes]
+            amplification = self._amplification(plan, lanes)
+        return amplification, [lane.order for lane in lanes]
 
     def _epoch(self, plan: Plan, index: int) -> Epoch:
         """An epoch of a plan on the model. The latest one is kept, as it is often needed again."""
@@ -144,8 +144,7 @@ class ReducedModel:
         """The cohorts of an epoch, which depend on what its weights draw, and not on the plan."""
         index = index if self._footprint.is_weighted else 0
         if index not in self._cuts:
-            drawn = cut_cohorts(self._footprint, self._tiling, seed=_SEED, epoch=index)
-            self._cuts[index] = drawn
+            self._cuts[index] = cut_cohorts(self._footprint, self._tiling, seed=_SEED, epoch=index)
         return self._cuts[index]
 
     def _amplification(self, plan: Plan, lanes: list[Lane]) -> float:
@@ -156,11 +155,11 @@ class ReducedModel:
         reads.
         """
         num_reads = sum(lane.schedule.num_reads for lane in lanes)
-        found = num_reads / max(self._footprint.num_needed, 1)
+        amplification = num_reads / max(self._footprint.num_needed, 1)
         if plan.pace.run > 1 and self._is_line and self._reach <= plan.pace.spread:
             visits = plan.pace.visits
-            found = visits + (found - visits) / self.run_factor
-        return found
+            amplification = visits + (amplification - visits) / self.run_factor
+        return amplification
 
     def _mixing(self, plan: Plan, orders: list[AnyOrder]) -> float:
         return measure_mixing(
@@ -237,20 +236,22 @@ def _cut_out(
             begins[dim] = 0
         left //= keep
     sizes = tuple(part.stop - part.start for part in parts)
-    is_whole = [own == size for own, size in zip(sizes, windows.dim_sizes, strict=True)]
+    is_whole = [kept == size for kept, size in zip(sizes, windows.dim_sizes, strict=True)]
     if all(is_whole):
         return footprint
     windows = dataclasses.replace(
         windows,
         dim_sizes=sizes,
         segments=tuple(
-            own and own.cut(part.start, part.stop)
-            for own, part in zip(windows.segments, parts, strict=True)
+            segments and segments.cut(part.start, part.stop)
+            for segments, part in zip(windows.segments, parts, strict=True)
         ),
-        pads=tuple(own if k else None for own, k in zip(windows.pads, is_whole, strict=True)),
+        pads=tuple(pad if k else None for pad, k in zip(windows.pads, is_whole, strict=True)),
     )
     if drawn is not None:
-        subset: Subset | None = _cut_subset(drawn - begins, windows)
+        positions = drawn - begins
+        is_within = ((positions >= 0) & (positions < np.array(windows.num_positions))).all(axis=1)
+        subset: Subset | None = Subset(len(windows), windows.ids_of(positions[is_within]))
     else:
         subset = footprint.subset and footprint.subset.cut_box(
             footprint.windows.num_positions, tuple(begins), windows.num_positions
@@ -265,12 +266,6 @@ def _is_within(windows: Windows, dim: int, position: int) -> bool:
     """Whether the window at a position along a dimension reaches beyond neither of its ends."""
     begin = int(windows.starts_of(dim, np.array([position]))[0])
     return begin >= 0 and begin + windows.extents[dim] <= windows.dim_sizes[dim]
-
-
-def _cut_subset(positions: Ints, windows: Windows) -> Subset:
-    """The samples of a subset whose windows lie within a part of a selection."""
-    is_within = ((positions >= 0) & (positions < np.asarray(windows.num_positions))).all(axis=1)
-    return Subset(len(windows), windows.ids_of(positions[is_within]))
 
 
 def _cut_demand(demand: Demand, parts: list[slice]) -> Demand:

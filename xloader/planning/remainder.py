@@ -30,7 +30,7 @@ from xloader.planning.schedule import Schedule
 class RemainingOrder:
     """The order of a lane from a place on.
 
-    Entries, slots and ranks are those of the whole order.
+    Entries, moments and ranks are those of the whole order.
     """
 
     whole: AnyOrder
@@ -43,9 +43,9 @@ class RemainingOrder:
         return max(self.whole.num_samples - self.begin, 0)
 
     @property
-    def num_slots(self) -> int:
-        """Slots of the whole order."""
-        return self.whole.num_slots
+    def num_moments(self) -> int:
+        """Moments of the whole order."""
+        return self.whole.num_moments
 
     @cached_property
     def count(self) -> Ints:
@@ -57,14 +57,14 @@ class RemainingOrder:
         return self.whole.boxes_of(entries)
 
     @property
-    def first_slot(self) -> Ints:
-        """Slot of each entry's first sample in the whole order."""
-        return self.whole.first_slot
+    def first_moment(self) -> Ints:
+        """Moment of each entry's first sample in the whole order."""
+        return self.whole.first_moment
 
     @property
-    def last_slot(self) -> Ints:
-        """Slot of each entry's last sample in the whole order."""
-        return self.whole.last_slot
+    def last_moment(self) -> Ints:
+        """Moment of each entry's last sample in the whole order."""
+        return self.whole.last_moment
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
         """The sample ids at the given ranks of entries. Ranks count from the start of the epoch."""
@@ -136,8 +136,8 @@ class Remainder:
         left = replace(self.whole.sublanes, first_step=self.first_step)
         if self.part is not None:
             left = replace(left, num_steps=self.part.end_step, end=self.part.end)
-        own = (numbers for numbers in self.processes if left.has_padding_only(numbers))
-        return replace(left, made_again=frozenset(chain.from_iterable(own)))
+        padded = (numbers for numbers in self.processes if left.has_padding_only(numbers))
+        return replace(left, made_again=frozenset(chain.from_iterable(padded)))
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
         """The rest of some sub-lanes, by their numbers in `sublanes`."""

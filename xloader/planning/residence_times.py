@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.footprint import Group
 from xloader.core.messages import show_count
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch
@@ -91,8 +90,7 @@ class TimesMaker:
         That is so where the schedule must be made again for many samples.
         """
         footprint = self.epoch.footprint
-        is_made = self.made() is not None
-        if footprint.num_samples > _MOST_CHEAP and not is_made:
+        if footprint.num_samples > _MOST_CHEAP and self.made() is None:
             return None
         if max(group.num_blocks for group in footprint.groups) > _MOST_BLOCKS:
             return None
@@ -115,24 +113,24 @@ def residence_times(
 ) -> ResidenceTimes:
     """Find when each chunk is in memory."""
     footprint, sublanes = epoch.footprint, epoch.sublanes
-    sizes = [_total_nbytes(group) for group in footprint.groups]
+    sizes = [group.num_blocks * group.most_read_nbytes for group in footprint.groups]
     index = sizes.index(max(sizes))
     group = footprint.groups[index]
     first = epoch.first_step if isinstance(epoch, Remainder) else 0
     end = first + epoch.num_steps
     lanes, blocks, loads, drops = [], [], [], []
-    numbers = [number for own in processes for number in own]
+    numbers = [number for process in processes for number in process]
     for number, lane in zip(numbers, epoch.lanes(numbers), strict=True):
-        own = lane.schedule.residences[index]
+        residences = lane.schedule.residences[index]
         before = _samples_before(lane.order) / sublanes.share
         # The batches of a sub-lane are those of one worker: every so-many-th of the lane's.
         steps = (before + sublanes.num_done_of(number)) * sublanes.workers
         steps += number % sublanes.workers
-        load, drop = steps[own.first_slot], steps[own.last_slot + 1]
+        load, drop = steps[residences.first_moment], steps[residences.last_moment + 1]
         if epoch.plan.is_resident:
             drop = np.full(len(drop), float(end))
-        blocks.append(own.block)
-        lanes.append(np.full(len(own.block), number // sublanes.workers))
+        blocks.append(residences.block)
+        lanes.append(np.full(len(residences.block), number // sublanes.workers))
         loads.append(np.clip(load, first, end))
         drops.append(np.clip(drop, first, end))
     none = np.zeros(0, np.int64)
@@ -153,22 +151,20 @@ def residence_times(
     )
 
 
-def _total_nbytes(group: Group) -> int:
-    return group.num_blocks * group.most_read_nbytes
-
-
 def _samples_before(order: AnyOrder) -> Steps:
-    """Number of samples before each slot, and before the end; shape (num_slots + 1,).
+    """Number of samples before each moment, and before the end; shape (num_moments + 1,).
 
-    Entries hand out their samples at an even pace, so each slot between an entry's first and last
+    Entries hand out their samples at an even pace, so each moment between an entry's first and last
     has an equal share of them.
     """
     if isinstance(order, RemainingOrder):
         return np.maximum(_samples_before(order.whole) - order.begin, 0.0)
-    first, last = order.first_slot.astype(np.int64), order.last_slot.astype(np.int64)
-    num_slots = int(last.max(initial=-1)) + 1
+    first, last = order.first_moment.astype(np.int64), order.last_moment.astype(np.int64)
+    num_moments = int(last.max(initial=-1)) + 1
     share = order.count / (last - first + 1)
-    change = np.bincount(first, share, num_slots + 1) - np.bincount(last + 1, share, num_slots + 1)
+    change = np.bincount(first, share, num_moments + 1) - np.bincount(
+        last + 1, share, num_moments + 1
+    )
     return np.concatenate([[0.0], np.cumsum(np.cumsum(change)[:-1])])
 
 

@@ -112,7 +112,7 @@ def find_ascent(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: i
             for ascent in ascents
         ]
         schedules = every[0]
-        peak = max(schedule.peak_nbytes for own in every for schedule in own)
+        peak = max(schedule.peak_nbytes for of_cut in every for schedule in of_cut)
         least = min(least, peak)
         reads = sum(schedule.num_reads for schedule in schedules)
         if peak <= budget.lane_nbytes and (best is None or reads < best[0]):

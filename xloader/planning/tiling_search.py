@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from xloader.core.footprint import Footprint
-from xloader.order.cohorts import Cohorts, leading_axis
+from xloader.order.cohorts import Cohorts
 from xloader.planning.budget import Budget
 from xloader.planning.candidates import NEARLY_FULL, CandidateSearch, Tiling
 from xloader.planning.goal import WORTH_READING, PlanGoal, best_of
@@ -69,10 +69,8 @@ class TilingSearch:
         """Candidates with one visit of each tile; none if no plan with the given spread fits."""
         goal = self.goal
         candidates = self._find_within(goal)
-        if (
-            candidates
-            and goal.max_amplification > _STRICT_READS < self.best(candidates).amplification
-        ):
+        may_read_less = candidates and goal.max_amplification > _STRICT_READS
+        if may_read_less and self.best(candidates).amplification > _STRICT_READS:
             strict = dataclasses.replace(goal, max_amplification=_STRICT_READS)
             candidates += self._find_within(strict)
         if not candidates and goal.spread is None:
@@ -82,48 +80,40 @@ class TilingSearch:
 
     def measured(self, plan: Plan) -> list[Candidate]:
         """The reads and the mixing of a plan of the finest tiling."""
-        found = self._of(self.finest, self.goal).measure(plan)
-        assert found is not None, "without runs, the most bytes of a tile say what fits"
-        return [found]
+        candidate = self._of(self.finest, self.goal).measure(plan)
+        assert candidate is not None, "without runs, the most bytes of a tile say what fits"
+        return [candidate]
 
     def find_visits(self, candidates: list[Candidate]) -> list[Candidate]:
         """Candidates with several visits that mix better than those with one."""
-        most = min(int(self.goal.max_amplification), self._most_visits)
+        # With more visits than a tile has samples, on average, some would hand out none.
+        num_in_tile = -(-self.footprint.num_samples // self.finest.cohorts.num_used_tiles)
+        most = min(int(self.goal.max_amplification), num_in_tile)
         if most < LEAST_VISITS:
             return []
         best = self.best(candidates)
         mixing = best.mixing if self.goal.allows(best) else 0.0
-        found: list[Candidate] = []
+        better: list[Candidate] = []
         for sizes in dict.fromkeys([self.finest.sizes, best.plan.pace.tiling]):
             tiling = self._tiling(sizes)
             search = self._of(tiling, self.goal)
+            per_tile = self.footprint.num_samples / tiling.cohorts.num_used_tiles
             for visits in _numbers_up_to(most):
                 if mixing >= NEARLY_FULL * self.full:
-                    return found
+                    return better
                 wanted = WORTH_READING * mixing
-                if mixing + self._gain(tiling, visits) < wanted:
+                # While a batch is made in the middle of an epoch, so many more tiles come in.
+                most_gain = self._batch_size * (visits - 1) / per_tile
+                if mixing + most_gain < wanted:
                     continue
                 more = search.with_visits(visits).find(least_mixing=max(wanted, 1e-9))
-                found += [own for own in more if own.mixing >= wanted]
-                mixing = max([mixing, *(own.mixing for own in found)])
-        return found
+                better += [candidate for candidate in more if candidate.mixing >= wanted]
+                mixing = max([mixing, *(candidate.mixing for candidate in better)])
+        return better
 
     def best(self, candidates: list[Candidate]) -> Candidate:
         """The best candidate by the rules of `find_plan`."""
         return best_of(candidates, self.goal, self.full)
-
-    def _gain(self, tiling: Tiling, visits: int) -> float:
-        """The most regions by which several visits can better a batch in the middle of an epoch.
-
-        While a batch is made, so many more tiles come in than with one visit.
-        """
-        per_tile = self.footprint.num_samples / tiling.cohorts.num_used_tiles
-        return self._batch_size * (visits - 1) / per_tile
-
-    @property
-    def _most_visits(self) -> int:
-        """Samples of a tile, on average. With more visits, some would hand out none."""
-        return -(-self.footprint.num_samples // self.finest.cohorts.num_used_tiles)
 
     def _find_within(self, goal: PlanGoal) -> list[Candidate]:
         """Candidates of the tilings, from the finest one on, until one is good enough."""
@@ -156,8 +146,7 @@ class TilingSearch:
         )
 
     def _tiling(self, sizes: tuple[int, ...]) -> Tiling:
-        is_finest = sizes == self.finest.sizes
-        return self.finest if is_finest else Tiling.of(self.footprint, sizes)
+        return self.finest if sizes == self.finest.sizes else Tiling.of(self.footprint, sizes)
 
 
 def _numbers_up_to(most: int) -> Iterator[int]:
@@ -173,8 +162,7 @@ def _tile_sizes(
     footprint: Footprint, cohorts: Cohorts, near: tuple[int, ...], run_dim: int
 ) -> Iterator[tuple[int, ...]]:
     """Tile sizes to try: larger along all dimensions with neighbours, or along all but one."""
-    axes = [leading_axis(footprint, dim) for dim in range(len(cohorts.shape))]
-    num_blocks = [1 if axis is None else axis.num_blocks for axis in axes]
+    num_blocks = [1 if axis is None else axis.num_blocks for axis in footprint.leading_axes]
 
     def grown(size: int, dims: tuple[int, ...]) -> tuple[int, ...]:
         """Sizes of a tile with ``size`` blocks along ``dims``, and one block along the others."""
@@ -184,15 +172,15 @@ def _tile_sizes(
             for dim in range(len(num_blocks))
         )
 
-    others = tuple(dim for dim in near if dim != run_dim)
-    sizes = [grown(0, others)]
+    other_dims = tuple(dim for dim in near if dim != run_dim)
+    sizes = [grown(0, other_dims)]
     if any(count > 1 for dim, count in enumerate(cohorts.home_shape) if dim not in near):
         # Otherwise all samples would be in one tile, which does not fit: if it did, the plan
         # would already hold the whole selection.
         sizes.insert(0, grown(0, near))
-    if others:
-        sizes += [grown(1, ()), grown(4, others)]
-    if len(others) > 1:
+    if other_dims:
+        sizes += [grown(1, ()), grown(4, other_dims)]
+    if len(other_dims) > 1:
         sizes.append(grown(4, near))
     yield from dict.fromkeys(sizes)
 
@@ -202,15 +190,15 @@ def neighbour_dims(footprint: Footprint, cohorts: Cohorts) -> tuple[int, ...]:
 
     A chunk that is computed may be shared: nothing is read when it is computed again.
     """
-    found = []
+    dims = []
     for dim, pieces in enumerate(cohorts.pieces):
         shares = any(
             not group.is_computed
             and group.axes[dim] is not None
-            and group.axes[dim] != leading_axis(footprint, dim)
+            and group.axes[dim] != footprint.leading_axes[dim]
             and not np.isin(pieces.tile_edges, group.axes[dim].edges).all()  # type: ignore[union-attr]
             for group in footprint.groups
         )
         if pieces.num_homes > 1 and (pieces.reach or shares):
-            found.append(dim)
-    return tuple(found)
+            dims.append(dim)
+    return tuple(dims)

@@ -69,11 +69,11 @@ def num_steps(recipe: Recipe, word: str, dim: str, duration: Duration) -> int:
             remedy="pass a number of elements, or select a regular part of the dimension",
         )
     if unit in _MONTHS:
-        found = count * _MONTHS[unit] / steps.months if steps.months else np.nan
+        num = count * _MONTHS[unit] / steps.months if steps.months else np.nan
     else:
-        found = count * _MICROSECONDS[unit] / steps.span
-    whole = round(found) if np.isfinite(found) else 0
-    if not abs(found - whole) <= _TOLERANCE * max(whole, 1):
+        num = count * _MICROSECONDS[unit] / steps.span
+    whole = round(num) if np.isfinite(num) else 0
+    if not abs(num - whole) <= _TOLERANCE * max(whole, 1):
         raise OptionError(
             f"the {word} along {dim!r} is no whole number of steps",
             given=f"{_show(duration)}, with steps of {steps.text}",

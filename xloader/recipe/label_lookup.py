@@ -82,7 +82,12 @@ def elements_at(
     wanted = _as_labels_of(dim, index, labels, coords[dim].dtype)
     size = len(index)
     if is_circle and is_closed(index):
-        index, wanted = _unrolled(index, wanted)
+        # The labels with the first one at the end again, and those wanted counted from it.
+        index, first = index.astype(np.float64), float(index[0])
+        turn = FULL_TURN if index[-1] > first else -FULL_TURN
+        # The remainder has the sign of the turn.
+        wanted = pd.Index(first + np.mod(wanted.to_numpy(np.float64) - first, turn))
+        index = index.append(pd.Index([first + turn]))
     try:
         elements = find_labels(index, wanted, method, tolerance)
         if method is not None and tolerance is None:
@@ -238,15 +243,6 @@ def is_closed(index: pd.Index) -> bool:
         return False
     step = abs(float(index[-1]) - float(index[0])) / (len(index) - 1)
     return abs(step * len(index) - FULL_TURN) <= OPEN_SHARE * FULL_TURN
-
-
-def _unrolled(index: pd.Index, wanted: pd.Index) -> tuple[pd.Index, pd.Index]:
-    """The labels of a circle with the first one at its end again, and others counted from it."""
-    index, first = index.astype(np.float64), float(index[0])
-    turn = FULL_TURN if index[-1] > first else -FULL_TURN
-    # The remainder has the sign of the turn.
-    turned = first + np.mod(wanted.to_numpy(np.float64) - first, turn)
-    return index.append(pd.Index([first + turn])), pd.Index(turned)
 
 
 def _is_beyond(index: pd.Index, wanted: pd.Index) -> NDArray[np.bool_]:

@@ -161,10 +161,10 @@ def _read(recipe: Recipe, dim: str, labels: Any, kept: Kept) -> NDArray[Any] | N
 
 
 def _steps_of(labels: NDArray[Any] | None, dim: str) -> LabelSteps | None:
-    if labels is None or len(labels) < 2:
+    if labels is None or len(labels) < 2 or labels.dtype.kind not in "mMOiuf":
         return None
     is_time = labels.dtype.kind in "mMO"
-    steps = _time_steps(labels, dim) if is_time else _number_steps(labels)
+    steps = _time_steps(labels, dim) if is_time else np.diff(labels.astype(np.float64))
     if steps is None:
         return None
     span, is_gap = _odd_ones(steps)
@@ -218,15 +218,12 @@ def _mean_span(steps: NDArray[np.float64]) -> tuple[float, str]:
     return mean, f"about {_show_span(mean)}"
 
 
-def _number_steps(labels: NDArray[Any]) -> NDArray[np.float64] | None:
-    return np.diff(labels.astype(np.float64)) if labels.dtype.kind in "iuf" else None
-
-
 def _time_steps(labels: NDArray[Any], dim: str) -> NDArray[np.float64] | None:
     """The steps in microseconds, NaN beside a missing time; ``None`` if labels are not times."""
     if labels.dtype.kind in "mM":
         # NumPy cannot convert a difference in months to microseconds, so times are converted first.
-        fine = labels.astype(f"{labels.dtype.kind}8[us]") if _is_coarse(labels) else labels
+        is_coarse = np.datetime_data(labels.dtype)[0] in ("Y", "M")
+        fine = labels.astype(f"{labels.dtype.kind}8[us]") if is_coarse else labels
         return np.asarray(np.diff(fine) / np.timedelta64(1, "us"), np.float64)
     calendars = {getattr(label, "calendar", None) for label in labels}
     if None in calendars:
@@ -242,10 +239,6 @@ def _time_steps(labels: NDArray[Any], dim: str) -> NDArray[np.float64] | None:
         )
     spans = (labels[1:] - labels[:-1]).astype("m8[us]")
     return np.asarray(spans / np.timedelta64(1, "us"), np.float64)
-
-
-def _is_coarse(labels: NDArray[Any]) -> bool:
-    return np.datetime_data(labels.dtype)[0] in ("Y", "M")
 
 
 def _months(labels: NDArray[Any]) -> NDArray[np.int64]:
@@ -296,13 +289,13 @@ def irregular_steps(recipe: Recipe, *, only_times: bool = False) -> dict[str, st
     are left out, or if it has no labels that are numbers or times.
     """
     windows = recipe.require_windows()
-    found = {}
+    texts = {}
     for dim, reach, segments in zip(windows.dims, windows.extents, windows.segments, strict=True):
         steps = find_steps(recipe, dim, only_times=only_times) if reach > 1 else None
         if steps is not None:
-            own = steps.describe() if segments is None else "", steps.describe_uneven()
-            found[dim] = ", ".join(filter(None, own))
-    return {dim: text for dim, text in found.items() if text}
+            both = steps.describe() if segments is None else "", steps.describe_uneven()
+            texts[dim] = ", ".join(filter(None, both))
+    return {dim: text for dim, text in texts.items() if text}
 
 
 def irregular_note(dim: str, steps: str) -> str:
@@ -326,7 +319,7 @@ def open_circles(recipe: Recipe) -> dict[str, str]:
     Only labels in degrees are looked at: their steps must add up to 360 degrees within 1 %.
     """
     windows, coords = recipe.require_windows(), recipe.source.coordinates()
-    found = {}
+    texts = {}
     for dim, size, wraps in zip(windows.dims, windows.dim_sizes, windows.wraps, strict=True):
         if not wraps or dim not in coords.indexes:
             continue
@@ -335,8 +328,8 @@ def open_circles(recipe: Recipe) -> dict[str, str]:
             continue
         turn = size * steps.span
         if not abs(abs(turn) - FULL_TURN) <= OPEN_SHARE * FULL_TURN:
-            found[dim] = f"{size:,} steps of {steps.text} degrees: {abs(turn):g} of {FULL_TURN}"
-    return found
+            texts[dim] = f"{size:,} steps of {steps.text} degrees: {abs(turn):g} of {FULL_TURN}"
+    return texts
 
 
 def dropped_windows(recipe: Recipe) -> str:

@@ -145,8 +145,10 @@ def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
     windowed = recipe.require_windows().dims
     offsets = dict(field.offsets)
     dropped = tuple(dim for dim in windowed if isinstance(offsets.get(dim), int))
-    kept = {name: _kept_dims(recipe, field, name) for name in field.variables}
-    kept = {name: tuple(d for d in dims if d not in dropped) for name, dims in kept.items()}
+    kept = {}
+    for name in field.variables:
+        flat = recipe.channel_dims(name) if field.has_channels else ()
+        kept[name] = tuple(d for d in recipe.dims_of(name) if d not in (*flat, *dropped))
     dims = _common_dims(recipe, field, kept)
     counts = dict(zip(windowed, map(len, elements), strict=True))
     sizes = {dim: counts.get(dim, recipe.dim_sizes[dim]) for dim in dims}
@@ -192,7 +194,7 @@ def _refuse_repeats(recipe: Recipe, field: Field) -> None:
 def _window_elements(recipe: Recipe, field: Field) -> tuple[Elements, ...]:
     windows = recipe.require_windows()
     offsets = dict(field.offsets)
-    found: list[Elements] = []
+    all_elements: list[Elements] = []
     for dim, size, dilation, reach in zip(
         windows.dims, windows.window_sizes, windows.dilations, windows.extents, strict=True
     ):
@@ -208,12 +210,12 @@ def _window_elements(recipe: Recipe, field: Field) -> tuple[Elements, ...]:
                 remedy=f"take a longer window along {dim!r}, or a smaller offset",
             )
         if isinstance(positions, tuple):
-            found.append(tuple(own * dilation for own in positions))
+            all_elements.append(tuple(position * dilation for position in positions))
         else:
             # A single element has a step of one.
             step = (positions.step if len(positions) > 1 else 1) * dilation
             first, last = positions[0] * dilation, positions[-1] * dilation
-            found.append(range(first, last + 1, step))
+            all_elements.append(range(first, last + 1, step))
     if offsets:
         raise OptionError(
             f"the field {field.name!r} has offsets along a dimension without windows",
@@ -221,7 +223,7 @@ def _window_elements(recipe: Recipe, field: Field) -> tuple[Elements, ...]:
             allowed=list(windows.dims),
             remedy="add the dimension to .window(...), or select along it with .isel(...)",
         )
-    return tuple(found)
+    return tuple(all_elements)
 
 
 def _check_pads(
@@ -264,23 +266,18 @@ def _holds(dtype: np.dtype, number: float) -> bool:
         return math.isfinite(number) and number == int(number) and info.min <= number <= info.max
 
 
-def _kept_dims(recipe: Recipe, field: Field, name: str) -> tuple[str, ...]:
-    flat = recipe.channel_dims(name) if field.has_channels else ()
-    return tuple(dim for dim in recipe.dims_of(name) if dim not in flat)
-
-
 def _common_dims(recipe: Recipe, field: Field, kept: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     longest = max(kept, key=lambda name: len(kept[name]))
     dims = kept[longest]
-    for name, own in kept.items():
+    for name, kept_dims in kept.items():
         # This also refuses a dimension that one variable keeps and another turns into channels.
-        if tuple(dim for dim in dims if dim in recipe.dims_of(name)) != own:
+        if tuple(dim for dim in dims if dim in recipe.dims_of(name)) != kept_dims:
             raise StackError(
                 f"the variables of the field {field.name!r} cannot share one array",
                 given=f"{longest!r} with {recipe.dims_of(longest)} and "
                 f"{name!r} with {recipe.dims_of(name)}",
                 allowed=f"dimensions from {dims}, in this order",
-                remedy="; ".join(order_notes(recipe.source.coordinates(), (*dims, *own)))
+                remedy="; ".join(order_notes(recipe.source.coordinates(), (*dims, *kept_dims)))
                 or "make a field for each variable, or select along the dimension that differs",
             )
     if field.has_channels and CHANNEL in dims:
@@ -301,19 +298,19 @@ def _make_parts(
     windowed = recipe.require_windows().dims
     for name in field.variables:
         flat = recipe.channel_dims(name) if field.has_channels else ()
-        own = recipe.variable(name).dims
+        stored_dims = recipe.variable(name).dims
         # Axes of the array with its channel axis unfolded: n, the flattened dims, the field's dims.
         place = {dim: axis for axis, dim in enumerate((*flat, *sizes), start=1)}
-        missing = [place[dim] for dim in sizes if dim not in own]
+        missing = [place[dim] for dim in sizes if dim not in stored_dims]
         begin = len(channels)
         channels += channel_names(recipe, name, flat)
         span = (begin, len(channels)) if field.has_channels else None
-        runs = [
-            _runs(taken) if dim in own else [(None, slice(0, len(taken)))]
+        stretches = [
+            _stretches(taken) if dim in stored_dims else [(None, slice(0, len(taken)))]
             for dim, taken in zip(windowed, elements, strict=True)
         ]
-        for along in product(*runs):
-            places = dict(zip(windowed, (own_place for _, own_place in along), strict=True))
+        for along in product(*stretches):
+            places = dict(zip(windowed, (place_along for _, place_along in along), strict=True))
             box = [places.get(dim, slice(0, size)) for dim, size in sizes.items()]
             parts.append(
                 FieldPart(
@@ -321,27 +318,27 @@ def _make_parts(
                     accesses=tuple(access for access, _ in along),
                     channels=span,
                     flat_sizes=tuple(recipe.dim_sizes[dim] for dim in flat),
-                    axes=(*missing, *(place.get(dim) for dim in own)),
+                    axes=(*missing, *(place.get(dim) for dim in stored_dims)),
                     box=tuple(box) if span is None else (slice(*span), *box),
                 )
             )
     return tuple(parts), tuple(channels)
 
 
-def _runs(elements: Elements) -> list[tuple[tuple[int, int, int] | None, slice]]:
+def _stretches(elements: Elements) -> list[tuple[tuple[int, int, int] | None, slice]]:
     """Cut elements to equally spaced, ascending ones, each with its place among all of them."""
     if isinstance(elements, range):
         return [((elements.start, elements.step, len(elements)), slice(0, len(elements)))]
-    found: list[tuple[tuple[int, int, int] | None, slice]] = []
+    stretches: list[tuple[tuple[int, int, int] | None, slice]] = []
     begin = 0
     while begin < len(elements):
         end = begin + 1
         step = elements[end] - elements[begin] if end < len(elements) else 1
         while step > 0 and end < len(elements) and elements[end] - elements[end - 1] == step:
             end += 1
-        found.append(((elements[begin], max(step, 1), end - begin), slice(begin, end)))
+        stretches.append(((elements[begin], max(step, 1), end - begin), slice(begin, end)))
         begin = end
-    return found
+    return stretches
 
 
 def _dtype_of(recipe: Recipe, field: Field) -> np.dtype:

@@ -39,8 +39,8 @@ def _short_labels(recipe: Recipe, dim: str) -> list[str]:
     if labels.dtype.kind == "m":
         # The longest unit of which all are multiples: 6h and 24h, not 6h and 1D.
         for unit in ("D", "h", "m", "s", "ms", "us"):
-            one = np.timedelta64(1, unit)
-            if not np.isnat(labels).any() and (labels % one == np.timedelta64(0)).all():
-                return [f"{label // one}{unit}" for label in labels]
+            span = np.timedelta64(1, unit)
+            if not np.isnat(labels).any() and (labels % span == np.timedelta64(0)).all():
+                return [f"{label // span}{unit}" for label in labels]
     # "%.15g" writes 500.0 as 500, and 0.1 as 0.1.
     return [f"{label:.15g}" if labels.dtype.kind == "f" else str(label) for label in labels]

@@ -87,7 +87,7 @@ def _offsets(
             allowed=list(windows.dims),
             remedy=f"add {dim!r} to .window(...), or select along it with .isel({dim}=...)",
         )
-    owned = sorted({own for variable in variables for own in recipe.dims_of(variable)})
+    owned = sorted({owned_dim for variable in variables for owned_dim in recipe.dims_of(variable)})
     if dim not in owned:
         raise OptionError(
             f"the field {name!r} has offsets along a dimension that its variables do not have",

@@ -52,6 +52,9 @@ def make_windows(
     if stride is not None and not isinstance(stride, Mapping) and max(window_sizes) > 1:
         longer = [dim for dim, size in zip(dims, window_sizes, strict=True) if size > 1]
         stride = dict.fromkeys(longer, stride)
+    has_stride = () if stride is None else dims
+    if isinstance(stride, Mapping):
+        has_stride = tuple(stride)
     circles = _circles(recipe, dims, wrap, gaps)
     dilations = _per_dim(recipe, "dilation", dims, dilation, (1,) * len(dims))
     return Windows(
@@ -60,7 +63,7 @@ def make_windows(
         window_sizes,
         _per_dim(recipe, "stride", dims, stride, window_sizes),
         dilations,
-        default_dims=_without_stride(dims, stride),
+        default_dims=tuple(dim for dim in dims if dim not in has_stride),
         segments=_segments(recipe, dims, gaps, circles, pad),
         wraps=tuple(dim in circles for dim in dims),
         pads=_pads(recipe, dims, window_sizes, dilations, pad, circles),
@@ -76,17 +79,17 @@ def _pads(
     circles: set[str],
 ) -> tuple[Pad | None, ...]:
     """The value of elements beyond the ends of each dimension; None without padding."""
-    own: Any
-    for dim, own in pad.items():
+    value: Any
+    for dim, value in pad.items():
         find(dim, recipe.dim_sizes, "dimension")
         if dim not in dims:
             raise _no_windows("pad=", dim, dims)
         number = dims.index(dim)
-        is_number = isinstance(own, numbers.Real) and not isinstance(own, bool | np.bool_)
-        if own not in ("edge", "reflect") and not is_number:
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+        if value not in ("edge", "reflect") and not is_number:
             raise OptionError(
                 f"pad= is not one of its choices along {dim!r}",
-                given=repr(own),
+                given=repr(value),
                 allowed="'edge', 'reflect' or a number",
             )
         if dim in circles:
@@ -103,7 +106,7 @@ def _pads(
                 allowed="a dilation of 1",
                 remedy=f"leave out the dilation of {dim!r}, or leave {dim!r} out of pad=",
             )
-        if own == "reflect" and window_sizes[number] % 2 == 0:
+        if value == "reflect" and window_sizes[number] % 2 == 0:
             raise OptionError(
                 f"a window with an even number of elements cannot be mirrored along {dim!r}",
                 given=f"{dim}={window_sizes[number]}",
@@ -111,7 +114,9 @@ def _pads(
                 remedy=f'take a window of {window_sizes[number] + 1}, or pad={{{dim!r}: "edge"}}',
             )
     chosen = (pad.get(dim) for dim in dims)
-    return tuple(own if own is None or isinstance(own, str) else float(own) for own in chosen)
+    return tuple(
+        value if value is None or isinstance(value, str) else float(value) for value in chosen
+    )
 
 
 def merged_sizes(
@@ -174,13 +179,13 @@ def _segments(
                 allowed=", ".join(map(repr, get_args(Gaps))),
             )
     is_asked = isinstance(gaps, Mapping)
-    found = tuple(
+    all_segments = tuple(
         None
         if dim in circles
         else _segments_along(recipe, dim, by_dim.get(dim, "drop"), is_asked and dim in by_dim)
         for dim in dims
     )
-    for dim, segments in zip(dims, found, strict=True):
+    for dim, segments in zip(dims, all_segments, strict=True):
         if dim in pad and segments is not None:
             raise OptionError(
                 f"the borders of {dim!r} cannot be padded, because its labels have gaps",
@@ -188,14 +193,11 @@ def _segments(
                 allowed="labels without gaps, or windows that run across them",
                 remedy=f'pass gaps="allow", or leave {dim!r} out of pad=',
             )
-    return found
+    return all_segments
 
 
 def _segments_along(recipe: Recipe, dim: str, choice: Gaps, is_asked: bool) -> Segments | None:
-    """The stretches of one dimension.
-
-    Only times are looked at, unless the user names the dimension (``is_asked``).
-    """
+    """The stretches of a dimension. Unless the user names it, only times are looked at."""
     steps = None if choice == "allow" else find_steps(recipe, dim, only_times=not is_asked)
     is_unknown = steps is None or (choice == "drop" and not steps.is_regular)
     if is_asked and choice != "allow" and is_unknown:
@@ -219,14 +221,6 @@ def _segments_along(recipe: Recipe, dim: str, choice: Gaps, is_asked: bool) -> S
     if not steps.is_regular:
         return None
     return Segments.between(recipe.dim_sizes[dim], steps.gaps)
-
-
-def _without_stride(
-    dims: tuple[str, ...], stride: Mapping[str, Size] | Size | None
-) -> tuple[str, ...]:
-    if isinstance(stride, Mapping):
-        return tuple(dim for dim in dims if dim not in stride)
-    return dims if stride is None else ()
 
 
 def _per_dim(

@@ -72,12 +72,16 @@ def _of_dataset(table: xr.Dataset) -> dict[str, pd.Series]:
             remedy="pass ds.to_dataframe(), or ds.stack(point=[...]).reset_index('point')",
         )
     (dim,) = table.dims
-    along = {name: own for name, own in table.variables.items() if own.dims == (dim,)}
-    scalars = {name: own for name, own in table.variables.items() if own.dims == ()}
+    along = {
+        name: variable for name, variable in table.variables.items() if variable.dims == (dim,)
+    }
+    scalars = {name: variable for name, variable in table.variables.items() if variable.dims == ()}
     size = table.sizes[dim]
-    pairs = [(name, pd.Series(own.to_numpy())) for name, own in along.items()]
+    pairs = [(name, pd.Series(variable.to_numpy())) for name, variable in along.items()]
     # A coordinate such as a fixed height holds for every point.
-    pairs += [(name, pd.Series(np.full(size, own.to_numpy()))) for name, own in scalars.items()]
+    pairs += [
+        (name, pd.Series(np.full(size, variable.to_numpy()))) for name, variable in scalars.items()
+    ]
     return _checked(pairs)
 
 
@@ -127,17 +131,17 @@ def label_column(name: str, column: pd.Series) -> LabelColumn:
         _require_all(name, column)
         classes = tuple(map(str, dtype.categories))
         return LabelColumn(name, column.cat.codes.to_numpy().astype(np.int64), classes)
-    kind = pd.api.types.infer_dtype(column, skipna=True)
-    if kind == "string" or (kind == "empty" and dtype.kind not in "biuf"):
+    content = pd.api.types.infer_dtype(column, skipna=True)
+    if content == "string" or (content == "empty" and dtype.kind not in "biuf"):
         _require_all(name, column)
         codes, texts = pd.factorize(column.astype(object), sort=True)
         return LabelColumn(name, codes.astype(np.int64), tuple(map(str, texts)))
-    numbers = _numbers(name, column, kind)
+    numbers = _numbers(name, column, content)
     if numbers is None or numbers.dtype.kind not in "biuf" or numbers.itemsize > _MOST_BYTES:
-        is_time = dtype.kind in "mM" or "date" in kind or "time" in kind
+        is_time = dtype.kind in "mM" or "date" in content or "time" in content
         raise UnsupportedDataError(
             f"the column {name!r} cannot become a field",
-            given=f"dtype {dtype}, holding {kind} values",
+            given=f"dtype {dtype}, holding {content} values",
             allowed="numbers, bools, text and categories, or the labels of a windowed dimension",
             remedy=f"convert it to numbers, such as table[{name!r}].dt.dayofyear, rename it to the "
             "dimension whose labels it holds, or drop it"
@@ -147,19 +151,19 @@ def label_column(name: str, column: pd.Series) -> LabelColumn:
     return LabelColumn(name, numbers)
 
 
-def _numbers(name: str, column: pd.Series, kind: str) -> NDArray[Any] | None:
+def _numbers(name: str, column: pd.Series, content: str) -> NDArray[Any] | None:
     """The numbers or bools of a column, in native byte order; None if it holds none."""
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
         values: NDArray[Any] = column.to_numpy()
         # A copy, as the user may change the table later.
         return values.astype(values.dtype.newbyteorder("="), copy=True)
-    if kind == "floating" or kind == "mixed-integer-float":
+    if content == "floating" or content == "mixed-integer-float":
         return np.array(column.to_numpy(np.float64, na_value=np.nan))
-    if kind in ("integer", "boolean"):
+    if content in ("integer", "boolean"):
         _require_all(name, column)
         # Dtypes of pandas, such as Int16, know NumPy's dtype of the same width.
         plain = getattr(column.dtype, "numpy_dtype", None)
-        wide = np.dtype(np.bool_ if kind == "boolean" else np.int64)
+        wide = np.dtype(np.bool_ if content == "boolean" else np.int64)
         is_known = isinstance(plain, np.dtype) and plain.kind in "biuf"
         return np.array(column.to_numpy(plain if is_known else wide))
     return None
@@ -207,9 +211,11 @@ def place_points(recipe: Recipe, table: Any, rules: PointRules) -> tuple[Windows
             allowed="at_points once, before select and weighted",
             remedy="call .at_points(...) right after the windows and fields, then .select",
         )
-    windows = _everywhere(recipe.require_windows())
+    # The same windows, but beginning at every element, gaps left out as before.
+    windows = recipe.require_windows()
+    windows = replace(windows, strides=(1,) * len(windows.dims), default_dims=())
     columns = read_columns(table)
-    labels, others = _told_apart(recipe, windows, columns)
+    labels, field_columns = _labels_and_fields(recipe, windows, columns)
     num_points = len(next(iter(columns.values())))
     if not num_points:
         raise EmptySamplesError(
@@ -218,7 +224,7 @@ def place_points(recipe: Recipe, table: Any, rules: PointRules) -> tuple[Windows
             allowed="at least one row",
             remedy="check how the table was filtered",
         )
-    fields = tuple(label_column(name, column) for name, column in others.items())
+    fields = tuple(label_column(name, column) for name, column in field_columns.items())
     elements, is_matched = _look_up(recipe, windows, labels, rules)
     starts = elements - _begins_before(windows, rules.at)
     positions, is_inside = _positions(windows, starts)
@@ -239,31 +245,23 @@ def place_points(recipe: Recipe, table: Any, rules: PointRules) -> tuple[Windows
             remedy='pass outside="raise" to see why, or a smaller window',
         )
     chosen = windows.ids_of(positions[kept])
-    return windows, Subset(len(windows), chosen, points=_taken(points, kept))
+    points = points if len(kept) == num_points else points.take(kept)
+    return windows, Subset(len(windows), chosen, points=points)
 
 
-def _taken(points: PointTable, kept: Ints) -> PointTable:
-    return points if len(kept) == points.num_points else points.take(kept)
-
-
-def _everywhere(windows: Windows) -> Windows:
-    """The same windows, but beginning at every element, gaps left out as before."""
-    return replace(windows, strides=(1,) * len(windows.dims), default_dims=())
-
-
-def _told_apart(
+def _labels_and_fields(
     recipe: Recipe, windows: Windows, columns: Mapping[str, pd.Series]
 ) -> tuple[dict[str, pd.Series], dict[str, pd.Series]]:
     """The columns that are labels of windowed dimensions, and those that become fields."""
     for dim in windows.dims:
         if dim not in columns:
             raise _no_column(recipe, windows, dim, columns)
-    others = {name: column for name, column in columns.items() if name not in windows.dims}
+    field_columns = {name: column for name, column in columns.items() if name not in windows.dims}
     dims = {dim for name in recipe.variables for dim in recipe.source.variables[name].dims}
     fields = {field.name for field in recipe.fields}
     coords = map(str, recipe.source.coordinates().coords)
     reserved = {SAMPLE, CHANNEL, *(dim + LABEL for dim in dims), *coords}
-    for name in others:
+    for name in field_columns:
         if name in dims:
             raise OptionError(
                 f"the column {name!r} names a dimension that has no windows",
@@ -280,7 +278,7 @@ def _told_apart(
                 f"of the data, {SAMPLE!r}, {CHANNEL!r} and '<dimension>{LABEL}'",
                 remedy=f'rename it: table.rename(columns={{{name!r}: "{name}_at_point"}})',
             )
-    return {dim: columns[dim] for dim in windows.dims}, others
+    return {dim: columns[dim] for dim in windows.dims}, field_columns
 
 
 def _no_column(
@@ -310,13 +308,13 @@ def _look_up(
     elements = np.empty((len(next(iter(labels.values()))), len(windows.dims)), np.int64)
     is_matched = np.ones(len(elements), np.bool_)
     for axis, dim in enumerate(windows.dims):
-        found = elements_at(
+        hits = elements_at(
             recipe, dim, labels[dim], methods[dim], tolerances[dim], is_circle=windows.wraps[axis]
         )
         if rules.outside == "raise":
-            found.require_all()
-        elements[:, axis] = found.elements
-        is_matched &= found.elements >= 0
+            hits.require_all()
+        elements[:, axis] = hits.elements
+        is_matched &= hits.elements >= 0
     return elements, is_matched
 
 
@@ -362,10 +360,10 @@ def _positions(windows: Windows, starts: Ints) -> tuple[Ints, NDArray[np.bool_]]
     positions = np.empty_like(starts)
     is_inside = np.ones(len(starts), np.bool_)
     for dim, count in enumerate(windows.num_positions):
-        own = starts[:, dim] % windows.dim_sizes[dim] if windows.wraps[dim] else starts[:, dim]
-        found = np.minimum(windows.num_before(dim, own), count - 1)
-        is_inside &= windows.starts_of(dim, found) == own
-        positions[:, dim] = found
+        begins = starts[:, dim] % windows.dim_sizes[dim] if windows.wraps[dim] else starts[:, dim]
+        nearest = np.minimum(windows.num_before(dim, begins), count - 1)
+        is_inside &= windows.starts_of(dim, nearest) == begins
+        positions[:, dim] = nearest
     return positions, is_inside
 
 

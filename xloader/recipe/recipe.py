@@ -6,12 +6,13 @@ job of the plan and the loader.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -25,34 +26,12 @@ from xloader.core.windows import Windows
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnknownNameError
 from xloader.sources.base import Source, Variable
 
-
-class HasToken(Protocol):
-    """A recipe, as far as it is found by its token."""
-
-    @property
-    def token(self) -> str:
-        """The token."""
-        ...
+_known: WeakValueDictionary[int, Recipe] = WeakValueDictionary()
+"""The recipes of this process that have a token, as long as they live."""
 
 
-_known: WeakValueDictionary[int, HasToken] = WeakValueDictionary()
-
-
-def new_token() -> str:
-    """A token that no other recipe has, in any process."""
-    return uuid.uuid4().hex
-
-
-def remember(recipe: HasToken) -> None:
-    """Let this process find a recipe by its token, as long as the recipe lives."""
-    _known[id(recipe)] = recipe
-
-
-def recall(token: str) -> Any:
-    """Find a recipe by its token.
-
-    One with this token; None if this process holds none.
-    """
+def recall(token: str) -> Recipe | None:
+    """Find a recipe by its token; None if this process holds none."""
     # The list of references is made in one step, as other threads may make recipes meanwhile.
     for reference in _known.valuerefs():
         recipe = reference()
@@ -74,19 +53,18 @@ class Transform(Protocol):
     @property
     def is_in_place(self) -> bool:
         """Whether the gathered arrays themselves are changed, with names and shapes kept."""
-        ...
+        return False
 
     def describe(self) -> str:
         """Describe the transform in one line of text, which is the same in every process."""
-        ...
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
         """The dtype that a field of ``variables`` needs so that the transform can work in place."""
-        ...
+        return dtype
 
     def changes_units(self, variables: tuple[str, ...]) -> bool:
         """Whether the transform changes the units of a field of ``variables``."""
-        ...
+        return False
 
 
 @dataclass(frozen=True)
@@ -180,21 +158,18 @@ class Recipe:
 
     def __reduce__(self) -> tuple[object, ...]:
         # The values cached by cached_property are left out, which keeps pickles small.
-        parts = (self.source, self.variables, self.selection)
-        own = (self.windows, self.fields, self.steps, self.subset, self.slab, self.retry_policy)
+        values = tuple(getattr(self, part.name) for part in dataclasses.fields(self))
         # A copy has the same token, so that batches of one are known to be of the other.
-        made = {"_token": self.token} if "_token" in self.__dict__ else None
-        return Recipe, (*parts, *own, self.num_taken), made
+        return Recipe, values, {"_token": self.token} if "_token" in self.__dict__ else None
 
     def __setstate__(self, state: dict[str, str]) -> None:
         self.__dict__.update(state)
-        remember(self)
+        _known[id(self)] = self
 
     @property
     def _key(self) -> tuple[object, ...]:
-        parts = (self.source.fingerprint, self.variables, self.selection)
-        own = (self.windows, self.fields, self.steps, self.subset, self.slab)
-        return (*parts, *own, self.num_taken)
+        compared = (part.name for part in dataclasses.fields(self)[1:] if part.compare)
+        return (self.source.fingerprint, *(getattr(self, name) for name in compared))
 
     @property
     def whole(self) -> Recipe | None:
@@ -328,8 +303,8 @@ class Recipe:
         """The name of this recipe and of its copies in other processes; see `recipe_tokens`."""
         if "_token" not in self.__dict__:
             # Two threads may ask at once, and must get the same.
-            self.__dict__.setdefault("_token", new_token())
-            remember(self)
+            self.__dict__.setdefault("_token", uuid.uuid4().hex)
+            _known[id(self)] = self
         return str(self.__dict__["_token"])
 
     def kept_of(self, dim: str) -> Kept:
@@ -399,20 +374,20 @@ class Recipe:
         return self.windows
 
 
-def find(name: str, known: Iterable[str], kind: str) -> None:
+def find(name: str, known: Iterable[str], noun: str) -> None:
     """Check that a name is known."""
     known = list(known)
     if name not in known:
-        raise unknown(name, known, kind)
+        raise unknown(name, known, noun)
 
 
-def unknown(name: object, known: Iterable[str], kind: str) -> UnknownNameError:
+def unknown(name: object, known: Iterable[str], noun: str) -> UnknownNameError:
     """The error for a name that is not known, with the closest name that is."""
     known = list(known)
     close = closest(name, known)
     return UnknownNameError(
-        f"there is no {kind} with this name",
+        f"there is no {noun} with this name",
         given=repr(name),
-        allowed=", ".join(map(repr, known)) or f"none: there is no {kind}",
-        remedy=f"did you mean {close!r}?" if close else f"pass the name of an existing {kind}",
+        allowed=", ".join(map(repr, known)) or f"none: there is no {noun}",
+        remedy=f"did you mean {close!r}?" if close else f"pass the name of an existing {noun}",
     )

@@ -60,10 +60,7 @@ def sel(
 
 
 def stored(kept: Selection, offsets: Ints) -> Ints:
-    """Convert offsets into a selection to stored elements.
-
-    The stored elements, in the shape of ``offsets``.
-    """
+    """Convert offsets into a selection to stored elements."""
     if isinstance(kept, range):
         return np.asarray(kept.start + kept.step * offsets, np.int64)
     return np.asarray(kept, np.int64)[offsets]
@@ -141,10 +138,10 @@ def positions_at(
                 allowed=f"labels along {list(windows.dims)}",
                 remedy=f"select along {dim!r} with .sel before .window",
             )
-    found = []
+    positions = []
     for axis, (dim, count) in enumerate(zip(windows.dims, windows.num_positions, strict=True)):
         if dim not in labels:
-            found.append(np.arange(count, dtype=np.int64))
+            positions.append(np.arange(count, dtype=np.int64))
             continue
         # Where borders are padded, windows have their place at their centre.
         firsts = np.arange(count, dtype=np.int64)
@@ -153,8 +150,8 @@ def positions_at(
         assert not isinstance(kept, int)
         index = coords.indexes[dim][stored(kept, firsts)] if dim in coords.indexes else firsts
         at = _look_up(dim, index, labels[dim], method, tolerance, "no window begins at it")
-        found.append(np.atleast_1d(at))
-    return found
+        positions.append(np.atleast_1d(at))
+    return positions
 
 
 def _positions(
@@ -179,7 +176,10 @@ def _warn_of_seam(dim: str, index: Any, label: slice) -> None:
     begin, end = sorted((float(label.start), float(label.stop)))
     labels = index.to_numpy(np.float64)
     is_taken, is_turned = (
-        np.any([(begin <= own) & (own <= end) for own in (labels + by for by in turns)], axis=0)
+        np.any(
+            [(begin <= shifted) & (shifted <= end) for shifted in (labels + by for by in turns)],
+            axis=0,
+        )
         for turns in ((0,), (-FULL_TURN, FULL_TURN))
     )
     if num_lost := np.count_nonzero(is_turned & ~is_taken):
@@ -203,7 +203,7 @@ def _look_up(
     index = probe.indexes[dim]
     allowed = f"labels from {index[0]} to {index[-1]}"
     try:
-        found = probe.sel({dim: label}, method=method, tolerance=tolerance)
+        chosen = probe.sel({dim: label}, method=method, tolerance=tolerance)
     except KeyError as error:
         if _is_unsorted(label, index):
             raise _not_sorted(dim, label) from error
@@ -227,23 +227,23 @@ def _look_up(
             allowed=allowed,
             remedy=f"try the same .sel({dim}=...) on the xarray Dataset",
         ) from error
-    if found.ndim and found.dims != (dim,):
+    if chosen.ndim and chosen.dims != (dim,):
         raise OptionError(
             f"the labels have dimensions that would replace {dim!r}",
-            given=f"labels with the dimensions {found.dims}",
+            given=f"labels with the dimensions {chosen.dims}",
             allowed=f"labels along {dim!r} only",
             remedy=f"pass the labels of {dim!r} as a list",
         )
-    if not found.size and _is_unsorted(label, index):
+    if not chosen.size and _is_unsorted(label, index):
         raise _not_sorted(dim, label)
-    if not found.size:
+    if not chosen.size:
         raise EmptySamplesError(
             f"no label of the dimension {dim!r} is selected{why and f', or {why}'}",
             given=repr(label),
             allowed=f"{allowed}, in this order",
             remedy="choose labels in this range, and give the ends of a slice in this order",
         )
-    return np.asarray(found.to_numpy(), np.int64)
+    return np.asarray(chosen.to_numpy(), np.int64)
 
 
 def _is_unsorted(label: object, index: Any) -> bool:
@@ -263,11 +263,11 @@ def _not_sorted(dim: str, label: object) -> OptionError:
 def _require_one_visit(recipe: Recipe, dim: str, kept: Kept, indexer: object) -> None:
     """Refuse an order of elements in which some variable comes back to a chunk that it has left."""
     for name in recipe.variables:
-        own = recipe.source.variables[name]
-        if dim in own.dims and not isinstance(kept, int):
-            axis = own.dims.index(dim)
+        variable = recipe.source.variables[name]
+        if dim in variable.dims and not isinstance(kept, int):
+            axis = variable.dims.index(dim)
             try:
-                Axis(own.shape[axis], own.chunks[axis], kept)
+                Axis(variable.shape[axis], variable.chunks[axis], kept)
             except OptionError as error:
                 raise _not_in_order(dim, indexer) from error
 

@@ -64,15 +64,15 @@ def _shared_of(name: str, first: Use, second: Use) -> int:
     edges = []
     for dim, size in enumerate(shape):
         is_edge = np.zeros(size + 1, np.bool_)
-        for span in (own[dim] for uses in spans for own in uses):
+        for span in (ranges[dim] for uses in spans for ranges in uses):
             is_edge[span.lo] = is_edge[span.hi] = True
         edges.append(np.flatnonzero(is_edge))
-    check_num_places([len(own) for own in edges])
+    check_num_places([len(dim_edges) for dim_edges in edges])
     needed = []
     for (recipe, _), uses, positions in zip((first, second), spans, used, strict=True):
-        covered = np.zeros([max(len(own) - 1, 0) for own in edges], np.bool_)
-        for own in uses:
-            covered |= _covered(recipe, name, own, edges, positions)
+        covered = np.zeros([max(len(dim_edges) - 1, 0) for dim_edges in edges], np.bool_)
+        for ranges in uses:
+            covered |= _covered(recipe, name, ranges, edges, positions)
         needed.append(covered)
     shared = (needed[0] & needed[1]).astype(np.int64)
     for along in reversed(edges):
@@ -85,10 +85,10 @@ def used_positions(recipe: Recipe) -> list[Ints]:
     windows = recipe.require_windows()
     if recipe.subset is None:
         return [np.arange(count, dtype=np.int64) for count in windows.num_positions]
-    found = [np.zeros(0, np.int64) for _ in windows.dims]
+    used = [np.zeros(0, np.int64) for _ in windows.dims]
     for positions in _positions(recipe):
-        found = [np.union1d(own, at) for own, at in zip(found, positions.T, strict=True)]
-    return found
+        used = [np.union1d(known, at) for known, at in zip(used, positions.T, strict=True)]
+    return used
 
 
 def _spans(recipe: Recipe, name: str, part: FieldPart, used: list[Ints]) -> list[ElementRanges]:
@@ -122,9 +122,9 @@ def _covered(
     """Whether the samples need each cell, with one axis for each stored dimension."""
     if recipe.subset is None:
         covered = np.ones((), np.bool_)
-        for span, own in zip(spans, edges, strict=True):
-            line = span.cover(np.ones(len(span.lo), np.bool_), 0, own)
-            covered = covered[..., None] & line
+        for span, dim_edges in zip(spans, edges, strict=True):
+            is_along = span.cover(np.ones(len(span.lo), np.bool_), 0, dim_edges)
+            covered = covered[..., None] & is_along
         return np.asarray(covered)
     shape = [len(span.lo) for span in spans]
     check_num_places(shape)
@@ -134,8 +134,8 @@ def _covered(
         ranks = dict(zip(windowed, map(np.searchsorted, used, positions.T), strict=True))
         none = np.zeros(len(positions), np.int64)
         marks[tuple(ranks.get(dim, none) for dim in recipe.variable(name).dims)] = True
-    for axis, (span, own) in enumerate(zip(spans, edges, strict=True)):
-        marks = span.cover(marks, axis, own)
+    for axis, (span, dim_edges) in enumerate(zip(spans, edges, strict=True)):
+        marks = span.cover(marks, axis, dim_edges)
     return marks
 
 

@@ -65,13 +65,13 @@ class PartGrid:
             kinds.append(begins)
             spans.append((cells[0], cells[1] + 1))
             wider.append((cells[2], cells[3] + 1))
-        inside, around = _CellBoxes.of(spans), _CellBoxes.of(wider)
-        num_owned = around.sum(owners >= 0)
-        parts = np.where(inside.sum(owners >= 0) > 0, CROSSES, APART).astype(np.int8)
+        num_cells = _count_flags(np.ones(owners.shape, np.bool_), spans)
+        num_owned = _count_flags(owners >= 0, wider)
+        parts = np.where(_count_flags(owners >= 0, spans) > 0, CROSSES, APART).astype(np.int8)
         for part in range(int(owners.max(initial=-1)) + 1):
             is_own = owners == part
-            is_whole = inside.sum(is_own) == inside.num_cells
-            parts[is_whole & (around.sum(is_own) == num_owned)] = part
+            is_whole = _count_flags(is_own, spans) == num_cells
+            parts[is_whole & (_count_flags(is_own, wider) == num_owned)] = part
         return PartBoxes(self.dims, tuple(kinds), parts)
 
 
@@ -95,34 +95,14 @@ class PartBoxes:
         return self.parts[at]
 
 
-@dataclass(frozen=True, eq=False)
-class _CellBoxes:
-    """Boxes of cells: all combinations of a range along each dimension."""
-
-    lo: tuple[Ints, ...]
-    hi: tuple[Ints, ...]
-
-    @classmethod
-    def of(cls, spans: list[tuple[Ints, Ints]]) -> _CellBoxes:
-        """The boxes of a half-open range of cells along each dimension."""
-        lo, hi = zip(*spans, strict=True)
-        return cls(tuple(lo), tuple(hi))
-
-    @property
-    def num_cells(self) -> Ints:
-        """Number of cells of each box."""
-        found = np.ones((), np.int64)
-        for lo, hi in zip(self.lo, self.hi, strict=True):
-            found = found[..., None] * (hi - lo)
-        return np.asarray(found)
-
-    def sum(self, flags: NDArray[np.bool_]) -> Ints:
-        """Number of flagged cells in each box, from sums over all cells before a corner."""
-        found = flags.astype(np.int64)
-        for axis, (lo, hi) in enumerate(zip(self.lo, self.hi, strict=True)):
-            before = sums_before(found, axis)
-            found = before.take(hi, axis) - before.take(lo, axis)
-        return found
+def _count_flags(flags: NDArray[np.bool_], spans: list[tuple[Ints, Ints]]) -> Ints:
+    """Number of flagged cells in all boxes of a half-open range of cells along each dimension."""
+    counts = flags.astype(np.int64)
+    for axis, (lo, hi) in enumerate(spans):
+        # From the sums over all cells before a corner.
+        before = sums_before(counts, axis)
+        counts = before.take(hi, axis) - before.take(lo, axis)
+    return counts
 
 
 _BLOCKS, _GROUPS = 0x5B11, 0x5B12
@@ -165,19 +145,19 @@ def labelled_parts(
         edges.append(np.array([0, *changes, is_member.shape[1]]))
         members.append(is_member[:, edges[-1][:-1]])
     _check_num_cells(edges)
-    owners = np.full([len(own) - 1 for own in edges], -1, np.int8)
+    owners = np.full([len(dim_edges) - 1 for dim_edges in edges], -1, np.int8)
     for number, name in enumerate(names):
         is_own = np.ones((), np.bool_)
         for member in members:
             is_own = is_own[..., None] & member[number]
         if (owners[is_own] >= 0).any():
-            other = names[int(owners[is_own].max())]
+            earlier = names[int(owners[is_own].max())]
             raise OptionError(
                 "two parts of a split share elements",
-                given=f"{other!r} and {name!r}",
+                given=f"{earlier!r} and {name!r}",
                 allowed="parts without a common element; the end of a slice of labels belongs to "
                 "it",
-                remedy=f"let {name!r} begin after the last label of {other!r}",
+                remedy=f"let {name!r} begin after the last label of {earlier!r}",
             )
         owners[is_own] = number
     return names, PartGrid(dims, tuple(edges), owners)
@@ -197,7 +177,7 @@ def block_parts(
     for dim, size in blocks.items():
         edges.append(_merge(chunk_edges[dim], num_elements(recipe, "blocks", dim, size)))
     _check_num_cells(edges)
-    shape = [len(own) - 1 for own in edges]
+    shape = [len(dim_edges) - 1 for dim_edges in edges]
     owners = np.full(math.prod(shape), -1, np.int8)
     cuts = _cuts(fractions, len(owners), "blocks")
     order = permutation(derive_key(seed, 0, _BLOCKS), len(owners))
@@ -374,7 +354,7 @@ def _check_names(names: tuple[str, ...]) -> None:
 
 
 def _check_num_cells(edges: list[Ints]) -> None:
-    num_cells = math.prod(len(own) - 1 for own in edges)
+    num_cells = math.prod(len(dim_edges) - 1 for dim_edges in edges)
     if num_cells > _MOST_CELLS:
         raise OptionError(
             "the split has too many blocks",

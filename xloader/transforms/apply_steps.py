@@ -80,6 +80,6 @@ def _run_in_place(
         if isinstance(step, Fillna):
             step.apply(layouts, arrays)
         else:
-            own = step if number else step.without(normalized)
-            own.apply(recipe, layouts, arrays, ids)
+            left = step if number else step.without(normalized)
+            left.apply(recipe, layouts, arrays, ids)
     return len(recipe.steps)

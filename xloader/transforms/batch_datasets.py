@@ -38,10 +38,10 @@ def to_frame(
     """Make a Dataset of a batch. It shares the memory of the arrays."""
     names = dim_names(layouts)
     dims = {(name, dim) for (_, dim), name in names.items()}
-    own = [*(layout.name for layout in layouts), *(name for name, _ in dims)]
-    refuse_clashes(own)
+    taken = [*(layout.name for layout in layouts), *(name for name, _ in dims)]
+    refuse_clashes(taken)
     labels = _labels(recipe, layouts, names, ids)
-    refuse_clashes([*own, *(name for name, label in labels if label.dims != (name,))])
+    refuse_clashes([*taken, *(name for name, label in labels if label.dims != (name,))])
     variables = {
         layout.name: xr.Variable(
             (SAMPLE, *(names[layout.name, dim] for dim in layout.dims)),
@@ -132,25 +132,21 @@ def auxiliary_coords(
     """Coordinates of one sample that are not indexes, such as a 2-d latitude or a scalar."""
     names = dim_names(layouts)
     coords = recipe.source.coordinates()
-    found: dict[str, xr.Variable] = {}
+    dropped = {dim for dim, kept in recipe.selection if isinstance(kept, int)}
+    auxiliary: dict[str, xr.Variable] = {}
     for name, coord in coords.coords.items():
         if name in coords.indexes:
             continue
         of_field = {
             layout.name: _cut_coord(recipe, layout, names, coord.variable, sample_id)
             for layout in layouts
-            if _has_dims(recipe, layout, coord.dims)
+            if set(coord.dims) <= {*layout.dims, *layout.dropped, *dropped}
         }
         variants = list(of_field.values())
         is_shared = all(is_same_coord(variant, variants[0]) for variant in variants)
         for field, variable in of_field.items():
-            found[str(name) if is_shared else f"{field}_{name}"] = variable
-    return found
-
-
-def _has_dims(recipe: Recipe, layout: FieldLayout, dims: tuple[Hashable, ...]) -> bool:
-    dropped = {dim for dim, kept in recipe.selection if isinstance(kept, int)}
-    return set(dims) <= {*layout.dims, *layout.dropped, *dropped}
+            auxiliary[str(name) if is_shared else f"{field}_{name}"] = variable
+    return auxiliary
 
 
 def _cut_coord(
@@ -193,11 +189,11 @@ def attrs_of(recipe: Recipe, layout: FieldLayout) -> dict[str, object]:
     """Attributes that all variables of a field share."""
     if not layout.parts:
         return {}
-    first, *others = [recipe.variable(part.variable).attrs for part in layout.parts]
+    first, *further = [recipe.variable(part.variable).attrs for part in layout.parts]
     shared = {
         key: value
         for key, value in first.items()
-        if all(key in other and _is_same(other[key], value) for other in others)
+        if all(key in attrs and _is_same(attrs[key], value) for attrs in further)
     }
     variables = tuple(part.variable for part in layout.parts)
     if any(step.changes_units(variables) for step in recipe.steps):
@@ -222,7 +218,7 @@ def _labels(
     labels: list[tuple[str, xr.Variable]] = []
     coords = recipe.source.coordinates()
     # Fields that share the name of a dimension share its labels.
-    of_name = {names[own.name, dim]: (own, dim) for own in layouts for dim in own.dims}
+    of_name = {names[layout.name, dim]: (layout, dim) for layout in layouts for dim in layout.dims}
     for name, (layout, dim) in of_name.items():
         if dim == CHANNEL and layout.channels is not None:
             labels.append((name, xr.Variable(name, np.asarray(layout.channels))))
@@ -268,7 +264,7 @@ def _labels_of_dropped(
             if dim not in coords.indexes:
                 continue
             elements, _ = elements_along(recipe, layout, dim, ids)
-            rivals = {other.elements_of(dim) for other in layouts} - {None}
+            rivals = {rival.elements_of(dim) for rival in layouts} - {None}
             is_free = len(rivals) == 1 and dim not in taken
             label = coords[dim].variable.to_base_variable()[xr.Variable(SAMPLE, elements[:, 0])]
             labels[dim if is_free else f"{layout.name}_{dim}"] = label

@@ -46,15 +46,15 @@ def add_computed(
     """A recipe with more variables; the arguments and errors are those of `Samples.forcing`."""
     source = recipe.source
     labels = source.coordinates(is_indexed=False)
-    own = _named(names, functions)
-    _check_coords(own, coords)
-    kind = _number_dtype(dtype)
+    by_name = _named(names, functions)
+    _check_coords(by_name, coords)
+    number_dtype = _number_dtype(dtype)
     variables, formulas = [], {}
-    for name, fn in own.items():
+    for name, fn in by_name.items():
         _check_name(name, source, labels)
         arguments = _arguments(name, fn, labels, coords)
         formula = Formula(fn, arguments, text_of(fn))
-        variables.append(_describe(name, formula, source, labels, kind))
+        variables.append(_describe(name, formula, source, labels, number_dtype))
         formulas[name] = formula
     computed = ComputedSource(source, variables, formulas)
     computed.read_labels()
@@ -68,16 +68,16 @@ def _named(
 ) -> dict[str, Function]:
     """The functions, by the names of their variables."""
     given: list[tuple[str, str | Function]] = []
-    for one in names:
-        name = one if isinstance(one, str) else getattr(one, "__name__", "")
+    for forcing in names:
+        name = forcing if isinstance(forcing, str) else getattr(forcing, "__name__", "")
         if not name.isidentifier():
             raise OptionError(
                 "a function without a name cannot name its variable",
-                given=repr(one),
+                given=repr(forcing),
                 allowed="a function made with def, or a name for it",
                 remedy="pass it with a name, as in forcing(name=function)",
             )
-        given.append((name, one))
+        given.append((name, forcing))
     given += functions.items()
     if not given:
         raise OptionError(
@@ -85,42 +85,42 @@ def _named(
             allowed=", ".join(forcings.__all__),
             remedy='pass names, as in forcing("insolation"), or functions of your own',
         )
-    found: dict[str, Function] = {}
-    for name, one in given:
-        if name in found:
+    by_name: dict[str, Function] = {}
+    for name, forcing in given:
+        if name in by_name:
             raise OptionError(
                 f"two forcings have the name {name!r}",
                 given=repr(name),
                 allowed="a name for each",
                 remedy="rename one, as in forcing(other_name=...)",
             )
-        if isinstance(one, str):
-            find(one, forcings.__all__, "forcing")
-            one = getattr(forcings, one)
-        if not callable(one):
+        if isinstance(forcing, str):
+            find(forcing, forcings.__all__, "forcing")
+            forcing = getattr(forcings, forcing)
+        if not callable(forcing):
             raise OptionError(
                 f"the forcing {name!r} is no function",
-                given=repr(one),
+                given=repr(forcing),
                 allowed="a function, or the name of one in xloader.forcings",
                 remedy="pass a function whose parameters are named like coordinates",
             )
-        found[name] = one
-    return found
+        by_name[name] = forcing
+    return by_name
 
 
 def _number_dtype(dtype: DTypeLike) -> np.dtype:
     try:
-        kind = np.dtype(dtype)
+        parsed = np.dtype(dtype)
     except TypeError:
-        kind = np.dtype("V1")
-    if kind.kind not in READABLE_KINDS:
+        parsed = np.dtype("V1")
+    if parsed.kind not in READABLE_KINDS:
         raise UnsupportedDataError(
             "forcings cannot have this dtype",
             given=f"dtype={dtype!r}",
             allowed="a dtype of bool, integers or floats",
             remedy="leave dtype out for float32",
         )
-    return kind.newbyteorder("=")
+    return parsed.newbyteorder("=")
 
 
 def _check_name(name: str, source: Source, labels: xr.Dataset) -> None:
@@ -167,32 +167,32 @@ def _arguments(
     name: str, fn: Function, labels: xr.Dataset, coords: Mapping[str, str]
 ) -> tuple[LabelArgument, ...]:
     """The coordinates whose labels a function takes."""
-    found = []
+    arguments = []
     for parameter in _parameters(name, fn).values():
-        own = parameter.name
+        label = parameter.name
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        if own in coords:
-            coordinate = require_coordinate(labels, coords[own], own)
+        if label in coords:
+            coordinate = require_coordinate(labels, coords[label], label)
         elif parameter.default is not parameter.empty:
             continue
-        elif own in ROLES:
-            coordinate = find_coordinate(labels, own)
+        elif label in ROLES:
+            coordinate = find_coordinate(labels, label)
         else:
-            coordinate = require_coordinate(labels, own, own)
-        is_angle = own in ("lat", "lon")
+            coordinate = require_coordinate(labels, label, label)
+        is_angle = label in ("lat", "lon")
         in_radians = is_angle and is_in_radians(labels[coordinate])
-        if own == "lat":
+        if label == "lat":
             _check_latitudes(labels[coordinate], in_radians)
-        found.append(LabelArgument(own, coordinate, in_radians))
-    if not found:
+        arguments.append(LabelArgument(label, coordinate, in_radians))
+    if not arguments:
         raise OptionError(
             f"the function of {name!r} takes no labels",
             given=text_of(fn),
             allowed="parameters named time, lat or lon, or like another coordinate",
             remedy="name the parameters after coordinates, as in lambda time, lat: ...",
         )
-    return tuple(found)
+    return tuple(arguments)
 
 
 def _check_latitudes(coord: xr.DataArray, in_radians: bool) -> None:
@@ -225,10 +225,10 @@ def _describe(
     )
     # A call on the first two labels of each dimension finds most mistakes before the first batch.
     first = {
-        own.parameter: plain_labels(
-            labels[own.coordinate][{d: slice(2) for d in labels[own.coordinate].dims}]
+        argument.parameter: plain_labels(
+            labels[argument.coordinate][{d: slice(2) for d in labels[argument.coordinate].dims}]
         )
-        for own in formula.arguments
+        for argument in formula.arguments
     }
     return replace(variable, attrs=dict(compute(formula, variable, first).attrs))
 

@@ -79,10 +79,10 @@ class Denormalize:
                 allowed=f"ids of the {num_samples or 1} samples of the array",
                 remedy=f"pass denormalize(prediction, {self.field!r}, ids=batch.ids)",
             )
-        found = self.numbers_of(given.astype(np.int64))
+        numbers = self.numbers_of(given.astype(np.int64))
         if num_samples is None:
-            return tuple((mean[0], std[0]) for mean, std in found)
-        return tuple(found)
+            return tuple((mean[0], std[0]) for mean, std in numbers)
+        return tuple(numbers)
 
 
 def _like(array: Any, values: NDArray[Any]) -> Any:
@@ -96,10 +96,10 @@ def _like(array: Any, values: NDArray[Any]) -> Any:
 
 def make_denormalize(recipe: Recipe, layouts: tuple[FieldLayout, ...], field: str) -> Denormalize:
     """Make the inverse of the recorded ``normalize`` for a field."""
-    own = {layout.name: layout for layout in layouts}
+    by_name = {layout.name: layout for layout in layouts}
     frame = frame_of_zeros(recipe, layouts) if recipe.is_mapped else None
-    find(field, list(own) if frame is None else list(map(str, frame.data_vars)), "field")
-    layout = own.get(field)
+    find(field, list(by_name) if frame is None else list(map(str, frame.data_vars)), "field")
+    layout = by_name.get(field)
     variables = () if layout is None else tuple(part.variable for part in layout.parts)
     steps = [
         step
@@ -117,15 +117,15 @@ def make_denormalize(recipe: Recipe, layouts: tuple[FieldLayout, ...], field: st
     fitted = _Fitted.of(recipe, layouts, layout, frame) if frame is not None else None
 
     def numbers_of(ids: Ints) -> list[Numbers]:
-        found = [_lay_out(recipe, layout, own, ids) for own in parts]
+        numbers = [_lay_out(recipe, layout, step_parts, ids) for step_parts in parts]
         if fitted is None:
-            return found
-        return [(fitted.fit(mean), fitted.fit(std)) for mean, std in found]
+            return numbers
+        return [(fitted.fit(mean), fitted.fit(std)) for mean, std in numbers]
 
     shape = layout.shape if fitted is None else fitted.delivered.shape[1:]
     # Made at once even if not needed, so that an error comes before training.
     first = numbers_of(np.zeros(1, np.int64))
-    if any(own.varies for step in parts for own in step):
+    if any(numbers.varies for step_parts in parts for numbers in step_parts):
         return Denormalize(field, shape, numbers_of, None)
     shared = tuple((mean[0], std[0]) for mean, std in first)
     return Denormalize(field, shape, numbers_of, shared)
@@ -133,18 +133,20 @@ def make_denormalize(recipe: Recipe, layouts: tuple[FieldLayout, ...], field: st
 
 def _lay_out(recipe: Recipe, layout: FieldLayout, parts: list[PartNumbers], ids: Ints) -> Numbers:
     """Means and standard deviations along samples and the dimensions of a field."""
-    varied = {dim for own in parts for table in (own.mean, own.std) for dim in table.dims}
+    varied = {
+        dim for numbers in parts for table in (numbers.mean, numbers.std) for dim in table.dims
+    }
     sizes = [
         size if dim in varied or (layout.channels is not None and axis == 0) else 1
         for axis, (dim, size) in enumerate(zip(layout.dims, layout.shape, strict=True))
     ]
-    num_samples = len(ids) if any(own.varies for own in parts) else 1
+    num_samples = len(ids) if any(numbers.varies for numbers in parts) else 1
     means, stds = np.zeros((num_samples, *sizes)), np.ones((num_samples, *sizes))
-    for own in parts:
-        into = own.part.view(means), own.part.view(stds)
-        rows = own.rows(recipe, ids)
-        for target, found in zip(into, own.at(rows, into[0].ndim), strict=True):
-            target[...] = found
+    for numbers in parts:
+        into = numbers.part.view(means), numbers.part.view(stds)
+        rows = numbers.rows(recipe, ids)
+        for target, values in zip(into, numbers.at(rows, into[0].ndim), strict=True):
+            target[...] = values
     return means, stds
 
 
@@ -166,9 +168,11 @@ class _Fitted:
     ) -> _Fitted:
         """Compare a field with the one of the same name in a batch that is delivered."""
         names = dim_names(layouts)
+        # A batch of one sample before all transforms, for its labels.
+        blank = {x.name: np.broadcast_to(np.zeros((), x.dtype), (1, *x.shape)) for x in layouts}
         return cls(
             [names[layout.name, dim] for dim in layout.dims],
-            _without_transforms(recipe, layouts),
+            to_frame(recipe, layouts, blank, np.zeros(1, np.int64)),
             frame[layout.name].transpose(SAMPLE, ...),
         )
 
@@ -206,9 +210,3 @@ class _Fitted:
         if label not in self.before.coords or label not in self.delivered.coords:
             return True
         return is_same_coord(self.before[label].variable, self.delivered[label].variable)
-
-
-def _without_transforms(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> xr.Dataset:
-    """A batch of one sample before all transforms, for its labels."""
-    blank = {x.name: np.broadcast_to(np.zeros((), x.dtype), (1, *x.shape)) for x in layouts}
-    return to_frame(recipe, layouts, blank, np.zeros(1, np.int64))

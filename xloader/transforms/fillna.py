@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from xloader.errors import OptionError
 from xloader.recipe.layout import FieldLayout
-from xloader.recipe.recipe import Recipe, find
+from xloader.recipe.recipe import Recipe, Transform, find
 
 BLOCK_SIZE = 2**18
 """Elements searched at a time. Masks of this size fit the cache, and need no memory budget."""
 
 
 @dataclass(frozen=True)
-class Fillna:
+class Fillna(Transform):
     """The transform that replaces every NaN by a number, in place."""
 
     values: tuple[tuple[str | None, float], ...]
@@ -32,14 +32,6 @@ class Fillna:
         """The numbers by variable, as text."""
         texts = [str(value) if name is None else f"{name}={value}" for name, value in self.values]
         return f"fillna({', '.join(texts)})"
-
-    def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
-        """The dtype, unchanged: integers hold no NaN."""
-        return dtype
-
-    def changes_units(self, variables: tuple[str, ...]) -> bool:
-        """Always False."""
-        return False
 
     def apply(self, layouts: tuple[FieldLayout, ...], arrays: dict[str, NDArray[Any]]) -> None:
         """Replace the NaN in the arrays of a batch, given by field."""

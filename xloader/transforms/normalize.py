@@ -91,7 +91,7 @@ class PartNumbers:
         for begin in range(0, len(view), most):
             some = slice(begin, begin + most)
             if step >= view.shape[axis]:
-                yield view[some], {key: own.some(some) for key, own in rows.items()}
+                yield view[some], {key: table_rows.some(some) for key, table_rows in rows.items()}
                 continue
             for place in range(0, view.shape[axis], step):
                 part = slice(place, place + step)
@@ -100,14 +100,14 @@ class PartNumbers:
                 yield (
                     view[tuple(index)],
                     {
-                        key: own.some(some, part if key[0] == dim else None)
-                        for key, own in rows.items()
+                        key: table_rows.some(some, part if key[0] == dim else None)
+                        for key, table_rows in rows.items()
                     },
                 )
 
 
 @dataclass(frozen=True)
-class Normalize:
+class Normalize(Transform):
     """The transform that subtracts a mean and divides by a standard deviation."""
 
     tables: tuple[tuple[str, tuple[str, ...], Table, Table], ...]
@@ -162,8 +162,8 @@ class Normalize:
             array = arrays[layout.name]
             for numbers in self.numbers_of(layout, array.dtype):
                 rows = numbers.rows(recipe, ids)
-                for piece, own in numbers.pieces(numbers.part.view(array), rows):
-                    mean, std = numbers.at(own, piece.ndim)
+                for piece, piece_rows in numbers.pieces(numbers.part.view(array), rows):
+                    mean, std = numbers.at(piece_rows, piece.ndim)
                     _change(piece, mean, std)
 
     def numbers_of(self, layout: FieldLayout, dtype: np.dtype) -> list[PartNumbers]:
@@ -204,13 +204,13 @@ def in_words(step: Transform) -> str:
     """A transform in one line for readers: with means and deviations in place of a hash."""
     if not isinstance(step, Normalize):
         return step.describe()
-    told = []
+    texts = []
     for name, _, *tables in step.tables:
-        places = {dict(own.clocks).get(dim, dim): None for own in tables for dim in own.dims}
-        mean, std = (own.values for own in tables)
+        places = {dict(table.clocks).get(dim, dim): None for table in tables for dim in table.dims}
+        mean, std = (table.values for table in tables)
         numbers = f"by {', '.join(places)}" if places else f"(mean {mean:g}, std {std:g})"
-        told.append(f"{name} {numbers}")
-    return f"normalize({'; '.join(told)})"
+        texts.append(f"{name} {numbers}")
+    return f"normalize({'; '.join(texts)})"
 
 
 def make_normalize(recipe: Recipe, stats: Any, mean: Any, std: Any) -> Normalize:

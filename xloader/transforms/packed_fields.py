@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -130,18 +131,18 @@ def packed_fields(
     # A number that stands for elements outside has no stored form.
     if recipe.is_mapped or any(isinstance(pad, float) for pad in recipe.require_windows().pads):
         return ()
-    found = {layout.name: _packed_field(recipe, layout) for layout in layouts}
+    fields = {layout.name: _packed_field(recipe, layout) for layout in layouts}
     kept = {
         name: field
-        for name, field in found.items()
+        for name, field in fields.items()
         if field is not None
         and (has_float64 or field.wide_dtype == _F4)
         and field.largest_value <= largest
     }
-    by_name = {layout.name: _variables(layout) for layout in layouts}
+    by_name = {layout.name: {part.variable for part in layout.parts} for layout in layouts}
     while True:
-        others = {v for name, own in by_name.items() if name not in kept for v in own}
-        shared = [name for name in kept if by_name[name] & others]
+        unpacked = {v for name, variables in by_name.items() if name not in kept for v in variables}
+        shared = [name for name in kept if by_name[name] & unpacked]
         if not shared:
             return tuple(kept.values())
         for name in shared:
@@ -153,11 +154,7 @@ def stored_layouts(
 ) -> tuple[FieldLayout, ...]:
     """The layouts in which fields are gathered if some of them stay as stored."""
     dtypes = {field.name: field.stored_dtype for field in packed}
-    return tuple(replace(own, dtype=dtypes.get(own.name, own.dtype)) for own in layouts)
-
-
-def _variables(layout: FieldLayout) -> set[str]:
-    return {part.variable for part in layout.parts}
+    return tuple(replace(layout, dtype=dtypes.get(layout.name, layout.dtype)) for layout in layouts)
 
 
 @dataclass(frozen=True)
@@ -172,7 +169,9 @@ class _Numbers:
 
 def _packed_field(recipe: Recipe, layout: FieldLayout) -> PackedField | None:
     """Describe a field that may be gathered as stored; None for another one."""
-    stored = {_dtypes_of(recipe, part.variable) for part in layout.parts}
+    variables = [recipe.variable(part.variable) for part in layout.parts]
+    # The dtype of stored numbers, and the one as which they are read.
+    stored = {(v.stored_dtype, v.packing.seen_dtype if v.packing else v.dtype) for v in variables}
     if layout.dtype.kind != "f" or len(stored) != 1:
         return None
     ((stored_dtype, seen_dtype),) = stored
@@ -180,33 +179,23 @@ def _packed_field(recipe: Recipe, layout: FieldLayout) -> PackedField | None:
         return None
     numbers = []
     for part in layout.variables:
-        own = _numbers(recipe, part)
-        if own is None:
+        part_numbers = _numbers(recipe, part)
+        if part_numbers is None:
             return None
-        numbers.append(own)
-    num_fills = max(len(own.fills) for own in numbers)
-    fills = [
-        [fill for own in numbers for fill in [_at(own.fills, index)] * own.missing.size]
-        for index in range(num_fills)
-    ]
+        numbers.append(part_numbers)
+    sizes = [part_numbers.missing.size for part_numbers in numbers]
+    rows = zip_longest(*(part_numbers.fills for part_numbers in numbers), fillvalue=math.nan)
     return PackedField(
         layout.name,
         layout.shape,
         stored_dtype,
         seen_dtype,
-        _joined([own.multipliers for own in numbers]),
-        _joined([own.offsets for own in numbers]),
-        tuple(_single(row) for row in fills),
-        _joined([own.missing for own in numbers]),
+        _joined([part_numbers.multipliers for part_numbers in numbers]),
+        _joined([part_numbers.offsets for part_numbers in numbers]),
+        tuple(_single(np.repeat(row, sizes).tolist()) for row in rows),
+        _joined([part_numbers.missing for part_numbers in numbers]),
         layout.dtype,
     )
-
-
-def _dtypes_of(recipe: Recipe, variable: str) -> tuple[np.dtype, np.dtype]:
-    """The dtype of a variable's stored numbers, and the one as which they are read."""
-    own = recipe.variable(variable)
-    seen = own.dtype if own.packing is None else own.packing.seen_dtype
-    return own.stored_dtype, seen
 
 
 def _numbers(recipe: Recipe, part: FieldPart) -> _Numbers | None:
@@ -263,7 +252,7 @@ def _stored_fills(packing: Packing) -> tuple[float, ...] | None:
     if not np.can_cast(seen, wide, "safe"):
         # Several stored numbers may become equal to the same fill value.
         return None
-    found = []
+    fills = []
     with np.errstate(all="ignore"):
         for fill in packing.fills:
             value = np.asarray(fill).astype(wide)
@@ -273,12 +262,8 @@ def _stored_fills(packing: Packing) -> tuple[float, ...] | None:
                     continue
             stored = value.astype(seen)
             if (np.full(1, stored).astype(wide) == fill).all():
-                found.append(float(stored))
-    return tuple(sorted(set(found)))
-
-
-def _at(fills: tuple[float, ...], index: int) -> float:
-    return fills[index] if index < len(fills) else math.nan
+                fills.append(float(stored))
+    return tuple(sorted(set(fills)))
 
 
 def _joined(numbers: list[Floats]) -> tuple[float, ...]:
@@ -300,7 +285,7 @@ def normalized_packings(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> dic
     if not isinstance(first, Normalize) or has_numbers:
         return {}
     dtypes = [(part.variable, layout.dtype) for layout in layouts for part in layout.parts]
-    found = {}
+    packings = {}
     for name in dict(dtypes):
         packing = recipe.variable(name).packing
         if packing is None or packing.table is None:
@@ -309,5 +294,5 @@ def normalized_packings(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> dic
         is_alike = all(dtype == packing.dtype for variable, dtype in dtypes if variable == name)
         change = first.change_of(name, packing.dtype)
         if is_alike and change is not None:
-            found[name] = replace(packing, change=change)
-    return found
+            packings[name] = replace(packing, change=change)
+    return packings

@@ -25,10 +25,7 @@ _SAMPLES = 0x5A3D
 def sample_keys(
     seed: int, epoch: int, ids: ArrayLike, occurrences: ArrayLike | None = None
 ) -> Words:
-    """Make a key for each sample, which determines its random numbers.
-
-    The keys, shape ``(n,)``.
-    """
+    """Make a key for each sample, which determines its random numbers."""
     whole = np.asarray(ids, np.int64)
     times = np.zeros_like(whole) if occurrences is None else np.asarray(occurrences, np.int64)
     if times.shape != whole.shape:
@@ -163,17 +160,19 @@ class Rng:
         >>> Rng([4, 9]).uniform((2,), -1, 1).round(3).tolist()
         [[...], [...]]
         """
-        kind = np.dtype(dtype)
-        if kind == np.float32:
+        number_dtype = np.dtype(dtype)
+        if number_dtype == np.float32:
             # A float32 has 24 bits of precision: more bits would sometimes round up to 1.
-            share = (self._bits(shape, name) >> np.uint64(40)).astype(kind) * kind.type(2**-24)
-        elif kind == np.float64:
+            share = (self._bits(shape, name) >> np.uint64(40)).astype(
+                number_dtype
+            ) * number_dtype.type(2**-24)
+        elif number_dtype == np.float64:
             share = _unit(self._bits(shape, name))
         else:
             raise OptionError(
-                "uniform cannot draw this dtype", given=kind, allowed="float32, float64"
+                "uniform cannot draw this dtype", given=number_dtype, allowed="float32, float64"
             )
-        return np.asarray(share * kind.type(high - low) + kind.type(low))
+        return np.asarray(share * number_dtype.type(high - low) + number_dtype.type(low))
 
     def normal(
         self,
@@ -211,10 +210,10 @@ class Rng:
         """
         if not std >= 0:
             raise OptionError("the standard deviation is negative", given=std, allowed=">= 0")
-        one, other = np.moveaxis(self._bits((2, *_as_shape(shape)), name), 1, 0)
+        radius_bits, angle_bits = np.moveaxis(self._bits((2, *_as_shape(shape)), name), 1, 0)
         # The Box-Muller transform. 1 minus the first number is in (0, 1]: its logarithm is finite.
-        radius = np.sqrt(-2.0 * np.log1p(-_unit(one)))
-        return np.asarray(mean + std * radius * np.cos(2.0 * math.pi * _unit(other)))
+        radius = np.sqrt(-2.0 * np.log1p(-_unit(radius_bits)))
+        return np.asarray(mean + std * radius * np.cos(2.0 * math.pi * _unit(angle_bits)))
 
     def integers(
         self,

@@ -138,7 +138,7 @@ def _cut_step(whole: Recipe, step: Transform, dim: str, part: range) -> Transfor
 def _cut_value(whole: Recipe, value: Any, dim: str, part: range) -> Any:
     """One rank's part of an array along a dimension: by label if both have labels."""
     if isinstance(value, Mapping) and not isinstance(value, xr.Dataset):
-        return {key: _cut_value(whole, other, dim, part) for key, other in value.items()}
+        return {key: _cut_value(whole, element, dim, part) for key, element in value.items()}
     is_array = isinstance(value, xr.Dataset | xr.DataArray | xr.Variable)
     if not is_array or dim not in value.dims:
         return value
@@ -151,5 +151,5 @@ def _cut_value(whole: Recipe, value: Any, dim: str, part: range) -> Any:
     kept = whole.kept_of(dim)
     assert not isinstance(kept, int)
     labels = coords.indexes[dim][selecting.stored(kept, np.asarray(part, np.int64))]
-    found = find_labels(index, labels) if index.is_unique else np.array([-1])
-    return value if (found < 0).any() else value.isel({dim: found})
+    places = find_labels(index, labels) if index.is_unique else np.array([-1])
+    return value if (places < 0).any() else value.isel({dim: places})

@@ -53,12 +53,12 @@ def mean_and_std(
     recipe: Recipe, stats: Any, mean: Any, std: Any
 ) -> tuple[dict[str, tuple[Any, Any]], str | None]:
     """Means and standard deviations by variable, from any of the forms."""
-    given = [own for own in (stats, mean, std) if isinstance(own, xr.Dataset)]
+    given = [dataset for dataset in (stats, mean, std) if isinstance(dataset, xr.Dataset)]
     if isinstance(stats, xr.Dataset):
         _check_variables(recipe, stats)
     for dataset in given:
         _check_data(recipe, dataset)
-    named = [str(own.attrs[CLOCK_DIM]) for own in given if CLOCK_DIM in own.attrs]
+    named = [str(dataset.attrs[CLOCK_DIM]) for dataset in given if CLOCK_DIM in dataset.attrs]
     clock_dim = named[0] if named else None
     if stats is None:
         return _apart(mean, std), clock_dim
@@ -77,7 +77,12 @@ def mean_and_std(
                 centre, scale = entry
                 pairs[name] = (centre, scale)
         except (KeyError, TypeError, ValueError) as error:
-            raise _not_a_pair(name, entry) from error
+            raise OptionError(
+                f"the statistics of {name!r} are not a pair of mean and std",
+                given=repr(entry),
+                allowed="(mean, std), or a mapping with 'mean' and 'std'",
+                remedy=f'pass {{"{name}": (mean, std)}}',
+            ) from error
     return pairs, clock_dim
 
 
@@ -132,15 +137,6 @@ def _pairs_of_dataset(stats: xr.Dataset) -> dict[str, tuple[Any, Any]]:
     return pairs
 
 
-def _not_a_pair(name: str, entry: object) -> OptionError:
-    return OptionError(
-        f"the statistics of {name!r} are not a pair of mean and std",
-        given=repr(entry),
-        allowed="(mean, std), or a mapping with 'mean' and 'std'",
-        remedy=f'pass {{"{name}": (mean, std)}}',
-    )
-
-
 def _check_variables(recipe: Recipe, stats: xr.Dataset) -> None:
     """Refuse statistics that xloader has made of other variables than those of the samples."""
     if OPTIONS not in stats.attrs:
@@ -172,14 +168,16 @@ def _check_variables(recipe: Recipe, stats: xr.Dataset) -> None:
 
 def fields_without(recipe: Recipe, held: Collection[str]) -> dict[str, list[str]]:
     """The variables that should have statistics and are not held, with their fields."""
-    found: dict[str, list[str]] = {}
+    fields_of: dict[str, list[str]] = {}
     for field in recipe.gathered_fields:
-        own = [recipe.variable(name) for name in field.variables]
-        is_float = any(one.dtype.kind == "f" or one.name in held for one in own)
-        for one in own:
-            if one.name not in held and _has_scale(recipe, one, is_float):
-                found.setdefault(one.name, []).append(field.name)
-    return found
+        variables = [recipe.variable(name) for name in field.variables]
+        is_float = any(
+            variable.dtype.kind == "f" or variable.name in held for variable in variables
+        )
+        for variable in variables:
+            if variable.name not in held and _has_scale(recipe, variable, is_float):
+                fields_of.setdefault(variable.name, []).append(field.name)
+    return fields_of
 
 
 def _has_scale(recipe: Recipe, variable: Variable, is_float: bool) -> bool:
@@ -211,21 +209,24 @@ def _check_data(recipe: Recipe, stats: xr.Dataset) -> None:
     origin = recipe.source.coordinates(is_indexed=False).attrs.get(ORIGIN_FINGERPRINT)
     if stats.attrs.get(FINGERPRINT) in (None, origin):
         return
-    told, along = [], dict[str, None]()
+    texts, along = [], dict[str, None]()
     for name in (name for name in recipe.variables if name in stats.data_vars):
-        units = [str(one.attrs.get("units", "")) for one in (stats[name], recipe.variable(name))]
+        units = [
+            str(variable.attrs.get("units", ""))
+            for variable in (stats[name], recipe.variable(name))
+        ]
         if all(units) and len(set(map(_plain_units, units))) > 1:
-            told.append(f"{name} was in {units[0]!r}, and is in {units[1]!r}")
+            texts.append(f"{name} was in {units[0]!r}, and is in {units[1]!r}")
         # Labels of dimensions that the statistics have are looked up.
         along |= {dim: None for dim in recipe.dims_of(name) if dim not in stats[name].dims}
     grids = json.loads(stats.attrs.get(GRID, "[]")), json.loads(grids_of(recipe))
     for dim in along:
         pairs = [(a[dim], b[dim]) for a, b in product(*grids) if dim in a and dim in b]
         if pairs and not any(_is_same(*pair) for pair in pairs):
-            told.append(f"the grid along {dim} was another one")
-    if told:
+            texts.append(f"the grid along {dim} was another one")
+    if texts:
         warn_caller(
-            f"the statistics were made of other data than these samples: {'; '.join(told)}. Make "
+            f"the statistics were made of other data than these samples: {'; '.join(texts)}. Make "
             "them of samples like these, with samples.stats(); if they are right as they are, "
             f"remove the attribute: stats.attrs.pop({FINGERPRINT!r})",
             StatisticsWarning,
@@ -234,7 +235,9 @@ def _check_data(recipe: Recipe, stats: xr.Dataset) -> None:
 
 def _plain_units(text: str) -> str:
     """Units in one spelling: some write m s**-1, others m s-1, m s^-1 or m/s."""
-    powers = re.sub(r"/\s*([A-Za-z]+)[\^*]*(\d*)", lambda own: f"{own[1]}-{own[2] or 1}", text)
+    powers = re.sub(
+        r"/\s*([A-Za-z]+)[\^*]*(\d*)", lambda match: f"{match[1]}-{match[2] or 1}", text
+    )
     return re.sub(r"[\s*^.]", "", powers)
 
 
@@ -246,19 +249,19 @@ def grids_of(recipe: Recipe) -> str:
 def _grid_of(recipe: Recipe) -> dict[str, list[float]]:
     windowed = () if recipe.windows is None else recipe.windows.dims
     coords = recipe.source.coordinates(is_indexed=False).coords
-    found: dict[str, list[float]] = {}
+    grid: dict[str, list[float]] = {}
     for dim, size in recipe.dim_sizes.items():
         if dim not in windowed and (dim not in coords or coords[dim].dtype.kind in "iuf"):
-            found[dim] = [size]
+            grid[dim] = [size]
             if dim in coords:
                 # Ascending, as north comes first in some files and last in others.
                 labels = np.sort(coords[dim].values[np.asarray(recipe.kept_of(dim))])
-                found[dim] += labels[:: size // 8 + 1].tolist()
-    return found
+                grid[dim] += labels[:: size // 8 + 1].tolist()
+    return grid
 
 
-def _is_same(grid: list[float], other: list[float]) -> bool:
+def _is_same(first: list[float], second: list[float]) -> bool:
     """Whether two dimensions have one size, and the same labels if both have some."""
-    if grid[0] != other[0] or 1 in (len(grid), len(other)):
-        return grid[0] == other[0]
-    return are_same_labels(pd.Index(grid[1:]), pd.Index(other[1:]))
+    if first[0] != second[0] or 1 in (len(first), len(second)):
+        return first[0] == second[0]
+    return are_same_labels(pd.Index(first[1:]), pd.Index(second[1:]))

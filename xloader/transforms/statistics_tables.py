@@ -32,12 +32,9 @@ _Slices = list[slice | None]
 
 @dataclass(frozen=True, eq=False)
 class TableRows:
-    """The rows of samples along one dimension.
+    """The rows of samples along one dimension, of shape ``(n, count)``."""
 
-    `lines` has shape (n, count).
-    """
-
-    lines: Ints
+    rows: Ints
     known: _Slices | None = None
 
     @cached_property
@@ -48,19 +45,19 @@ class TableRows:
         """
         if self.known is not None:
             return self.known
-        steps = np.diff(self.lines, axis=1)
-        num = self.lines.shape[1]
+        steps = np.diff(self.rows, axis=1)
+        num = self.rows.shape[1]
         sizes = np.where(steps.any(axis=1), np.where((steps == 1).all(axis=1), num, 0), 1)
         return [
             slice(first, first + size) if size else None
-            for first, size in zip(self.lines[:, 0].tolist(), sizes.tolist(), strict=True)
+            for first, size in zip(self.rows[:, 0].tolist(), sizes.tolist(), strict=True)
         ]
 
     def some(self, samples: slice, places: slice | None = None) -> TableRows:
         """The rows of some samples, at some places of each."""
         if places is not None:
-            return TableRows(self.lines[samples, places])
-        return TableRows(self.lines[samples], self.slices[samples])
+            return TableRows(self.rows[samples, places])
+        return TableRows(self.rows[samples], self.slices[samples])
 
 
 Rows = dict[Key, TableRows]
@@ -129,53 +126,53 @@ class Table:
         self, dims: tuple[str, ...], keys: list[Key], rows: Rows, dtype: np.dtype
     ) -> NDArray[np.floating]:
         """The numbers of some samples."""
-        own = {self.dims.index(key[0]): rows[key] for key in keys}
-        num_samples = len(rows[keys[0]].lines)
+        rows_by_axis = {self.dims.index(key[0]): rows[key] for key in keys}
+        num_samples = len(rows[keys[0]].rows)
         if num_samples == 1:
-            found = self._of_one(own)
-        elif len(own) == 1:
-            ((axis, only),) = own.items()
-            found = np.moveaxis(self.values.take(only.lines, axis), axis, 0)
+            numbers = self._of_one(rows_by_axis)
+        elif len(rows_by_axis) == 1:
+            ((axis, only),) = rows_by_axis.items()
+            numbers = np.moveaxis(self.values.take(only.rows, axis), axis, 0)
         else:
-            found = self._of_many(own)
-        if self.has_gaps and not np.isfinite(found).all():
-            raise self._gap_error(own)
-        sizes = dict(zip(self.dims, found.shape[1:], strict=True))
+            numbers = self._of_many(rows_by_axis)
+        if self.has_gaps and not np.isfinite(numbers).all():
+            raise self._gap_error(rows_by_axis)
+        sizes = dict(zip(self.dims, numbers.shape[1:], strict=True))
         shape = [num_samples, *(sizes.get(dim, 1) for dim in dims)]
-        return found.reshape(shape).astype(dtype, copy=False)
+        return numbers.reshape(shape).astype(dtype, copy=False)
 
     def _of_one(self, rows: Mapping[int, TableRows]) -> NDArray[np.floating]:
         """The numbers of a single sample, by axis."""
         index = [slice(None)] * len(self.dims)
-        others = {}
-        for axis, own in rows.items():
-            piece = own.slices[0]
+        listed = {}
+        for axis, axis_rows in rows.items():
+            piece = axis_rows.slices[0]
             if piece is None:
-                others[axis] = own.lines[0]
+                listed[axis] = axis_rows.rows[0]
             else:
                 index[axis] = piece
         # Slices come first, since they are not copied.
-        found = self.values[tuple(index)]
-        for axis, line in others.items():
+        numbers = self.values[tuple(index)]
+        for axis, numbers_of_rows in listed.items():
             # Not by take, which would copy all of an array that is a part of another.
-            found = found[(*(slice(None),) * axis, line)]
-        return found[None]
+            numbers = numbers[(*(slice(None),) * axis, numbers_of_rows)]
+        return numbers[None]
 
     def _of_many(self, rows: Mapping[int, TableRows]) -> NDArray[np.floating]:
         """The numbers of many samples that have rows along several dimensions, by axis."""
         index = []
         for axis, size in enumerate(self.shape):
-            own = rows[axis].lines if axis in rows else np.arange(size)[None]
+            axis_rows = rows[axis].rows if axis in rows else np.arange(size)[None]
             rest = (1,) * (len(self.dims) - axis - 1)
-            index.append(own.reshape(len(own), *(1,) * axis, own.shape[1], *rest))
+            index.append(axis_rows.reshape(len(axis_rows), *(1,) * axis, axis_rows.shape[1], *rest))
         return np.asarray(self.values[tuple(index)])
 
     def _gap_error(self, rows: Mapping[int, TableRows]) -> OptionError:
         bad = ~np.isfinite(self.values)
         clocks, named = dict(self.clocks), []
-        for axis, own in rows.items():
-            others = tuple(other for other in range(len(self.dims)) if other != axis)
-            lacks = np.intersect1d(np.flatnonzero(bad.any(axis=others)), own.lines)
+        for axis, axis_rows in rows.items():
+            rest = tuple(d for d in range(len(self.dims)) if d != axis)
+            lacks = np.intersect1d(np.flatnonzero(bad.any(axis=rest)), axis_rows.rows)
             if clock := clocks.get(self.dims[axis]):
                 named.append(f"{clock} {', '.join(map(str, CLOCKS[clock][lacks]))}")
         return OptionError(
@@ -201,14 +198,14 @@ def rows_of(recipe: Recipe, layout: FieldLayout, tables: tuple[Table, ...], ids:
     if not keys:
         return {}
     windows, positions = recipe.require_windows(), recipe.positions_of(ids)
-    found: Rows = {}
+    rows: Rows = {}
     for dim, clock in keys:
         axis, taken = windows.dims.index(dim), layout.elements_of(dim)
         assert taken is not None
         places = places_along(recipe, axis, taken, positions[:, axis])
-        lines = places if clock is None else clock_rows_at(recipe, dim, clock, places)
-        found[dim, clock] = TableRows(lines)
-    return found
+        numbers = places if clock is None else clock_rows_at(recipe, dim, clock, places)
+        rows[dim, clock] = TableRows(numbers)
+    return rows
 
 
 def clock_rows_at(recipe: Recipe, dim: str, clock: str, places: Ints) -> Ints:
@@ -226,10 +223,10 @@ def make_table(recipe: Recipe, name: str, word: str, value: Any, clock_dim: str 
         if values.dtype.kind not in "biuf" or len(dims) != values.ndim:
             raise _misfit(recipe, name, word, f"{values.dtype} of shape {values.shape}")
         value = xr.DataArray(values, dims=dims)
-    own, given = recipe.variable(name).dims, [str(dim) for dim in value.dims]
+    stored_dims, given = recipe.variable(name).dims, [str(dim) for dim in value.dims]
     clocks: dict[str, str] = {}
     for dim in given:
-        if dim in own:
+        if dim in stored_dims:
             value = _as_selected(recipe, name, word, value, dim)
         elif dim in CLOCKS:
             along = _clock_dim(recipe, name, word, value, clock_dim)
@@ -240,7 +237,7 @@ def make_table(recipe: Recipe, name: str, word: str, value: Any, clock_dim: str 
                 clocks[along] = dim
         else:
             raise _misfit(recipe, name, word, f"dimensions {value.dims}")
-    dims = tuple(dim for dim in own if dim in value.dims)
+    dims = tuple(dim for dim in stored_dims if dim in value.dims)
     numbers = value.transpose(*dims).to_numpy()
     if numbers.dtype.kind not in "biuf":
         raise _misfit(recipe, name, word, f"dtype {numbers.dtype}")
@@ -257,10 +254,10 @@ def _as_selected(
     coords = recipe.source.coordinates()
     if dim in value.indexes and dim in coords.indexes:
         index, labels = value.indexes[dim], coords.indexes[dim][np.atleast_1d(elements)]
-        found = find_labels(index, labels) if index.is_unique else np.array([-1])
-        if (found < 0).any():
+        places = find_labels(index, labels) if index.is_unique else np.array([-1])
+        if (places < 0).any():
             raise _misfit(recipe, name, word, f"labels {value[dim].to_numpy()}")
-        return value.isel({dim: found.reshape(np.shape(elements))})
+        return value.isel({dim: places.reshape(np.shape(elements))})
     if value.sizes[dim] == recipe.dim_sizes.get(dim):
         return value
     stored_size = recipe.axes_of(name)[recipe.variable(name).dims.index(dim)].stored_size
@@ -274,20 +271,20 @@ def _clock_dim(
 ) -> str:
     """The dimension of times that a variable has."""
     coords = recipe.source.coordinates()
-    found = [
+    time_dims = [
         dim
         for dim in recipe.variable(name).dims
         if dim in coords.indexes
         and isinstance(coords.indexes[dim], pd.DatetimeIndex | xr.CFTimeIndex)
     ]
-    if clock_dim in found:
+    if clock_dim in time_dims:
         return str(clock_dim)
-    if len(found) != 1:
+    if len(time_dims) != 1:
         named = f", of which none is {clock_dim!r}" if clock_dim else ""
         raise _misfit(
-            recipe, name, word, f"dimensions {value.dims}, and times along {found}{named}"
+            recipe, name, word, f"dimensions {value.dims}, and times along {time_dims}{named}"
         )
-    return found[0]
+    return time_dims[0]
 
 
 def _as_clock(
@@ -301,11 +298,11 @@ def _as_clock(
     labels = CLOCKS[clock]
     index = value.indexes.get(clock)
     if index is None or not index.is_unique or not np.isin(index.to_numpy(), labels).all():
-        told = "no labels" if index is None else f"labels {index.to_numpy()}"
+        listed = "no labels" if index is None else f"labels {index.to_numpy()}"
         raise OptionError(
             f"the {word} of {name!r} has a dimension {clock!r} with other labels than those of "
             "xarray",
-            given=told,
+            given=listed,
             allowed=f"each of {labels[0]} to {labels[-1]} at most once",
             remedy=f'group as ds.groupby("{along}.{clock}") does, or assign the coordinate {clock}',
         )
@@ -330,9 +327,9 @@ def _checked(recipe: Recipe, name: str, word: str, table: Table) -> Table:
     if not missed.any():
         values = np.where(bad, np.nan, table.values)
         return Table.of(table.dims, values, table.clocks)
-    found = np.argwhere(missed).T
-    places = [rows[own] for rows, own in zip(needed, found, strict=True)]
-    number = float(table.values[tuple(own[0] for own in places)])
+    misses = np.argwhere(missed).T
+    places = [rows[rows_missed] for rows, rows_missed in zip(needed, misses, strict=True)]
+    number = float(table.values[tuple(rows_missed[0] for rows_missed in places)])
     raise OptionError(
         f"the {word} of {name!r} cannot be used to normalise",
         given=f"{number}{_where(table, places)}",
@@ -347,24 +344,21 @@ def _needed_rows(recipe: Recipe, name: str, table: Table) -> list[Ints]:
     """Rows that samples need along each dimension of a table."""
     windows, clocks = recipe.require_windows(), dict(table.clocks)
     used = used_positions(recipe) if set(table.dims) & set(windows.dims) else []
-    found = []
+    needed = []
     for dim, size in zip(table.dims, table.shape, strict=True):
         if dim not in windows.dims:
-            found.append(np.arange(size))
+            needed.append(np.arange(size))
             continue
         axis = windows.dims.index(dim)
-        places = np.unique(
-            np.concatenate(
-                [
-                    places_along(recipe, axis, elements, used[axis]).reshape(-1)
-                    for elements in _elements(recipe, name, dim)
-                ]
-            )
-        )
+        pieces = [
+            places_along(recipe, axis, elements, used[axis]).reshape(-1)
+            for elements in _elements(recipe, name, dim)
+        ]
+        places = np.unique(np.concatenate(pieces))
         clock = clocks.get(dim)
-        own = places if clock is None else clock_rows_at(recipe, dim, clock, places)
-        found.append(np.unique(own))
-    return found
+        rows = places if clock is None else clock_rows_at(recipe, dim, clock, places)
+        needed.append(np.unique(rows))
+    return needed
 
 
 def _elements(recipe: Recipe, name: str, dim: str) -> set[Elements]:
@@ -376,22 +370,22 @@ def _elements(recipe: Recipe, name: str, dim: str) -> set[Elements]:
     except XloaderError:
         # Fields that do not fit together are refused where they are used.
         layouts = ()
-    found = {
+    taken = {
         elements
         for layout in layouts
         if any(part.variable == name for part in layout.parts)
         and (elements := layout.elements_of(dim)) is not None
     }
-    return found or {range(0, windows.spans[axis], windows.dilations[axis])}
+    return taken or {range(0, windows.spans[axis], windows.dilations[axis])}
 
 
 def _where(table: Table, places: list[Ints]) -> str:
     """The clock labels of unusable numbers, for an error."""
-    told = [
+    texts = [
         f"{clock} {', '.join(map(str, CLOCKS[clock][np.unique(places[table.dims.index(dim)])]))}"
         for dim, clock in table.clocks
     ]
-    return f" for {'; '.join(told)}" if told else ""
+    return f" for {'; '.join(texts)}" if texts else ""
 
 
 def _that_fit(recipe: Recipe, name: str) -> str:

@@ -18,6 +18,7 @@ import xarray as xr
 
 from xloader.errors import OptionError
 from xloader.recipe.names import LABEL, SAMPLE
+from xloader.recipe.recipe import Transform
 from xloader.transforms.batch_datasets import is_same_coord, show_labels
 from xloader.transforms.rng import Rng
 
@@ -39,9 +40,11 @@ FIRST_MODULES: Final = {
 def unstack_samples(frame: xr.Dataset) -> tuple[list[xr.Dataset], frozenset[Hashable]]:
     """Split a batch into a Dataset for each sample."""
     rows = [frame.isel({SAMPLE: row}) for row in range(frame.sizes[SAMPLE])]
-    ones = [show_labels(row).assign_coords({SAMPLE: row.variables[SAMPLE]}) for row in rows]
-    windowed = {name for one in ones[:1] for name in one.coords if name not in frame.coords}
-    return ones, frozenset(windowed)
+    samples = [show_labels(row).assign_coords({SAMPLE: row.variables[SAMPLE]}) for row in rows]
+    windowed = {
+        name for sample in samples[:1] for name in sample.coords if name not in frame.coords
+    }
+    return samples, frozenset(windowed)
 
 
 def stack_samples(samples: list[xr.Dataset], windowed: frozenset[Hashable]) -> xr.Dataset:
@@ -52,11 +55,11 @@ def stack_samples(samples: list[xr.Dataset], windowed: frozenset[Hashable]) -> x
     it is an index or a scalar, its name becomes ``<name>_label``.
     """
     first = samples[0]
-    names = dict.fromkeys(name for one in samples for name in one.data_vars)
+    names = dict.fromkeys(name for sample in samples for name in sample.data_vars)
     fields = {name: _stacked(samples, name) for name in names}
     for name, field in fields.items():
         if field is None:
-            sizes = [one[name].sizes if name in one else None for one in samples]
+            sizes = [sample[name].sizes if name in sample else None for sample in samples]
             raise OptionError(
                 f"after a transform, samples differ in the dimensions or sizes of {str(name)!r}",
                 given=sorted({str(size if size is None else dict(size)) for size in sizes}),
@@ -68,8 +71,10 @@ def stack_samples(samples: list[xr.Dataset], windowed: frozenset[Hashable]) -> x
         label = first.variables[name]
         if name == SAMPLE:
             continue
-        others = [one.variables.get(name) for one in samples]
-        is_shared = all(other is not None and is_same_coord(label, other) for other in others)
+        variants = [sample.variables.get(name) for sample in samples]
+        is_shared = all(
+            variant is not None and is_same_coord(label, variant) for variant in variants
+        )
         if is_shared and name not in windowed:
             coords[name] = label
         else:
@@ -83,8 +88,8 @@ def _stacked(samples: list[xr.Dataset], name: Hashable) -> xr.Variable | None:
     """Stack a variable of all samples along ``sample``; ``None`` if they differ in shape."""
     first = samples[0].variables.get(name)
     arrays = []
-    for one in samples:
-        variable = one.variables.get(name)
+    for sample in samples:
+        variable = sample.variables.get(name)
         if first is None or variable is None or variable.sizes != first.sizes:
             return None
         arrays.append(variable.transpose(*first.dims).to_numpy())
@@ -92,8 +97,8 @@ def _stacked(samples: list[xr.Dataset], name: Hashable) -> xr.Variable | None:
     return xr.Variable((SAMPLE, *first.dims), np.stack(arrays), first.attrs)
 
 
-class _Pickled:
-    """Base class that pickles functions by value, so that lambdas and notebook functions work."""
+class _DatasetStep(Transform):
+    """A transform of Datasets. Functions are pickled by value, so that lambdas work, too."""
 
     def __reduce__(self) -> tuple[object, ...]:
         import cloudpickle
@@ -101,14 +106,14 @@ class _Pickled:
         return _unpickle, (type(self), cloudpickle.dumps(self.__dict__))
 
 
-def _unpickle(kind: type[Any], state: bytes) -> Any:
+def _unpickle(step_class: type[Any], state: bytes) -> Any:
     import cloudpickle
 
-    return kind(**cloudpickle.loads(state))
+    return step_class(**cloudpickle.loads(state))
 
 
 @dataclass(frozen=True)
-class Map(_Pickled):
+class Map(_DatasetStep):
     """The transform that calls a user's function.
 
     `random`: whether the function takes an :class:`xloader.Rng` as second argument.
@@ -118,23 +123,10 @@ class Map(_Pickled):
     per: Literal["batch", "sample"] = "batch"
     random: bool = False
 
-    @property
-    def is_in_place(self) -> bool:
-        """Always False."""
-        return False
-
     def describe(self) -> str:
         """The function's name and partial arguments, as text. Its body is not looked at."""
         random = ", random=True" if self.random else ""
         return f"map({text_of(self.fn)}, per={self.per!r}{random})"
-
-    def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
-        """The dtype, unchanged."""
-        return dtype
-
-    def changes_units(self, variables: tuple[str, ...]) -> bool:
-        """Always False: the attributes of the result are those that the function sets."""
-        return False
 
     def apply(self, frame: xr.Dataset, rng: Rng | None = None) -> xr.Dataset:
         """Call the function on a batch. Fields keep their order; new ones come last."""
@@ -143,11 +135,14 @@ class Map(_Pickled):
         if self.per == "batch":
             result = self._call(frame, *([] if rng is None else [rng]))
         else:
-            ones, windowed = unstack_samples(frame)
-            more: list[tuple[Rng, ...]] = [()] * len(ones)
+            samples, windowed = unstack_samples(frame)
+            more: list[tuple[Rng, ...]] = [()] * len(samples)
             if rng is not None:
-                more = [(own,) for own in rng.split()]
-            called = [self._call(one, *own) for one, own in zip(ones, more, strict=True)]
+                more = [(sample_rng,) for sample_rng in rng.split()]
+            called = [
+                self._call(sample, *sample_rng)
+                for sample, sample_rng in zip(samples, more, strict=True)
+            ]
             result = stack_samples(called, windowed)
         kept = [name for name in names if name in result.data_vars]
         order = [*kept, *(name for name in result.data_vars if name not in kept)]
@@ -168,7 +163,7 @@ class Map(_Pickled):
 
 
 @dataclass(frozen=True)
-class Method(_Pickled):
+class Method(_DatasetStep):
     """The transform that calls a method of :class:`xarray.Dataset`."""
 
     name: str
@@ -177,25 +172,12 @@ class Method(_Pickled):
     over_rest: bool = False
     then: Method | None = None
 
-    @property
-    def is_in_place(self) -> bool:
-        """Always False."""
-        return False
-
     def describe(self) -> str:
         """The call, as text."""
         given = [text_of(value) for value in self.args]
         given += [f"{key}={text_of(value)}" for key, value in self.kwargs.items()]
         then = "" if self.then is None else f".{self.then.describe()}"
         return f"{self.name}({', '.join(given)}){then}"
-
-    def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
-        """The dtype, unchanged."""
-        return dtype
-
-    def changes_units(self, variables: tuple[str, ...]) -> bool:
-        """Always False: xarray keeps or drops attributes by its own rules."""
-        return False
 
     def apply(self, frame: xr.Dataset) -> xr.Dataset:
         """Call the method on a batch."""

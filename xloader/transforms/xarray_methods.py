@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -85,10 +85,8 @@ def _names_by_label(step: Method) -> list[Any]:
     method = inspect.signature(getattr(xr.Dataset, step.name))
     given = method.bind(None, *step.args, **step.kwargs).arguments
     if step.name in ("interp", "reindex"):
-        first, more = ("coords", "coords_kwargs")
-        if step.name == "reindex":
-            first, more = ("indexers", "indexers_kwargs")
-        return [*(given.get(first) or {}), *(given.get(more) or {})]
+        word = "coords" if step.name == "interp" else "indexers"
+        return [*(given.get(word) or {}), *(given.get(f"{word}_kwargs") or {})]
     if step.name == "interpolate_na":
         by = given.get("use_coordinate", True)
         return [] if by is False else [given.get("dim") if by is True else by]
@@ -107,16 +105,13 @@ def try_on_zeros(step: Method, frame: xr.Dataset) -> None:
             step.apply(frame)
     except Exception as error:
         text = str(error).splitlines()
+        sizes = {str(dim): size for dim, size in frame.sizes.items() if dim != SAMPLE}
         raise OptionError(
             f"{step.name} failed on a sample of zeros: {text[0] if text else type(error).__name__}",
             given=step.describe(),
-            allowed=f"arguments that xarray takes for {dict(_sizes(frame))}",
+            allowed=f"arguments that xarray takes for {sizes}",
             remedy="correct the arguments: to try them, call the method on samples.to_xarray(0)",
         ) from error
-
-
-def _sizes(frame: xr.Dataset) -> Iterable[tuple[str, int]]:
-    return ((str(dim), size) for dim, size in frame.sizes.items() if dim != SAMPLE)
 
 
 OF_WINDOWS = (
@@ -127,15 +122,7 @@ OF_WINDOWS = (
 ``coarsen`` lack ``argmax`` and ``argmin``, as in xarray."""
 
 
-class TakesSteps(Protocol):
-    """Samples, as far as they take transforms."""
-
-    def with_step(self, step: Transform) -> Any:
-        """The samples with one more transform."""
-        ...
-
-
-S = TypeVar("S", bound=TakesSteps)
+S = TypeVar("S", bound="RecordedMethods")
 
 
 class MethodWindows(Generic[S]):
@@ -194,19 +181,22 @@ class MethodWindows(Generic[S]):
         )
 
     def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> S:
-        kind = type(getattr(self.frame, self.opened.name)(*self.opened.args, **self.opened.kwargs))
-        if not hasattr(kind, name):
+        windows_class = type(
+            getattr(self.frame, self.opened.name)(*self.opened.args, **self.opened.kwargs)
+        )
+        if not hasattr(windows_class, name):
             raise OptionError(
                 f"{self.opened.name} has no method {name!r} in xarray",
                 given=f"{self.opened.describe()}.{name}()",
-                allowed=", ".join(own for own in OF_WINDOWS if hasattr(kind, own)),
+                allowed=", ".join(
+                    method for method in OF_WINDOWS if hasattr(windows_class, method)
+                ),
                 remedy="call one of these",
             )
-        bound = bind_arguments(kind, name, args, kwargs)
+        bound = bind_arguments(windows_class, name, args, kwargs)
         step = replace(self.opened, then=Method(name, bound.args[1:], bound.kwargs))
         try_on_zeros(step, self.frame)
-        made: S = self.samples.with_step(step)
-        return made
+        return self.samples.with_step(step)
 
 
 def open_windows(
@@ -387,28 +377,17 @@ def _attach(name: str, action: Callable[..., Any], note: str) -> None:
     setattr(RecordedMethods, name, method)
 
 
-for _name in ELEMENTWISE:
-    _attach(_name, _record, f"Recorded, and run as `xarray.Dataset.{_name}` on whole batches.")
-for _name in REDUCING:
-    _attach(
-        _name,
-        _record,
-        f"Recorded, and run as `xarray.Dataset.{_name}` on whole batches: without ``dim``, over "
-        "every dimension but ``sample``.",
-    )
-for _name in BY_LABEL:
-    _attach(
-        _name,
-        _record_by_label,
-        f"Recorded, and run as `xarray.Dataset.{_name}` on whole batches, along dimensions whose "
-        "labels all samples share.",
-    )
-for _name in WINDOWED:
-    _attach(
-        _name,
-        _record_windows,
-        f"Returns windows, as `xarray.Dataset.{_name}` does. Their methods, such as ``mean``, are "
-        "recorded, and run on whole batches.",
-    )
-for _name in REFUSED:
-    _attach(_name, _refuse, 'Refused for batches: use ``map(fn, per="sample")``.')
+_RUN = "Recorded, and run as `xarray.Dataset.{}` on whole batches"
+_WINDOWS = (
+    "Returns windows, as `xarray.Dataset.{}` does. Their methods, such as ``mean``, are recorded, "
+    "and run on whole batches."
+)
+for _names, _action, _note in (
+    (ELEMENTWISE, _record, f"{_RUN}."),
+    (REDUCING, _record, f"{_RUN}: without ``dim``, over every dimension but ``sample``."),
+    (BY_LABEL, _record_by_label, f"{_RUN}, along dimensions whose labels all samples share."),
+    (WINDOWED, _record_windows, _WINDOWS),
+    (REFUSED, _refuse, 'Refused for batches: use ``map(fn, per="sample")``.'),
+):
+    for _name in _names:
+        _attach(_name, _action, _note.format(_name))
