@@ -12,11 +12,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.engine.tally import Tally
 from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.batches.row_list import SampleNames
+from xloader.loader.epoch_iterator import StepRun
 from xloader.loader.processes.process_messages import BeginRun
 from xloader.loader.processes.process_run import ProcessRun, SlotTable
 from xloader.loader.processes.process_team import ProcessTeam
@@ -28,25 +28,12 @@ from xloader.planning.remainder import Remainder
 from xloader.transforms.packed_fields import PackedField
 
 
-class BatchRun(Protocol):
-    """One pass over an epoch, or the rest of one."""
+class BatchRun(StepRun, Protocol):
+    """The run of one engine, which counts what it does."""
 
     @property
     def tally(self) -> Tally:
         """Counts so far."""
-        ...
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the run was closed."""
-        ...
-
-    def take(self) -> Delivery | None:
-        """The next batch; None after the last one."""
-        ...
-
-    def close(self) -> None:
-        """End the run. It may be called more than once, from any thread."""
         ...
 
 
@@ -62,7 +49,7 @@ class Engine(Protocol):
         """Per process, the blocks in memory from earlier epochs, as (group, block)."""
         ...
 
-    def begin(self, part: Epoch | Remainder, first_step: int) -> BatchRun:
+    def begin(self, remainder: Epoch | Remainder, first_step: int) -> BatchRun:
         """Make the run of an epoch, or of what is left of it from a step on."""
         ...
 
@@ -104,9 +91,9 @@ class ThreadEngine:
         """The blocks in memory from earlier epochs."""
         return [self._job_factory.loaded()]
 
-    def begin(self, part: Epoch | Remainder, first_step: int) -> BatchRun:
+    def begin(self, remainder: Epoch | Remainder, first_step: int) -> BatchRun:
         """Make the run of an epoch, or of what is left of it."""
-        return Run(self._job_factory.job(part, self.rank_plan.sublanes()))
+        return Run(self._job_factory.job(remainder, self.rank_plan.sublanes()))
 
     def refresh(self) -> None:
         """Start with new memory if this process was forked since."""
@@ -153,10 +140,10 @@ class ProcessEngine:
         self.refresh()
         return self._loaded
 
-    def begin(self, part: Epoch | Remainder, first_step: int) -> BatchRun:
+    def begin(self, remainder: Epoch | Remainder, first_step: int) -> BatchRun:
         """Make the run of an epoch, or of what is left of it from a step on."""
         self.refresh()
-        own = self._rank_plan
+        rank_plan = self._rank_plan
         if self._team is None:
             self._team = self._start_team()
             self._table = SlotTable(len(self._team.buffers))
@@ -166,12 +153,12 @@ class ProcessEngine:
         run = self._run = ProcessRun(
             self._team,
             self._table,
-            BeginRun(self._num_runs, part.epoch, first_step),
-            part.sublanes.num_steps_of(own.sublanes()[0]),
+            BeginRun(self._num_runs, remainder.epoch, first_step),
+            remainder.sublanes.num_steps_of(rank_plan.sublanes()[0]),
             self._keep,
             None if self._device_path is None else self._device_path.outbox(),
         )
-        run.tally.num_threads = own.num_threads
+        run.tally.num_threads = rank_plan.num_threads
         return run
 
     def refresh(self) -> None:
@@ -195,11 +182,11 @@ class ProcessEngine:
 
     def _start_team(self) -> ProcessTeam:
         """Start the processes, and let the device read their memory by itself."""
-        own, path = self._rank_plan, self._device_path
+        rank_plan, path = self._rank_plan, self._device_path
         # The batch that the user holds is on the device, if there is one.
         num_held = 0 if path is not None and path.copies_batches else 1
-        num_slots = min(own.options.prefetch + 1 + num_held, max(own.num_steps, 1))
-        team = ProcessTeam(own, self._hand_over, self._packed_fields, num_slots)
+        num_slots = min(rank_plan.options.prefetch + 1 + num_held, max(rank_plan.num_steps, 1))
+        team = ProcessTeam(rank_plan, self._hand_over, self._packed_fields, num_slots)
         try:
             if path is not None:
                 path.pin_slots(team.memory, num_slots)

@@ -402,8 +402,8 @@ class Loader(TrainerAttributes):
         """
         self._check_open()
         number = self.epoch if epoch is None else epoch
-        own = self._resolver.settle()
-        return measure_batch_variance(own, number, variable, num_batches, Loader)
+        rank_plan = self._resolver.settle()
+        return measure_batch_variance(rank_plan, number, variable, num_batches, Loader)
 
     def preview_from(
         self, start: Position, num_rows: int = 3, channel: str | Sequence[str] | None = None
@@ -537,11 +537,12 @@ class Loader(TrainerAttributes):
         # Ranks are not settled, and nothing is planned: to show a loader must not change it.
         planned, at = self._resolver.planned, self._cursor.start
         num_steps = None if planned is None else planned.num_steps
+        explained = self._explained.items()
         return loader_card(
             "xloader.Loader",
             self._in_words(),
             option_facts(self.options, at.epoch, at.step, num_steps, is_closed=self._is_closed),
-            {show_rest(own.epoch, own.step): told for (own, _), told in self._explained.items()},
+            {show_rest(start.epoch, start.step): cost for (start, _), cost in explained},
             None if self._progress is None else self.report(),
             {"samples": self.recipe},
         )
@@ -585,8 +586,8 @@ class Loader(TrainerAttributes):
             self._stop()
             start = self._cursor.start
             expected, rank_plan = self._expected(start), self._resolver.rank_plan
-            part = self._left(start)
-            run = self._engine().begin(part, start.step)
+            remainder = self._left(start)
+            run = self._engine().begin(remainder, start.step)
             progress = EpochProgress(
                 expected,
                 run.tally,
@@ -599,20 +600,20 @@ class Loader(TrainerAttributes):
             )
             self._run, self._progress = run, progress
             self._cursor.restart()
-            num_again = part.sublanes.num_again_of(rank_plan.sublanes()[0])
+            num_again = remainder.sublanes.num_again_of(rank_plan.sublanes()[0])
             return EpochRun(run, progress, start, rank_plan.num_steps, num_again)
 
     def _engine(self) -> Engine:
         """The engine of the present rank plan, made anew when the plan has changed."""
-        own, engine = self._resolver.rank_plan, self._carried
-        if engine is None or engine.rank_plan is not own:
+        rank_plan, engine = self._resolver.rank_plan, self._carried
+        if engine is None or engine.rank_plan is not rank_plan:
             if engine is not None:
                 engine.clear()
-            parts = own, self._packed_fields, self._device_path
+            packed_fields, device_path = self._packed_fields, self._device_path
             if self.options.processes:
-                engine = ProcessEngine(*parts, self._hand_over)
+                engine = ProcessEngine(rank_plan, packed_fields, device_path, self._hand_over)
             else:
-                engine = ThreadEngine(*parts, self._sample_names)
+                engine = ThreadEngine(rank_plan, packed_fields, device_path, self._sample_names)
             self._carried = engine
         return engine
 

@@ -79,7 +79,7 @@ def _cheapest(
     options: LoaderOptions,
     sample_names: SampleNames | None,
 ) -> SweeperT:
-    own = LoaderOptions(
+    sweep_options = LoaderOptions(
         batch_size=rows,
         seed=options.seed,
         memory=options.memory_nbytes,
@@ -93,7 +93,7 @@ def _cheapest(
         max_amplification=1.0,
     )
     ascending, shuffled = (
-        make(recipe, replace(own, shuffle=shuffle), np.asarray, sample_names=sample_names)
+        make(recipe, replace(sweep_options, shuffle=shuffle), np.asarray, sample_names=sample_names)
         for shuffle in (False, True)
     )
     # Ids that ascend are kinder to caches, so they win where both read the same chunks.

@@ -22,7 +22,7 @@ class Passes:
 
     def __init__(self, resolver: RankResolver, num_workers: int, *, is_lasting: bool) -> None:
         self.resolver = resolver
-        self.cursor = Cursor(resolver.asked.shuffle)
+        self.cursor = Cursor(resolver.options.shuffle)
         self._num_workers = num_workers
         self._is_lasting = is_lasting
         # The plan's worker whose step the last pass began with. If a pass begins with another's,
@@ -59,7 +59,7 @@ class Passes:
         if shift != self._shift:
             self._forget()
             self._shift = shift
-        self.cursor.repeats.begin(start, self._num_workers * self.resolver.asked.prefetch)
+        self.cursor.repeats.begin(start, self._num_workers * self.resolver.options.prefetch)
         number = self.cursor.begin()
         self.cursor.restart()
         self.cursor.count(start, self.resolver.rank_plan.num_steps)

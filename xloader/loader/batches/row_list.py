@@ -55,8 +55,8 @@ class Rows(list[tuple[Any, ...]]):
     def __init__(self, batch: Batch) -> None:
         ids = batch.require_ids()
         columns = [_items(array, len(ids)) for array in batch]
-        parts = batch.names, ids, batch.is_padding, batch.origin
-        self._keep(zip(*columns, strict=True), *parts)
+        samples = zip(*columns, strict=True)
+        self._keep(samples, batch.names, ids, batch.is_padding, batch.origin)
         self._batch = batch
 
     @classmethod
