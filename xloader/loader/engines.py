@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from xloader.engine.run import Run
-from xloader.engine.tally import Tally
 from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.batches.row_list import SampleNames
-from xloader.loader.epoch_iterator import StepRun
 from xloader.loader.processes.process_messages import BeginRun
 from xloader.loader.processes.process_run import ProcessRun, SlotTable
 from xloader.loader.processes.process_team import ProcessTeam
@@ -26,40 +24,6 @@ from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached
 from xloader.planning.remainder import Remainder
 from xloader.transforms.packed_fields import PackedField
-
-
-class BatchRun(StepRun, Protocol):
-    """The run of one engine, which counts what it does."""
-
-    @property
-    def tally(self) -> Tally:
-        """Counts so far."""
-        ...
-
-
-class Engine(Protocol):
-    """Makes the runs of a loader, one at a time, which use the same memory."""
-
-    @property
-    def rank_plan(self) -> RankPlan:
-        """The plan that is carried out."""
-        ...
-
-    def loaded(self) -> Sequence[Cached]:
-        """Per process, the blocks in memory from earlier epochs, as (group, block)."""
-        ...
-
-    def begin(self, remainder: Epoch | Remainder, first_step: int) -> BatchRun:
-        """Make the run of an epoch, or of what is left of it from a step on."""
-        ...
-
-    def refresh(self) -> None:
-        """Start anew if this process was forked since, or a worker process has died."""
-        ...
-
-    def clear(self) -> None:
-        """End the processes and release all memory."""
-        ...
 
 
 class ThreadEngine:
@@ -91,7 +55,7 @@ class ThreadEngine:
         """The blocks in memory from earlier epochs."""
         return [self._job_factory.loaded()]
 
-    def begin(self, remainder: Epoch | Remainder, first_step: int) -> BatchRun:
+    def begin(self, remainder: Epoch | Remainder, first_step: int) -> Run:
         """Make the run of an epoch, or of what is left of it."""
         return Run(self._job_factory.job(remainder, self.rank_plan.sublanes()))
 
@@ -140,7 +104,7 @@ class ProcessEngine:
         self.refresh()
         return self._loaded
 
-    def begin(self, remainder: Epoch | Remainder, first_step: int) -> BatchRun:
+    def begin(self, remainder: Epoch | Remainder, first_step: int) -> ProcessRun:
         """Make the run of an epoch, or of what is left of it from a step on."""
         self.refresh()
         rank_plan = self._rank_plan
@@ -200,3 +164,10 @@ class ProcessEngine:
 
     def _nothing_loaded(self) -> list[Cached]:
         return [frozenset[tuple[int, int]]()] * self._rank_plan.options.processes
+
+
+BatchRun = Run | ProcessRun
+"""One pass over an epoch, or the rest of one."""
+
+Engine = ThreadEngine | ProcessEngine
+"""Makes the runs of a loader, one at a time, which use the same memory."""

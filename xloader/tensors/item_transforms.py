@@ -72,7 +72,7 @@ class ItemTransforms:
                     _seed(int(keys[row]))
                 with names_function(f"{self._names()} of sample {batch.ids[row]}"):
                     changed.append(self._call(sample))
-        is_plain = all(type(one) is tuple and len(one) == len(batch) for one in changed)
+        is_plain = all(type(values) is tuple and len(values) == len(batch) for values in changed)
         if not is_plain:
             return changed
         return Rows.of(changed, batch.names, batch.ids, batch.is_padding, batch.origin)

@@ -25,7 +25,6 @@ from xloader.torch.map_dataset import MapDataset
 
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples
-    from xloader.torch.chunk_sampler import ChunkSampler
 
 
 def loader_html(sampler: ChunkSampler, memory_nbytes: int) -> str:
@@ -39,13 +38,13 @@ def loader_html(sampler: ChunkSampler, memory_nbytes: int) -> str:
         ("memory", f"{show_nbytes(memory_nbytes)} allowed"),
     ]
     recipe = sampler.dataset.recipe  # type: ignore[attr-defined]
-    parts = (
+    sections = (
         Facts(rows),
         Words(["Call loader.explain() to see what an epoch will read."]),
         CardSection("samples", sample_parts(recipe), is_open=False),
     )
     summary = f"batches of {sampler.batch_size} of xloader's samples, epoch {sampler.epoch:,}"
-    return Card("torch.utils.data.DataLoader", summary, parts).to_html()
+    return Card("torch.utils.data.DataLoader", summary, sections).to_html()
 
 
 _OF_THE_PLAN = (*PLAN_OPTIONS, "rank", "seed", "world_size")
@@ -160,10 +159,10 @@ def data_loader(
         max_retries=planned.get("max_retries"),
         on_nan=on_nan,
     )
-    kind: type[DataLoader[Any]] = DataLoader
+    loader_class: type[DataLoader[Any]] = DataLoader
     if num_workers and is_importing_script():
-        kind = _ImportedLoader
-    loader = kind(
+        loader_class = _ImportedLoader
+    loader = loader_class(
         dataset,
         sampler.batch_size,
         sampler=sampler,
@@ -242,8 +241,8 @@ def batch_of(
         counts = {name: math.prod(shape) for name, shape in samples.shapes.items()}
         sizes = []
         if most_nbytes is not None:
-            own = sum(counts[name] * dtype.itemsize for name, dtype in samples.dtypes.items())
-            sizes.append(most_nbytes // max(own, 1))
+            num_bytes = sum(counts[n] * dtype.itemsize for n, dtype in samples.dtypes.items())
+            sizes.append(most_nbytes // max(num_bytes, 1))
         if num_elements is not None:
             sizes.append(num_elements // max(sum(counts.values()), 1))
         return max(min(*sizes, MOST), 1)

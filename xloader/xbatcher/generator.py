@@ -22,10 +22,10 @@ def load_batch(cache: Any, batch: int, *, is_loaded: bool) -> xr.Dataset | None:
     The batch, or None if it is not in the cache.
     """
     try:
-        found: xr.Dataset = xr.open_zarr(cache, group=str(batch), consolidated=False)
+        opened: xr.Dataset = xr.open_zarr(cache, group=str(batch), consolidated=False)
     except FileNotFoundError:
         return None
-    return found.load() if is_loaded else found
+    return opened.load() if is_loaded else opened
 
 
 def store_batch(cache: Any, batch: int, made: xr.Dataset | xr.DataArray) -> None:
@@ -206,9 +206,9 @@ class BatchGenerator:
             )
         batch = self._patches.normal(idx)
         if self.cache is not None:
-            found = load_batch(self.cache, batch, is_loaded=self.preload_batch)
-            if found is not None:
-                return found
+            cached = load_batch(self.cache, batch, is_loaded=self.preload_batch)
+            if cached is not None:
+                return cached
         return self._keep(batch, self._make(batch, num_shares))
 
     def iterate(self, batches: range | None = None, num_shares: int = 1) -> Iterator[Any]:
@@ -281,12 +281,12 @@ class BatchGenerator:
 
 
 def _rebuild(
-    kind: type[BatchGenerator], args: tuple[Any, ...], options: dict[str, Any]
+    generator_class: type[BatchGenerator], args: tuple[Any, ...], options: dict[str, Any]
 ) -> BatchGenerator:
     with warnings.catch_warnings():
         # The user has seen the warning when the generator was first made.
         warnings.simplefilter("ignore", BatchGeneratorWarning)
-        return kind(*args, **options)
+        return generator_class(*args, **options)
 
 
 _NAME = "batch"
@@ -327,7 +327,7 @@ class _AccessorDescriptor:
     without a warning. A variable or coordinate called ``batch`` is not hidden either.
     """
 
-    def __get__(self, obj: Any, kind: type[Any]) -> BatchAccessor:
+    def __get__(self, obj: Any, owner: type[Any]) -> BatchAccessor:
         if obj is None or _NAME in obj.coords or _NAME in getattr(obj, "data_vars", ()):
             raise AttributeError(_NAME)
         return BatchAccessor(obj)
@@ -335,6 +335,6 @@ class _AccessorDescriptor:
 
 def register() -> None:
     """Add ``batch`` to `xarray.Dataset` and `xarray.DataArray`, unless they have it already."""
-    for kind in (xr.Dataset, xr.DataArray):
-        if not hasattr(kind, _NAME):
-            setattr(kind, _NAME, _AccessorDescriptor())
+    for xarray_class in (xr.Dataset, xr.DataArray):
+        if not hasattr(xarray_class, _NAME):
+            setattr(xarray_class, _NAME, _AccessorDescriptor())

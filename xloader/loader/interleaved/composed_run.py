@@ -197,10 +197,8 @@ class ComposedRun:
         interleaving, feed = self._interleaving, self._feeds[index]
         share, size = interleaving.share(index), interleaving.lane_rows[index]
         num_lanes = interleaving.rank_dealers * interleaving.dealer_lanes
-        begun, ended = (
-            [interleaving.done(rows, lane) for lane in range(num_lanes)] for rows in given
-        )
-        spans = list(zip(begun, ended, strict=True))
+        done = interleaving.done
+        spans = [(done(given[0], lane), done(given[1], lane)) for lane in range(num_lanes)]
         places = at + np.cumsum([0, *(end - begin for begin, end in spans)])
         first = min(begin for begin, end in spans if begin < end) // share
         last = (max(end for begin, end in spans if begin < end) - 1) // share

@@ -268,9 +268,7 @@ def find_set(sets: Mapping[str, T], name: str | None, call: str) -> T:
 def summed(sets: Mapping[str, Figures]) -> dict[str, Any]:
     """The figures of several sets that are sums: reads, bytes, regions and dropped windows."""
     figures = list(sets.values())
-    variables = {
-        f"{name}/{v}": variable for name, s in sets.items() for v, variable in s.variables.items()
-    }
+    variables = {f"{name}/{v}": cost for name, s in sets.items() for v, cost in s.variables.items()}
     dropped: Counter[str] = Counter()
     for cost in figures:
         dropped.update(cost.dropped_windows)
@@ -291,9 +289,7 @@ def report_of(
     reports = {name: loader.report() for name, loader in progress.loaders.items()}
     every = reports.values()
     seconds = progress.end - progress.begin if progress.num_steps else 0.0
-    num_nan = {
-        f"{n}/{f}": num for n, report in reports.items() for f, num in report.num_nan.items()
-    }
+    num_nan = {f"{n}/{f}": num for n, r in reports.items() for f, num in r.num_nan.items()}
     held = min(progress.num_steps, NUM_HELD) * composed_nbytes
     return InterleavedReport(
         num_samples=progress.num_samples,

@@ -82,10 +82,10 @@ class SetLoaders:
         loaders = {}
         # The rank stays open: each loader finds it, and compares itself with other ranks.
         rank, world_size = options.rank, options.world_size
-        for name, recipe, plan_options, nbytes in zip(
+        for name, recipe, plain, nbytes in zip(
             sets.names, recipes, set_options, shares, strict=True
         ):
-            loader_options = replace(plan_options, memory=nbytes, rank=rank, world_size=world_size)
+            loader_options = replace(plain, memory=nbytes, rank=rank, world_size=world_size)
             loaders[name] = make_loader(recipe, loader_options)
             loaders[name].label = f"set {name!r}, with {show_nbytes(nbytes)} of the memory: "
         return cls(settled.world, interleaving, loaders, composed)

@@ -134,11 +134,8 @@ class RankResolver:
         if self._has_begun:
             return
         rank_plan, group = self.rank_plan, process_group()
-        if (
-            group is not None
-            and self.options.rank is None
-            and rank_plan.options.world.world_size > 1
-        ):
+        world_size = rank_plan.options.world.world_size
+        if group is not None and self.options.rank is None and world_size > 1:
             self._compare(rank_plan, position, group)
         _tell_share(rank_plan, expected)
         self._has_begun = True

@@ -295,7 +295,11 @@ def _check_memory(plan: Plan, rank_plan: RankPlan) -> None:
     rest = budget.in_flight_nbytes + budget.index_nbytes
     needed = max(batches, budget.batches_nbytes) + rest + pool
     if needed > options.memory_nbytes // plan.workers:
-        raise _too_large(needed * plan.workers, options.memory_nbytes)
+        raise MemoryBudgetError(
+            "the plan of the state needs more memory",
+            given=f"{options.memory_nbytes} bytes",
+            minimum_nbytes=needed * plan.workers,
+        )
 
 
 def _num_rows(rank_plan: RankPlan, step: int) -> tuple[int, int]:
@@ -304,12 +308,6 @@ def _num_rows(rank_plan: RankPlan, step: int) -> tuple[int, int]:
     num_rows = min(size, max(rank_plan.rows.num_each - step * size, 1))
     # Earlier versions filled the last batch of several ranks up to its full size.
     return num_rows if is_over or rank_plan.options.world.world_size == 1 else size, num_rows
-
-
-def _too_large(needed: int, given: int) -> MemoryBudgetError:
-    return MemoryBudgetError(
-        "the plan of the state needs more memory", given=f"{given} bytes", minimum_nbytes=needed
-    )
 
 
 def unusable_state(why: str, given: object, allowed: object = _FROM_STATE_DICT) -> StateError:
