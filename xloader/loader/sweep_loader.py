@@ -21,11 +21,11 @@ from xloader.transforms.outputs import make_outputs
 _MOST_ROWS: Final = 256
 """Most samples of a batch, unless the caller says otherwise."""
 _BATCH_SHARE: Final = 32
-"""Of the memory, the part that a batch may take."""
+"""Of the memory, the share that a batch may take."""
 
 
 class Sweeper(Protocol):
-    """The part of a `Loader` that a pass over samples uses."""
+    """What a `Loader` has that a pass over samples uses."""
 
     def explain(self) -> Explanation:
         """Predict what the next pass will read."""

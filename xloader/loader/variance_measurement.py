@@ -4,7 +4,7 @@ The plan says which samples the batches have, without reading. Their distinct sa
 once, in the order that reads fewest chunks, and their elements are added to the sums of the batches
 that have them::
 
-    batches     40: 7 3 9 3      812: 5 9 1 8        drawn, one in each part of the epoch
+    batches     40: 7 3 9 3      812: 5 9 1 8        drawn, one in each piece of the epoch
     samples     1 3 5 7 8 9                          each read once
     sums        40: x7 + 2 x3 + x9                   of each element, in float64
 """
@@ -45,13 +45,13 @@ _MOST_ELEMENTS: Final = 4096
 _SUMS_SHARE: Final = 16
 """Of the memory, the share that sums may take."""
 _SHARE_BITS: Final = 30
-"""Bits of a place within a part. The product with its width must fit into 64."""
+"""Bits of a place within a piece. The product with its width must fit into 64."""
 
 
 def spread_evenly(total: int, count: int) -> Ints:
-    """Choose numbers below a total, one in each of ``count`` equal parts of it.
+    """Choose numbers below a total, one in each of ``count`` equal pieces of it.
 
-    The place within each part is drawn with a fixed key. Numbers at equal distances could all have
+    The place within each piece is drawn with a fixed key. Numbers at equal distances could all have
     the same season of the year, or lie in one column of a grid.
     """
     if count >= total:

@@ -86,11 +86,6 @@ class PositionCounts:
         for first, sums, (begin, row_sums) in _slabs(subset, lead, row):
             leading[first : first + len(sums)] += sums
             plane[begin : begin + len(row_sums)] += row_sums
-        return cls._summed(shape, leading, plane)
-
-    @classmethod
-    def _summed(cls, shape: tuple[int, ...], leading: Counts, plane: Counts) -> PositionCounts:
-        """The counts along each dimension, from those of the leading dims and of the last two."""
         before, last = shape[:-2], shape[-2:]
         lines = [*_marginals(leading.reshape(before)), *_marginals(plane.reshape(last))]
         return cls(plane.sum().item(), tuple(lines), plane.reshape(last) if last[1:] else None)

@@ -17,8 +17,8 @@ def as_text(recipe: Recipe) -> str:
     """Text that describes the samples: a title, then one line for each property."""
     rows = [[printable(cell, kept="") for cell in row] for row in sample_facts(recipe).rows]
     width = max(len(head) for head, _ in rows)
-    rows_text = [f"    {head:<{width}}  {text}" for head, text in rows]
-    return "\n".join([f"<xloader.Samples, {_size(recipe)}>", *rows_text])
+    texts = [f"    {head:<{width}}  {text}" for head, text in rows]
+    return "\n".join([f"<xloader.Samples, {_size(recipe)}>", *texts])
 
 
 def as_html(recipe: Recipe) -> str:

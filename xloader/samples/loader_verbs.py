@@ -52,7 +52,7 @@ def composers(
 ) -> tuple[HandOver, Callable[[Sequence[Any]], Any] | None]:
     """The functions that hand over arrays of batches, and that join batches on a device.
 
-    Concatenates tensors on a device; None if batches stay in ordinary memory.
+    The second is None if batches stay in ordinary memory.
     """
     match options.output:
         case "numpy":

@@ -47,7 +47,7 @@ class ItemTransforms:
             )
 
     def __bool__(self) -> bool:
-        return any(function is not None for function in self._functions())
+        return bool(self._names())
 
     def check(self, names: Sequence[str]) -> None:
         """Check that samples have the fields that the functions take."""
@@ -85,9 +85,6 @@ class ItemTransforms:
         except Exception as error:
             error.add_note(f"raised while {self._names()} was pickled to be sent to a worker")
             raise
-
-    def _functions(self) -> tuple[Callable[..., Any] | None, ...]:
-        return self.transform, self.target_transform, self.transforms
 
     def _names(self) -> str:
         return " or ".join(f.name for f in fields(self) if getattr(self, f.name) is not None)

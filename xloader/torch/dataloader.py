@@ -262,7 +262,9 @@ def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments of a ``DataLoader`` with workers, with defaults for those that are not given."""
     kwargs = {"persistent_workers": True, **kwargs}
     if kwargs.get("multiprocessing_context") is None:
-        kwargs["multiprocessing_context"] = _start_method()
+        # A forked process inherits locks of threads and open stores, and may hang on them.
+        methods = multiprocessing.get_all_start_methods()
+        kwargs["multiprocessing_context"] = "forkserver" if "forkserver" in methods else "spawn"
     if num_workers > 1 and not kwargs.get("in_order", True):
         warn_caller(
             "with in_order=False any worker may make any batch, so each chunk may be read many "
@@ -270,9 +272,3 @@ def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:
             WorkersWarning,
         )
     return kwargs
-
-
-def _start_method() -> str:
-    # A forked process inherits locks of threads and open stores, and may hang on them.
-    methods = multiprocessing.get_all_start_methods()
-    return "forkserver" if "forkserver" in methods else "spawn"

@@ -107,7 +107,7 @@ PREFETCH = 2
 
 @dataclass
 class _Way:
-    """One worker's part of a pass that is under way in this process."""
+    """One worker's share of a pass that is under way in this process."""
 
     worker: Worker
     epoch: int
@@ -163,7 +163,7 @@ class WorkerReader:
         elif way.next_step != step_tag.step:
             self._leave_plan(f"step {step_tag.step} is out of order, as with in_order=False")
             return None
-        # A part that raises is not continued: its next step begins anew.
+        # A share that raises is not continued: its next step begins anew.
         del self._ways[number]
         delivery = next(way.steps)
         is_sample = ~delivery.is_padding

@@ -164,7 +164,8 @@ class Joining:
         coords = {name: v for name, v in variables.items() if name in ds.coords}
         data = {name: v for name, v in variables.items() if name in ds.data_vars}
         joined = xr.Dataset(data, whole.coords, ds.attrs).assign_coords(coords)
-        made: xr.Dataset = stack(joined, shown.order, self._joined_inputs)
+        inputs = [f"{dim}{SUFFIX}" for dim in self._patches.input_dims]
+        made: xr.Dataset = stack(joined, shown.order, inputs)
         return made
 
     @cached_property
@@ -225,10 +226,6 @@ class Joining:
             if name in self._dataset.data_vars or inputs & set(variable.dims):
                 values[str(name)] = cut_variable(variable, lines, starts)
         return values
-
-    @property
-    def _joined_inputs(self) -> list[str]:
-        return [f"{dim}{SUFFIX}" for dim in self._patches.input_dims]
 
 
 def _is_changing(cut: NDArray[Any]) -> bool:

@@ -17,20 +17,12 @@ from xloader.xbatcher.reading import Reader
 
 
 def load_batch(cache: Any, batch: int, *, is_loaded: bool) -> xr.Dataset | None:
-    """Open a batch of the cache.
-
-    The batch, or None if it is not in the cache.
-    """
+    """Open a batch of the cache; None if it is not there."""
     try:
         opened: xr.Dataset = xr.open_zarr(cache, group=str(batch), consolidated=False)
     except FileNotFoundError:
         return None
     return opened.load() if is_loaded else opened
-
-
-def store_batch(cache: Any, batch: int, made: xr.Dataset | xr.DataArray) -> None:
-    """Write a batch to the cache."""
-    made.to_zarr(cache, group=str(batch), mode="a", consolidated=False)
 
 
 Batch = xr.Dataset | xr.DataArray
@@ -258,7 +250,7 @@ class BatchGenerator:
             return made
         if self.cache_preprocess is not None:
             made = self.cache_preprocess(made)
-        store_batch(self.cache, batch, made)
+        made.to_zarr(self.cache, group=str(batch), mode="a", consolidated=False)
         return made
 
     def _make_reader(self) -> Reader | None:
