@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from xloader.device.hardware import PlainHardware
+from xloader.device.hardware import Hardware
 
 
 @dataclass(eq=False)
@@ -32,7 +32,7 @@ class Copy:
         self.is_done.set()
 
 
-class FakeHardware(PlainHardware):
+class FakeHardware(Hardware):
     """Counts what a loader asks for."""
 
     def __init__(self) -> None:

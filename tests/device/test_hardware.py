@@ -11,7 +11,7 @@ import torch
 
 from xloader.compiled.library import address_of
 from xloader.device import hardware
-from xloader.device.hardware import CudaHardware, PlainHardware, make_hardware
+from xloader.device.hardware import CudaHardware, Hardware, make_hardware
 
 GPU = torch.device("cuda", 1)
 
@@ -159,14 +159,15 @@ def test_each_device_has_its_operations(cuda: StandIn) -> None:
     finally:
         hardware._cuda.cache_clear()
     plain = make_hardware(torch.device("mps"))
-    assert isinstance(plain, PlainHardware)
+    assert isinstance(plain, Hardware)
+    assert not isinstance(plain, CudaHardware)
     assert hardware.is_elsewhere(GPU)
     assert hardware.is_elsewhere(plain.device)
     assert not hardware.is_elsewhere(torch.device("cpu"))
 
 
 def test_a_device_without_streams_copies_at_once() -> None:
-    plain = PlainHardware(torch.device("cpu"))
+    plain = Hardware(torch.device("cpu"))
     block = np.arange(4, dtype=np.uint8)
     target = plain.allocate(4)
     plain.pin(block)

@@ -66,19 +66,14 @@ class StagingPool:
 
     def clear(self) -> None:
         """Release all free staging memory."""
-        release_all(self._hardware, self._free)
-
-
-def release_all(hardware: Hardware, free: deque[Staging]) -> None:
-    """Release staging memory, so that nothing else uses it before its last reading is done."""
-    while free:
-        hardware.release(free.popleft().read)
+        _release_here(self._hardware, self._free, os.getpid())
 
 
 def _release_here(hardware: Hardware, free: deque[Staging], pid: int) -> None:
+    """Release staging memory, so that nothing else uses it before its last reading is done."""
     # A forked child must not touch the device.
-    if os.getpid() == pid:
-        release_all(hardware, free)
+    while free and os.getpid() == pid:
+        hardware.release(free.popleft().read)
 
 
 class SentBatch:
@@ -232,9 +227,9 @@ class RunCopies:
             raise
 
     def _send(self, arrays: Arrays) -> SentBatch:
-        found = None if self._slots is None else self._slots.find(arrays)
+        slot = None if self._slots is None else self._slots.find(arrays)
         scratched = None
-        if found is None:
+        if slot is None:
             # Not under the lock, because this waits for earlier copies.
             scratched = self._scratch.copy(arrays, self._pool)
             arrays.clear()
@@ -243,7 +238,7 @@ class RunCopies:
                 if scratched is not None:
                     scratched.release()
                 raise ClosedError("the iterator is closed", remedy="iterate over the loader again")
-            sent = scratched or self._send_slot(arrays, *found)  # type: ignore[misc]
+            sent = scratched or self._send_slot(arrays, *slot)  # type: ignore[misc]
             # Batches are received about in the order in which they are sent.
             while self._sent and self._sent[0].is_over:
                 self._sent.popleft()
@@ -266,8 +261,8 @@ class RunCopies:
             self._is_closed = True
             sent = list(self._sent)
             self._sent.clear()
-        for one in sent:
-            one.release()
+        for batch in sent:
+            batch.release()
         self._under_way.put(None)
 
     def join(self, until: float) -> bool:
@@ -293,9 +288,9 @@ class RunCopies:
 
     def _free_slots(self) -> None:
         while not self._is_done():
-            item = self._under_way.get()
-            if item is not None:
-                self._free_slot(*item)
+            copy = self._under_way.get()
+            if copy is not None:
+                self._free_slot(*copy)
 
     def _is_done(self) -> bool:
         """Whether the run is over, and all its slots are free."""

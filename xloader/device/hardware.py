@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -24,85 +24,43 @@ _MOST_REGISTERED = 64 << 30
 """Most bytes pinned in one call: drivers from R580 on refuse 512 GiB at once."""
 
 
-class Hardware(Protocol):
-    """The operations of one device that a transfer needs."""
-
-    device: torch.device
-
-    def pin(self, block: Buffer) -> None:
-        """Let the device read this memory by itself."""
-        ...
-
-    def unpin(self, block: Buffer) -> None:
-        """Undo `pin`, once no copy from the memory is under way."""
-        ...
-
-    def allocate(self, nbytes: int) -> torch.Tensor:
-        """Uninitialised memory of the device for copies, uint8, shape ``(nbytes,)``."""
-        ...
-
-    def copy(self, source: torch.Tensor, target: torch.Tensor, after: Mark) -> Mark:
-        """Queue a copy to the device. It begins after a mark. Return the mark of its end."""
-        ...
-
-    def follow(self, copied: Mark) -> None:
-        """Let the calling thread's current stream wait for a mark. The thread does not wait."""
-        ...
-
-    def mark(self) -> Mark:
-        """Mark the end of the work that was queued in the calling thread's current stream."""
-        ...
-
-    def wait(self, copied: Mark) -> None:
-        """Wait on the calling thread until a mark is reached."""
-        ...
-
-    def release(self, read: Mark) -> None:
-        """Let memory from `allocate` be used for something else, but only after a mark."""
-        ...
-
-    def settle(self) -> None:
-        """Wait on the calling thread until all copies are done."""
-        ...
-
-
-class PlainHardware:
-    """A device without streams. A copy is done when the call returns."""
+class Hardware:
+    """The operations of one device that a transfer needs. This one is without streams."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def pin(self, block: Buffer) -> None:
-        """Do nothing: ordinary memory serves as well."""
+        """Let the device read this memory by itself, where that needs anything."""
 
     def unpin(self, block: Buffer) -> None:
-        """Do nothing."""
+        """Undo `pin`, once no copy from the memory is under way."""
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        """Uninitialised memory of the device, uint8, shape ``(nbytes,)``."""
+        """Uninitialised memory of the device for copies, uint8, shape ``(nbytes,)``."""
         return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def copy(self, source: torch.Tensor, target: torch.Tensor, after: Mark) -> Mark:
-        """Copy now; see `Hardware.copy`."""
+        """Copy to the device, or queue it. It begins after a mark. Return the mark of its end."""
         target.copy_(source)
 
     def follow(self, copied: Mark) -> None:
-        """Do nothing: the copy is done."""
+        """Let the calling thread's current stream wait for a mark. The thread does not wait."""
 
     def mark(self) -> Mark:
-        """None: one queue of the device does everything in order."""
+        """Mark the end of the work that was queued in the calling thread's current stream."""
 
     def wait(self, copied: Mark) -> None:
-        """Do nothing: the copy is done."""
+        """Wait on the calling thread until a mark is reached."""
 
     def release(self, read: Mark) -> None:
-        """Do nothing: one queue of the device does everything in order."""
+        """Let memory from `allocate` be used for something else, but only after a mark."""
 
     def settle(self) -> None:
-        """Do nothing: all copies are done."""
+        """Wait on the calling thread until all copies are done."""
 
 
-class CudaHardware:
+class CudaHardware(Hardware):
     """A GPU, by CUDA or ROCm. All copies of a process go through one stream of its own.
 
     PyTorch keeps freed memory of the device for the stream that it was allocated in. A new stream
@@ -110,7 +68,7 @@ class CudaHardware:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        super().__init__(device)
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def pin(self, block: Buffer) -> None:
@@ -199,7 +157,7 @@ def is_elsewhere(device: torch.device) -> bool:
 def make_hardware(device: torch.device) -> Hardware:
     """The operations of a device."""
     if device.type != "cuda":
-        return PlainHardware(device)
+        return Hardware(device)
     return _cuda(device, os.getpid())
 
 

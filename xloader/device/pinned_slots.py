@@ -89,7 +89,7 @@ class PinnedSlots:
         self._lock = threading.RLock()
         self._num_copies = 0
         self._kept: list[list[Any]] = []
-        self._wake: Callable[[], None] = _do_nothing
+        self._wake: Callable[[], None] = lambda: None
 
     @property
     def refusal(self) -> str:
@@ -154,10 +154,6 @@ class PinnedSlots:
         with self._lock:
             self._num_copies -= 1
         self._wake()
-
-
-def _do_nothing() -> None:
-    pass
 
 
 class SlotRing(PinnedSlots):

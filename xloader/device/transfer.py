@@ -45,44 +45,24 @@ _REMEDY = "make it from a first batch: out = batch.with_arrays([t.clone() for t 
 def check_out(out: Any, example: Batch) -> None:
     """Check that a batch can hold what is delivered. The number of rows is not checked."""
     if not isinstance(out, Batch):
-        raise OptionError(
-            "out must be a Batch", given=type(out).__name__, allowed="Batch", remedy=_REMEDY
-        )
+        raise _misfit("out must be a Batch", type(out).__name__, "Batch")
     if out.names != example.names:
-        raise OptionError(
-            "out has other fields",
-            given=list(out.names),
-            allowed=list(example.names),
-            remedy=_REMEDY,
-        )
-    for name, tensor, own in zip(out.names, out, example, strict=True):
+        raise _misfit("out has other fields", list(out.names), list(example.names))
+    for name, tensor, expected in zip(out.names, out, example, strict=True):
         if not isinstance(tensor, torch.Tensor):
-            raise OptionError(
-                f"the field {name!r} of out is no tensor",
-                given=type(tensor).__name__,
-                allowed="torch.Tensor",
-                remedy=_REMEDY,
-            )
-        given, allowed = _look(tensor), _look(own)
-        if given != allowed or tensor.ndim != own.ndim:
-            raise OptionError(
-                f"the field {name!r} of out does not fit the batches",
-                given=given,
-                allowed=allowed,
-                remedy=_REMEDY,
-            )
+            what = f"the field {name!r} of out is no tensor"
+            raise _misfit(what, type(tensor).__name__, "torch.Tensor")
+        given, allowed = _look(tensor), _look(expected)
+        if given != allowed or tensor.ndim != expected.ndim:
+            raise _misfit(f"the field {name!r} of out does not fit the batches", given, allowed)
 
 
 def check_rows(out: Batch, batch_size: int, last_size: int) -> None:
     """Check that batches have as many rows as ``out``."""
     rows = {len(tensor) for tensor in out}
     if rows != {batch_size}:
-        raise OptionError(
-            "out has another number of rows than the batches",
-            given=f"{sorted(rows)} rows",
-            allowed=f"{batch_size} rows",
-            remedy=_REMEDY,
-        )
+        what = "out has another number of rows than the batches"
+        raise _misfit(what, f"{sorted(rows)} rows", f"{batch_size} rows")
     if last_size != batch_size:
         raise OptionError(
             "the last batch of an epoch is shorter than out",
@@ -90,6 +70,10 @@ def check_rows(out: Batch, batch_size: int, last_size: int) -> None:
             allowed="batches of the same size",
             remedy="pass drop_last=True",
         )
+
+
+def _misfit(what: str, given: object, allowed: object) -> OptionError:
+    return OptionError(what, given=given, allowed=allowed, remedy=_REMEDY)
 
 
 def _look(tensor: torch.Tensor) -> str:
@@ -309,8 +293,8 @@ class Transfer:
         return unpackers.get(name)
 
     def _torch_dtype(self, dtype: np.dtype) -> torch.dtype:
-        found: torch.dtype = self._hand_over(np.empty(0, dtype)).dtype
-        return found
+        torch_dtype: torch.dtype = self._hand_over(np.empty(0, dtype)).dtype
+        return torch_dtype
 
     def _hardware(self) -> Hardware:
         if self._known_hardware is None:
@@ -355,7 +339,7 @@ def resolve_device(device: Any) -> torch.device:
     """Find a device on this machine, with its number."""
     try:
         refuse_fork(torch.device(device))
-        found = torch.empty(0, device=device).device
+        resolved = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         if isinstance(error, ForkError):
             raise
@@ -367,14 +351,14 @@ def resolve_device(device: Any) -> torch.device:
             "install PyTorch with CUDA",
         ) from error
     # Tensors of "meta" have shapes and no values: models are tried with them.
-    if found.type not in (*_KINDS, "meta"):
+    if resolved.type not in (*_KINDS, "meta"):
         raise OptionError(
             "loaders do not bring batches to this kind of device",
             given=f"device={str(device)!r}",
             allowed=", ".join(_KINDS),
             remedy="leave device out, and move batches with batch.to(device)",
         )
-    return found
+    return resolved
 
 
 def refuse_fork(device: torch.device) -> None:

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from xloader.engine.job import Delivery
 from xloader.engine.run import Run
-from xloader.engine.tally import Tally
 from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.ranks.job_factory import JobFactory
@@ -27,53 +25,6 @@ from xloader.transforms.packed_fields import PackedField
 if TYPE_CHECKING:
     from xloader.loader.processes.process_run import ProcessRun
     from xloader.loader.processes.process_team import ProcessTeam
-
-
-class BatchRun(Protocol):
-    """One pass over an epoch, or the rest of one."""
-
-    @property
-    def tally(self) -> Tally:
-        """Counts so far."""
-        ...
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the run was closed."""
-        ...
-
-    def take(self) -> Delivery | None:
-        """The next batch; None after the last one."""
-        ...
-
-    def close(self) -> None:
-        """End the run. It may be called more than once, from any thread."""
-        ...
-
-
-class Engine(Protocol):
-    """Makes the runs of a loader, one at a time, which use the same memory."""
-
-    @property
-    def rank_plan(self) -> RankPlan:
-        """The plan that is carried out."""
-        ...
-
-    def loaded(self) -> Sequence[Cached]:
-        """Per process, the blocks in memory from earlier epochs, as (group, block)."""
-        ...
-
-    def begin(self, part: Epoch | Remainder, first_step: int) -> BatchRun:
-        """Make the run of an epoch, or of what is left of it from a step on."""
-        ...
-
-    def refresh(self) -> None:
-        """Start anew if this process was forked since, or a worker process has died."""
-        ...
-
-    def clear(self) -> None:
-        """End the processes and release all memory."""
-        ...
 
 
 class ThreadEngine:
@@ -105,9 +56,9 @@ class ThreadEngine:
         """The blocks in memory from earlier epochs."""
         return [self._job_factory.loaded()]
 
-    def begin(self, part: Epoch | Remainder, first_step: int) -> BatchRun:
+    def begin(self, remainder: Epoch | Remainder, first_step: int) -> Run:
         """Make the run of an epoch, or of what is left of it."""
-        return Run(self._job_factory.job(part, self.rank_plan.sublanes()))
+        return Run(self._job_factory.job(remainder, self.rank_plan.sublanes()))
 
     def refresh(self) -> None:
         """Start with new memory if this process was forked since."""
@@ -156,13 +107,13 @@ class ProcessEngine:
         self.refresh()
         return self._loaded
 
-    def begin(self, part: Epoch | Remainder, first_step: int) -> BatchRun:
+    def begin(self, remainder: Epoch | Remainder, first_step: int) -> ProcessRun:
         """Make the run of an epoch, or of what is left of it from a step on."""
         from xloader.loader.processes.process_messages import BeginRun
         from xloader.loader.processes.process_run import ProcessRun, SlotTable
 
         self.refresh()
-        own = self._rank_plan
+        rank_plan = self._rank_plan
         if self._team is None:
             self._team = self._start_team()
             self._table = SlotTable(len(self._team.buffers))
@@ -172,12 +123,12 @@ class ProcessEngine:
         run = self._run = ProcessRun(
             self._team,
             self._table,
-            BeginRun(self._num_runs, part.epoch, first_step),
-            part.sublanes.num_steps_of(own.sublanes()[0]),
+            BeginRun(self._num_runs, remainder.epoch, first_step),
+            remainder.sublanes.num_steps_of(rank_plan.sublanes()[0]),
             self._keep,
             None if self._device_path is None else self._device_path.outbox(),
         )
-        run.tally.num_threads = own.num_threads
+        run.tally.num_threads = rank_plan.num_threads
         return run
 
     def refresh(self) -> None:
@@ -203,11 +154,11 @@ class ProcessEngine:
         """Start the processes, and let the device read their memory by itself."""
         from xloader.loader.processes.process_team import ProcessTeam
 
-        own, path = self._rank_plan, self._device_path
+        rank_plan, path = self._rank_plan, self._device_path
         # The batch that the user holds is on the device, if there is one.
         num_held = 0 if path is not None and path.copies_batches else 1
-        num_slots = min(own.options.prefetch + 1 + num_held, max(own.num_steps, 1))
-        team = ProcessTeam(own, self._hand_over, self._packed_fields, num_slots)
+        num_slots = min(rank_plan.options.prefetch + 1 + num_held, max(rank_plan.num_steps, 1))
+        team = ProcessTeam(rank_plan, self._hand_over, self._packed_fields, num_slots)
         try:
             if path is not None:
                 path.pin_slots(team.memory, num_slots)
@@ -221,3 +172,7 @@ class ProcessEngine:
 
     def _nothing_loaded(self) -> list[Cached]:
         return [frozenset[tuple[int, int]]()] * self._rank_plan.options.processes
+
+
+Engine = ThreadEngine | ProcessEngine
+"""Makes the runs of a loader, one at a time, which use the same memory."""

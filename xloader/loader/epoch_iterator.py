@@ -113,7 +113,13 @@ class EpochIterator:
         except ClosedError as error:
             self._is_over = True
             if self._cursor.num_begun != self._number:
-                raise _replaced() from error
+                raise ClosedError(
+                    "this iteration has ended, because another one over the same loader began",
+                    given="a second iter(loader) before the first one was finished, as in nested "
+                    "loops",
+                    allowed="one iteration over a loader at a time",
+                    remedy="make a second loader with samples.loader(...), and iterate over it",
+                ) from error
             raise
         except BaseException:
             self._is_over = True
@@ -150,15 +156,6 @@ class EpochIterator:
         self._close = weakref.finalize(self, epoch_run.run.close)
         # At exit the run closes itself, earlier: the store's event loop must still be running.
         self._close.atexit = False
-
-
-def _replaced() -> ClosedError:
-    return ClosedError(
-        "this iteration has ended, because another one over the same loader began",
-        given="a second iter(loader) before the first one was finished, as in nested loops",
-        allowed="one iteration over a loader at a time",
-        remedy="make a second loader with samples.loader(...), and iterate over it",
-    )
 
 
 def closed_loader() -> ClosedError:

@@ -25,7 +25,7 @@ from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.loader.batches.device_path import DevicePath, refusal_of
 from xloader.loader.batches.row_list import Rows, SampleNames
-from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
+from xloader.loader.engines import Engine, ProcessEngine, ThreadEngine
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
 from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.loader.ranks.job_factory import explain_ranks
@@ -43,6 +43,8 @@ from xloader.transforms.packed_fields import PackedField
 from xloader.transforms.rng import Chance
 
 if TYPE_CHECKING:
+    from xloader.engine.run import Run
+    from xloader.loader.processes.process_run import ProcessRun
     from xloader.loader.reports.batch_variance import BatchVariance
     from xloader.loader.reports.report import Report
     from xloader.planning.explain import Explanation
@@ -122,7 +124,7 @@ class Loader(TrainerAttributes):
         self._resolver = RankResolver(recipe, options)
         self._cursor = Cursor(options.shuffle)
         # The iterator itself is not kept: one that nobody holds is collected, and ends its run.
-        self._run: BatchRun | None = None
+        self._run: Run | ProcessRun | None = None
         self._progress: EpochProgress | None = None
         self._is_closed = False
         self._nan_warner = NanWarner(options.on_nan)
@@ -401,8 +403,8 @@ class Loader(TrainerAttributes):
 
         self._check_open()
         number = self.epoch if epoch is None else epoch
-        own = self._resolver.settle()
-        return measure_batch_variance(own, number, variable, num_batches, Loader)
+        rank_plan = self._resolver.settle()
+        return measure_batch_variance(rank_plan, number, variable, num_batches, Loader)
 
     def preview_from(
         self, start: Position, num_rows: int = 3, channel: str | Sequence[str] | None = None
@@ -540,11 +542,12 @@ class Loader(TrainerAttributes):
         # Ranks are not settled, and nothing is planned: to show a loader must not change it.
         planned, at = self._resolver.planned, self._cursor.start
         num_steps = None if planned is None else planned.num_steps
+        explained = self._explained.items()
         return loader_card(
             "xloader.Loader",
             self._in_words(),
             option_facts(self.options, at.epoch, at.step, num_steps, is_closed=self._is_closed),
-            {show_rest(own.epoch, own.step): told for (own, _), told in self._explained.items()},
+            {show_rest(start.epoch, start.step): cost for (start, _), cost in explained},
             None if self._progress is None else self.report(),
             {"samples": self.recipe},
         )
@@ -588,8 +591,8 @@ class Loader(TrainerAttributes):
             self._stop()
             start = self._cursor.start
             expected, rank_plan = self._expected(start), self._resolver.rank_plan
-            part = self._left(start)
-            run = self._engine().begin(part, start.step)
+            remainder = self._left(start)
+            run = self._engine().begin(remainder, start.step)
             progress = EpochProgress(
                 expected,
                 run.tally,
@@ -602,20 +605,20 @@ class Loader(TrainerAttributes):
             )
             self._run, self._progress = run, progress
             self._cursor.restart()
-            num_again = part.sublanes.num_again_of(rank_plan.sublanes()[0])
+            num_again = remainder.sublanes.num_again_of(rank_plan.sublanes()[0])
             return EpochRun(run, progress, start, rank_plan.num_steps, num_again)
 
     def _engine(self) -> Engine:
         """The engine of the present rank plan, made anew when the plan has changed."""
-        own, engine = self._resolver.rank_plan, self._carried
-        if engine is None or engine.rank_plan is not own:
+        rank_plan, engine = self._resolver.rank_plan, self._carried
+        if engine is None or engine.rank_plan is not rank_plan:
             if engine is not None:
                 engine.clear()
-            parts = own, self._packed_fields, self._device_path
+            packed_fields, device_path = self._packed_fields, self._device_path
             if self.options.processes:
-                engine = ProcessEngine(*parts, self._hand_over)
+                engine = ProcessEngine(rank_plan, packed_fields, device_path, self._hand_over)
             else:
-                engine = ThreadEngine(*parts, self._sample_names)
+                engine = ThreadEngine(rank_plan, packed_fields, device_path, self._sample_names)
             self._carried = engine
         return engine
 

@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     from xloader.show.canvas import Picture
 
 
-def num_full_steps(part: Epoch | Remainder, numbers: Sequence[int]) -> int:
+def num_full_steps(remainder: Epoch | Remainder, numbers: Sequence[int]) -> int:
     """Number of steps in which each of some sub-lanes gives its whole share of samples."""
-    sublanes = part.sublanes
+    sublanes = remainder.sublanes
     return min(
         min(sublanes.most_samples(number), lane.order.num_samples) // sublanes.share
         - sublanes.num_again_of(number)
-        for number, lane in zip(numbers, part.lanes(numbers), strict=True)
+        for number, lane in zip(numbers, remainder.lanes(numbers), strict=True)
     )
 
 
 def rows_of_steps(
-    part: Epoch | Remainder, numbers: Sequence[int], steps: Sequence[int]
+    remainder: Epoch | Remainder, numbers: Sequence[int], steps: Sequence[int]
 ) -> list[tuple[Ints, Ints | None]]:
     """Ids and occurrences of the samples of batches, in row order, without padding.
 
     For each step, the sample ids and which time in the epoch each sample occurs; None if each
     occurs for the first time.
     """
-    found: list[list[tuple[Ints, Ints]]] = [[] for _ in steps]
-    sublanes = part.sublanes
-    for number, lane in zip(numbers, part.lanes(numbers), strict=True):
+    rows_by_step: list[list[tuple[Ints, Ints]]] = [[] for _ in steps]
+    sublanes = remainder.sublanes
+    for number, lane in zip(numbers, remainder.lanes(numbers), strict=True):
         order = lane.order
         end = min(sublanes.most_samples(number), order.num_samples)
         places = []
@@ -60,25 +60,26 @@ def rows_of_steps(
             begin = (sublanes.num_again_of(number) + step) * sublanes.share
             places.append(take_places(order, begin, min(sublanes.share, end - begin)))
         # All steps at once: names cost as much for a few samples as for many.
-        entries, ranks = (np.concatenate(own) for own in zip(*places, strict=True))
+        entries, ranks = (np.concatenate(pieces) for pieces in zip(*places, strict=True))
         ids, times = order.identify(entries, ranks)
         times = np.zeros(len(ids), np.int64) if times is None else times
-        cuts = np.cumsum([len(own) for own, _ in places])[:-1]
-        for rows, *own in zip(found, np.split(ids, cuts), np.split(times, cuts), strict=True):
-            rows.append((own[0], own[1]))
-    return [_joined(rows) for rows in found]
+        cuts = np.cumsum([len(step_entries) for step_entries, _ in places])[:-1]
+        by_step = zip(rows_by_step, np.split(ids, cuts), np.split(times, cuts), strict=True)
+        for rows, step_ids, step_times in by_step:
+            rows.append((step_ids, step_times))
+    return [_joined(rows) for rows in rows_by_step]
 
 
 def _joined(rows: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints | None]:
     """The rows of all lanes, one after the other."""
     none = np.zeros(0, np.int64)
-    ids, times = (np.concatenate([none, *own]) for own in zip(*rows, strict=True))
+    ids, times = (np.concatenate([none, *pieces]) for pieces in zip(*rows, strict=True))
     return ids, times if times.any() else None
 
 
 def draw_preview(
     rank_plan: RankPlan,
-    part: Epoch | Remainder,
+    remainder: Epoch | Remainder,
     start: Position,
     num_rows: int,
     channel: str | Sequence[str] | None,
@@ -86,11 +87,11 @@ def draw_preview(
     """Draw the first batch of an epoch, or of the rest of one; see `Loader.preview`."""
     require_matplotlib()
     check_whole("num_rows", num_rows, 1, MOST)
-    ids, times = first_rows(rank_plan, part)
+    ids, times = first_rows(rank_plan, remainder)
     if not len(ids):
         raise EmptySamplesError(
             "there is no batch to draw",
-            given=f"{part.num_steps} batches left in epoch {start.epoch}",
+            given=f"{remainder.num_steps} batches left in epoch {start.epoch}",
             allowed="a batch or more",
             remedy="call set_epoch for another epoch, or pass drop_last=False",
         )
@@ -110,11 +111,11 @@ def draw_preview(
     return draw_samples(frames, recipe, channel, title, len(ids))
 
 
-def first_rows(rank_plan: RankPlan, part: Epoch | Remainder) -> tuple[Ints, Ints | None]:
+def first_rows(rank_plan: RankPlan, remainder: Epoch | Remainder) -> tuple[Ints, Ints | None]:
     """Ids and occurrences of the first batch's samples, in row order, without padding."""
-    if not part.num_steps:
+    if not remainder.num_steps:
         return np.zeros(0, np.int64), None
-    return rows_of_steps(part, rank_plan.sublanes(), [0])[0]
+    return rows_of_steps(remainder, rank_plan.sublanes(), [0])[0]
 
 
 def _facts(arrays: Mapping[str, NDArray[Any]]) -> str:

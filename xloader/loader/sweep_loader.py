@@ -21,11 +21,11 @@ from xloader.transforms.outputs import make_outputs
 _MOST_ROWS: Final = 256
 """Most samples of a batch, unless the caller says otherwise."""
 _BATCH_SHARE: Final = 32
-"""Of the memory, the part that a batch may take."""
+"""Of the memory, the share that a batch may take."""
 
 
 class Sweeper(Protocol):
-    """The part of a `Loader` that a pass over samples uses."""
+    """What a `Loader` has that a pass over samples uses."""
 
     def explain(self) -> Explanation:
         """Predict what the next pass will read."""
@@ -79,7 +79,7 @@ def _cheapest(
     options: LoaderOptions,
     sample_names: SampleNames | None,
 ) -> SweeperT:
-    own = LoaderOptions(
+    sweep_options = LoaderOptions(
         batch_size=rows,
         seed=options.seed,
         memory=options.memory_nbytes,
@@ -93,7 +93,7 @@ def _cheapest(
         max_amplification=1.0,
     )
     ascending, shuffled = (
-        make(recipe, replace(own, shuffle=shuffle), np.asarray, sample_names=sample_names)
+        make(recipe, replace(sweep_options, shuffle=shuffle), np.asarray, sample_names=sample_names)
         for shuffle in (False, True)
     )
     # Ids that ascend are kinder to caches, so they win where both read the same chunks.

@@ -4,7 +4,7 @@ The plan says which samples the batches have, without reading. Their distinct sa
 once, in the order that reads fewest chunks, and their elements are added to the sums of the batches
 that have them::
 
-    batches     40: 7 3 9 3      812: 5 9 1 8        drawn, one in each part of the epoch
+    batches     40: 7 3 9 3      812: 5 9 1 8        drawn, one in each piece of the epoch
     samples     1 3 5 7 8 9                          each read once
     sums        40: x7 + 2 x3 + x9                   of each element, in float64
 """
@@ -30,7 +30,6 @@ from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.preview import num_full_steps, rows_of_steps
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.reports.batch_variance import BatchVariance, VariableVariance, effective_size
-from xloader.loader.reports.report import Report
 from xloader.loader.sweep_loader import Sweeper, make_sweep_loader
 from xloader.planning.epoch import Epoch
 from xloader.planning.remainder import Remainder
@@ -41,14 +40,18 @@ from xloader.transforms.outputs import Output, make_outputs
 
 _PIECE_SIZE: Final = 1 << 16
 """Elements that are added in one call."""
+_MOST_ELEMENTS: Final = 4096
+"""Most elements of each sample and variable that are looked at."""
+_SUMS_SHARE: Final = 16
+"""Of the memory, the share that sums may take."""
 _SHARE_BITS: Final = 30
-"""Bits of a place within a part. The product with its width must fit into 64."""
+"""Bits of a place within a piece. The product with its width must fit into 64."""
 
 
 def spread_evenly(total: int, count: int) -> Ints:
-    """Choose numbers below a total, one in each of ``count`` equal parts of it.
+    """Choose numbers below a total, one in each of ``count`` equal pieces of it.
 
-    The place within each part is drawn with a fixed key. Numbers at equal distances could all have
+    The place within each piece is drawn with a fixed key. Numbers at equal distances could all have
     the same season of the year, or lie in one column of a grid.
     """
     if count >= total:
@@ -74,7 +77,7 @@ class BatchMembers:
     def of(cls, batches: Sequence[Ints]) -> BatchMembers:
         """The members of batches."""
         ids, which = np.unique(np.concatenate(batches), return_inverse=True)
-        number = np.repeat(np.arange(len(batches)), [len(own) for own in batches])
+        number = np.repeat(np.arange(len(batches)), [len(batch) for batch in batches])
         by_sample = np.argsort(which, kind="stable")
         begins = np.searchsorted(which[by_sample], np.arange(len(ids) + 1))
         return cls(ids, begins, number[by_sample], len(batches))
@@ -84,12 +87,12 @@ class BatchMembers:
 
         The result has shape (num_batches, n).
         """
-        found = np.zeros((self.num_batches, len(rows)))
+        counts = np.zeros((self.num_batches, len(rows)))
         for column, (begin, end) in enumerate(
             zip(self.begins[rows].tolist(), self.begins[rows + 1].tolist(), strict=True)
         ):
-            np.add.at(found[:, column], self.batches[begin:end], 1.0)
-        return found
+            np.add.at(counts[:, column], self.batches[begin:end], 1.0)
+        return counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,17 +200,11 @@ def jackknife_error(without_each: NDArray[np.float64]) -> float:
 
 def mean_effect(effects: Sequence[DesignEffect]) -> tuple[float, float]:
     """The mean ratio of several variables, as if each had the same variance; and its error."""
-    varying = [own for own in effects if math.isfinite(own.ratio)]
+    varying = [effect for effect in effects if math.isfinite(effect.ratio)]
     if not varying:
         return math.nan, math.nan
-    ratio = float(np.mean([own.ratio for own in varying]))
-    return ratio, jackknife_error(np.mean([own.without_each for own in varying], axis=0))
-
-
-_MOST_ELEMENTS: Final = 4096
-"""Most elements of each sample and variable that are looked at."""
-_SUMS_SHARE: Final = 16
-"""Of the memory, the part that sums may take."""
+    ratio = float(np.mean([effect.ratio for effect in varying]))
+    return ratio, jackknife_error(np.mean([effect.without_each for effect in varying], axis=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,11 +250,11 @@ def measure_batch_variance(
     epoch = check_epoch(epoch)
     recipe = _reading_only(rank_plan.recipe, variable)
     variables = _chosen(_delivered_variables(recipe), variable)
-    part = rank_plan.remainder(epoch, 0)
-    batches, num_epoch_batches = _sampled_batches(rank_plan, part, num_batches)
+    remainder = rank_plan.remainder(epoch, 0)
+    batches, num_epoch_batches = _sampled_batches(rank_plan, remainder, num_batches)
     members = BatchMembers.of(batches)
     taken = _taken_elements(variables, len(batches), rank_plan.options.memory_nbytes)
-    sums = [BatchSums(len(batches), len(own)) for own in taken]
+    sums = [BatchSums(len(batches), len(numbers)) for numbers in taken]
     sums_nbytes = sum(map(len, taken)) * BatchSums.element_nbytes(len(batches))
     with _sweeper(rank_plan, recipe, members.ids, sums_nbytes, make) as loader:
         loader.set_epoch(epoch)
@@ -265,11 +262,11 @@ def measure_batch_variance(
         for batch in loader:
             rows = np.searchsorted(members.ids, batch.ids)
             fields = batch.as_dict()
-            for own, elements, found in zip(variables, taken, sums, strict=True):
-                found.add(own.elements(fields[own.field], elements), rows, members)
+            for series, elements, total in zip(variables, taken, sums, strict=True):
+                total.add(series.elements(fields[series.field], elements), rows, members)
         report = loader.report()
     size = len(batches[0])
-    effects = [found.design_effect(size, num_epoch_batches) for found in sums]
+    effects = [total.design_effect(size, num_epoch_batches) for total in sums]
     ratio, error = mean_effect(effects)
     return BatchVariance(
         ratio=ratio,
@@ -282,14 +279,12 @@ def measure_batch_variance(
         sums_nbytes=sums_nbytes,
         num_expected_reads=expected.num_reads,
         variables={
-            own.name: _figures(effect, size) for own, effect in zip(variables, effects, strict=True)
+            series.name: _figures(effect, size)
+            for series, effect in zip(variables, effects, strict=True)
         },
-        **_reads(report),
+        num_reads=report.num_reads,
+        read_nbytes=report.read_nbytes,
     )
-
-
-def _reads(report: Report) -> Mapping[str, Any]:
-    return {"num_reads": report.num_reads, "read_nbytes": report.read_nbytes}
 
 
 def _figures(effect: DesignEffect, batch_size: int) -> VariableVariance:
@@ -303,12 +298,12 @@ def _figures(effect: DesignEffect, batch_size: int) -> VariableVariance:
 
 
 def _sampled_batches(
-    rank_plan: RankPlan, part: Epoch | Remainder, num_batches: int
+    rank_plan: RankPlan, remainder: Epoch | Remainder, num_batches: int
 ) -> tuple[list[Ints], int]:
     """The sample ids of some full global batches, and the number of all full ones."""
     # The order of ranks is that of the rows of a global batch.
     numbers = [*chain.from_iterable(rank_plan.processes("world"))]
-    num_full = num_full_steps(part, numbers) if part.num_steps else 0
+    num_full = num_full_steps(remainder, numbers) if remainder.num_steps else 0
     if num_full < 2:
         raise EmptySamplesError(
             "there are too few batches to compare their means",
@@ -318,7 +313,7 @@ def _sampled_batches(
             remedy="pass a smaller batch_size, or more samples",
         )
     steps = spread_evenly(num_full, num_batches)
-    return [ids for ids, _ in rows_of_steps(part, numbers, steps.tolist())], num_full
+    return [ids for ids, _ in rows_of_steps(remainder, numbers, steps.tolist())], num_full
 
 
 def _sweeper(
@@ -333,10 +328,10 @@ def _sweeper(
     whole = recipe.subset or Subset(len(recipe.require_windows()))
     chosen = replace(whole.select(ids), weights=None, num_draws=None)
     # A slab is planned as its whole, but what is read here is the slab alone.
-    part = replace(recipe, subset=chosen, slab=None, num_taken=None)
+    sampled = replace(recipe, subset=chosen, slab=None, num_taken=None)
     left = replace(options, memory=max(options.memory_nbytes - sums_nbytes, 1))
     try:
-        return make_sweep_loader(make, part, left, SampleNames(recipe, ids))
+        return make_sweep_loader(make, sampled, left, SampleNames(recipe, ids))
     except MemoryBudgetError as error:
         raise MemoryBudgetError(
             "the samples of the batches cannot be read in the memory that is left beside sums",
@@ -352,7 +347,7 @@ def _taken_elements(
     """Numbers of the elements of each variable that are looked at, evenly over the sample."""
     nbytes = BatchSums.element_nbytes(num_batches) * len(variables)
     most = min(max(memory_nbytes // _SUMS_SHARE // nbytes, 1), _MOST_ELEMENTS)
-    return [spread_evenly(own.num_elements, most) for own in variables]
+    return [spread_evenly(variable.num_elements, most) for variable in variables]
 
 
 def _reading_only(recipe: Recipe, name: str | None) -> Recipe:
@@ -375,9 +370,9 @@ def _chosen(
     """The variables with a name, in all fields; all without a name."""
     if name is None:
         return variables
-    chosen = [own for own in variables if name in _names_of(own.field, own.variable)]
+    chosen = [series for series in variables if name in _names_of(series.field, series.variable)]
     if not chosen:
-        known = dict.fromkeys(own.variable for own in variables)
+        known = dict.fromkeys(series.variable for series in variables)
         raise unknown(name, known, "variable of the fields")
     return chosen
 
@@ -390,7 +385,7 @@ def _names_of(field: str, variable: str) -> tuple[str, str]:
 def _delivered_variables(recipe: Recipe) -> list[DeliveredVariable]:
     """The variables of all fields that are delivered, with as many channels as each has."""
     layouts = make_layouts(recipe)
-    found: list[DeliveredVariable] = []
+    variables: list[DeliveredVariable] = []
     for output in make_outputs(recipe, layouts):
         if output.dtype.kind not in "biuf":
             raise UnsupportedDataError(
@@ -399,29 +394,29 @@ def _delivered_variables(recipe: Recipe) -> list[DeliveredVariable]:
                 allowed="bool, integers and floats",
                 remedy="pass the name of a variable that holds numbers",
             )
-        found += _channels_of(output, {} if recipe.is_mapped else _parts(layouts, output.name))
-    return found
+        variables += _channels_of(output, {} if recipe.is_mapped else _spans(layouts, output.name))
+    return variables
 
 
-def _parts(layouts: Sequence[FieldLayout], field: str) -> dict[str, tuple[int, int]]:
+def _spans(layouts: Sequence[FieldLayout], field: str) -> dict[str, tuple[int, int]]:
     """The channels of each variable of a field that is gathered; none for a field without."""
-    (layout,) = (own for own in layouts if own.name == field)
-    return {part.variable: part.channels for part in layout.parts if part.channels is not None}
+    layout = next(layout for layout in layouts if layout.name == field)
+    return {piece.variable: piece.channels for piece in layout.parts if piece.channels is not None}
 
 
 def _channels_of(
-    output: Output, parts: Mapping[str, tuple[int, int]]
+    output: Output, spans: Mapping[str, tuple[int, int]]
 ) -> Iterable[DeliveredVariable]:
     """The variables of one field; its channels if functions have made it; else all of it."""
     dims = [dim for dim in output.dims if dim in (CHANNEL, f"{output.name}_{CHANNEL}")]
-    if not parts and dims and output.channels is not None:
-        parts = {name: (number, number + 1) for number, name in enumerate(output.channels)}
+    if not spans and dims and output.channels is not None:
+        spans = {name: (number, number + 1) for number, name in enumerate(output.channels)}
     num_elements = math.prod(output.shape)
-    if not parts or not dims:
+    if not spans or not dims:
         return [DeliveredVariable(output.name, output.name, None, num_elements)]
     number = output.dims.index(dims[0])
     per_channel = num_elements // output.shape[number]
     return [
         DeliveredVariable(output.name, name, (1 + number, *span), per_channel * (span[1] - span[0]))
-        for name, span in parts.items()
+        for name, span in spans.items()
     ]

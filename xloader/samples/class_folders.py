@@ -114,7 +114,9 @@ class ClassSamples(Samples):
     @property
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]
         """Names of the classes, in the order of their numbers in the field ``label``."""
-        return self._source.files.classes
+        source = self.recipe.source
+        assert isinstance(source, ClassSource)
+        return source.files.classes
 
     @property
     def class_to_idx(self) -> dict[str, int]:
@@ -131,12 +133,6 @@ class ClassSamples(Samples):
         if self.recipe.fields == own_fields(self.recipe):
             kept = self._but(fields=())
         return Samples.field(kept, name, *variables, **{FILE: 0, **offsets})
-
-    @property
-    def _source(self) -> ClassSource:
-        source = self.recipe.source
-        assert isinstance(source, ClassSource)
-        return source
 
 
 def own_fields(recipe: Recipe) -> tuple[Field, ...]:

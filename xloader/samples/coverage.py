@@ -44,6 +44,12 @@ _PIECE_SIZE: Final = 1 << 24
 """Windows that are summed in one call."""
 _MOST_PLACES: Final = 1 << 26
 """Most combinations of positions along the last two dimensions, each of 8 bytes."""
+_MOST_CELLS: Final = 1 << 23
+"""Most elements of a map, each of 8 bytes."""
+_MOST_NAMED: Final = 3
+
+Stretches = list[tuple[int, int]]
+"""Stretches of elements of a window: the first one and their number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +83,9 @@ class PositionCounts:
             )
         dtype = np.dtype(np.int64 if subset.weights is None else np.float64)
         leading, plane = np.zeros(lead, dtype), np.zeros(row, dtype)
-        for first, own, counts in _slabs(subset, lead, row):
-            leading[first : first + len(own)] += own
-            plane[counts[0] : counts[0] + len(counts[1])] += counts[1]
-        return cls._summed(shape, leading, plane)
-
-    @classmethod
-    def _summed(cls, shape: tuple[int, ...], leading: Counts, plane: Counts) -> PositionCounts:
-        """The counts along each dimension, from those of the leading dims and of the last two."""
+        for first, sums, (begin, row_sums) in _slabs(subset, lead, row):
+            leading[first : first + len(sums)] += sums
+            plane[begin : begin + len(row_sums)] += row_sums
         before, last = shape[:-2], shape[-2:]
         lines = [*_marginals(leading.reshape(before)), *_marginals(plane.reshape(last))]
         return cls(plane.sum().item(), tuple(lines), plane.reshape(last) if last[1:] else None)
@@ -102,12 +103,12 @@ def _slabs(subset: Subset, lead: int, row: int) -> Iterator[tuple[int, Any, tupl
     Each is the first leading place and the sums from there on, and the first place in a row and
     the sums from there on.
     """
-    own, weights = subset.indices, _expected(subset)
-    if weights is not None and own is None:
+    indices, weights = subset.indices, _expected(subset)
+    if weights is not None and indices is None:
         yield from _dense(lambda begin, end: weights[begin:end], lead, row)
         return
-    if weights is None and isinstance(own, WindowSet):
-        bits = own.as_bits()
+    if weights is None and isinstance(indices, WindowSet):
+        bits = indices.as_bits()
         yield from _dense(lambda begin, end: bits.flags(begin, end), lead, row)
         return
     for begin in range(0, len(subset), _PIECE_SIZE >> 2):
@@ -131,9 +132,9 @@ def _dense(values: Any, lead: int, row: int) -> Iterator[tuple[int, Any, tuple[i
         for begin in range(0, row, step):
             end = min(begin + step, row)
             # A slab of whole rows, or a piece of one row.
-            part = values(first * row + begin, (last - 1) * row + end).reshape(last - first, -1)
-            dtype = np.int64 if part.dtype == np.bool_ else None
-            yield first, part.sum(axis=1, dtype=dtype), (begin, part.sum(axis=0, dtype=dtype))
+            slab = values(first * row + begin, (last - 1) * row + end).reshape(last - first, -1)
+            dtype = np.int64 if slab.dtype == np.bool_ else None
+            yield first, slab.sum(axis=1, dtype=dtype), (begin, slab.sum(axis=0, dtype=dtype))
 
 
 def _expected(subset: Subset) -> NDArray[np.float64] | None:
@@ -143,14 +144,6 @@ def _expected(subset: Subset) -> NDArray[np.float64] | None:
     # Scaled before the sum, which keeps it finite for huge weights.
     shares = subset.weights / subset.weights.max()
     return np.asarray(shares * (subset.num_samples / shares.sum()), np.float64)
-
-
-_MOST_CELLS: Final = 1 << 23
-"""Most elements of a map, each of 8 bytes."""
-_MOST_NAMED: Final = 3
-
-Runs = list[tuple[int, int]]
-"""Stretches of elements of a window: the first one and their number."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -180,10 +173,10 @@ class Coverage(FigureTable):
 
     def to_xarray(self) -> xr.Dataset:
         """The counts as a Dataset with labels: ``<dim>_count`` and, for the map, ``count``."""
-        found = {f"{dim}_count": line for dim, line in self.counts.items()}
+        variables = {f"{dim}_count": counts for dim, counts in self.counts.items()}
         if self.grid is not None:
-            found["count"] = self.grid
-        return xr.Dataset(found, attrs={"num_samples": self.num_samples})
+            variables["count"] = self.grid
+        return xr.Dataset(variables, attrs={"num_samples": self.num_samples})
 
     def plot(self) -> Picture:
         """Draw the counts: a line for each dimension, and a map of the last two.
@@ -203,7 +196,7 @@ class Coverage(FigureTable):
         from xloader.show.coverage_plots import CountGrid, CountLine, draw_coverage
 
         lines = [
-            CountLine(axis_of(dim, dim, line), line.values) for dim, line in self.counts.items()
+            CountLine(axis_of(dim, dim, sums), sums.values) for dim, sums in self.counts.items()
         ]
         grid = None
         if self.grid is not None:
@@ -217,11 +210,11 @@ class Coverage(FigureTable):
         return f"Coverage of an epoch by {', '.join(self.fields)}"
 
     def _drawings(self) -> list[CardPart]:
-        return [draw_counts(dim, line.values) for dim, line in self.counts.items()]
+        return [draw_counts(dim, counts.values) for dim, counts in self.counts.items()]
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [("samples", f"{_number(self.num_samples)} an epoch")]
-        rows += [(dim, _line_text(line)) for dim, line in self.counts.items()]
+        rows += [(dim, _line_text(counts)) for dim, counts in self.counts.items()]
         if self.grid is not None:
             over = " x ".join(map(str, self.grid.dims))
             rows.append((over, _share_text(self.grid.values)))
@@ -240,7 +233,7 @@ def count_coverage(
     windows = recipe.require_windows()
     for name in fields:
         find(name, [layout.name for layout in layouts], "field")
-    chosen = [own for own in layouts if own.parts and (not fields or own.name in fields)]
+    chosen = [x for x in layouts if x.parts and (not fields or x.name in fields)]
     if not chosen:
         raise OptionError(
             "these fields need no element of the data",
@@ -253,16 +246,16 @@ def count_coverage(
     offsets = [_offsets_along(chosen, number) for number in range(len(windows.dims))]
     coords = coords_of(recipe)
     counts = {
-        dim: _labelled(_along(windows, number, runs, line) * _scale(share), (dim,), coords)
-        for number, (dim, runs, line) in enumerate(
+        dim: _labelled(_along(windows, number, stretches, sums) * _scale(share), (dim,), coords)
+        for number, (dim, stretches, sums) in enumerate(
             zip(windows.dims, offsets, positions.lines, strict=True)
         )
-        if runs
+        if stretches
     }
     grid = None
     if len(windows.dims) > 1 and np.prod(windows.dim_sizes[-2:]) <= _MOST_CELLS:
-        found = _count_grid(windows, chosen, positions)
-        grid = _labelled(found * _scale(share), windows.dims[-2:], coords)
+        grid_counts = _count_grid(windows, chosen, positions)
+        grid = _labelled(grid_counts * _scale(share), windows.dims[-2:], coords)
     names = tuple(layout.name for layout in chosen)
     num_samples = positions.total if recipe.num_taken is None else recipe.num_taken
     return Coverage(num_samples, counts, grid, names)
@@ -279,28 +272,30 @@ def _labelled(counts: Counts, dims: tuple[str, ...], coords: xr.Coordinates) -> 
     return xr.DataArray(counts, labels, dims, attrs=attrs)
 
 
-def _offsets_along(layouts: Sequence[FieldLayout], number: int) -> Runs:
+def _offsets_along(layouts: Sequence[FieldLayout], number: int) -> Stretches:
     """The elements of a window, along a dimension, that some field needs."""
-    spans = {part.accesses[number] for layout in layouts for part in layout.parts} - {None}
+    spans = {piece.accesses[number] for layout in layouts for piece in layout.parts} - {None}
     offsets = [np.arange(count) * step + first for first, step, count in filter(None, spans)]
-    return _runs_of(np.unique(np.concatenate(offsets))) if offsets else []
+    return _stretches_of(np.unique(np.concatenate(offsets))) if offsets else []
 
 
-def _runs_of(offsets: NDArray[np.int64]) -> Runs:
+def _stretches_of(offsets: NDArray[np.int64]) -> Stretches:
     begins = np.flatnonzero(np.diff(offsets, prepend=-2) > 1)
     sizes = np.diff(begins, append=len(offsets))
     return list(zip(offsets[begins].tolist(), sizes.tolist(), strict=True))
 
 
-def _along(windows: Windows, number: int, runs: Runs, counts: Counts, axis: int = 0) -> Counts:
+def _along(
+    windows: Windows, number: int, stretches: Stretches, counts: Counts, axis: int = 0
+) -> Counts:
     """Replace an axis of positions by one of elements, and count the windows that need each."""
     edges = np.arange(windows.dim_sizes[number] + 1)
     positions = np.arange(windows.num_positions[number])
-    parts = (
+    pieces = (
         ElementRanges.of(windows, number, (first, 1, size), positions).count(counts, axis, edges)
-        for first, size in runs
+        for first, size in stretches
     )
-    return np.asarray(sum(parts))
+    return np.asarray(sum(pieces))
 
 
 def _count_grid(
@@ -308,30 +303,31 @@ def _count_grid(
 ) -> Counts:
     """The samples that need each element along the last two windowed dimensions."""
     first, second = len(windows.dims) - 2, len(windows.dims) - 1
-    found: Counts = np.zeros(windows.dim_sizes[-2:], np.int64)
+    grid: Counts = np.zeros(windows.dim_sizes[-2:], np.int64)
     for rows, columns in _rectangles(layouts, first, second):
         if positions.plane is None:
             # Windows lie at all combinations equally often.
             both = int(positions.total) // np.prod(windows.num_positions[-2:], dtype=np.int64)
-            ones = (np.ones(windows.num_positions[d], np.int64) for d in (first, second))
-            lines = zip((first, second), (rows, columns), ones, strict=True)
-            across, along = (_along(windows, d, runs, one) for d, runs, one in lines)
-            found = found + both * np.outer(across, along)
+            across, along = (
+                _along(windows, d, stretches, np.ones(windows.num_positions[d], np.int64))
+                for d, stretches in ((first, rows), (second, columns))
+            )
+            grid = grid + both * np.outer(across, along)
         else:
             half = _along(windows, first, rows, positions.plane, 0)
-            found = found + _along(windows, second, columns, half, 1)
-    return found
+            grid = grid + _along(windows, second, columns, half, 1)
+    return grid
 
 
 def _rectangles(
     layouts: Sequence[FieldLayout], first: int, second: int
-) -> Iterator[tuple[Runs, Runs]]:
+) -> Iterator[tuple[Stretches, Stretches]]:
     """The elements of a window along two dimensions, as products that do not overlap."""
-    parts = {(part.accesses[first], part.accesses[second]) for own in layouts for part in own.parts}
-    pairs = [(rows, columns) for rows, columns in parts if rows and columns]
+    spans = {(x.accesses[first], x.accesses[second]) for layout in layouts for x in layout.parts}
+    pairs = [(rows, columns) for rows, columns in spans if rows and columns]
     if not pairs:
         return
-    size = [max(own[d][0] + own[d][1] * (own[d][2] - 1) + 1 for own in pairs) for d in (0, 1)]
+    size = [max(span[d][0] + span[d][1] * (span[d][2] - 1) + 1 for span in pairs) for d in (0, 1)]
     mask = np.zeros(size, np.bool_)
     for rows, columns in pairs:
         at = (np.arange(count) * step + begin for begin, step, count in (rows, columns))
@@ -340,20 +336,20 @@ def _rectangles(
     patterns, which = np.unique(mask, axis=0, return_inverse=True)
     for number, pattern in enumerate(patterns):
         if pattern.any():
-            own = np.flatnonzero(which.reshape(-1) == number)
-            yield _runs_of(own), _runs_of(np.flatnonzero(pattern))
+            alike = np.flatnonzero(which.reshape(-1) == number)
+            yield _stretches_of(alike), _stretches_of(np.flatnonzero(pattern))
 
 
-def _line_text(line: xr.DataArray) -> str:
-    text = _share_text(line.values)
-    never = np.flatnonzero(line.values == 0)
+def _line_text(counts: xr.DataArray) -> str:
+    text = _share_text(counts.values)
+    never = np.flatnonzero(counts.values == 0)
     if not len(never):
         return text
-    dim = str(line.dims[0])
-    stretches = _runs_of(never)
+    dim = str(counts.dims[0])
+    stretches = _stretches_of(never)
     named = [
-        place_text(line, dim, begin)
-        + (f" to {place_text(line, dim, begin + size - 1)}" if size > 1 else "")
+        place_text(counts, dim, begin)
+        + (f" to {place_text(counts, dim, begin + size - 1)}" if size > 1 else "")
         for begin, size in stretches[:_MOST_NAMED]
     ]
     more = len(stretches) - len(named)

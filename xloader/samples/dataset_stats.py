@@ -168,9 +168,9 @@ def merge(
         if has_stats(target):
             return merge_stats(target, overwrite=overwrite)
         return merge_store(target, memory=memory, overwrite=overwrite)
-    own: Any = target
-    is_list = isinstance(own, Sequence) and len(own) > 0
-    if not is_list or not all(isinstance(part, PartialStats) for part in own):
+    given: Any = target
+    is_list = isinstance(given, Sequence) and len(given) > 0
+    if not is_list or not all(isinstance(piece, PartialStats) for piece in given):
         raise UnsupportedDataError(
             "this cannot be merged",
             given=type(target).__name__,

@@ -8,7 +8,6 @@ from types import FrameType
 from xloader.core.messages import show_count, warn_caller
 from xloader.errors import OptionError, UnplannedWarning, printable
 from xloader.recipe.recipe import Recipe
-from xloader.samples import describe
 from xloader.transforms.normalize import in_words
 
 
@@ -18,8 +17,8 @@ def as_text(recipe: Recipe) -> str:
 
     rows = [[printable(cell, kept="") for cell in row] for row in sample_facts(recipe).rows]
     width = max(len(head) for head, _ in rows)
-    lines = [f"    {head:<{width}}  {text}" for head, text in rows]
-    return "\n".join([f"<xloader.Samples, {_size(recipe)}>", *lines])
+    texts = [f"    {head:<{width}}  {text}" for head, text in rows]
+    return "\n".join([f"<xloader.Samples, {_size(recipe)}>", *texts])
 
 
 def as_html(recipe: Recipe) -> str:
@@ -48,7 +47,7 @@ def require_before(recipe: Recipe, verb: str, is_too_late: bool) -> None:
     if is_too_late:
         raise OptionError(
             f"{verb} comes too late",
-            given=f"after {describe.last_verb(recipe)}",
+            given=f"after {last_verb(recipe)}",
             allowed="first sel, isel and forcing, then window once, then inputs, targets and "
             "field, at_points, normalize and fillna, then map and recorded methods",
             remedy=f"call .{verb}(...) earlier in the chain",

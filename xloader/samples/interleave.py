@@ -122,8 +122,8 @@ class Interleaved:
         InterleavedExplanation
             Sums, and a part for each set.
         """
-        asked: LoaderKeywords = {"output": "numpy", **options}
-        with self.loader(**asked) as loader:
+        loader_options: LoaderKeywords = {"output": "numpy", **options}
+        with self.loader(**loader_options) as loader:
             return loader.explain()
 
     def __getattr__(self, name: str) -> Any:
@@ -144,15 +144,15 @@ class Interleaved:
         from xloader.show.loader_cards import draw_weights
         from xloader.show.sample_cards import sample_parts
 
-        parts = [
+        sections = [
             CardSection("sets", [Facts(self._set_rows()), draw_weights(self.sets.weights)]),
             CardSection("fields", [Facts(self._field_rows())]),
             *(
-                CardSection(own.name, sample_parts(own.recipe), is_open=False, summary="samples")
-                for own in self.sets.sets
+                CardSection(s.name, sample_parts(s.recipe), is_open=False, summary="samples")
+                for s in self.sets.sets
             ),
         ]
-        return Card("xloader.Interleaved", self._length(), parts).to_html()
+        return Card("xloader.Interleaved", self._length(), sections).to_html()
 
     def _length(self) -> str:
         try:
@@ -163,10 +163,10 @@ class Interleaved:
 
     def _set_rows(self) -> list[tuple[str, str]]:
         rows = []
-        for own in self.sets.sets:
-            size = num_samples_of(own.recipe)
-            text = f"{float(own.weight):.4g} of the rows, {show_count(size, 'sample')}"
-            rows.append((own.name, text))
+        for member in self.sets.sets:
+            size = num_samples_of(member.recipe)
+            text = f"{float(member.weight):.4g} of the rows, {show_count(size, 'sample')}"
+            rows.append((member.name, text))
         return rows
 
     def _field_rows(self) -> list[tuple[str, str]]:
@@ -227,12 +227,12 @@ def interleave(
     named = _checked_sets(sets)
     if num_samples is not None:
         num_samples = check_whole("num_samples", num_samples, 1, MOST)
-    _require_alike({name: own for name, (own, _) in named.items()})
+    _require_alike({name: samples for name, (samples, _) in named.items()})
     total = sum(weight for _, weight in named.values())
     weights = [weight / total for _, weight in named.values()]
     chosen = tuple(
-        SampleSet(name, own.recipe, weight)
-        for (name, (own, _)), weight in zip(named.items(), weights, strict=True)
+        SampleSet(name, samples.recipe, weight)
+        for (name, (samples, _)), weight in zip(named.items(), weights, strict=True)
     )
     first = next(iter(named.values()))[0]
     return Interleaved(SampleSets(chosen, first._outputs, num_samples, QuotaPattern.of(weights)))
@@ -246,7 +246,7 @@ def _checked_sets(sets: Any) -> dict[str, tuple[Samples, Fraction]]:
             given="no set" if isinstance(sets, Mapping) else type(sets).__name__,
             allowed=allowed,
         )
-    found = {}
+    checked = {}
     for name, value in sets.items():
         if not isinstance(name, str) or not name:
             raise OptionError("the name of a set is not a text", given=repr(name), allowed=allowed)
@@ -265,8 +265,8 @@ def _checked_sets(sets: Any) -> dict[str, tuple[Samples, Fraction]]:
                 allowed="xloader.Samples with windows, as from xloader.open(...).window(...)",
             )
         samples.recipe.require_windows()
-        found[name] = samples, _exact_weight(name, weight)
-    return found
+        checked[name] = samples, _exact_weight(name, weight)
+    return checked
 
 
 def _exact_weight(name: str, weight: Any) -> Fraction:
@@ -289,23 +289,23 @@ def _exact_weight(name: str, weight: Any) -> Fraction:
 
 def _require_alike(sets: Mapping[str, Samples]) -> None:
     """Refuse sets whose fields differ from those of the first set."""
-    (first, one), *others = sets.items()
-    for name, other in others:
-        if set(one.fields) != set(other.fields):
+    (first_name, first), *later = sets.items()
+    for name, second in later:
+        if set(first.fields) != set(second.fields):
             raise StackError(
-                f"the sets {first!r} and {name!r} have different fields",
-                given=f"{first!r} with {', '.join(one.fields)}; "
-                f"{name!r} with {', '.join(other.fields)}",
+                f"the sets {first_name!r} and {name!r} have different fields",
+                given=f"{first_name!r} with {', '.join(first.fields)}; "
+                f"{name!r} with {', '.join(second.fields)}",
                 allowed="sets with fields of the same names",
                 remedy="name the fields of each set, with inputs, targets or field",
             )
-        for field in one.fields:
+        for field in first.fields:
             for what, look in (
                 ("shape", _shape_of),
                 ("dtype", lambda samples, field: samples.dtypes[field]),
                 ("classes", _classes_of),
             ):
-                _require_same(what, look, field, (first, one), (name, other))
+                _require_same(what, look, field, (first_name, first), (name, second))
 
 
 def _shape_of(samples: Samples, field: str) -> str:
@@ -316,33 +316,33 @@ def _shape_of(samples: Samples, field: str) -> str:
 
 def _classes_of(samples: Samples, field: str) -> tuple[str, ...] | None:
     # Not Samples.classes, which is something else for samples of class folders.
-    return next((own.classes for own in samples.recipe.label_columns if own.name == field), None)
+    return next((c.classes for c in samples.recipe.label_columns if c.name == field), None)
 
 
 def _require_same(
     what: str,
     look: Callable[[Samples, str], Any],
     field: str,
-    one: tuple[str, Samples],
-    other: tuple[str, Samples],
+    first: tuple[str, Samples],
+    second: tuple[str, Samples],
 ) -> None:
-    own, found = look(one[1], field), look(other[1], field)
-    is_same = own == found
+    expected, given = look(first[1], field), look(second[1], field)
+    is_same = expected == given
     if what == "shape":
         # Dimensions may have other names, such as lat and latitude.
-        is_same = one[1].shapes[field] == other[1].shapes[field]
+        is_same = first[1].shapes[field] == second[1].shapes[field]
     if is_same:
         return
     remedies = {
         "shape": "choose the same sizes, with sel, window, inputs and targets, or change one "
         "with .map(...)",
-        "dtype": f'convert one, for example with .map(lambda ds: ds.astype("{own}"))',
+        "dtype": f'convert one, for example with .map(lambda ds: ds.astype("{expected}"))',
         "classes": "give the columns of both tables the same categories, with "
         "pandas.Categorical(values, categories=[...]), or both roots the same class folders",
     }
     raise StackError(
-        f"the field {field!r} has another {what} in the set {other[0]!r} than in {one[0]!r}",
-        given=f"{one[0]!r} with {own}; {other[0]!r} with {found}",
+        f"the field {field!r} has another {what} in the set {second[0]!r} than in {first[0]!r}",
+        given=f"{first[0]!r} with {expected}; {second[0]!r} with {given}",
         allowed=f"the same {what} in all sets",
         remedy=remedies[what],
     )

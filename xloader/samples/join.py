@@ -241,12 +241,12 @@ def _expanded(sources: list[object]) -> Iterator[object]:
         if not is_pattern:
             yield source
             continue
-        found = sorted(glob.glob(str(Path(path).expanduser())))
-        if not found:
+        paths = sorted(glob.glob(str(Path(path).expanduser())))
+        if not paths:
             raise SourceNotFoundError(
                 "no file or folder matches this pattern",
                 given=path,
                 allowed="a pattern of local paths, such as era5_*.zarr",
                 remedy=f"check the pattern; the search began in {Path.cwd()}",
             )
-        yield from found
+        yield from paths

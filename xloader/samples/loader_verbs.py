@@ -52,7 +52,7 @@ def composers(
 ) -> tuple[HandOver, Callable[[Sequence[Any]], Any] | None]:
     """The functions that hand over arrays of batches, and that join batches on a device.
 
-    Concatenates tensors on a device; None if batches stay in ordinary memory.
+    The second is None if batches stay in ordinary memory.
     """
     if options.output == "numpy":
         return np.asarray, None
@@ -80,8 +80,8 @@ def explain(
     if cache is None and num_workers != 1:
         # The error names the option to use instead.
         refuse_unknown({"num_workers": num_workers})
-    asked: LoaderKeywords = {"output": "numpy", **options}
-    chosen = make_options(**asked)
+    loader_options: LoaderKeywords = {"output": "numpy", **options}
+    chosen = make_options(**loader_options)
     if cache is not None and order is None:
         raise OptionError(
             "a cache is simulated only for an order that you pass",
@@ -91,7 +91,11 @@ def explain(
     if order is None:
         return _loader(recipe, chosen).explain()
     if cache is None:
-        explanation = _explain_known(recipe, order, chosen)
+        from xloader.planning.explain_order import explain_order
+
+        loader = _loader(recipe, chosen)
+        ids = normal_ids(recipe.num_ids, np.asarray(order))
+        explanation = explain_order(loader.footprint, loader.plan, ids, loader.explain())
     else:
         explanation = _explain_cached(recipe, order, chosen, max(num_workers, 1))
     layouts, output_dtype = make_layouts(recipe), chosen.output_dtype
@@ -126,21 +130,12 @@ def compare_plans(
                 **{"output": "numpy", **options, "memory": nbytes, "max_amplification": bound}
             )
             try:
-                told = _loader(recipe, chosen).explain()
+                cost = _loader(recipe, chosen).explain()
             except MemoryBudgetError as error:
                 plans.append(ComparedPlan(nbytes, bound, None, error.minimum_nbytes))
             else:
-                plans.append(ComparedPlan(nbytes, bound, told))
+                plans.append(ComparedPlan(nbytes, bound, cost))
     return PlanComparison(mark_front(plans))
-
-
-def _explain_known(recipe: Recipe, order: ArrayLike, options: LoaderOptions) -> Explanation:
-    """Predict the cost of an order that the loader knows in advance."""
-    from xloader.planning.explain_order import explain_order
-
-    loader = _loader(recipe, options)
-    ids = normal_ids(recipe.num_ids, np.asarray(order))
-    return explain_order(loader.footprint, loader.plan, ids, loader.explain())
 
 
 def _explain_cached(
@@ -201,16 +196,10 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
 
 
 def _loader(recipe: Recipe, options: LoaderOptions) -> Loader:
-    if options.output == "numpy":
-        return Loader(recipe, options, np.asarray)
-    from xloader.tensors.convert import cupy_maker, jax_maker, tensor_maker
-
-    if options.output == "cupy":
-        return Loader(recipe, options, cupy_maker())
-    if options.output == "jax":
-        outputs = make_outputs(recipe, make_layouts(recipe))
-        return Loader(recipe, options, jax_maker({out.name: out.dtype for out in outputs}))
-    hand_over = tensor_maker()
+    outputs = make_outputs(recipe, make_layouts(recipe)) if options.output == "jax" else ()
+    hand_over, _ = composers(options, {out.name: out.dtype for out in outputs})
+    if options.output != "torch":
+        return Loader(recipe, options, hand_over)
     # Imported here, because its module imports PyTorch.
     from xloader.device.transfer import make_transfer
 

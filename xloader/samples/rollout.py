@@ -135,10 +135,10 @@ class Rollout(TrainerAttributes):
         epoch = given.get("epoch") if isinstance(given, Mapping) else None
         if type(epoch) is not int or epoch < 0:
             raise unusable_state("it has no epoch", type(state).__name__)
-        other = self._make_loader(epoch)
-        own = other.plan
-        other.load_state_dict(state)
-        if other.plan != own:
+        loader = self._make_loader(epoch)
+        plan = loader.plan
+        loader.load_state_dict(state)
+        if loader.plan != plan:
             raise StateError(
                 "this rollout makes another plan than the state's, so later epochs would differ",
                 given="options or a number of ranks that lead to another plan",
@@ -149,7 +149,7 @@ class Rollout(TrainerAttributes):
         # Later epochs are planned from the options, and need the state's seed to be the same.
         self._options["seed"] = state["seed"]
         self._loader.close()
-        self._loader, self._made_for = other, epoch
+        self._loader, self._made_for = loader, epoch
 
     def close(self) -> None:
         """Stop all reads under way and free the memory. It can be called more than once."""
@@ -163,8 +163,8 @@ class Rollout(TrainerAttributes):
         is_next = shown.epoch == self._made_for
         note = "The samples of the next epoch" if is_next else "The samples of an earlier epoch"
         note += " and their loader:" if is_next else " and their loader, until the next one begins:"
-        parts = [Words([note]), *shown.card().parts]
-        return Card("xloader.Rollout", self._in_words(), parts).to_html()
+        content = [Words([note]), *shown.card().parts]
+        return Card("xloader.Rollout", self._in_words(), content).to_html()
 
     def _in_words(self) -> str:
         return f"batches of {self.batch_size}, epoch {self.epoch}"
@@ -206,9 +206,9 @@ class Rollout(TrainerAttributes):
         return samples
 
 
-def _are_alike(one: Recipe, other: Recipe) -> bool:
+def _are_alike(first: Recipe, second: Recipe) -> bool:
     try:
-        return one == other
+        return first == second
     except ValueError:
         # Recorded arguments may be arrays, whose == is an array and no single bool.
         return False

@@ -100,9 +100,9 @@ def _by_variable(recipe: Recipe) -> dict[str, list[StreamSeries]]:
     """The series of all fields of a recipe without transforms that change fields."""
     layouts = make_layouts(recipe)
     coords = recipe.source.coordinates()
-    found: dict[str, list[StreamSeries]] = {}
+    by_field: dict[str, list[StreamSeries]] = {}
     for layout in layouts:
-        found[layout.name] = [] if layout.parts else [StreamSeries(layout.name)]
+        by_field[layout.name] = [] if layout.parts else [StreamSeries(layout.name)]
         for part in layout.variables:
             variable = recipe.variable(part.variable)
             dims = recipe.channel_dims(variable.name) if layout.channels is not None else ()
@@ -111,21 +111,21 @@ def _by_variable(recipe: Recipe) -> dict[str, list[StreamSeries]]:
             before = 1 + len(part.axes) - len(variable.dims)
             changes = any(step.changes_units((variable.name,)) for step in recipe.steps)
             wanted = ("long_name",) if changes else ("units", "long_name")
-            found[layout.name].append(
+            by_field[layout.name].append(
                 StreamSeries(
                     layout.name,
                     variable.name,
                     dims,
                     tuple(
-                        coords[dim].to_numpy()[own] if dim in coords.indexes else None
-                        for dim, own in zip(dims, kept, strict=True)
+                        coords[dim].to_numpy()[numbers] if dim in coords.indexes else None
+                        for dim, numbers in zip(dims, kept, strict=True)
                     ),
                     part,
                     tuple(before + variable.dims.index(dim) for dim in dims),
                     {key: variable.attrs[key] for key in wanted if key in variable.attrs},
                 )
             )
-    return found
+    return by_field
 
 
 _VERSION: Final = 1
@@ -235,12 +235,12 @@ class RunningStats:
                 allowed="at least one array, all with the same number of rows",
             )
         self._check_shapes(arrays)
-        found = {}
+        moments = {}
         for name, array in arrays.items():
             rows = array[~padding] if padding.any() else array
             for series in self._series[name]:
-                found[series.key] = series.moments(rows)
-        self._add(found)
+                moments[series.key] = series.moments(rows)
+        self._add(moments)
         self.num_samples += int((~padding).sum())
         self.num_padding += int(padding.sum())
 
@@ -299,7 +299,7 @@ class RunningStats:
             by_variable.setdefault(series.variable or series.field, []).append(series)
         variables, coords = {}, {"stat": np.array(STATISTICS, object)}
         for name, several in by_variable.items():
-            known = [self._moments[own.key] for own in several if own.key in self._moments]
+            known = [self._moments[series.key] for series in several if series.key in self._moments]
             if not known:
                 continue
             table = moments_table(reduce(Moments.merge, known))
@@ -307,9 +307,9 @@ class RunningStats:
             variables[name] = (("stat", *first.dims), table, dict(first.attrs or {}))
             coords.update(
                 {
-                    dim: own
-                    for dim, own in zip(first.dims, first.labels, strict=True)
-                    if own is not None
+                    dim: labels
+                    for dim, labels in zip(first.dims, first.labels, strict=True)
+                    if labels is not None
                 }
             )
         options = {
@@ -329,7 +329,7 @@ class RunningStats:
             Numbers, texts and lists alone.
         """
         series = {
-            key: {name: own.tolist() for name, own in moments.arrays().items()}
+            key: {name: values.tolist() for name, values in moments.arrays().items()}
             for key, moments in self._moments.items()
         }
         return {
@@ -355,7 +355,7 @@ class RunningStats:
         try:
             if state["version"] != _VERSION:
                 raise ValueError("another version")
-            moments = {str(key): _moments_of(own) for key, own in state["series"].items()}
+            moments = {str(key): _moments_of(arrays) for key, arrays in state["series"].items()}
             counts = [int(state["num_samples"]), int(state["num_padding"])]
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise StateError(
@@ -369,8 +369,8 @@ class RunningStats:
         if not self._series:
             if any(not key.endswith("/") for key in moments):
                 raise self._other_state(moments)
-            for key, own in moments.items():
-                axis = (self._channel_axis or 1) if own.shape else None
+            for key, values in moments.items():
+                axis = (self._channel_axis or 1) if values.shape else None
                 self._series[key[:-1]] = [series_of_array(key[:-1], axis, 9)]
         self._moments = moments
         self.num_samples, self.num_padding = counts
@@ -378,24 +378,24 @@ class RunningStats:
     def __getitem__(self, field: str) -> Moments:
         """Count, mean, variance, smallest and largest value of a field, in float64."""
         find(field, list(self._series), "field")
-        own = [self._moments.get(series.key) for series in self._series[field]]
-        found = [moments for moments in own if moments is not None]
-        if len(found) < len(own):
+        series = self._series[field]
+        known = [self._moments[member.key] for member in series if member.key in self._moments]
+        if len(known) < len(series):
             raise OptionError(
                 f"no batch of the field {field!r} was counted yet",
                 allowed="statistics after the first update",
                 remedy="call update(batch) first",
             )
-        if len(found) == 1 and not found[0].shape:
-            return found[0]
-        lines = [own.arrays() for own in found]
+        if len(known) == 1 and not known[0].shape:
+            return known[0]
+        tables = [moments.arrays() for moments in known]
         return Moments.of_arrays(
-            {name: np.concatenate([line[name].reshape(-1) for line in lines]) for name in lines[0]}
+            {name: np.concatenate([t[name].reshape(-1) for t in tables]) for name in tables[0]}
         )
 
     def __repr__(self) -> str:
         padding = f", {self.num_padding:,} padded rows left out" if self.num_padding else ""
-        lines = [f"<xloader.RunningStats, {show_count(self.num_samples, 'sample')}{padding}>"]
+        rows = [f"<xloader.RunningStats, {show_count(self.num_samples, 'sample')}{padding}>"]
         for series in self._every():
             moments = self._moments.get(series.key)
             if moments is not None:
@@ -403,8 +403,8 @@ class RunningStats:
                 many = f" along {', '.join(series.dims)}" if series.dims else ""
                 mean = np.array2string(moments.mean, precision=6, threshold=4, edgeitems=2)
                 std = np.array2string(moments.std, precision=6, threshold=4, edgeitems=2)
-                lines.append(f"    {named}{many}: mean {mean}, std {std}")
-        return printable("\n".join(lines))
+                rows.append(f"    {named}{many}: mean {mean}, std {std}")
+        return printable("\n".join(rows))
 
     def _keys(self) -> list[str]:
         return sorted(series.key for series in self._every())
@@ -412,18 +412,18 @@ class RunningStats:
     def _every(self) -> list[StreamSeries]:
         return [series for several in self._series.values() for series in several]
 
-    def _add(self, found: Mapping[str, Moments]) -> None:
+    def _add(self, added: Mapping[str, Moments]) -> None:
         merged = {}
-        for key, own in found.items():
+        for key, moments in added.items():
             before = self._moments.get(key)
-            if before is not None and before.shape != own.shape:
+            if before is not None and before.shape != moments.shape:
                 raise OptionError(
                     f"{key.strip('/')!r} has another number of channels than before",
-                    given=own.shape,
+                    given=moments.shape,
                     allowed=before.shape,
                     remedy="use one RunningStats for each kind of batch",
                 )
-            merged[key] = own if before is None else before.merge(own)
+            merged[key] = moments if before is None else before.merge(moments)
         self._moments.update(merged)
 
     def _take_names(self, recipe: Recipe) -> None:
@@ -464,8 +464,8 @@ class RunningStats:
     def _arrays_of_dataset(self, batch: xr.Dataset) -> dict[str, NDArray[Any]]:
         fields = {}
         for name, field in batch.data_vars.items():
-            own = field if SAMPLE in field.dims else field.expand_dims(SAMPLE)
-            fields[str(name)] = own.transpose(SAMPLE, ...)
+            labelled = field if SAMPLE in field.dims else field.expand_dims(SAMPLE)
+            fields[str(name)] = labelled.transpose(SAMPLE, ...)
         if not self._series:
             self._series = {
                 name: [series_of_labelled(name, field)] for name, field in fields.items()
@@ -499,23 +499,23 @@ class RunningStats:
 
 
 def _numbers(name: str, array: Any) -> NDArray[Any]:
-    found = as_numpy(array)
-    if found.dtype.kind not in "biuf" or not found.ndim:
+    numbers = as_numpy(array)
+    if numbers.dtype.kind not in "biuf" or not numbers.ndim:
         raise UnsupportedDataError(
             f"the field {name!r} holds no real numbers",
-            given=f"{found.dtype} of shape {found.shape}",
+            given=f"{numbers.dtype} of shape {numbers.shape}",
             allowed="arrays or tensors of real numbers, with samples along the first axis",
             remedy="leave the field out: pass a dict of the others",
         )
-    return found
+    return numbers
 
 
 def _moments_of(arrays: Mapping[str, Any]) -> Moments:
     made = {
-        name: np.asarray(own, np.int64 if name == "count" else np.float64)
-        for name, own in arrays.items()
+        name: np.asarray(values, np.int64 if name == "count" else np.float64)
+        for name, values in arrays.items()
     }
     moments = Moments.of_arrays(made)
-    if len({own.shape for own in made.values()}) != 1:
+    if len({values.shape for values in made.values()}) != 1:
         raise ValueError("arrays of several shapes")
     return moments

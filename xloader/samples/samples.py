@@ -151,7 +151,7 @@ def open(  # noqa: A001
         **open_kwargs,
     )
     if isinstance(source, list | tuple):
-        opened = merged_source(source, variables, lambda one: open_one(source=one))
+        opened = merged_source(source, variables, lambda member: open_one(source=member))
     else:
         opened = open_one(source=source, variables=variables)
     return Samples(Recipe(opened, retry_policy=retry_policy))
@@ -1508,8 +1508,8 @@ class Samples(RecordedMethods):
         """
         from xloader.samples import subset_verbs
 
-        asked = {**(indexers or {}), **labels}
-        return subset_verbs.ids_at(self.recipe, asked, method=method, tolerance=tolerance)
+        wanted = {**(indexers or {}), **labels}
+        return subset_verbs.ids_at(self.recipe, wanted, method=method, tolerance=tolerance)
 
     # Properties of the samples
 
@@ -1578,7 +1578,7 @@ class Samples(RecordedMethods):
     def classes(self) -> dict[str, tuple[str, ...]]:
         """Text of each code, for the fields of :meth:`at_points` that hold text or categories."""
         columns = self.recipe.label_columns
-        return {own.name: own.classes for own in columns if own.classes is not None}
+        return {column.name: column.classes for column in columns if column.classes is not None}
 
     @property
     def coords(self) -> xr.Coordinates:
@@ -2246,14 +2246,14 @@ class Samples(RecordedMethods):
         options = StoreOptions(
             *sizes, dtype, pack, stats, compressor, checksum, is_advised=chunks is None
         )
-        run = parse_run(
+        job = parse_run(
             memory, threads, part, overwrite=overwrite, verify=verify, progress=progress
         )
         return materialize(
             self.recipe,
             target,
             options,
-            run,
+            job,
             client=client,
             storage_options=storage_options,
             dry_run=dry_run,

@@ -82,10 +82,10 @@ def read(
 
 def to_xarray(recipe: Recipe, layouts: tuple[FieldLayout, ...], index: Any) -> xr.Dataset:
     """Read one sample or several as a Dataset with labels; see `Samples.to_xarray`."""
-    asked = listed_ids(recipe.num_ids, index)
-    ids = normal_ids(recipe.num_ids, np.atleast_1d(asked))
+    listed = listed_ids(recipe.num_ids, index)
+    ids = normal_ids(recipe.num_ids, np.atleast_1d(listed))
     frame = finish_frame(recipe, layouts, read_samples(recipe, layouts, ids), ids)
-    if np.ndim(asked):
+    if np.ndim(listed):
         return frame
     frame = show_labels(frame.isel({SAMPLE: 0}))
     if not recipe.is_mapped:
@@ -106,12 +106,12 @@ def plot(
     from xloader.show.sample_panels import MOST_ROWS, draw_samples
 
     require_matplotlib()
-    asked = np.atleast_1d(listed_ids(recipe.num_ids, index))
-    ids = normal_ids(recipe.num_ids, asked)[:MOST_ROWS].tolist()
+    listed = np.atleast_1d(listed_ids(recipe.num_ids, index))
+    ids = normal_ids(recipe.num_ids, listed)[:MOST_ROWS].tolist()
     if not ids:
         raise OptionError("there is no sample to draw", given="no ids", allowed="one id or more")
-    frames = {f"sample {one}": to_xarray(recipe, layouts, one) for one in ids}
-    return draw_samples(frames, recipe, channel, num_asked=len(asked))
+    frames = {f"sample {number}": to_xarray(recipe, layouts, number) for number in ids}
+    return draw_samples(frames, recipe, channel, num_asked=len(listed))
 
 
 def coords_of(recipe: Recipe) -> xr.Coordinates:

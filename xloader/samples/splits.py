@@ -66,11 +66,11 @@ class Split(Mapping[str, _S], Generic[_S]):
         return len(self._parts)
 
     def __repr__(self) -> str:
-        lines = [f"    {name:<12}{show_count(len(part), 'sample')}" for name, part in self.items()]  # type: ignore[arg-type]
-        lines.append(f"    in no part  {self.num_crossing:,} cross the edge of a part or its gap")
+        rows = [f"    {name:<12}{show_count(len(part), 'sample')}" for name, part in self.items()]  # type: ignore[arg-type]
+        rows.append(f"    in no part  {self.num_crossing:,} cross the edge of a part or its gap")
         if self.num_apart:
-            lines.append(f"                {self.num_apart:,} touch no part")
-        return printable("\n".join(["<xloader.Split>", *lines]))
+            rows.append(f"                {self.num_apart:,} touch no part")
+        return printable("\n".join(["<xloader.Split>", *rows]))
 
     def _repr_html_(self) -> str:
         sizes = {name: len(part) for name, part in self.items()}  # type: ignore[arg-type]
@@ -147,11 +147,11 @@ def split_windows(
 def _parts_of(recipe: Recipe, grid: PartGrid, gap: Gap | str) -> NDArray[np.int8]:
     windows = recipe.require_windows()
     boxes = grid.boxes(windows, _gaps(recipe, grid, gap))
-    found = np.empty(recipe.num_ids, np.int8)
-    for begin in range(0, len(found), _PIECE_SIZE):
-        ids = np.arange(begin, min(begin + _PIECE_SIZE, len(found)))
-        found[ids] = boxes.parts_of(recipe.positions_of(ids))
-    return found
+    part_of = np.empty(recipe.num_ids, np.int8)
+    for begin in range(0, len(part_of), _PIECE_SIZE):
+        ids = np.arange(begin, min(begin + _PIECE_SIZE, len(part_of)))
+        part_of[ids] = boxes.parts_of(recipe.positions_of(ids))
+    return part_of
 
 
 def _apart(recipe: Recipe, owners: NDArray[np.int8], gap: Gap | str) -> NDArray[np.int8]:
@@ -170,9 +170,9 @@ def _apart(recipe: Recipe, owners: NDArray[np.int8], gap: Gap | str) -> NDArray[
     part_of = np.where(owners < 0, np.int8(APART), owners)
     positions = recipe.positions_of(np.arange(recipe.num_ids))
     for part in range(1, int(owners.max(initial=0)) + 1):
-        own = np.flatnonzero(part_of == part)
+        members = np.flatnonzero(part_of == part)
         is_before = (part_of >= 0) & (part_of < part)
-        part_of[own[touching(windows, positions[is_before], positions[own])]] = CROSSES
+        part_of[members[touching(windows, positions[is_before], positions[members])]] = CROSSES
     return part_of
 
 
@@ -184,10 +184,7 @@ def _gaps(recipe: Recipe, grid: PartGrid, gap: Gap | str) -> tuple[int, ...]:
     by_dim = gap if isinstance(gap, Mapping) else dict.fromkeys(dims, gap)
     for dim in by_dim:
         find(dim, dims, "dimension that is split")
-    found = []
-    for dim in dims:
-        found.append(num_elements(recipe, "gap", dim, by_dim.get(dim, 0), least=0))
-    return tuple(found)
+    return tuple(num_elements(recipe, "gap", dim, by_dim.get(dim, 0), least=0) for dim in dims)
 
 
 def _regions_by_dim(recipe: Recipe, parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -237,15 +234,15 @@ def _groups(recipe: Recipe, groups: str | ArrayLike) -> tuple[str | None, NDArra
         kept = recipe.kept_of(dim)
         assert not isinstance(kept, int)
         return dim, np.asarray(labels.values)[np.asarray(kept)]
-    found = np.asarray(groups)
-    if found.shape != (recipe.num_ids,):
+    given = np.asarray(groups)
+    if given.shape != (recipe.num_ids,):
         raise OptionError(
             "the groups do not fit the samples",
-            given=f"shape {found.shape}",
+            given=f"shape {given.shape}",
             allowed=f"one group for each of {recipe.num_ids} samples, or the name of a coordinate",
             remedy="pass len(samples) groups",
         )
-    return None, found
+    return None, given
 
 
 def count_parts(part_of: NDArray[np.int8]) -> tuple[int, int]:

@@ -102,8 +102,8 @@ def cut_slab(recipe: Recipe, dim: str, rank: int, size: int) -> Recipe:
     windowed = recipe.require_windows().dims
     find(dim, recipe.dim_sizes, "dimension")
     total = recipe.dim_sizes[dim]
-    part = slabs.part_of(total, rank, size)
-    if part is None or dim in windowed or recipe.whole is not None:
+    span = slabs.part_of(total, rank, size)
+    if span is None or dim in windowed or recipe.whole is not None:
         raise OptionError(
             f"samples cannot be cut into slabs of {dim!r} like this",
             given=f"rank={rank!r}, size={size!r}, windows along {', '.join(windowed)}"
@@ -113,20 +113,22 @@ def cut_slab(recipe: Recipe, dim: str, rank: int, size: int) -> Recipe:
             remedy="choose a dimension that window() does not name",
         )
     slabs.require_apart(recipe, dim)
-    return slabs.cut(recipe, dim, part)
+    return slabs.cut(recipe, dim, span)
 
 
-def ids_at(recipe: Recipe, asked: Mapping[str, Any], *, method: str | None, tolerance: Any) -> Ints:
+def ids_at(
+    recipe: Recipe, labels: Mapping[str, Any], *, method: str | None, tolerance: Any
+) -> Ints:
     """Ids of the samples whose windows begin at certain labels; see `Samples.ids`."""
     windows = recipe.require_windows()
-    found = selection.positions_at(recipe, asked, method=method, tolerance=tolerance)
-    grid = np.meshgrid(*found, indexing="ij")
+    positions = selection.positions_at(recipe, labels, method=method, tolerance=tolerance)
+    grid = np.meshgrid(*positions, indexing="ij")
     at = windows.ids_of(np.stack([column.reshape(-1) for column in grid], axis=-1))
     ids = subset_of(recipe).ids_of(at)
     if not len(ids):
         raise EmptySamplesError(
             "the windows at these labels are not among the selected samples",
-            given=asked,
+            given=labels,
             allowed=f"labels of the {recipe.num_ids} samples that were selected",
             remedy="call ids before select, or see samples.positions(range(len(samples))) for the "
             "selected windows",

@@ -43,11 +43,11 @@ def recipe_of(value: Any) -> Recipe | None:
 
 def longest_policy(values: Iterable[Any], policy: RetryPolicy | None = None) -> RetryPolicy:
     """The most patient of the retry policies of samples, and of another one."""
-    own = [recipe.retry_policy for recipe in map(recipe_of, values) if recipe is not None]
-    own += [] if policy is None else [policy]
-    if not own:
+    policies = [recipe.retry_policy for recipe in map(recipe_of, values) if recipe is not None]
+    policies += [] if policy is None else [policy]
+    if not policies:
         return RetryPolicy()
-    return RetryPolicy(max(one.read_timeout for one in own), max(one.max_retries for one in own))
+    return RetryPolicy(max(p.read_timeout for p in policies), max(p.max_retries for p in policies))
 
 
 def merged_source(
@@ -67,21 +67,21 @@ def merged_source(
         whole_source(value, f"number {number} of {len(values)}", open_one)
         for number, value in enumerate(values, 1)
     ]
-    asked: list[str] = []
+    names: list[str] = []
     if variables is not None:
-        asked = [variables] if isinstance(variables, str) else list(variables)
+        names = [variables] if isinstance(variables, str) else list(variables)
         there = list(dict.fromkeys(name for source in sources for name in source.variables))
-        if not asked:
+        if not names:
             raise OptionError(
                 "variables= is empty",
-                given=asked,
+                given=names,
                 allowed=", ".join(there),
                 remedy="leave variables= out to take them all",
             )
-        for name in asked:
+        for name in names:
             find(name, there, "variable")
-        sources = [_only(source, asked) for source in sources if set(asked) & set(source.variables)]
-    return sources[0] if len(sources) == 1 else merge_sources(sources, asked)
+        sources = [_only(source, names) for source in sources if set(names) & set(source.variables)]
+    return sources[0] if len(sources) == 1 else merge_sources(sources, names)
 
 
 def _only(source: Source, names: Sequence[str]) -> Source:

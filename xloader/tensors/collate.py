@@ -199,9 +199,9 @@ def _pad(
     ndim = tensors[0].ndim
     padded = {axis % ndim for axis in _as_tuple(axes)}
     for tensor in tensors:
-        others = [n for axis, n in enumerate(tensor.shape) if axis not in padded]
+        sizes = [n for axis, n in enumerate(tensor.shape) if axis not in padded]
         expected = [n for axis, n in enumerate(tensors[0].shape) if axis not in padded]
-        if tensor.ndim != ndim or others != expected:
+        if tensor.ndim != ndim or sizes != expected:
             raise OptionError(
                 f"the samples of the field {name!r} differ along axes other than {axes}",
                 given=f"shapes {tuple(tensors[0].shape)} and {tuple(tensor.shape)}",

@@ -37,8 +37,8 @@ def _tensors_in(value: Any) -> Iterable[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, tuple | list):
-        for part in value:
-            yield from _tensors_in(part)
+        for member in value:
+            yield from _tensors_in(member)
     elif isinstance(value, Mapping):
         yield from _tensors_in(list(value.values()))
 

@@ -47,7 +47,7 @@ class ItemTransforms:
             )
 
     def __bool__(self) -> bool:
-        return any(function is not None for function in self._functions())
+        return bool(self._names())
 
     def check(self, names: Sequence[str]) -> None:
         """Check that samples have the fields that the functions take."""
@@ -72,7 +72,7 @@ class ItemTransforms:
                     _seed(int(keys[row]))
                 with names_function(f"{self._names()} of sample {batch.ids[row]}"):
                     changed.append(self._call(sample))
-        is_plain = all(type(one) is tuple and len(one) == len(batch) for one in changed)
+        is_plain = all(type(values) is tuple and len(values) == len(batch) for values in changed)
         if not is_plain:
             return changed
         return Rows.of(changed, batch.names, batch.ids, batch.is_padding, batch.origin)
@@ -85,9 +85,6 @@ class ItemTransforms:
         except Exception as error:
             error.add_note(f"raised while {self._names()} was pickled to be sent to a worker")
             raise
-
-    def _functions(self) -> tuple[Callable[..., Any] | None, ...]:
-        return self.transform, self.target_transform, self.transforms
 
     def _names(self) -> str:
         return " or ".join(f.name for f in fields(self) if getattr(self, f.name) is not None)

@@ -99,7 +99,7 @@ class ChunkSampler(DistributedSampler[int]):
         check_options(options)
         require_samples(samples, "ChunkSampler")
         num_workers = check_whole("num_workers", num_workers, 0, MOST)
-        asked = make_options(
+        chosen = make_options(
             batch_size=batch_size(samples) if callable(batch_size) else batch_size,
             memory=memory,
             shuffle=shuffle,
@@ -111,14 +111,14 @@ class ChunkSampler(DistributedSampler[int]):
             output="numpy",
             **options,
         )
-        resolver = RankResolver(samples.recipe, asked, max(num_workers, 1))
+        resolver = RankResolver(samples.recipe, chosen, max(num_workers, 1))
         # Without workers, the process that iterates keeps the chunks from epoch to epoch.
         is_lasting = persistent_workers or not num_workers
         self._passes = Passes(resolver, num_workers, is_lasting=is_lasting)
         # The parent's __init__ is not called: it would look up the ranks now, and fix them.
         self.dataset = samples  # type: ignore[assignment]
-        self.shuffle, self.seed, self.drop_last = asked.shuffle, asked.seed, asked.drop_last
-        self.batch_size = asked.batch_size
+        self.shuffle, self.seed, self.drop_last = chosen.shuffle, chosen.seed, chosen.drop_last
+        self.batch_size = chosen.batch_size
         self.num_workers = num_workers
 
     @property

@@ -25,7 +25,6 @@ from xloader.torch.map_dataset import MapDataset
 
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples
-    from xloader.torch.chunk_sampler import ChunkSampler
 
 
 def loader_html(sampler: ChunkSampler, memory_nbytes: int) -> str:
@@ -39,13 +38,13 @@ def loader_html(sampler: ChunkSampler, memory_nbytes: int) -> str:
         ("memory", f"{show_nbytes(memory_nbytes)} allowed"),
     ]
     recipe = sampler.dataset.recipe  # type: ignore[attr-defined]
-    parts = (
+    sections = (
         Facts(rows),
         Words(["Call loader.explain() to see what an epoch will read."]),
         CardSection("samples", sample_parts(recipe), is_open=False),
     )
     summary = f"batches of {sampler.batch_size} of xloader's samples, epoch {sampler.epoch:,}"
-    return Card("torch.utils.data.DataLoader", summary, parts).to_html()
+    return Card("torch.utils.data.DataLoader", summary, sections).to_html()
 
 
 _OF_THE_PLAN = (*PLAN_OPTIONS, "rank", "seed", "world_size")
@@ -160,10 +159,10 @@ def data_loader(
         max_retries=planned.get("max_retries"),
         on_nan=on_nan,
     )
-    kind: type[DataLoader[Any]] = DataLoader
+    loader_class: type[DataLoader[Any]] = DataLoader
     if num_workers and is_importing_script():
-        kind = _ImportedLoader
-    loader = kind(
+        loader_class = _ImportedLoader
+    loader = loader_class(
         dataset,
         sampler.batch_size,
         sampler=sampler,
@@ -242,8 +241,8 @@ def batch_of(
         counts = {name: math.prod(shape) for name, shape in samples.shapes.items()}
         sizes = []
         if most_nbytes is not None:
-            own = sum(counts[name] * dtype.itemsize for name, dtype in samples.dtypes.items())
-            sizes.append(most_nbytes // max(own, 1))
+            num_bytes = sum(counts[n] * dtype.itemsize for n, dtype in samples.dtypes.items())
+            sizes.append(most_nbytes // max(num_bytes, 1))
         if num_elements is not None:
             sizes.append(num_elements // max(sum(counts.values()), 1))
         return max(min(*sizes, MOST), 1)
@@ -263,7 +262,9 @@ def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments of a ``DataLoader`` with workers, with defaults for those that are not given."""
     kwargs = {"persistent_workers": True, **kwargs}
     if kwargs.get("multiprocessing_context") is None:
-        kwargs["multiprocessing_context"] = _start_method()
+        # A forked process inherits locks of threads and open stores, and may hang on them.
+        methods = multiprocessing.get_all_start_methods()
+        kwargs["multiprocessing_context"] = "forkserver" if "forkserver" in methods else "spawn"
     if num_workers > 1 and not kwargs.get("in_order", True):
         warn_caller(
             "with in_order=False any worker may make any batch, so each chunk may be read many "
@@ -271,9 +272,3 @@ def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:
             WorkersWarning,
         )
     return kwargs
-
-
-def _start_method() -> str:
-    # A forked process inherits locks of threads and open stores, and may hang on them.
-    methods = multiprocessing.get_all_start_methods()
-    return "forkserver" if "forkserver" in methods else "spawn"

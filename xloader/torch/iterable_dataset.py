@@ -453,12 +453,12 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         if worker is None or worker.is_foreign or worker.number != number:
             if worker is not None and not worker.is_foreign:
                 worker.close()
-            asked = rank_plan.options
+            options = rank_plan.options
             worker = self._worker = Worker(
                 rank_plan,
                 number,
-                num_ready=asked.prefetch if info is None else 1,
-                num_cores=asked.threads or num_cores(num_workers),
+                num_ready=options.prefetch if info is None else 1,
+                num_cores=options.threads or num_cores(num_workers),
                 make_memory=memory_to_lend(rank_plan),
             )
         return self._rows(worker, start)

@@ -61,15 +61,15 @@ def collate_by_default(default: Any, collate: Any) -> None:
         fetcher.collate_fn = collate
 
 
-def refuse_state(kind: str, name: str, remedy: str) -> AttributeError:
+def refuse_state(door: str, name: str, remedy: str) -> AttributeError:
     """Make the error for an attribute that a dataset or sampler lacks, such as ``state_dict``.
 
     A dataset or sampler has no state, because it does not know how far the training loop is.
     """
     if name not in ("state_dict", "load_state_dict"):
-        return AttributeError(f"{kind!r} object has no attribute {name!r}")
+        return AttributeError(f"{door!r} object has no attribute {name!r}")
     return AttributeError(
-        f"{kind} has no {name}: a DataLoader runs ahead of the training loop, so it does not know "
+        f"{door} has no {name}: a DataLoader runs ahead of the training loop, so it does not know "
         f"which batches were trained on. To mend it: {remedy}, or use torchdata's "
         "StatefulDataLoader or samples.loader(), which count the batches"
     )

@@ -22,7 +22,7 @@ class Passes:
 
     def __init__(self, resolver: RankResolver, num_workers: int, *, is_lasting: bool) -> None:
         self.resolver = resolver
-        self.cursor = Cursor(resolver.asked.shuffle)
+        self.cursor = Cursor(resolver.options.shuffle)
         self._num_workers = num_workers
         self._is_lasting = is_lasting
         # The plan's worker whose step the last pass began with. If a pass begins with another's,
@@ -33,9 +33,9 @@ class Passes:
 
     def adopt(self, state: Mapping[str, Any]) -> Position:
         """Take over the plan and the seed of a state, and return its position."""
-        own = self.resolver.rank_plan
+        rank_plan = self.resolver.rank_plan
         position = self.resolver.load(state, is_within_batch=True)
-        if self.resolver.rank_plan is not own or self._num_workers:
+        if self.resolver.rank_plan is not rank_plan or self._num_workers:
             # A DataLoader that loads a state starts new workers, which keep no chunks.
             self._forget()
         self.cursor.load(position, self.resolver.rank_plan.num_steps)
@@ -59,7 +59,7 @@ class Passes:
         if shift != self._shift:
             self._forget()
             self._shift = shift
-        self.cursor.repeats.begin(start, self._num_workers * self.resolver.asked.prefetch)
+        self.cursor.repeats.begin(start, self._num_workers * self.resolver.options.prefetch)
         number = self.cursor.begin()
         self.cursor.restart()
         self.cursor.count(start, self.resolver.rank_plan.num_steps)
@@ -70,34 +70,34 @@ class Passes:
         workers = rank_plan.plan.workers
         plan_tag = PlanTag(rank_plan.options, rank_plan.plan, rank_plan.recipe.fingerprint)
         # The rest of a batch is no step of the plan: it has no step tag, and is read by a cache.
-        part = rank_plan.remainder(start.epoch, start.step)
-        dealt = [_batches(rank_plan, part, worker) for worker in range(workers)]
-        last_step = start.step + part.num_steps - 1
+        remainder = rank_plan.remainder(start.epoch, start.step)
+        dealt = [_batches(rank_plan, remainder, worker) for worker in range(workers)]
+        last_step = start.step + remainder.num_steps - 1
         for step in range(start.step, last_step + 1):
             ids = next(dealt[step % workers])
             self.cursor.repeats.count()
             if step == last_step:
                 # Now, because the loop may not ask for another batch after the last one.
-                self._keep(part)
+                self._keep(remainder)
                 self.cursor.count(Position(start.epoch, step + 1), rank_plan.num_steps)
             if step == start.step and start.row:
                 yield ids[start.row :]
             else:
                 yield BatchIds(ids, StepTag.of(ids, plan_tag, start.epoch, step, pass_number))
 
-    def _keep(self, part: Epoch | Remainder) -> None:
+    def _keep(self, remainder: Epoch | Remainder) -> None:
         """Note the chunks that workers keep once they have carried out a part of an epoch."""
         rank_plan = self.resolver.rank_plan
         if self._is_lasting and rank_plan.plan.is_resident:
             for worker, kept in enumerate(self._kept):
-                kept |= touched_blocks(part, rank_plan.sublanes(worker))
+                kept |= touched_blocks(remainder, rank_plan.sublanes(worker))
 
     def _explain(self, start: Position, scope: Literal["rank", "world"], shift: int) -> Explanation:
         rank_plan = self.resolver.rank_plan
-        part = rank_plan.remainder(start.epoch, start.step)
+        remainder = rank_plan.remainder(start.epoch, start.step)
         kept: list[Cached] = [*self._kept] if shift == self._shift else []
         num_more = MORE_SLOTS if self._num_workers else 0
-        return rank_plan.explain(part, scope, kept, num_more=num_more)
+        return rank_plan.explain(remainder, scope, kept, num_more=num_more)
 
     def _shift_of(self, start: Position) -> int:
         return start.step % self.resolver.rank_plan.plan.workers
@@ -173,15 +173,15 @@ class IdPass(Iterator[int]):
         self._ids = iter(())
 
 
-def _batches(rank_plan: RankPlan, part: Epoch | Remainder, worker: int) -> Iterator[list[int]]:
+def _batches(rank_plan: RankPlan, remainder: Epoch | Remainder, worker: int) -> Iterator[list[int]]:
     """The ids of one worker's batches. On several ranks, the last one may be filled up."""
     numbers, last_size = rank_plan.sublanes(worker), rank_plan.rows.last_size
-    orders = [lane.order for lane in part.lanes(numbers)]
-    num_steps = part.sublanes.num_steps_of(numbers[0])
+    orders = [lane.order for lane in remainder.lanes(numbers)]
+    num_steps = remainder.sublanes.num_steps_of(numbers[0])
     last: list[int] = []
-    for index, own in enumerate(deal_ids(orders, rank_plan.plan.lane_share, num_steps)):
-        ids = own.tolist()
+    for index, step_ids in enumerate(deal_ids(orders, rank_plan.plan.lane_share, num_steps)):
+        ids = step_ids.tolist()
         ids += (ids[-1:] or last) * (last_size - len(ids))
         last = ids[-1:]
-        if index >= part.sublanes.num_again_of(numbers[0]):
+        if index >= remainder.sublanes.num_again_of(numbers[0]):
             yield ids

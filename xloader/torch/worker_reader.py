@@ -76,11 +76,11 @@ class Worker:
         """Make this worker's batches of an epoch from a step on. An iteration under way ends."""
         self.close()
         numbers = self._rank_plan.sublanes(self._number)
-        part = self._rank_plan.remainder(epoch, first_step)
-        num_again = part.sublanes.num_again_of(numbers[0])
-        if not part.sublanes.num_steps_of(numbers[0]):
+        remainder = self._rank_plan.remainder(epoch, first_step)
+        num_again = remainder.sublanes.num_again_of(numbers[0])
+        if not remainder.sublanes.num_steps_of(numbers[0]):
             return
-        job = self._job_factory.job(part, numbers)
+        job = self._job_factory.job(remainder, numbers)
         run = self._run = Run(job)
         try:
             for index in range(job.walker.num_steps):
@@ -107,7 +107,7 @@ PREFETCH = 2
 
 @dataclass
 class _Way:
-    """One worker's part of a pass that is under way in this process."""
+    """One worker's share of a pass that is under way in this process."""
 
     worker: Worker
     epoch: int
@@ -163,11 +163,11 @@ class WorkerReader:
         elif way.next_step != step_tag.step:
             self._leave_plan(f"step {step_tag.step} is out of order, as with in_order=False")
             return None
-        # A part that raises is not continued: its next step begins anew.
+        # A share that raises is not continued: its next step begins anew.
         del self._ways[number]
         delivery = next(way.steps)
-        own = ~delivery.is_padding
-        assert (delivery.ids == ids)[own].all(), "samplers and workers have one order"
+        is_sample = ~delivery.is_padding
+        assert (delivery.ids == ids)[is_sample].all(), "samplers and workers have one order"
         way.next_step += step_tag.plan_tag.plan.workers
         self._ways[number] = way
         return delivery
@@ -253,9 +253,9 @@ class WorkerReader:
         """
         # A DataLoader gives the first step of a pass to its first process, so a pass that begins
         # at another step than the one before assigns the plan's workers to other processes.
-        for other in [n for n in self._workers if (n - number) % self._num_workers]:
-            self._workers.pop(other).close()
-            self._ways.pop(other, None)
+        for worker_number in [n for n in self._workers if (n - number) % self._num_workers]:
+            self._workers.pop(worker_number).close()
+            self._ways.pop(worker_number, None)
 
     def _leave_plan(self, reason: str) -> None:
         self._warn(

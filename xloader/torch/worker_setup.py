@@ -43,15 +43,15 @@ def sendable_errors() -> Iterator[None]:
     except Exception as error:
         if get_worker_info() is None or _is_sendable(type(error)):
             raise
-        told = RuntimeError(f"{type(error).__name__}: {error}")
+        sendable = RuntimeError(f"{type(error).__name__}: {error}")
         for note in getattr(error, "__notes__", ()):
-            told.add_note(note)
-        raise told from error
+            sendable.add_note(note)
+        raise sendable from error
 
 
-def _is_sendable(kind: type[Exception]) -> bool:
+def _is_sendable(error_class: type[Exception]) -> bool:
     try:
-        pickle.dumps(kind)
+        pickle.dumps(error_class)
     except Exception:
         return False
     return True

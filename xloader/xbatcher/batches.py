@@ -19,7 +19,7 @@ from xarray.indexes import PandasIndex
 
 from xloader.core.axis import Ints
 from xloader.sources.arrays.xarray_source import is_in_memory
-from xloader.xbatcher.patches import Patches
+from xloader.xbatcher.patches import Line, Patches
 
 SAMPLE: Final = "sample"
 """Name of the dimension into which others are stacked."""
@@ -36,10 +36,10 @@ Obj: TypeAlias = Any
 
 def stack(batch: Obj, dims: Sequence[Hashable], input_dims: Sequence[Hashable]) -> Obj:
     """Stack all dimensions but those of an input into ``sample``, if there are two or more."""
-    others = [dim for dim in dims if dim not in input_dims]
-    if len(others) < 2:
+    sample_dims = [dim for dim in dims if dim not in input_dims]
+    if len(sample_dims) < 2:
         return batch
-    return batch.stack({SAMPLE: others}).transpose(SAMPLE, *input_dims)
+    return batch.stack({SAMPLE: sample_dims}).transpose(SAMPLE, *input_dims)
 
 
 def rename_inputs(patch: Obj, input_dims: Sequence[Hashable]) -> Obj:
@@ -100,6 +100,14 @@ def cut_patches(
     return boxes.transpose(0, *order)
 
 
+def cut_variable(variable: xr.Variable, lines: Sequence[Line], starts: Ints) -> NDArray[Any]:
+    """Cut the patches out of a variable, along the lines that it has."""
+    numbers = [number for number, line in enumerate(lines) if line.dim in variable.dims]
+    axes = [variable.dims.index(lines[number].dim) for number in numbers]
+    sizes = [lines[number].size for number in numbers]
+    return cut_patches(variable.to_numpy(), axes, sizes, starts[:, numbers])
+
+
 @dataclass(frozen=True)
 class Shown:
     """Dimensions of patches that xarray has joined."""
@@ -156,7 +164,8 @@ class Joining:
         coords = {name: v for name, v in variables.items() if name in ds.coords}
         data = {name: v for name, v in variables.items() if name in ds.data_vars}
         joined = xr.Dataset(data, whole.coords, ds.attrs).assign_coords(coords)
-        made: xr.Dataset = stack(joined, shown.order, self._joined_inputs)
+        inputs = [f"{dim}{SUFFIX}" for dim in self._patches.input_dims]
+        made: xr.Dataset = stack(joined, shown.order, inputs)
         return made
 
     @cached_property
@@ -215,15 +224,8 @@ class Joining:
         values = {}
         for name, variable in hull.variables.items():
             if name in self._dataset.data_vars or inputs & set(variable.dims):
-                own = [n for n, line in enumerate(lines) if line.dim in variable.dims]
-                axes = [variable.dims.index(lines[n].dim) for n in own]
-                sizes = [lines[n].size for n in own]
-                values[str(name)] = cut_patches(variable.to_numpy(), axes, sizes, starts[:, own])
+                values[str(name)] = cut_variable(variable, lines, starts)
         return values
-
-    @property
-    def _joined_inputs(self) -> list[str]:
-        return [f"{dim}{SUFFIX}" for dim in self._patches.input_dims]
 
 
 def _is_changing(cut: NDArray[Any]) -> bool:
@@ -262,30 +264,30 @@ class Frames:
             patch = self._patch(batch, {name: array[0] for name, array in arrays.items()})
             return self._stacked(patch)
         if self.joining.is_plain:
-            hull = self._others.isel(self.patches.hull(batch), missing_dims="ignore").load()
+            hull = self._unread.isel(self.patches.hull(batch), missing_dims="ignore").load()
             starts = self.patches.starts_of(batch)
             return self._as_given(self.joining.make(hull, starts, arrays))
-        parts = [
+        pieces = [
             self._patch(int(patch), {name: array[row] for name, array in arrays.items()})
             for row, patch in enumerate(self.patches.ids_of(batch))
         ]
-        return join(parts, self.patches.input_dims)
+        return join(pieces, self.patches.input_dims)
 
     def make_lazily(self, batch: int) -> Any:
         """Make a batch as a lazy selection of the object by xarray, without the arrays."""
         if not self.patches.is_joined:
             return self._stacked(self.obj.isel(self.patches.selector(batch)))
-        parts = [self.obj.isel(self.patches.selector(int(n))) for n in self.patches.ids_of(batch)]
-        return join(parts, self.patches.input_dims)
+        pieces = [self.obj.isel(self.patches.selector(int(n))) for n in self.patches.ids_of(batch)]
+        return join(pieces, self.patches.input_dims)
 
     def _patch(self, patch: int, arrays: Mapping[str, NDArray[Any]]) -> Any:
         """One patch in memory, the same as ``isel`` would give."""
-        others = self._others.isel(self.patches.selector(patch), missing_dims="ignore").load()
+        unread = self._unread.isel(self.patches.selector(patch), missing_dims="ignore").load()
         variables = {
-            name: (v.dims, arrays[str(name)], v.attrs) if name in arrays else others.variables[name]
+            name: (v.dims, arrays[str(name)], v.attrs) if name in arrays else unread.variables[name]
             for name, v in self.dataset.data_vars.items()
         }
-        return self._as_given(xr.Dataset(variables, others.coords, self.dataset.attrs))
+        return self._as_given(xr.Dataset(variables, unread.coords, self.dataset.attrs))
 
     def _as_given(self, dataset: xr.Dataset) -> Any:
         """Turn a Dataset into an object of the type and name that the user passed in."""
@@ -305,18 +307,18 @@ class Frames:
         return Joining(self.dataset, self.inner, self.patches)
 
     @cached_property
-    def _others(self) -> xr.Dataset:
+    def _unread(self) -> xr.Dataset:
         """All variables but `names`. Small ones are read here once, and are in memory."""
         # `load` changes the Dataset in place, and the user's object must stay lazy.
-        others = self.dataset.drop_vars(self.names).copy()
+        unread = self.dataset.drop_vars(self.names).copy()
         large = [
             name
-            for name, v in others.variables.items()
+            for name, v in unread.variables.items()
             if not is_in_memory(v) and v.nbytes > _MOST_KEPT_NBYTES
         ]
-        kept = others.drop_vars(large).load()
-        coords = {name: others.variables[name] for name in large if name in others.coords}
-        data = {name: others.variables[name] for name in large if name in others.data_vars}
+        kept = unread.drop_vars(large).load()
+        coords = {name: unread.variables[name] for name in large if name in unread.coords}
+        data = {name: unread.variables[name] for name in large if name in unread.data_vars}
         return kept.assign_coords(coords).assign(data)
 
 

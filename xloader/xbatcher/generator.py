@@ -17,20 +17,12 @@ if TYPE_CHECKING:
 
 
 def load_batch(cache: Any, batch: int, *, is_loaded: bool) -> xr.Dataset | None:
-    """Open a batch of the cache.
-
-    The batch, or None if it is not in the cache.
-    """
+    """Open a batch of the cache; None if it is not there."""
     try:
-        found: xr.Dataset = xr.open_zarr(cache, group=str(batch), consolidated=False)
+        opened: xr.Dataset = xr.open_zarr(cache, group=str(batch), consolidated=False)
     except FileNotFoundError:
         return None
-    return found.load() if is_loaded else found
-
-
-def store_batch(cache: Any, batch: int, made: xr.Dataset | xr.DataArray) -> None:
-    """Write a batch to the cache."""
-    made.to_zarr(cache, group=str(batch), mode="a", consolidated=False)
+    return opened.load() if is_loaded else opened
 
 
 Batch = xr.Dataset | xr.DataArray
@@ -209,9 +201,9 @@ class BatchGenerator:
             )
         batch = self._patches.normal(idx)
         if self.cache is not None:
-            found = load_batch(self.cache, batch, is_loaded=self.preload_batch)
-            if found is not None:
-                return found
+            cached = load_batch(self.cache, batch, is_loaded=self.preload_batch)
+            if cached is not None:
+                return cached
         return self._keep(batch, self._make(batch, num_shares))
 
     def iterate(self, batches: range | None = None, num_shares: int = 1) -> Iterator[Any]:
@@ -261,7 +253,7 @@ class BatchGenerator:
             return made
         if self.cache_preprocess is not None:
             made = self.cache_preprocess(made)
-        store_batch(self.cache, batch, made)
+        made.to_zarr(self.cache, group=str(batch), mode="a", consolidated=False)
         return made
 
     def _make_reader(self) -> Reader | None:
@@ -286,12 +278,12 @@ class BatchGenerator:
 
 
 def _rebuild(
-    kind: type[BatchGenerator], args: tuple[Any, ...], options: dict[str, Any]
+    generator_class: type[BatchGenerator], args: tuple[Any, ...], options: dict[str, Any]
 ) -> BatchGenerator:
     with warnings.catch_warnings():
         # The user has seen the warning when the generator was first made.
         warnings.simplefilter("ignore", BatchGeneratorWarning)
-        return kind(*args, **options)
+        return generator_class(*args, **options)
 
 
 _NAME = "batch"
@@ -332,7 +324,7 @@ class _AccessorDescriptor:
     without a warning. A variable or coordinate called ``batch`` is not hidden either.
     """
 
-    def __get__(self, obj: Any, kind: type[Any]) -> BatchAccessor:
+    def __get__(self, obj: Any, owner: type[Any]) -> BatchAccessor:
         if obj is None or _NAME in obj.coords or _NAME in getattr(obj, "data_vars", ()):
             raise AttributeError(_NAME)
         return BatchAccessor(obj)
@@ -340,6 +332,6 @@ class _AccessorDescriptor:
 
 def register() -> None:
     """Add ``batch`` to `xarray.Dataset` and `xarray.DataArray`, unless they have it already."""
-    for kind in (xr.Dataset, xr.DataArray):
-        if not hasattr(kind, _NAME):
-            setattr(kind, _NAME, _AccessorDescriptor())
+    for xarray_class in (xr.Dataset, xr.DataArray):
+        if not hasattr(xarray_class, _NAME):
+            setattr(xarray_class, _NAME, _AccessorDescriptor())

@@ -7,6 +7,7 @@ beforehand.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -127,7 +128,7 @@ class Reader:
         try:
             rows = _RowTaker(iter(loader))
             for batch in batches:
-                yield rows.take(_num_patches(self._patches, batch))
+                yield rows.take(math.prod(map(len, self._patches.ranges_of(batch))))
         finally:
             self._idle = {key: loader}
 
@@ -179,14 +180,9 @@ class Reader:
         return max(1, min(together, len(samples)))
 
 
-def part_of(count: int, part: int, num_parts: int) -> range:
-    """One of several contiguous parts of ``range(count)``, of equal length up to 1."""
-    return range(part * count // num_parts, (part + 1) * count // num_parts)
-
-
-def _num_patches(patches: Patches, batch: int) -> int:
-    """Number of patches in a batch."""
-    return int(np.prod([len(along) for along in patches.ranges_of(batch)], dtype=np.int64))
+def share_of(count: int, number: int, num_shares: int) -> range:
+    """One of several contiguous shares of ``range(count)``, of equal length up to 1."""
+    return range(number * count // num_shares, (number + 1) * count // num_shares)
 
 
 class _RowTaker:

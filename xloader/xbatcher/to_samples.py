@@ -23,7 +23,7 @@ from xloader.errors import OptionError
 from xloader.recipe.names import SAMPLE
 from xloader.samples.samples import Samples
 from xloader.transforms.steps import Map
-from xloader.xbatcher.batches import BATCH, SUFFIX, Frames, cut_patches
+from xloader.xbatcher.batches import BATCH, SUFFIX, Frames, cut_variable
 from xloader.xbatcher.patches import Patches, make_patches
 from xloader.xbatcher.reading import make_samples, windowed
 
@@ -81,10 +81,10 @@ def map_batches(generator: Any) -> Samples:
     if patches.is_joined:
         return _joined(made, names)
     samples = make_samples(made.dataset, names, patches)
-    others = _others(made.order, patches.input_dims)
-    if len(others) < 2:
+    stacked = _stacked_dims(made.order, patches.input_dims)
+    if len(stacked) < 2:
         return samples
-    return samples.with_step(Map(Stacked(patches, others, tuple(map(str, patches.input_dims)))))
+    return samples.with_step(Map(Stacked(patches, stacked, tuple(map(str, patches.input_dims)))))
 
 
 def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
@@ -118,11 +118,11 @@ def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
     windows = Windows(dims, tuple(sizes), tuple(spans), tuple(strides), (1,) * len(dims))
     selection = tuple((dim, range(size)) for dim, size in zip(dims, sizes, strict=True))
     inputs = tuple(f"{dim}{SUFFIX}" for dim in patches.input_dims)
-    step = Map(Stacked(patches, _others(order, inputs), inputs))
+    step = Map(Stacked(patches, _stacked_dims(order, inputs), inputs))
     return windowed(dataset, names, windows, selection).with_step(step)
 
 
-def _others(order: tuple[Hashable, ...], input_dims: tuple[Hashable, ...]) -> tuple[str, ...]:
+def _stacked_dims(order: tuple[Hashable, ...], input_dims: tuple[Hashable, ...]) -> tuple[str, ...]:
     """The dimensions that are not those of an input."""
     return tuple(str(dim) for dim in order if dim not in input_dims)
 
@@ -139,22 +139,19 @@ def _cut_frame(frame: xr.Dataset, patches: Patches) -> xr.Dataset:
     coords: dict[Hashable, xr.Variable] = {}
     inputs = {str(dim): f"{dim}{SUFFIX}" for dim in patches.input_dims}
     for name, variable in frame.variables.items():
-        own = [n for n, line in enumerate(patches.lines) if line.dim in variable.dims]
         dims = [inputs.get(str(dim), str(dim)) for dim in variable.dims]
         if name not in frame.data_vars and set(dims) == set(map(str, variable.dims)):
             coords[name] = variable
             continue
-        axes = [variable.dims.index(patches.lines[n].dim) for n in own]
-        sizes = [patches.lines[n].size for n in own]
-        cut = cut_patches(variable.to_numpy(), axes, sizes, starts[:, own])
+        cut = cut_variable(variable, patches.lines, starts)
         if SAMPLE in dims:
             at = dims.index(SAMPLE)
             cut, dims = np.moveaxis(cut, at + 1, 0), [d for d in dims if d != SAMPLE]
             dims = [SAMPLE, BATCH, *dims]
         else:
             dims = [BATCH, *dims]
-        kind = data if name in frame.data_vars else coords
-        kind[name] = xr.Variable(dims, cut, variable.attrs)
+        target = data if name in frame.data_vars else coords
+        target[name] = xr.Variable(dims, cut, variable.attrs)
     return xr.Dataset(data, xr.Coordinates(coords, indexes=_kept(frame, coords)), frame.attrs)
 
 

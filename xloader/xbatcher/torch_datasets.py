@@ -12,7 +12,7 @@ from xloader.core.option_checks import check_callable
 from xloader.errors import BatchGeneratorWarning, MissingDependencyError, UnsupportedDataError
 from xloader.torch.worker_setup import set_up_worker
 from xloader.xbatcher.generator import BatchGenerator
-from xloader.xbatcher.reading import part_of
+from xloader.xbatcher.reading import share_of
 
 try:
     import torch
@@ -159,11 +159,11 @@ class GeneratorIterableDataset(_IterableBase):
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         set_up_worker()
         worker = data.get_worker_info()
-        part, num_parts = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        number, num_shares = (0, 1) if worker is None else (worker.id, worker.num_workers)
         count = min(len(self.X_generator), len(self.y_generator))
         for inputs, targets in zip(
-            _part(self.X_generator, count, part, num_parts),
-            _part(self.y_generator, count, part, num_parts),
+            _share(self.X_generator, count, number, num_shares),
+            _share(self.y_generator, count, number, num_shares),
             strict=True,
         ):
             yield to_tensor(inputs), to_tensor(targets)
@@ -177,11 +177,11 @@ def _one(generator: Any, idx: Any) -> Any:
     return generator.read(idx, worker.num_workers)
 
 
-def _part(generator: Any, count: int, part: int, num_parts: int) -> Iterator[Any]:
+def _share(generator: Any, count: int, number: int, num_shares: int) -> Iterator[Any]:
     """One worker's contiguous part of the first ``count`` batches."""
-    batches = part_of(count, part, num_parts)
+    batches = share_of(count, number, num_shares)
     if isinstance(generator, BatchGenerator):
-        return generator.iterate(batches, num_parts)
+        return generator.iterate(batches, num_shares)
     return (generator[n] for n in batches)
 
 

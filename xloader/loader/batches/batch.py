@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnsupportedDataError, printable
-from xloader.loader.batches import batch as batch_trees
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.recipe.names import SAMPLE
 from xloader.recipe.recipe import unknown
@@ -84,8 +83,8 @@ class Batch(tuple[Any, ...]):
         source: NDArray[np.str_] | None = None,
     ) -> Batch:
         names = cls._fields if names is None else tuple(names)
-        kind = cls if names == cls._fields else _kind_of(names)
-        batch = super().__new__(kind, arrays)
+        subclass = cls if names == cls._fields else _kind_of(names)
+        batch = super().__new__(subclass, arrays)
         num_ids = 0 if ids is None else len(ids)
         batch._ids = None if ids is None else np.asarray(ids, np.int64)
         if is_padding is None and ids is not None:
@@ -94,15 +93,15 @@ class Batch(tuple[Any, ...]):
         batch._origin = origin
         batch._source = source
         num_flags = 0 if is_padding is None else len(is_padding)
-        if len(kind._fields) != len(batch) or num_flags != num_ids:
+        if len(subclass._fields) != len(batch) or num_flags != num_ids:
             raise OptionError(
                 "the parts of a batch do not match",
-                given=f"{len(batch)} arrays, {len(kind._fields)} names, "
+                given=f"{len(batch)} arrays, {len(subclass._fields)} names, "
                 f"{num_ids} ids, {num_flags} flags",
                 allowed="a name for each array, a flag for each id",
             )
         if cls is Batch:  # A batch that is made of another one may be compiled, and this may not.
-            batch_trees.register(kind)
+            register(subclass)
         return batch
 
     @property
@@ -185,8 +184,8 @@ class Batch(tuple[Any, ...]):
         return sorted({*super().__dir__(), *self._fields})
 
     def __reduce__(self) -> tuple[object, ...]:
-        parts = (tuple(self), self._fields, self._ids, self._is_padding, self._origin, self._source)
-        return Batch, parts
+        state = (tuple(self), self._fields, self._ids, self._is_padding, self._origin, self._source)
+        return Batch, state
 
     def __repr__(self) -> str:
         fields = [f"{name}={_look(array)}" for name, array in self.as_dict().items()]
@@ -197,8 +196,8 @@ class Batch(tuple[Any, ...]):
         from xloader.show.sample_cards import batch_card
 
         recipe = None if self._origin is None else self._origin.recipe
-        parts = self.ids, self.is_padding, self._source, recipe
-        return batch_card(self.as_dict(), *parts).to_html()
+        fields = self.as_dict()
+        return batch_card(fields, self.ids, self.is_padding, self._source, recipe).to_html()
 
     def as_dict(self) -> dict[str, Any]:
         """Dict of the fields by name."""
@@ -327,8 +326,8 @@ class Batch(tuple[Any, ...]):
         chosen = plotted_rows(self.num_samples, row, rows)
         frame = self.to_xarray()
         frames = {
-            f"sample {self.ids[one]} (row {one})": show_labels(frame.isel({SAMPLE: one}))
-            for one in chosen
+            f"sample {self.ids[number]} (row {number})": show_labels(frame.isel({SAMPLE: number}))
+            for number in chosen
         }
         return draw_samples(frames, recipe, channel)
 
@@ -350,8 +349,8 @@ class Batch(tuple[Any, ...]):
         OptionError
             If the numbers of arrays and names differ.
         """
-        parts = (self._fields, self._ids, self._is_padding, self._origin, self._source)
-        return Batch.__new__(type(self), arrays, *parts)
+        labels = (self._fields, self._ids, self._is_padding, self._origin, self._source)
+        return Batch.__new__(type(self), arrays, *labels)
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
         """Copy the tensors to a device. Ids and flags stay where they are.
@@ -409,17 +408,17 @@ _KINDS: dict[tuple[str, ...], Any] = {}
 def _kind_of(names: tuple[str, ...]) -> type[Batch]:
     """The class of batches of these fields, by which ``type(batch)(arrays)`` knows their names."""
     if names not in _KINDS:
-        own = {"_fields": names, "__new__": _rebuilt, "__module__": __name__}
+        members = {"_fields": names, "__new__": _rebuilt, "__module__": __name__}
         # Of two threads that make one, both take the first.
-        _KINDS.setdefault(names, type("Batch", (Batch,), own))
+        _KINDS.setdefault(names, type("Batch", (Batch,), members))
     return cast(type[Batch], _KINDS[names])
 
 
-def _rebuilt(kind: type[Batch], *given: Any) -> Batch:
+def _rebuilt(node: type[Batch], *given: Any) -> Batch:
     """A batch of arrays alone, given together or, as a named tuple takes them, one by one."""
     are_together = len(given) == 1 and isinstance(given[0], Iterable)
     is_field = are_together and hasattr(given[0], "shape")
-    return Batch.__new__(kind, given[0] if are_together and not is_field else given)
+    return Batch.__new__(node, given[0] if are_together and not is_field else given)
 
 
 def _look(array: Any) -> str:
@@ -429,26 +428,26 @@ def _look(array: Any) -> str:
     return f"{str(array.dtype).removeprefix('torch.')} {tuple(array.shape)}"
 
 
-def _in_torch(pytree: Any, kind: type[Any]) -> None:
+def _in_torch(pytree: Any, node: type[Any]) -> None:
     def with_keys(batch: Any) -> Any:
         return _keyed(batch, pytree.GetAttrKey), batch.names
 
     pytree.register_pytree_node(
-        kind, _parts, lambda arrays, _: kind(arrays), flatten_with_keys_fn=with_keys
+        node, _parts, lambda arrays, _: node(arrays), flatten_with_keys_fn=with_keys
     )
 
 
-def _in_jax(tree_util: Any, kind: type[Any]) -> None:
+def _in_jax(tree_util: Any, node: type[Any]) -> None:
     def with_keys(batch: Any) -> Any:
         return _keyed(batch, tree_util.GetAttrKey), batch.names
 
-    tree_util.register_pytree_with_keys(kind, with_keys, lambda _, arrays: kind(arrays), _parts)
+    tree_util.register_pytree_with_keys(node, with_keys, lambda _, arrays: node(arrays), _parts)
 
 
-def _in_optree(optree: Any, kind: type[Any]) -> None:
+def _in_optree(optree: Any, node: type[Any]) -> None:
     # Keras and PyTorch look up types in namespaces of their own, and then in the global one.
     everywhere = getattr(optree.registry, "__GLOBAL_NAMESPACE", "keras")
-    optree.register_pytree_node(kind, _parts, lambda _, arrays: kind(arrays), namespace=everywhere)
+    optree.register_pytree_node(node, _parts, lambda _, arrays: node(arrays), namespace=everywhere)
 
 
 def _parts(batch: Any) -> tuple[tuple[Any, ...], tuple[str, ...]]:
@@ -469,13 +468,13 @@ _entries: dict[tuple[type, str], object] = {}
 """Who has entered a class of batches in a library, or is about to."""
 
 
-def register(kind: type[Any]) -> None:
+def register(node: type[Any]) -> None:
     """Let the libraries that are loaded by now walk through batches of a kind."""
     for library, enter in _LIBRARIES.items():
-        if library in sys.modules and (kind, library) not in _entries:
-            module, own = sys.modules[library], object()
+        if library in sys.modules and (node, library) not in _entries:
+            module, entry = sys.modules[library], object()
             # A library that another thread is importing takes the next batch.
             is_ready = hasattr(module, "register_pytree_node")
             # Of two threads, one enters it. No lock, as a fork might copy it while it is held.
-            if is_ready and _entries.setdefault((kind, library), own) is own:
-                enter(module, kind)
+            if is_ready and _entries.setdefault((node, library), entry) is entry:
+                enter(module, node)

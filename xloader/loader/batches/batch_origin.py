@@ -42,8 +42,8 @@ def label_batch(
         )
     values = {}
     for name, field in frame.items():
-        own = xr.Variable((SAMPLE, *_rest(field.dims)), arrays[str(name)])
-        values[name] = own.transpose(*field.dims).data
+        variable = xr.Variable((SAMPLE, *_rest(field.dims)), arrays[str(name)])
+        values[name] = variable.transpose(*field.dims).data
     return frame.copy(data=values)
 
 
@@ -157,5 +157,5 @@ def as_numpy(array: Any) -> NDArray[Any]:
         return np.asarray(array.numpy())
     if hasattr(array, "get") and hasattr(array, "device"):
         array = array.get()
-    found = np.asarray(array)
-    return found if found.dtype.kind in "biufcmMOSU" else found.astype(np.float32)
+    values = np.asarray(array)
+    return values if values.dtype.kind in "biufcmMOSU" else values.astype(np.float32)

@@ -54,9 +54,10 @@ class Rows(list[tuple[Any, ...]]):
 
     def __init__(self, batch: Batch) -> None:
         ids = batch.require_ids()
-        columns = [_items(array, len(ids)) for array in batch]
-        parts = batch.names, ids, batch.is_padding, batch.origin
-        self._keep(zip(*columns, strict=True), *parts)
+        # A row of one number is a 0-d view.
+        columns = [[array[row, ...] for row in range(len(ids))] for array in batch]
+        samples = zip(*columns, strict=True)
+        self._keep(samples, batch.names, ids, batch.is_padding, batch.origin)
         self._batch = batch
 
     @classmethod
@@ -168,11 +169,6 @@ class Rows(list[tuple[Any, ...]]):
                 f"values a sample: {sorted(counts)}",
                 allowed="an id for each sample, a name for each value",
             )
-
-
-def _items(array: Any, size: int) -> list[Any]:
-    """Views of the rows of an array; 0-d views if a row is one number."""
-    return [array[row, ...] for row in range(size)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,14 +99,14 @@ class _DeviceStack:
     def __init__(self, names: Sequence[str], join: Callable[[Sequence[Any]], Any]) -> None:
         self._names = names
         self._join = join
-        self._parts: list[tuple[int, dict[str, Any]]] = []
+        self._pieces: list[tuple[int, dict[str, Any]]] = []
 
     def put(self, batch: Batch, rows: slice, at: int) -> None:
-        self._parts.append((at, {name: batch[name][rows] for name in self._names}))
+        self._pieces.append((at, {name: batch[name][rows] for name in self._names}))
 
     def arrays(self) -> list[Any]:
-        self._parts.sort(key=lambda part: part[0])
-        return [self._join([part[name] for _, part in self._parts]) for name in self._names]
+        self._pieces.sort(key=lambda piece: piece[0])
+        return [self._join([piece[name] for _, piece in self._pieces]) for name in self._names]
 
 
 class SetFeed:
@@ -168,12 +168,12 @@ class ComposedRun:
                 "the iterator is closed",
                 remedy="iterate over the loader again; after loader.close(), make a new loader",
             )
-        told = self._interleaving
-        if self._step == told.num_steps:
+        interleaving = self._interleaving
+        if self._step == interleaving.num_steps:
             return None
-        begun, ended = told.counts(self._step), told.counts(self._step + 1)
+        begun, ended = interleaving.counts(self._step), interleaving.counts(self._step + 1)
         given = [end - begin for begin, end in zip(begun, ended, strict=True)]
-        sizes = [told.rank_dealers * rows for rows in given]
+        sizes = [interleaving.rank_dealers * rows for rows in given]
         num_rows = sum(sizes)
         rows = _ComposedRows(self._make_stack(num_rows), num_rows)
         at = 0
@@ -194,10 +194,11 @@ class ComposedRun:
 
     def _put(self, index: int, given: tuple[int, int], rows: _ComposedRows, at: int) -> None:
         """Put the rows of one set: those that it gives after ``given[0]``, up to ``given[1]``."""
-        told, feed = self._interleaving, self._feeds[index]
-        share, size = told.share(index), told.lane_rows[index]
-        num_lanes = told.rank_dealers * told.dealer_lanes
-        spans = [(told.done(given[0], n), told.done(given[1], n)) for n in range(num_lanes)]
+        interleaving, feed = self._interleaving, self._feeds[index]
+        share, size = interleaving.share(index), interleaving.lane_rows[index]
+        num_lanes = interleaving.rank_dealers * interleaving.dealer_lanes
+        done = interleaving.done
+        spans = [(done(given[0], lane), done(given[1], lane)) for lane in range(num_lanes)]
         places = at + np.cumsum([0, *(end - begin for begin, end in spans)])
         first = min(begin for begin, end in spans if begin < end) // share
         last = (max(end for begin, end in spans if begin < end) - 1) // share

@@ -268,17 +268,17 @@ def find_set(sets: Mapping[str, T], name: str | None, call: str) -> T:
 def summed(sets: Mapping[str, Figures]) -> dict[str, Any]:
     """The figures of several sets that are sums: reads, bytes, regions and dropped windows."""
     figures = list(sets.values())
-    variables = {f"{name}/{v}": own for name, s in sets.items() for v, own in s.variables.items()}
+    variables = {f"{name}/{v}": cost for name, s in sets.items() for v, cost in s.variables.items()}
     dropped: Counter[str] = Counter()
-    for own in figures:
-        dropped.update(own.dropped_windows)
+    for cost in figures:
+        dropped.update(cost.dropped_windows)
     return {
         **sum_variables(variables),
-        "mixing": sum(own.mixing for own in figures),
-        "full_mixing": sum(own.full_mixing for own in figures),
-        "num_dropped_windows": sum(own.num_dropped_windows for own in figures),
+        "mixing": sum(cost.mixing for cost in figures),
+        "full_mixing": sum(cost.full_mixing for cost in figures),
+        "num_dropped_windows": sum(cost.num_dropped_windows for cost in figures),
         "dropped_windows": dict(dropped),
-        "is_exact": all(own.is_exact for own in figures),
+        "is_exact": all(cost.is_exact for cost in figures),
     }
 
 
@@ -289,22 +289,22 @@ def report_of(
     reports = {name: loader.report() for name, loader in progress.loaders.items()}
     every = reports.values()
     seconds = progress.end - progress.begin if progress.num_steps else 0.0
-    num_nan = {f"{n}/{f}": num for n, own in reports.items() for f, num in own.num_nan.items()}
+    num_nan = {f"{n}/{f}": num for n, r in reports.items() for f, num in r.num_nan.items()}
     held = min(progress.num_steps, NUM_HELD) * composed_nbytes
     return InterleavedReport(
         num_samples=progress.num_samples,
         num_steps=progress.num_steps,
-        peak_nbytes=held + sum(own.peak_nbytes for own in every),
+        peak_nbytes=held + sum(report.peak_nbytes for report in every),
         shares=shares,
         sets=reports,
-        num_requests=sum(own.num_requests for own in every),
-        num_retries=sum(own.num_retries for own in every),
-        num_missing=sum(own.num_missing for own in every),
+        num_requests=sum(report.num_requests for report in every),
+        num_retries=sum(report.num_retries for report in every),
+        num_missing=sum(report.num_missing for report in every),
         num_skipped_samples=progress.num_skipped,
         num_nan=num_nan,
         delivered_nbytes=progress.delivered_nbytes,
         seconds=seconds,
-        wait_seconds=sum(own.wait_seconds for own in every),
+        wait_seconds=sum(report.wait_seconds for report in every),
         **_worst_wait(reports, seconds),
         **summed(reports),
     )
@@ -312,9 +312,9 @@ def report_of(
 
 def _worst_wait(reports: Mapping[str, Report], seconds: float) -> dict[str, Any]:
     """The bottleneck of several sets, and advice on it."""
-    if seconds and (told := too_short(seconds)):
-        return {"bottleneck": "unclear", "advice": told}
-    waits = {name: own.wait_seconds for name, own in reports.items()}
+    if seconds and (caution := too_short(seconds)):
+        return {"bottleneck": "unclear", "advice": caution}
+    waits = {name: report.wait_seconds for name, report in reports.items()}
     if not waits or sum(waits.values()) < seconds / 10:
         return {"bottleneck": "consumer", "advice": "The training loop is slower than the loader."}
     name = max(waits, key=waits.__getitem__)

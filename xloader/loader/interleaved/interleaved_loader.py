@@ -62,7 +62,7 @@ _KEYS: Final = ("version", "epoch", "step", "interleave", "sets", "check")
 
 
 def make_state(
-    position: Position, interleaving: Interleaving, parts: Mapping[str, Any]
+    position: Position, interleaving: Interleaving, set_states: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Make the state at a position."""
     return sign(
@@ -70,8 +70,8 @@ def make_state(
             "version": VERSION,
             "epoch": position.epoch,
             "step": position.step,
-            "interleave": _describe(interleaving, list(parts)),
-            "sets": dict(parts),
+            "interleave": _describe(interleaving, list(set_states)),
+            "sets": dict(set_states),
         }
     )
 
@@ -114,29 +114,29 @@ def _describe(interleaving: Interleaving, names: Sequence[str]) -> dict[str, Any
     }
 
 
-def _check_same(saved: object, own: Mapping[str, Any]) -> None:
+def _check_same(saved: object, expected: Mapping[str, Any]) -> None:
     counts = ("patterns", "lanes", "rows_of_a_pattern")
     if not isinstance(saved, Mapping) or not all(type(saved.get(n)) is int for n in counts):
         raise unusable_state("it does not say which set gives which rows", type(saved).__name__)
-    others = [name for name in own if saved.get(name) != own[name]]
-    if not others:
+    differing = [name for name in expected if saved.get(name) != expected[name]]
+    if not differing:
         return
-    if others[0] in counts:
-        ranks, batch = own["patterns"], own["patterns"] * own["rows_of_a_pattern"]
+    if differing[0] in counts:
+        ranks, batch = expected["patterns"], expected["patterns"] * expected["rows_of_a_pattern"]
         raise StateError(
             "the state was saved with another number of ranks, processes or lanes, or another "
             "batch_size, so that rows would come from other sets",
-            given=f"{ranks} ranks or lanes, {own['lanes']} lanes, a global batch of {batch}",
+            given=f"{ranks} ranks or lanes, {expected['lanes']} lanes, a global batch of {batch}",
             allowed=f"{saved['patterns']} ranks or lanes, {saved['lanes']} lanes, a global batch "
             f"of {saved['patterns'] * saved['rows_of_a_pattern']}",
             remedy="use as many ranks and processes, and the same batch_size; a training that may "
             "go on with another number of ranks needs lanes= from its start, and the same "
             "batch_size * world_size",
         )
-    name = others[0]
+    name = differing[0]
     raise another_option(
         {"sets": "list of sets", "weights": "ratio of weights"}.get(name, name),
-        own[name],
+        expected[name],
         saved.get(name),
         "interleave the same sets, in the same order and with the same weights and num_samples, "
         "and pass the same drop_last",
@@ -275,12 +275,12 @@ class InterleavedLoader(TrainerAttributes):
             Plain JSON values, about 1 KB for each set. The state of any rank restores all ranks.
         """
         made, position = self._settle(), self._cursor.position
-        told = made.interleaving
-        parts = {
-            name: loader.state_at(Position(position.epoch, told.begin(index, position.step) or 0))
-            for index, (name, loader) in enumerate(made.loaders.items())
-        }
-        return make_state(position, told, parts)
+        interleaving = made.interleaving
+        set_states = {}
+        for index, (name, loader) in enumerate(made.loaders.items()):
+            first = interleaving.begin(index, position.step) or 0
+            set_states[name] = loader.state_at(Position(position.epoch, first))
+        return make_state(position, interleaving, set_states)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved position of a loader of the same sets. No chunk is read yet.
@@ -308,10 +308,10 @@ class InterleavedLoader(TrainerAttributes):
         """
         self._check_open()
         made = self._settle()
-        position, parts = read_parts(state, made.interleaving, list(made.loaders))
+        position, set_states = read_parts(state, made.interleaving, list(made.loaders))
         for name, loader in made.loaders.items():
             try:
-                loader.check_state(parts[name])
+                loader.check_state(set_states[name])
             except StateError as error:
                 raise StateError(
                     f"the set {name!r}: {error.what}",
@@ -321,7 +321,7 @@ class InterleavedLoader(TrainerAttributes):
                 ) from error
         self._stop()
         for name, loader in made.loaders.items():
-            loader.load_state_dict(parts[name])
+            loader.load_state_dict(set_states[name])
         self._cursor.load(position, made.interleaving.num_steps)
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> InterleavedExplanation:
@@ -345,24 +345,26 @@ class InterleavedLoader(TrainerAttributes):
         if scope not in ("rank", "world"):
             raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
         made, start = self._settle(), self._cursor.start
-        told = made.interleaving
+        interleaving = made.interleaving
         sets: dict[str, Explanation] = {}
         for index, (name, loader) in enumerate(made.loaders.items()):
-            first = told.begin(index, start.step)
+            first = interleaving.begin(index, start.step)
             if first is not None:
                 sets[name] = loader.explain_from(Position(start.epoch, first), scope)
-        num_ranks = told.world_size if scope == "world" else 1
-        num_left = told.num_rows - told.rows_before(start.step)
-        composed = num_ranks * min(told.num_steps - start.step, NUM_HELD) * made.composed_nbytes
-        notes = [f"{name}: {note}" for name, own in sets.items() for note in own.notes]
+        num_ranks = interleaving.world_size if scope == "world" else 1
+        num_left = interleaving.num_rows - interleaving.rows_before(start.step)
+        num_steps = interleaving.num_steps - start.step
+        composed = num_ranks * min(num_steps, NUM_HELD) * made.composed_nbytes
+        notes = [*filter(None, [memory_note(self.options)])]
+        notes += [f"{name}: {note}" for name, cost in sets.items() for note in cost.notes]
         return InterleavedExplanation(
-            num_samples=num_ranks * told.rank_dealers * num_left,
-            num_steps=told.num_steps - start.step,
-            peak_nbytes=composed + sum(own.peak_nbytes for own in sets.values()),
+            num_samples=num_ranks * interleaving.rank_dealers * num_left,
+            num_steps=num_steps,
+            peak_nbytes=composed + sum(cost.peak_nbytes for cost in sets.values()),
             shares=made.shares(self.sets),
             sets=sets,
-            num_shared_reads=sum(own.num_shared_reads for own in sets.values()),
-            notes=(*filter(None, [memory_note(self.options)]), *notes, *self._rounding_note(told)),
+            num_shared_reads=sum(cost.num_shared_reads for cost in sets.values()),
+            notes=(*notes, *self._rounding_note(interleaving)),
             **summed(sets),
         )
 
@@ -477,8 +479,8 @@ class InterleavedLoader(TrainerAttributes):
             return EpochIterator(self._cursor, number, self._begin, self._deliver)
 
     def __reduce__(self) -> tuple[object, ...]:
-        parts = (self.sets, self.options, self._make_loader, self._hand_over, self._join)
-        return InterleavedLoader, parts
+        arguments = (self.sets, self.options, self._make_loader, self._hand_over, self._join)
+        return InterleavedLoader, arguments
 
     def __repr__(self) -> str:
         return printable(f"<xloader.InterleavedLoader of {self._in_words()}>")
@@ -494,7 +496,7 @@ class InterleavedLoader(TrainerAttributes):
             ),
             None,
             None if self._progress is None else self.report(),
-            {own.name: own.recipe for own in self.sets.sets},
+            {member.name: member.recipe for member in self.sets.sets},
             draw_weights(self.sets.weights),
         ).to_html()
 
@@ -514,10 +516,10 @@ class InterleavedLoader(TrainerAttributes):
         progress = self._progress
         if progress is None:
             return NOTHING_YET
-        own = [loader.bar_counts() for loader in progress.loaders.values()]
+        set_counts = [loader.bar_counts() for loader in progress.loaders.values()]
         seconds = progress.end - progress.begin if progress.num_steps else 0.0
-        read_nbytes = sum(counts.read_nbytes for counts in own)
-        waited = sum(counts.wait_seconds for counts in own)
+        read_nbytes = sum(counts.read_nbytes for counts in set_counts)
+        waited = sum(counts.wait_seconds for counts in set_counts)
         return BarCounts(progress.begin, read_nbytes, seconds, waited)
 
     def _check_open(self) -> None:
@@ -534,8 +536,8 @@ class InterleavedLoader(TrainerAttributes):
             for loader in made.loaders.values():
                 len(loader)
             return made
-        found = find_world(self.options.rank, self.options.world_size) or World()
-        if made is None or made.world != found:
+        world = find_world(self.options.rank, self.options.world_size) or World()
+        if made is None or made.world != world:
             made = self._made = self._make(self.options.settled())
         self._is_settled = True
         return made
@@ -546,14 +548,14 @@ class InterleavedLoader(TrainerAttributes):
         is_on_host = self._join is None
         return SetLoaders.of(self.sets, self.options, settled, self._make_loader, is_on_host)
 
-    def _rounding_note(self, told: Interleaving) -> list[str]:
-        asked = self.sets.num_samples
-        if asked is None or asked == sum(told.taken):
+    def _rounding_note(self, interleaving: Interleaving) -> list[str]:
+        num_samples = self.sets.num_samples
+        if num_samples is None or num_samples == sum(interleaving.taken):
             return []
-        left = asked - sum(told.taken)
+        left = num_samples - sum(interleaving.taken)
         return [
-            f"{left:,} of {asked:,} rows are left out, so that all ranks take the same steps"
-            + " and each batch is full" * told.drop_last
+            f"{left:,} of {num_samples:,} rows are left out, so that all ranks take the same steps"
+            + " and each batch is full" * interleaving.drop_last
         ]
 
     # Iterating
@@ -563,10 +565,10 @@ class InterleavedLoader(TrainerAttributes):
         with self._lock:
             self._stop()
             made, start = self._settle(), self._cursor.start
-            told = made.interleaving
+            interleaving = made.interleaving
             feeds, at_work = [], {}
             for index, (name, loader) in enumerate(made.loaders.items()):
-                first = told.begin(index, start.step)
+                first = interleaving.begin(index, start.step)
                 batches = None
                 if first is not None:
                     loader.move_to(Position(start.epoch, first))
@@ -580,10 +582,10 @@ class InterleavedLoader(TrainerAttributes):
                     if self._join is None
                     else DeviceRows(names, self._join)
                 )
-            run = ComposedRun(told, feeds, self._rows, names, start.step)
+            run = ComposedRun(interleaving, feeds, self._rows, names, start.step)
             self._run, self._progress = run, ComposedProgress(at_work)
             self._cursor.restart()
-            return EpochRun(run, self._progress, start, told.num_steps, num_again=0)
+            return EpochRun(run, self._progress, start, interleaving.num_steps, num_again=0)
 
     def _stop(self) -> None:
         if self._run is not None:

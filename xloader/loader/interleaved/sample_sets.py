@@ -48,12 +48,12 @@ class Interleaving:
     def num_rows(self) -> int:
         """Number of rows of an epoch of one dealer."""
         if self.num_samples is not None:
-            found = self.num_samples // self.dealers
+            num_rows = self.num_samples // self.dealers
         else:
             # The lanes of a set have equally many samples, give or take one.
             most = [self.dealer_lanes * (size // self.lanes) for size in self.sizes]
-            found = self.pattern.num_rows(most)
-        return found - found % self.step_rows if self.drop_last else found
+            num_rows = self.pattern.num_rows(most)
+        return num_rows - num_rows % self.step_rows if self.drop_last else num_rows
 
     @property
     def num_steps(self) -> int:
@@ -163,22 +163,22 @@ class SampleSets:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the sets."""
-        return tuple(own.name for own in self.sets)
+        return tuple(member.name for member in self.sets)
 
     @property
     def weights(self) -> dict[str, Fraction]:
         """Proportions of the rows by name of the set."""
-        return {own.name: own.weight for own in self.sets}
+        return {member.name: member.weight for member in self.sets}
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Number of samples that each set has for an epoch."""
-        return tuple(num_samples_of(own.recipe) for own in self.sets)
+        return tuple(num_samples_of(member.recipe) for member in self.sets)
 
     def settle(self, options: LoaderOptions) -> Interleaving:
         """The rows that each set gives to an epoch, for the ranks of some options."""
         lanes, ranks = options.num_lanes, options.world.world_size
-        told = Interleaving(
+        interleaving = Interleaving(
             self.pattern,
             self.sizes,
             ranks,
@@ -188,16 +188,15 @@ class SampleSets:
             options.drop_last,
             self.num_samples,
         )
-        for own, rows, size in zip(self.sets, told.lane_rows, self.sizes, strict=True):
+        for member, rows, size in zip(self.sets, interleaving.lane_rows, self.sizes, strict=True):
             if not rows:
                 raise EmptySamplesError(
-                    f"an epoch has no row of the set {own.name!r}",
-                    given=f"weight {float(own.weight):.4g} of the rows, {size:,} samples, epochs "
-                    f"of {told.num_rows:,} rows on each of {told.dealers} ranks or lanes"
-                    + ", drop_last=True"
-                    * options.drop_last,
+                    f"an epoch has no row of the set {member.name!r}",
+                    given=f"weight {float(member.weight):.4g} of the rows, {size:,} samples, "
+                    f"epochs of {interleaving.num_rows:,} rows on each of {interleaving.dealers} "
+                    "ranks or lanes" + ", drop_last=True" * options.drop_last,
                     allowed="at least one row of each set",
                     remedy="leave the set out, or give it more weight; or pass more samples of "
                     "the set that limits the epoch, or a smaller batch_size=",
                 )
-        return told
+        return interleaving

@@ -62,51 +62,57 @@ class SetLoaders:
     def of(
         cls,
         sets: SampleSets,
-        asked: LoaderOptions,
+        options: LoaderOptions,
         settled: LoaderOptions,
         make_loader: MakeLoader,
         is_on_host: bool,
     ) -> SetLoaders:
         """Make the loaders."""
-        told = sets.settle(settled)
+        interleaving = sets.settle(settled)
         recipes = [
-            taking(own.recipe, told.lanes * rows)
-            for own, rows in zip(sets.sets, told.lane_rows, strict=True)
+            taking(member.recipe, interleaving.lanes * rows)
+            for member, rows in zip(sets.sets, interleaving.lane_rows, strict=True)
         ]
-        options = [_options_of(index, own, told, settled) for index, own in enumerate(sets.sets)]
+        set_options = [
+            _options_of(index, member, interleaving, settled)
+            for index, member in enumerate(sets.sets)
+        ]
         composed = _batch_nbytes(sets, settled) if is_on_host else 0
-        shares = _divide(sets, settled, recipes, options, NUM_HELD * composed)
+        shares = _divide(sets, settled, recipes, set_options, NUM_HELD * composed)
         loaders = {}
-        for name, recipe, own, nbytes in zip(sets.names, recipes, options, shares, strict=True):
-            # The rank stays open: each loader finds it, and compares itself with other ranks.
-            own = replace(own, memory=nbytes, rank=asked.rank, world_size=asked.world_size)
-            loaders[name] = make_loader(recipe, own)
+        # The rank stays open: each loader finds it, and compares itself with other ranks.
+        rank, world_size = options.rank, options.world_size
+        for name, recipe, plain, nbytes in zip(
+            sets.names, recipes, set_options, shares, strict=True
+        ):
+            loader_options = replace(plain, memory=nbytes, rank=rank, world_size=world_size)
+            loaders[name] = make_loader(recipe, loader_options)
             loaders[name].label = f"set {name!r}, with {show_nbytes(nbytes)} of the memory: "
-        return cls(settled.world, told, loaders, composed)
+        return cls(settled.world, interleaving, loaders, composed)
 
     def shares(self, sets: SampleSets) -> dict[str, SetShare]:
         """The part of each set in an epoch."""
-        told = self.interleaving
+        counts = self.interleaving
         return {
-            own.name: SetShare(
-                own.weight, taken, left, self.loaders[own.name].options.memory_nbytes
+            member.name: SetShare(
+                member.weight, taken, left, self.loaders[member.name].options.memory_nbytes
             )
-            for own, taken, left in zip(sets.sets, told.taken, told.left_out, strict=True)
+            for member, taken, left in zip(sets.sets, counts.taken, counts.left_out, strict=True)
         }
 
 
 def _options_of(
-    index: int, own: SampleSet, told: Interleaving, settled: LoaderOptions
+    index: int, member: SampleSet, interleaving: Interleaving, settled: LoaderOptions
 ) -> LoaderOptions:
     """The options of a set's own loader, but for its memory."""
     threads = settled.threads
     if threads is None and not settled.processes:
         # One more than its part: a set may have fewer rows, and each of them cost more.
-        threads = min(math.ceil(usable_cores() * own.weight) + 1, usable_cores())
+        threads = min(math.ceil(usable_cores() * member.weight) + 1, usable_cores())
     return replace(
         settled,
         threads=threads,
-        batch_size=told.share(index) * told.lanes // told.world_size,
+        batch_size=interleaving.share(index) * interleaving.lanes // interleaving.world_size,
         drop_last=False,
         collate_fn=None,
         # With equal seeds, sets of equal chunks would come in the same order.
@@ -135,12 +141,12 @@ def _divide(
 ) -> list[int]:
     """The memory of each set: by weight, within what it needs and can use."""
     needs, enough = [], []
-    for recipe, own in zip(recipes, options, strict=True):
+    for recipe, set_options in zip(recipes, options, strict=True):
         planned = recipe.planned
         layouts = make_layouts(planned)
         footprint = make_footprint(planned, layouts)
-        needs.append(_least_nbytes(recipe, own))
-        budget = make_budget(footprint, layouts, own)
+        needs.append(_least_nbytes(recipe, set_options))
+        budget = make_budget(footprint, layouts, set_options)
         enough.append(max(needs[-1], budget.enough_nbytes(footprint.total_nbytes)))
     left = settled.memory_nbytes - composed_nbytes
     if sum(needs) > left:
@@ -154,10 +160,10 @@ def _divide(
         shares = share_memory(left, needs, enough, sets.pattern.weights)
         if not _is_refused_late(settled):
             return shares
-        found = list(map(_least_nbytes, recipes, options, shares))
-        if found == shares:
+        planned_shares = list(map(_least_nbytes, recipes, options, shares))
+        if planned_shares == shares:
             return shares
-        for index, least in enumerate(found):
+        for index, least in enumerate(planned_shares):
             if least == shares[index]:
                 continue
             if sum(needs) - needs[index] + least <= left:

@@ -56,15 +56,15 @@ def name_chunks(
     """The chunks of some blocks, by variable and index."""
     footprint, recipe = rank_plan.footprint, rank_plan.recipe
     reader = BlockReader(recipe.source, stored_variables(recipe, footprint), 1)
-    found = []
+    chunks = []
     for number, group in enumerate(footprint.groups):
-        own = [block for index, block in blocks if index == number]
-        indices = np.unravel_index(np.array(own, np.int64), group.shape)
+        group_blocks = [block for index, block in blocks if index == number]
+        indices = np.unravel_index(np.array(group_blocks, np.int64), group.shape)
         places = zip(*(along.tolist() for along in indices), strict=True)
         for bundle in reader.bundles(group, list(places)):
             if not bundle.is_computed:
-                found += [(read.variable, read.chunk) for read in bundle.reads]
-    return tuple(sorted(found))
+                chunks += [(read.variable, read.chunk) for read in bundle.reads]
+    return tuple(sorted(chunks))
 
 
 def explain_ranks(
@@ -131,10 +131,10 @@ class JobFactory:
         self._packings: dict[str, Packing | None] = {
             **self._normalized,
             **{
-                part.variable: None
+                piece.variable: None
                 for layout in rank_plan.layouts
                 if layout.name in as_stored
-                for part in layout.parts
+                for piece in layout.parts
             },
         }
         ways = rank_plan.ways
@@ -178,11 +178,11 @@ class JobFactory:
         """Start with new memory, none of it in use."""
         self._pid = os.getpid()
         self._block_table = None
-        own = self._rank_plan
-        self._pool = BlockPool(own.plan.pool_nbytes(self._share.num_lanes))
+        rank_plan = self._rank_plan
+        self._pool = BlockPool(rank_plan.plan.pool_nbytes(self._share.num_lanes))
         self._make_memory = self._share.make_memory
-        if self._device_path is not None and not own.recipe.is_mapped:
-            self._make_memory = self._device_path.make_memory(own.num_steps)
+        if self._device_path is not None and not rank_plan.recipe.is_mapped:
+            self._make_memory = self._device_path.make_memory(rank_plan.num_steps)
         self._fields: Fields | None = None
 
     def clear(self) -> None:
@@ -194,9 +194,9 @@ class JobFactory:
         """Make the job for this process's part of an epoch."""
         if self._pool.is_spoilt:
             self.renew()
-        own = self._rank_plan
-        recipe, options = own.recipe, own.options
-        plan, footprint = own.plan, own.footprint
+        rank_plan = self._rank_plan
+        recipe, options = rank_plan.recipe, rank_plan.options
+        plan, footprint = rank_plan.plan, rank_plan.footprint
         lanes = epoch.lanes(numbers)
         peak = sum(lane.schedule.peak_nbytes for lane in lanes)
         if peak > self._pool.capacity and not plan.is_resident:
@@ -212,7 +212,7 @@ class JobFactory:
         fields = self._fields_of(tray_size, num_ahead + 2)
         # At most ``num_spare``.
         num_lent = (num_ahead + 2) * tray_size - (self._num_ready + 2)
-        parts = EngineParts.of(
+        engine_parts = EngineParts.of(
             recipe,
             self._layouts,
             footprint,
@@ -226,7 +226,7 @@ class JobFactory:
         )
         walker = Walker(
             footprint,
-            parts.gatherer.accesses,
+            engine_parts.gatherer.accesses,
             lanes,
             plan.lane_share,
             epoch.sublanes.num_steps_of(numbers[0]),
@@ -242,9 +242,9 @@ class JobFactory:
             self._block_table = block_table
         return Job(
             walker=walker,
-            parts=parts,
+            parts=engine_parts,
             finish=self._finish(epoch.epoch),
-            last_size=own.rows.last_size if own.rows.num_padding() else 0,
+            last_size=rank_plan.rows.last_size if rank_plan.rows.num_padding() else 0,
             num_trays_ahead=num_ahead,
             pool=self._pool,
             block_table=block_table,
@@ -260,11 +260,11 @@ class JobFactory:
         Beside those under way, the user holds one. The memory of other trays is released, unless
         an earlier iterator still uses it.
         """
-        own = self._fields
-        if own is None or (own.tray_size, own.num_trays) != (tray_size, num_trays):
+        fields = self._fields
+        if fields is None or (fields.tray_size, fields.num_trays) != (tray_size, num_trays):
             rows, make_memory = self._share.num_rows, self._make_memory or BatchPool
-            own = self._fields = Fields(self._layouts, rows, num_trays, make_memory, tray_size)
-        return own
+            fields = self._fields = Fields(self._layouts, rows, num_trays, make_memory, tray_size)
+        return fields
 
     def _tray_counts(self, num_spare: int) -> tuple[int, int]:
         """How many small batches are gathered together, and how many such trays are made ahead.

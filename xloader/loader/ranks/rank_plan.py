@@ -96,17 +96,17 @@ class RankPlan:
 
     def resumed(self, plan: Plan, seed: int) -> RankPlan:
         """Replace the plan and the seed by those of a saved state."""
-        other = copy.copy(self)
-        other.plan = plan
+        resumed = copy.copy(self)
+        resumed.plan = plan
         # The memory of the plan is counted for this number of batches.
         prefetch = plan.budget.num_batches - 2
-        other.options = dataclasses.replace(self.options, seed=seed, prefetch=prefetch)
-        other._planned = None
+        resumed.options = dataclasses.replace(self.options, seed=seed, prefetch=prefetch)
+        resumed._planned = None
         # It is about the plan, and is made anew.
-        other.__dict__.pop("_memory_advice", None)
-        other._check_padding()
-        other._check_processes()
-        return other
+        resumed.__dict__.pop("_memory_advice", None)
+        resumed._check_padding()
+        resumed._check_processes()
+        return resumed
 
     @property
     def num_samples(self) -> int:
@@ -153,17 +153,17 @@ class RankPlan:
 
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """The remainder of an epoch from a step on."""
-        part = self._parts.part(number) if self._parts else None
-        epoch = self.epoch(part.whole if part else number)
-        if part:
-            first_step += part.first_step
+        piece = self._parts.part(number) if self._parts else None
+        epoch = self.epoch(piece.whole if piece else number)
+        if piece:
+            first_step += piece.first_step
         elif not first_step and self.footprint is self.planned_footprint:
             return epoch
         kept = self._left
-        place = first_step, part
+        place = first_step, piece
         if kept is None or kept.whole is not epoch or (kept.first_step, kept.part) != place:
             processes = tuple(self.processes("world"))
-            self._left = kept = Remainder(epoch, first_step, self.footprint, processes, part)
+            self._left = kept = Remainder(epoch, first_step, self.footprint, processes, piece)
         return kept
 
     @property
@@ -217,10 +217,12 @@ class RankPlan:
         source = self.recipe.source
         paths = {name: source.path_of(name) for name in self.footprint.variables}
         known = () if scope == "world" else cached
-        readers = [part for own in self.processes(scope) for part in self._divided(own)]
+        readers = [lanes for sublanes in self.processes(scope) for lanes in self._divided(sublanes)]
         num_sharing = max(self.options.processes, 1)
-        counts = num_sharing, num_more, self.rows.num_padding(scope)
-        return explain_epoch(epoch, readers, paths, known, self.batch_nbytes, *counts)
+        num_padding = self.rows.num_padding(scope)
+        return explain_epoch(
+            epoch, readers, paths, known, self.batch_nbytes, num_sharing, num_more, num_padding
+        )
 
     @cached_property
     def extra_nbytes(self) -> int:
@@ -260,8 +262,8 @@ class RankPlan:
 
         recipe, layouts, device = self.recipe, self.layouts, self.options.device
         advice = self._memory_advice
-        told = advice.note(expected), advice.one_region_note(expected)
-        notes = self._empty_note, explain_notes.memory_note(self.options), *told
+        memory_notes = advice.note(expected), advice.one_region_note(expected)
+        notes = self._empty_note, explain_notes.memory_note(self.options), *memory_notes
         output_dtype = self.options.output_dtype
         noted = explain_notes.with_notes(
             expected, recipe, layouts, output_dtype, *notes, packed_fields=packed_fields
@@ -336,16 +338,16 @@ class RankPlan:
         from xloader.loader.reports.explain_notes import mixes_poorly, reads_often
         from xloader.loader.reports.memory_advice import EnoughMemory
 
-        other = copy.copy(self)
+        larger = copy.copy(self)
         # With a small spread given by the user, no amount of memory would mix well enough.
-        other.options = options = dataclasses.replace(self.options, spread=None, memory=memory)
-        other.plan = plan = self._make_plan(options, self.plan.workers)
+        larger.options = options = dataclasses.replace(self.options, spread=None, memory=memory)
+        larger.plan = plan = self._make_plan(options, self.plan.workers)
         epoch = Epoch(self.planned_footprint, plan, options.seed, 0, options.drop_last)
         # As explain() would tell it, with the reads of each worker process.
-        told = other.explain(epoch)
-        if not plan.is_resident and (mixes_poorly(told) or reads_often(told, options)):
+        cost = larger.explain(epoch)
+        if not plan.is_resident and (mixes_poorly(cost) or reads_often(cost, options)):
             return None
-        return EnoughMemory(memory, told.mixing, told.read_amplification, plan.is_resident)
+        return EnoughMemory(memory, cost.mixing, cost.read_amplification, plan.is_resident)
 
     def _make_plan(self, options: LoaderOptions, workers: int) -> Plan:
         return make_plan(self.planned_footprint, self._planned_layouts, options, workers)

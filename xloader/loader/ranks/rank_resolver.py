@@ -35,8 +35,8 @@ _OPTIONS: Final = (
 class RankResolver:
     """The rank plan of this process. Its rank may become known only after this object is made."""
 
-    def __init__(self, recipe: Recipe, asked: LoaderOptions, num_workers: int = 1) -> None:
-        self.asked = asked
+    def __init__(self, recipe: Recipe, options: LoaderOptions, num_workers: int = 1) -> None:
+        self.options = options
         self._recipe = recipe
         self._num_workers = num_workers
         self._planned: RankPlan | None = None
@@ -46,9 +46,9 @@ class RankResolver:
         # Which one of the loaders that begin this is, and how many states it has loaded since.
         self._number: int | None = None
         self._num_loads = 0
-        may_change = asked.rank is None and process_group() is None
+        may_change = options.rank is None and process_group() is None
         try:
-            options = asked.settled()
+            settled = options.settled()
         except OptionError:
             # Until there is a process group, Lightning sets only half of the rank's variables, and
             # whether the options are valid may depend on the number of ranks.
@@ -56,10 +56,10 @@ class RankResolver:
                 raise
             return
         try:
-            self._planned = RankPlan(recipe, options, num_workers)
+            self._planned = RankPlan(recipe, settled, num_workers)
         except OptionError:
             # With lanes, the memory of batches depends on the number of ranks.
-            if not may_change or asked.lanes is None:
+            if not may_change or options.lanes is None:
                 raise
 
     @property
@@ -74,23 +74,23 @@ class RankResolver:
 
     def settle(self) -> RankPlan:
         """Make the rank plan for the rank that this process has now. The rank must not change."""
-        found = find_world(self.asked.rank, self.asked.world_size)
+        world = find_world(self.options.rank, self.options.world_size)
         if self._settled is None:
-            self._settled = self._plan_for(found or World())
-        own = self._settled.options.world
+            self._settled = self._plan_for(world or World())
+        settled_world = self._settled.options.world
         # After the process group has been destroyed, no rank is found.
-        if found is not None and found != own:
+        if world is not None and world != settled_world:
             raise RanksError(
                 "the rank of this process changed after the loader was first used",
-                given=f"rank {found.rank} of {found.world_size}",
-                allowed=f"rank {own.rank} of {own.world_size}",
+                given=f"rank {world.rank} of {world.world_size}",
+                allowed=f"rank {settled_world.rank} of {settled_world.world_size}",
                 remedy="use the loader only after torch.distributed is initialised, "
                 "or pass rank= and world_size=",
             )
         return self._settled
 
     def _plan_for(self, world: World) -> RankPlan:
-        if self._recipe.whole is not None and self.asked.rank is None and world.world_size > 1:
+        if self._recipe.whole is not None and self.options.rank is None and world.world_size > 1:
             raise RanksError(
                 "slabs need rank= and world_size=: a group of ranks that shares samples needs the "
                 "same ones on each rank",
@@ -100,18 +100,18 @@ class RankResolver:
             )
         if self._planned is not None and self._planned.options.world == world:
             return self._planned
-        return RankPlan(self._recipe, self.asked.settled(), self._num_workers)
+        return RankPlan(self._recipe, self.options.settled(), self._num_workers)
 
     def save(self, position: Position) -> dict[str, Any]:
         """The state at a position; see `Saver.save`."""
-        own = self.rank_plan
-        self._saver = self._saver or Saver(own)
+        rank_plan = self.rank_plan
+        self._saver = self._saver or Saver(rank_plan)
         return self._saver.save(position)
 
     def load(self, state: Mapping[str, Any], *, is_within_batch: bool = False) -> Position:
         """Adopt the plan and the seed of a state, and give its position."""
-        own = self.settle()
-        position, plan, seed = read_state(state, own)
+        rank_plan = self.settle()
+        position, plan, seed = read_state(state, rank_plan)
         if position.row and not is_within_batch:
             raise StateError(
                 "the state was saved while samples were taken one by one, and lies within a batch",
@@ -119,8 +119,8 @@ class RankResolver:
                 allowed="a state between two batches",
                 remedy="save a state after a whole batch",
             )
-        if (plan, seed) != (own.plan, own.options.seed):
-            self._settled, self._saver = own.resumed(plan, seed), None
+        if (plan, seed) != (rank_plan.plan, rank_plan.options.seed):
+            self._settled, self._saver = rank_plan.resumed(plan, seed), None
         # The next `begin` compares again: other ranks may not have loaded this state.
         self._has_begun = False
         self._num_loads += self._number is not None
@@ -133,32 +133,33 @@ class RankResolver:
         """
         if self._has_begun:
             return
-        own, group = self.rank_plan, process_group()
-        if group is not None and self.asked.rank is None and own.options.world.world_size > 1:
-            self._compare(own, position, group)
-        _tell_share(own, expected)
+        rank_plan, group = self.rank_plan, process_group()
+        world_size = rank_plan.options.world.world_size
+        if group is not None and self.options.rank is None and world_size > 1:
+            self._compare(rank_plan, position, group)
+        _tell_share(rank_plan, expected)
         self._has_begun = True
 
-    def _compare(self, own: RankPlan, position: Position, group: Any) -> None:
+    def _compare(self, rank_plan: RankPlan, position: Position, group: Any) -> None:
         """Compare what this rank is about to do with what the first rank to get here wrote down.
 
         No rank waits for another. The first one writes its state and options to the store of the
         process group, and each later one compares its own with them. Loaders must begin in the
         same order on all ranks.
         """
-        options = {name: getattr(own.options, name) for name in _OPTIONS}
+        options = {name: getattr(rank_plan.options, name) for name in _OPTIONS}
         # "1GiB" on one rank and the same number of bytes on another are no difference.
-        options["memory"] = own.options.memory_nbytes
+        options["memory"] = rank_plan.options.memory_nbytes
         text = json.dumps({"state": self.save(position), "options": options})
         try:
             if self._number is None:
-                self._number = group.add(f"xloader/rank/{own.options.world.rank}", 1)
+                self._number = group.add(f"xloader/rank/{rank_plan.options.world.rank}", 1)
             key = f"xloader/begin/{self._number}/{self._num_loads}"
             first = json.loads(group.compare_set(key, "", text))
         except RuntimeError:
             # Some stores keep no values, such as that of a dry run: nothing to compare with.
             return
-        _require_same(own.options.world, json.loads(text), first)
+        _require_same(rank_plan.options.world, json.loads(text), first)
 
 
 def _tell_share(rank_plan: RankPlan, expected: Explanation) -> None:
@@ -176,15 +177,15 @@ def _tell_share(rank_plan: RankPlan, expected: Explanation) -> None:
         )
 
 
-def _require_same(world: World, own: dict[str, Any], first: dict[str, Any]) -> None:
-    if first["state"] == own["state"]:
+def _require_same(world: World, intent: dict[str, Any], first: dict[str, Any]) -> None:
+    if first["state"] == intent["state"]:
         return
-    ours, theirs = _flat(own), _flat(first)
-    others = [name for name in ours if theirs.get(name) != ours[name]]
+    ours, theirs = _flat(intent), _flat(first)
+    differing = [name for name in ours if theirs.get(name) != ours[name]]
     raise RanksError(
-        f"the ranks disagree: their {', '.join(others) or 'plans'} differ",
-        given=f"rank {world.rank}: " + ", ".join(f"{name}={ours[name]!r}" for name in others),
-        allowed=", ".join(f"{name}={theirs.get(name)!r}" for name in others),
+        f"the ranks disagree: their {', '.join(differing) or 'plans'} differ",
+        given=f"rank {world.rank}: " + ", ".join(f"{name}={ours[name]!r}" for name in differing),
+        allowed=", ".join(f"{name}={theirs.get(name)!r}" for name in differing),
         remedy="on all ranks, make the same samples, pass the same options, load the same state, "
         "set the same epoch, and begin the loaders in the same order; pass rank=0, world_size=1 "
         "to a loader that only one rank uses; name the variables, because xarray may open a "
@@ -192,11 +193,11 @@ def _require_same(world: World, own: dict[str, Any], first: dict[str, Any]) -> N
     )
 
 
-def _flat(told: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(intent: Mapping[str, Any]) -> dict[str, Any]:
     """Position, samples and options of what a rank is about to do, by names that users know."""
-    state = told["state"]
+    state = intent["state"]
     known = {name: state[name] for name in ("epoch", "step", "row", "seed", "drop_last")}
-    return {**known, **state["samples"], **told["options"]}
+    return {**known, **state["samples"], **intent["options"]}
 
 
 def process_group() -> Any:

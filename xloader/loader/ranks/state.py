@@ -34,7 +34,7 @@ def describe_samples(recipe: Recipe) -> dict[str, str]:
     Only the labels at both ends of the windowed dimensions are read, because another store of the
     same shape may hold other years.
     """
-    parts = {
+    traits = {
         "store": recipe.source.fingerprint,
         "variables": recipe.variables,
         "selection": recipe.selection,
@@ -45,9 +45,10 @@ def describe_samples(recipe: Recipe) -> dict[str, str]:
         "subset": "" if recipe.subset is None else recipe.subset.digest,
     }
     if recipe.num_taken is not None:
-        parts["samples of an epoch"] = str(recipe.num_taken)
+        traits["samples of an epoch"] = str(recipe.num_taken)
     return {
-        name: hashlib.sha256(repr(part).encode()).hexdigest()[:12] for name, part in parts.items()
+        name: hashlib.sha256(repr(trait).encode()).hexdigest()[:12]
+        for name, trait in traits.items()
     }
 
 
@@ -104,13 +105,13 @@ class Saver:
     def save(self, position: Position) -> dict[str, Any]:
         """Make the state at a position."""
         if self._fixed is None:
-            own = self._rank_plan
+            rank_plan = self._rank_plan
             self._fixed = {
                 "version": VERSION,
-                "seed": own.options.seed,
-                "drop_last": own.options.drop_last,
-                "samples": describe_samples(own.recipe.planned),
-                "plan": own.plan.to_dict(),
+                "seed": rank_plan.options.seed,
+                "drop_last": rank_plan.options.drop_last,
+                "samples": describe_samples(rank_plan.recipe.planned),
+                "plan": rank_plan.plan.to_dict(),
             }
         state = {"epoch": position.epoch, "step": position.step, "row": position.row}
         return sign({**copy.deepcopy(self._fixed), **state})
@@ -163,7 +164,7 @@ def _check_shape(state: object) -> dict[str, Any]:
         and -(2**63) <= state["seed"] < 2**64
         and type(state["drop_last"]) is bool
         and isinstance(state["samples"], Mapping)
-        and all(type(part) is str for pair in state["samples"].items() for part in pair)
+        and all(type(text) is str for pair in state["samples"].items() for text in pair)
     )
     if not is_well_formed:
         raise unusable_state("its values are not of the right types", repr(dict(state))[:500])
@@ -194,13 +195,13 @@ def check_form(state: Mapping[Any, Any], keys: Sequence[str], counts: Sequence[s
 
 
 def _no_state(given: object) -> StateError:
-    parts: Mapping[Any, Any] = given if isinstance(given, Mapping) else {}
-    inner = [name for name, value in parts.items() if _is_state(value)]
+    mapping: Mapping[Any, Any] = given if isinstance(given, Mapping) else {}
+    inner = [name for name, value in mapping.items() if _is_state(value)]
     if not inner:
         return unusable_state("it is not a state of xloader", type(given).__name__)
     return StateError(
         "this is not the state of a loader, but contains one",
-        given=f"{type(given).__name__} with the keys {', '.join(map(str, parts))}",
+        given=f"{type(given).__name__} with the keys {', '.join(map(str, mapping))}",
         allowed=_FROM_STATE_DICT,
         remedy=f"pass the value of the key {inner[0]!r}",
     )
@@ -217,30 +218,30 @@ def _with_visits(plan: object) -> object:
     return plan
 
 
-def _is_alike(found: object, example: object) -> bool:
+def _is_alike(value: object, example: object) -> bool:
     """Whether a value has the same keys and types as an example, at every level."""
     if isinstance(example, Mapping):
         return (
-            isinstance(found, Mapping)
-            and found.keys() == example.keys()
-            and all(_is_alike(found[name], example[name]) for name in example)
+            isinstance(value, Mapping)
+            and value.keys() == example.keys()
+            and all(_is_alike(value[name], example[name]) for name in example)
         )
     if isinstance(example, list | tuple):
-        if not isinstance(found, list | tuple) or len(found) != len(example):
+        if not isinstance(value, list | tuple) or len(value) != len(example):
             return False
-        return all(_is_alike(*pair) for pair in zip(found, example, strict=True))
-    return type(found) is type(example)
+        return all(_is_alike(*pair) for pair in zip(value, example, strict=True))
+    return type(value) is type(example)
 
 
-def _check_samples(found: Mapping[str, Any], own: Mapping[str, str]) -> None:
-    others = [name for name in {**own, **found} if found.get(name) != own.get(name)]
-    if {"labels", "windows"} <= set(others):
+def _check_samples(saved: Mapping[str, Any], expected: Mapping[str, str]) -> None:
+    differing = [name for name in {**expected, **saved} if saved.get(name) != expected.get(name)]
+    if {"labels", "windows"} <= set(differing):
         # They are the labels of the dimensions that have windows.
-        others.remove("labels")
-    if others:
+        differing.remove("labels")
+    if differing:
         raise StateError(
-            f"the state belongs to other samples: their {', '.join(others)} differ",
-            given=f"samples with other {', '.join(others)}",
+            f"the state belongs to other samples: their {', '.join(differing)} differ",
+            given=f"samples with other {', '.join(differing)}",
             allowed="samples from the same store, made by the same verbs in the same order",
             remedy="make the samples in the same way as when the state was saved",
         )
@@ -248,14 +249,14 @@ def _check_samples(found: Mapping[str, Any], own: Mapping[str, str]) -> None:
 
 def _check_options(state: Mapping[str, Any], plan: Plan, rank_plan: RankPlan) -> None:
     options, world_size = rank_plan.options, rank_plan.options.world.world_size
-    for name, own, saved in (
+    for name, expected, saved in (
         ("drop_last", options.drop_last, state["drop_last"]),
         ("shuffle", rank_plan.plan.pace.is_shuffled, plan.pace.is_shuffled),
         ("num_workers", rank_plan.plan.workers, plan.workers),
     ):
-        if saved != own:
+        if saved != expected:
             remedy = f"pass {name}={saved}" + ", to data_loader" * (name == "num_workers")
-            raise another_option(name, f"{name}={own}", f"{name}={saved}", remedy)
+            raise another_option(name, f"{name}={expected}", f"{name}={saved}", remedy)
     lanes = plan.pace.lanes
     if lanes % world_size:
         raise LanesError(
@@ -294,7 +295,11 @@ def _check_memory(plan: Plan, rank_plan: RankPlan) -> None:
     rest = budget.in_flight_nbytes + budget.index_nbytes
     needed = max(batches, budget.batches_nbytes) + rest + pool
     if needed > options.memory_nbytes // plan.workers:
-        raise _too_large(needed * plan.workers, options.memory_nbytes)
+        raise MemoryBudgetError(
+            "the plan of the state needs more memory",
+            given=f"{options.memory_nbytes} bytes",
+            minimum_nbytes=needed * plan.workers,
+        )
 
 
 def _num_rows(rank_plan: RankPlan, step: int) -> tuple[int, int]:
@@ -303,12 +308,6 @@ def _num_rows(rank_plan: RankPlan, step: int) -> tuple[int, int]:
     num_rows = min(size, max(rank_plan.rows.num_each - step * size, 1))
     # Earlier versions filled the last batch of several ranks up to its full size.
     return num_rows if is_over or rank_plan.options.world.world_size == 1 else size, num_rows
-
-
-def _too_large(needed: int, given: int) -> MemoryBudgetError:
-    return MemoryBudgetError(
-        "the plan of the state needs more memory", given=f"{given} bytes", minimum_nbytes=needed
-    )
 
 
 def unusable_state(why: str, given: object, allowed: object = _FROM_STATE_DICT) -> StateError:

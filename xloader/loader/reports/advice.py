@@ -64,12 +64,14 @@ def advise(effort: EpochEffort) -> str:
     tally = effort.tally
     if stage == "fetch" and tally.num_retries > _MANY_RETRIES * tally.num_requests:
         return _of_failures(effort)
+    # Whether more of the threads asked for could have worked on free cores.
+    lacks_threads = effort.num_at_work < effort.num_asked and effort.has_free_cores
     is_read_often = effort.read_amplification >= _MUCH_AMPLIFICATION
     if stage in ("fetch", "decode") and is_read_often:
         remedy = _less_often(effort)
     elif stage == "lock":
         remedy = _of_lock(effort)
-    elif _lacks_threads(effort) and not (stage == "fetch" and effort.is_ahead):
+    elif lacks_threads and not (stage == "fetch" and effort.is_ahead):
         remedy = _smaller_chunks(effort)
     else:
         remedy = _REMEDIES[stage](effort)
@@ -158,11 +160,6 @@ def _less_often(effort: EpochEffort) -> str:
         f"Too little memory: each chunk is read {effort.read_amplification:.1f} times. More than "
         f"{show_given_memory(effort.budget.memory_nbytes)}, or smaller chunks, would save reads."
     )
-
-
-def _lacks_threads(effort: EpochEffort) -> bool:
-    """Whether more of the threads asked for could have worked on free cores."""
-    return effort.num_at_work < effort.num_asked and effort.has_free_cores
 
 
 def _smaller_chunks(effort: EpochEffort) -> str:

@@ -187,7 +187,7 @@ class BatchVariance(FigureTable):
         return f"{worth} drawn at random are worth as much as a batch of {self.batch_size:,}"
 
     def _sections(self) -> list[TitledTable]:
-        rows = [[name, *own.cells()] for name, own in self.variables.items()]
+        rows = [[name, *variance.cells()] for name, variance in self.variables.items()]
         return [("variables", [list(_HEADS), *rows])]
 
 

@@ -116,13 +116,13 @@ class EpochEffort:
     @property
     def lock_wait_seconds(self) -> float:
         """Estimated seconds of the threads at work in which they waited for Python's lock."""
-        own = self.tally.work["own"]
-        if not self.has_lock or not own.cpu_seconds:
+        work = self.tally.work["own"]
+        if not self.has_lock or not work.cpu_seconds:
             return 0.0
-        ratio = own.other_seconds / own.cpu_seconds
+        ratio = work.other_seconds / work.cpu_seconds
         return sum(
-            time.other_seconds if time is own else min(time.other_seconds, ratio * time.cpu_seconds)
-            for time in self.tally.work.values()
+            use.other_seconds if use is work else min(use.other_seconds, ratio * use.cpu_seconds)
+            for use in self.tally.work.values()
         )
 
     @property

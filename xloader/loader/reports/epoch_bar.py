@@ -76,7 +76,7 @@ def make_bar(loader: CountedLoader, first_step: int, options: Mapping[str, Any])
         shown = NOTHING_YET if counts.begin == before else counts
         return {**tqdm.format_dict.fget(bar), **shown.fields}
 
-    kind = type("LoaderBar", (tqdm,), {"format_dict": property(format_dict)})
+    bar_class = type("LoaderBar", (tqdm,), {"format_dict": property(format_dict)})
     defaults = {
         "desc": f"epoch {loader.epoch}",
         "total": len(loader),
@@ -85,4 +85,4 @@ def make_bar(loader: CountedLoader, first_step: int, options: Mapping[str, Any])
         "unit": "batch",
         "bar_format": _FORMAT,
     }
-    return kind(loader, **{**defaults, **options})
+    return bar_class(loader, **{**defaults, **options})

@@ -36,21 +36,21 @@ def with_notes(
     Only the labels of windowed dimensions are read, once for each source.
     """
     checks = recipe.subset.notes if recipe.subset is not None else ()
-    own = gap_note(recipe), *window_notes(recipe), *points_notes(recipe)
+    sample_notes = gap_note(recipe), *window_notes(recipe), *points_notes(recipe)
     outputs = () if output_dtype else make_outputs(recipe, layouts)
-    every = (*more, *recipe.source.notes, *checks, *own, *step_notes(recipe, outputs))
+    every = (*more, *recipe.source.notes, *checks, *sample_notes, *step_notes(recipe, outputs))
     notes = tuple(note for note in every if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
         (
-            part.variable,
+            piece.variable,
             variable.stored_dtype,
             None if layout.name in as_stored else variable.packing,
             layout.dtype,
         )
         for layout in stored_layouts(layouts, packed_fields)
-        for part in layout.parts
-        for variable in [recipe.variable(part.variable)]
+        for piece in layout.parts
+        for variable in [recipe.variable(piece.variable)]
     ]
     gather, steps = gather_in_words(copied), irregular_steps(recipe)
     return replace(expected, gather=gather, irregular_steps=steps, notes=notes)
@@ -112,8 +112,8 @@ def processes_note(recipe: Recipe, options: LoaderOptions) -> str:
     is_locked = getattr(sys, "_is_gil_enabled", lambda: True)()
     if options.processes or not functions or num_cores < 2 or not is_locked:
         return ""
-    parts = options.lanes // options.world.world_size if options.lanes else options.batch_size
-    num = max(n for n in divisors_of(parts) if n <= helpful_processes(num_cores))
+    num_shares = options.lanes // options.world.world_size if options.lanes else options.batch_size
+    num = max(n for n in divisors_of(num_shares) if n <= helpful_processes(num_cores))
     if num < 2:
         return ""
     are = "runs" if len(functions) == 1 else "run"

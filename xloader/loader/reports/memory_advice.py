@@ -81,16 +81,16 @@ class MemoryAdvice:
         if self._options.spread is not None or not (is_poor or is_costly):
             return ""
         memory = show_given_memory(self._options.memory_nbytes)
-        found = []
+        reasons = []
         if is_costly:
             reads = f"reads every chunk {expected.read_amplification:.1f} times"
-            found.append(f"{self._windows_in_words()} with {memory} {reads}")
+            reasons.append(f"{self._windows_in_words()} with {memory} {reads}")
         if is_poor:
             mixed = f"{expected.mixing:.1f} of {expected.full_mixing:.1f} regions"
-            found.append(f"batches mix {mixed}" + ("" if is_costly else f" with {memory}"))
+            reasons.append(f"batches mix {mixed}" + ("" if is_costly else f" with {memory}"))
         enough = self._enough(expected)
         remedy = "" if enough is None else f"{enough.in_words}; "
-        return f"{', and '.join(found)}: {remedy}samples.advise(...) looks for better chunks"
+        return f"{', and '.join(reasons)}: {remedy}samples.advise(...) looks for better chunks"
 
     def one_region_note(self, expected: Explanation) -> str:
         """Say that mixing cannot be seen where all samples begin in one region; empty elsewhere."""
@@ -116,15 +116,15 @@ class MemoryAdvice:
         if options.lanes is not None and options.lanes > 1:
             lanes = f"lanes={options.lanes} must all fit in the memory of one rank"
             remedy += f"; fewer lanes mix better too: {lanes}"
-        found: list[tuple[str, type[XloaderWarning]]] = []
+        warnings: list[tuple[str, type[XloaderWarning]]] = []
         if is_poor:
             mixed = f"batches mix {expected.mixing:.1f} regions, those of a full shuffle"
-            found.append((f"{mixed} {expected.full_mixing:.1f}: {remedy}", MixingWarning))
+            warnings.append((f"{mixed} {expected.full_mixing:.1f}: {remedy}", MixingWarning))
         if is_costly:
             often = f"each chunk will be read {expected.read_amplification:.2f} times, more than"
             most = f"max_amplification={options.max_amplification}"
-            found.append((f"{often} {most}: {remedy}", AmplificationWarning))
-        return found
+            warnings.append((f"{often} {most}: {remedy}", AmplificationWarning))
+        return warnings
 
     @property
     def _is_free(self) -> bool:
@@ -140,10 +140,10 @@ class MemoryAdvice:
     def _enough(self, expected: Explanation) -> EnoughMemory | None:
         """A memory that would do, found with one plan at most; None if that does not find one."""
         if not self._found:
-            own = None
+            enough = None
             if self._options.spread is None and self._is_quickly_planned:
-                own = self._try_memory(self._likely_nbytes(expected))
-            self._found.append(own or self._whole(expected))
+                enough = self._try_memory(self._likely_nbytes(expected))
+            self._found.append(enough or self._whole(expected))
         return self._found[0]
 
     def _doubled_nbytes(self) -> int:
@@ -176,7 +176,7 @@ class MemoryAdvice:
         if nbytes > _WITHIN_REACH * self._options.memory_nbytes:
             return None
         # Each worker process would read a chunk that it shares once.
-        num_chunks = sum(own.num_chunks for own in expected.variables.values())
+        num_chunks = sum(cost.num_chunks for cost in expected.variables.values())
         reads = 1 + expected.num_shared_reads / max(num_chunks, 1)
         return EnoughMemory(nbytes, expected.full_mixing, reads, is_resident=True)
 
@@ -184,8 +184,8 @@ class MemoryAdvice:
         windows, dim = self._footprint.windows, self._plan.pace.run_dim
         axis, name = self._footprint.leading_axes[dim], windows.dims[dim]
         chunks = "" if axis is None else f" on chunks of {axis.max_read_size}"
-        own = f"a window of {windows.spans[dim]} at stride {windows.strides[dim]}"
-        return f"{own}{chunks} along {name}"
+        window = f"a window of {windows.spans[dim]} at stride {windows.strides[dim]}"
+        return f"{window}{chunks} along {name}"
 
 
 def _rounded(nbytes: int) -> int:

@@ -58,8 +58,8 @@ class EpochProgress:
         self.num_samples += len(delivery.step.ids) - delivery.num_skipped
         self.num_padding += len(delivery.ids) - len(delivery.step.ids)
         self.num_skipped += delivery.num_skipped
-        for found in delivery.nans:
-            self.num_nan[found.field] = self.num_nan.get(found.field, 0) + found.num
+        for nans in delivery.nans:
+            self.num_nan[nans.field] = self.num_nan.get(nans.field, 0) + nans.num
         self.delivered_nbytes += delivery.nbytes
         regions = delivery.step.num_regions
         if regions is not None and len(delivery.ids) == self.batch_size:

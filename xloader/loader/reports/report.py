@@ -235,8 +235,11 @@ class Report(Figures):
 
     def _derived(self) -> tuple[str, ...]:
         return (
-            *("headroom", "requests_per_second", "delivered_nbytes_per_second"),
-            *("read_nbytes_per_second", "cores_busy"),
+            "headroom",
+            "requests_per_second",
+            "delivered_nbytes_per_second",
+            "read_nbytes_per_second",
+            "cores_busy",
         )
 
     def _sections(self) -> list[TitledTable]:
