@@ -151,10 +151,10 @@ class FolderPlace:
 
     def claim(self, rank: int) -> FolderClaim:
         """Take up a rank, on a worker."""
-        own = self._folder_of(rank)
+        folder = self._folder_of(rank)
         try:
             with writing(self.folder):
-                own.mkdir(exist_ok=True)
+                folder.mkdir(exist_ok=True)
         except SourceAccessError as error:
             if self.folder.exists():
                 raise
@@ -164,10 +164,10 @@ class FolderPlace:
                 allowed="a folder that the client and all workers reach under the same path",
                 remedy="pass a path= on a disk that all machines share",
             ) from error
-        attempt = max(_attempts(own, "claim"), default=-1) + 1
+        attempt = max(_attempts(folder, "claim"), default=-1) + 1
         while True:
-            claim = FolderClaim(rank, attempt, own)
-            with writing(own):
+            claim = FolderClaim(rank, attempt, folder)
+            with writing(folder):
                 try:
                     # Only one process makes a file that must not exist yet, on a shared disk too.
                     os.close(os.open(claim.file("claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -192,9 +192,9 @@ class FolderClaim:
     attempt: int
     folder: Path
 
-    def file(self, kind: str) -> Path:
+    def file(self, suffix: str) -> Path:
         """A file of this attempt."""
-        return _file(self.folder, self.attempt, kind)
+        return _file(self.folder, self.attempt, suffix)
 
     def load(self) -> bytes | None:
         """The pickle that was saved last, by any attempt before this one."""
@@ -210,11 +210,11 @@ class FolderClaim:
         self._write("result", data)
         self._remove_states(self.attempt + 1)
 
-    def _write(self, kind: str, data: bytes) -> None:
+    def _write(self, suffix: str, data: bytes) -> None:
         if _file(self.folder, self.attempt + 1, "claim").exists():
             raise _superseded(self.rank, "another worker has taken it up")
         try:
-            with whole_file(self.file(kind)) as file:
+            with whole_file(self.file(suffix)) as file:
                 file.write(data)
         except SourceAccessError as error:
             if self.folder.exists():
@@ -227,21 +227,21 @@ class FolderClaim:
                 _file(self.folder, attempt, "state").unlink(missing_ok=True)
 
 
-def _file(folder: Path, attempt: int, kind: str) -> Path:
-    return folder / f"{attempt:06d}.{kind}"
+def _file(folder: Path, attempt: int, suffix: str) -> Path:
+    return folder / f"{attempt:06d}.{suffix}"
 
 
-def _attempts(folder: Path, kind: str) -> list[int]:
+def _attempts(folder: Path, suffix: str) -> list[int]:
     """Numbers of the attempts that have a file of a kind, ascending."""
-    names = (re.fullmatch(rf"(\d+)\.{kind}", path.name) for path in folder.glob(f"*.{kind}"))
+    names = (re.fullmatch(rf"(\d+)\.{suffix}", path.name) for path in folder.glob(f"*.{suffix}"))
     return sorted(int(name[1]) for name in names if name is not None)
 
 
-def _newest(folder: Path, kind: str) -> bytes | None:
+def _newest(folder: Path, suffix: str) -> bytes | None:
     """The bytes of the file of a kind that the latest attempt has written; None without any."""
-    while found := _attempts(folder, kind):
+    while attempts := _attempts(folder, suffix):
         try:
-            return _file(folder, found[-1], kind).read_bytes()
+            return _file(folder, attempts[-1], suffix).read_bytes()
         except FileNotFoundError:
             # An older attempt that is still at work has just replaced it by its own.
             continue

@@ -67,11 +67,11 @@ class TaskWarnings:
 
     def show(self, warned: Sequence[Warned]) -> None:
         """Give the warnings of a task, but those that another task has given."""
-        for own in warned:
-            key = _text_of(own), own.category
+        for warning in warned:
+            key = _text_of(warning), warning.category
             if key not in self._shown:
                 self._shown.add(key)
-                warn_caller(own.message, own.category)  # type: ignore[arg-type]
+                warn_caller(warning.message, warning.category)  # type: ignore[arg-type]
 
 
 def _text_of(warned: Warned) -> str:
@@ -88,18 +88,18 @@ def collect_warnings(token: str) -> Iterator[list[Warned]]:
 
     Warnings of a task that fails become notes of its error.
     """
-    found: list[Warned] = []
+    collected: list[Warned] = []
     if token in _runs_here:
-        yield found
+        yield collected
         return
     _begin()
     try:
-        yield found
+        yield collected
     except BaseException as error:
-        for own in _end():
-            error.add_note(f"{own.category.__name__}: {own.message}")
+        for warning in _end():
+            error.add_note(f"{warning.category.__name__}: {warning.message}")
         raise
-    found += _end()
+    collected += _end()
 
 
 def _begin() -> None:
@@ -117,9 +117,9 @@ def _end() -> list[Warned]:
         _num_tasks -= 1
         if not _num_tasks:
             _replaced.close()
-        found = list[Any](_collected)
+        collected = list[Any](_collected)
         _collected.clear()
-    return found
+    return collected
 
 
 MOST_SHARED_NBYTES: Final = 8 << 20
@@ -239,8 +239,8 @@ class ClusterTasks:
                 done: Any = as_completed([], loop=client.loop)  # type: ignore[no-untyped-call]
                 room = self.most_running
                 while True:
-                    while len(running) < room and (own := next(waiting, None)) is not None:
-                        number, unit = own
+                    while len(running) < room and (numbered := next(waiting, None)) is not None:
+                        number, unit = numbered
                         key = f"{name}-{token}-{number}"
                         future = client.submit(_do, work, held[0], unit, token, key=key)
                         running[future] = unit
@@ -286,8 +286,8 @@ def find_cluster(
     """
     if client is False:
         return None
-    own = active_client() if client is None else _checked(client)
-    if own is None:
+    dask_client = active_client() if client is None else _checked(client)
+    if dask_client is None:
         return None
     try:
         what, nbytes = "the samples", len(dump(recipe))
@@ -297,7 +297,7 @@ def find_cluster(
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
     if not fault:
-        tasks = ClusterTasks(own)
+        tasks = ClusterTasks(dask_client)
         if waits:
             tasks.wait_for_worker()
         return tasks

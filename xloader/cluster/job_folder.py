@@ -59,20 +59,20 @@ def open_folder(
 ) -> tuple[FolderPlace, dict[str, Any]]:
     """Open the folder of a job, which is made if it is not there."""
     folder = _as_folder(path)
-    found = _read_job(folder)
-    own = {"function": describe_function(fn), "options": _compared(options)}
-    if found is not None and not overwrite:
-        _check_same(folder, found, own)
-        job = found
+    earlier = _read_job(folder)
+    facts = {"function": describe_function(fn), "options": _compared(options)}
+    if earlier is not None and not overwrite:
+        _check_same(folder, earlier, facts)
+        job = earlier
     else:
         token = uuid.uuid4().hex[:12]
-        job = {"version": _VERSION, "token": token, **own, "state": dict(state)}
+        job = {"version": _VERSION, "token": token, **facts, "state": dict(state)}
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with whole_file(folder / _JOB_FILE) as file:
             file.write(json.dumps(job, indent=1).encode())
-        if found is not None:
-            shutil.rmtree(folder / found["token"], ignore_errors=True)
+        if earlier is not None:
+            shutil.rmtree(folder / earlier["token"], ignore_errors=True)
     place = folder / job["token"]
     place.mkdir(exist_ok=True)
     return FolderPlace(place), job["state"]
@@ -145,15 +145,15 @@ def _is_token(value: object) -> bool:
     return isinstance(value, str) and len(value) == 12 and value.isalnum()
 
 
-def _check_same(folder: Path, found: dict[str, Any], own: dict[str, Any]) -> None:
-    told = {"function": found["function"], **found["options"]}
-    asked = {"function": own["function"], **own["options"]}
-    others = [name for name, value in asked.items() if told.get(name) != value]
-    if others:
+def _check_same(folder: Path, earlier: dict[str, Any], facts: dict[str, Any]) -> None:
+    before = {"function": earlier["function"], **earlier["options"]}
+    now = {"function": facts["function"], **facts["options"]}
+    differing = [name for name, value in now.items() if before.get(name) != value]
+    if differing:
         raise TargetError(
-            f"the folder holds the checkpoints of a job with another {', '.join(others)}",
-            given=", ".join(f"{name}={asked[name]!r}" for name in others) + f" for {folder}",
-            allowed=", ".join(f"{name}={told.get(name)!r}" for name in others),
+            f"the folder holds the checkpoints of a job with another {', '.join(differing)}",
+            given=", ".join(f"{name}={now[name]!r}" for name in differing) + f" for {folder}",
+            allowed=", ".join(f"{name}={before.get(name)!r}" for name in differing),
             remedy="pass the same as when the job was begun, choose another path=, or pass "
             "overwrite=True to begin anew",
         )

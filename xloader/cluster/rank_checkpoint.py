@@ -94,9 +94,9 @@ _CURRENT: Final[ContextVar[Checkpoint]] = ContextVar("xloader.dask.checkpoint")
 
 
 @contextmanager
-def current_checkpoint(own: Checkpoint) -> Iterator[None]:
+def current_checkpoint(current: Checkpoint) -> Iterator[None]:
     """Let `checkpoint` return a checkpoint within the ``with`` block, in this thread."""
-    token = _CURRENT.set(own)
+    token = _CURRENT.set(current)
     try:
         yield
     finally:

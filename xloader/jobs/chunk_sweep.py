@@ -56,9 +56,9 @@ class ChunkSweep:
         self._reader.change_watch.begin()
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, error_type: object, *_: object) -> None:
         self._threads.close()
-        if kind is None:
+        if error_type is None:
             self._reader.change_watch.check(is_last=True)
 
     def read(
@@ -92,13 +92,13 @@ class ChunkSweep:
     ) -> None:
         outs, begins = [], []
         for read, (number, place) in zip(bundle.reads, bundle.places, strict=True):
-            own = self._stored[read.variable]
+            variable = self._stored[read.variable]
             # A variable without dimensions has an ellipsis as its place.
             parts = [part for part in place if isinstance(part, slice)]
-            outs.append(np.empty([part.stop - part.start for part in parts], own.dtype))
+            outs.append(np.empty([part.stop - part.start for part in parts], variable.dtype))
             first = [
                 part.start if dim is None else _begin_of(group, dim, blocks[number])
-                for part, dim in zip(parts, own.windowed, strict=True)
+                for part, dim in zip(parts, variable.windowed, strict=True)
             ]
             begins.append(tuple(first))
         try:

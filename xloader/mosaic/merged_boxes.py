@@ -44,8 +44,12 @@ class MeanBlend:
 
     def weights(self, axis: PlacedAxis, elements: slice) -> NDArray[Any]:
         """The weights of some elements of a window along a dimension, 1-d."""
-        own = np.arange(elements.start, elements.stop, dtype=np.float64)
-        return np.minimum(own + 1, axis.count - own) if self._is_linear else np.ones(len(own))
+        numbers = np.arange(elements.start, elements.stop, dtype=np.float64)
+        return (
+            np.minimum(numbers + 1, axis.count - numbers)
+            if self._is_linear
+            else np.ones(len(numbers))
+        )
 
     @staticmethod
     def combine(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
@@ -81,8 +85,8 @@ class CropBlend:
 
     def weights(self, axis: PlacedAxis, elements: slice) -> NDArray[Any]:
         """The squared distances of some elements from the window's centre, in half cells, 1-d."""
-        own = np.arange(elements.start, elements.stop, dtype=np.int64)
-        squared: NDArray[Any] = ((2 * own - (axis.count - 1)) * axis.step) ** 2
+        numbers = np.arange(elements.start, elements.stop, dtype=np.int64)
+        squared: NDArray[Any] = ((2 * numbers - (axis.count - 1)) * axis.step) ** 2
         return squared
 
     @staticmethod
@@ -92,10 +96,10 @@ class CropBlend:
 
     def add(self, cells: Slices, values: NDArray[Any], weight: NDArray[Any]) -> None:
         """Add values of one window, with squared distances of a shape that broadcasts to theirs."""
-        own, distances = self.values[cells], self._distances[cells]
+        nearest, distances = self.values[cells], self._distances[cells]
         self.counts[cells] += 1
         is_nearer = weight < distances
-        np.copyto(own, values, where=is_nearer)
+        np.copyto(nearest, values, where=is_nearer)
         np.copyto(distances, weight, where=is_nearer)
 
 
@@ -134,12 +138,14 @@ class RecordIndex:
         """The predictions that may have cells in a box."""
         bounds = dict(zip(variable.dims, box, strict=True))
         lead = self._grid.axes[self._lead]
-        found = self._near(lead, *bounds[lead.dim])
+        predictions = self._near(lead, *bounds[lead.dim])
         for number, axis in enumerate(self._grid.axes):
             if number != self._lead:
-                found = found[_touches(axis, self._starts[found, number], *bounds[axis.dim])]
-        found = found[np.argsort(self.ids[found])]
-        return *self._places(self._rows[found]), self._starts[found]
+                predictions = predictions[
+                    _touches(axis, self._starts[predictions, number], *bounds[axis.dim])
+                ]
+        predictions = predictions[np.argsort(self.ids[predictions])]
+        return *self._places(self._rows[predictions]), self._starts[predictions]
 
     def _places(self, rows: Ints) -> tuple[Ints, Ints]:
         """The record of each row, and its number within the record."""
@@ -273,7 +279,7 @@ def merge_boxes(
     sizes = [_box_shape(variable, memory) for variable in grid.variables]
     index, dtype = RecordIndex(grid, records), merged_dtype(records)
     num_covered = most = 0
-    with RecordReader(records, [grid.row_shape(own) for own in grid.variables]) as reader:
+    with RecordReader(records, [grid.row_shape(variable) for variable in grid.variables]) as reader:
         for number, (variable, size, out) in enumerate(
             zip(grid.variables, sizes, arrays, strict=True)
         ):
@@ -281,7 +287,7 @@ def merge_boxes(
                 blended = _blend_box(grid, index, reader, number, box)
                 if blended is None:
                     continue
-                cells = tuple(slice(*own) for own in box)
+                cells = tuple(slice(*span) for span in box)
                 out.values[cells] = blended[0].astype(dtype)
                 out.coverage[cells] = blended[1]
                 num_covered += int(np.count_nonzero(blended[1]))
@@ -303,8 +309,8 @@ def _box_shape(variable: GridVariable, memory: int | str) -> Shape:
             remedy="begin the mosaic with smaller chunks=",
         )
     for dim in reversed(range(len(shape))):
-        others = math.prod(shape) // shape[dim]
-        num_chunks = max(allowed // (others * variable.chunks[dim]), 1)
+        num_across = math.prod(shape) // shape[dim]
+        num_chunks = max(allowed // (num_across * variable.chunks[dim]), 1)
         shape[dim] = min(num_chunks * variable.chunks[dim], variable.shape[dim])
     return tuple(shape)
 
@@ -323,20 +329,20 @@ def _blend_box(
 ) -> tuple[NDArray[Any], NDArray[np.int32]] | None:
     """Values and coverage of the cells of a box; None if no window covers any."""
     variable = grid.variables[number]
-    found = index.within(variable, box)
-    if not len(found[0]):
+    predictions = index.within(variable, box)
+    if not len(predictions[0]):
         return None
     blend = make_blend(grid.blend, tuple(end - begin for begin, end in box))
     placed = [
         (dim, axis) for dim, axis in enumerate(map(grid.axis_of, variable.dims)) if axis is not None
     ]
-    for record, row, starts in _rows(*found):
+    for record, row, starts in _rows(*predictions):
         for elements, cells in _pieces(grid, variable, starts, box):
             weights = [(dim, blend.weights(axis, elements[dim])) for dim, axis in placed]
             for part, values in reader.slabs(record, row, number, elements):
-                own = [_along(weight[part[dim]], dim, len(box)) for dim, weight in weights]
+                factors = [_along(weight[part[dim]], dim, len(box)) for dim, weight in weights]
                 at = tuple(map(_cut, cells, part))
-                blend.add(at, values, functools.reduce(blend.combine, own))
+                blend.add(at, values, functools.reduce(blend.combine, factors))
     return blend.values, blend.counts
 
 
@@ -360,7 +366,7 @@ def _pieces(
         else:
             choices.append(list(grid.axes[place].pieces(starts[place], begin, end)))
     for pieces in product(*choices):
-        yield tuple(own for own, _ in pieces), tuple(own for _, own in pieces)
+        yield tuple(span for span, _ in pieces), tuple(span for _, span in pieces)
 
 
 def _cut(cells: slice, part: slice) -> slice:

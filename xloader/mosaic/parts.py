@@ -44,10 +44,10 @@ def name_within(group: str, name: str) -> str:
 
 def groups_of(grid: TargetGrid) -> dict[str, list[GridVariable]]:
     """The variables of each group, in their order."""
-    found: dict[str, list[GridVariable]] = {}
+    groups: dict[str, list[GridVariable]] = {}
     for variable in grid.variables:
-        found.setdefault(group_of(variable.name), []).append(variable)
-    return found
+        groups.setdefault(group_of(variable.name), []).append(variable)
+    return groups
 
 
 def label_groups(grid: TargetGrid, labels: xr.Dataset) -> Iterator[tuple[str, xr.Dataset]]:
@@ -56,12 +56,12 @@ def label_groups(grid: TargetGrid, labels: xr.Dataset) -> Iterator[tuple[str, xr
     groups = groups_of(grid)
     for group, variables in groups.items():
         dims = {dim for variable in variables for dim in variable.dims}
-        own = {
+        coords = {
             name: coord
             for name, coord in stored.coords.items()
             if set(coord.dims) <= dims and group_of(str(name)) in ("", group)
         }
-        part = xr.Dataset(coords=own)
+        part = xr.Dataset(coords=coords)
         names = [str(name) for name in {*part.coords, *part.dims}]
         renamed = {name: name_within(group, name) for name in names}
         yield group, part.rename({old: new for old, new in renamed.items() if old != new})
@@ -72,10 +72,10 @@ def _storable(labels: xr.Dataset) -> xr.Dataset:
     several = [dim for dim in labels.dims if getattr(labels.indexes.get(dim), "nlevels", 1) > 1]
     plain = labels.reset_index(several)
     texts = {
-        name: own.astype(object)
-        for name, own in plain.coords.items()
+        name: coord.astype(object)
+        for name, coord in plain.coords.items()
         # Categories and other dtypes of pandas are none of NumPy's.
-        if not isinstance(own.dtype, np.dtype) or own.dtype.kind == "U"
+        if not isinstance(coord.dtype, np.dtype) or coord.dtype.kind == "U"
     }
     return plain.assign_coords(texts)
 
@@ -136,8 +136,8 @@ class FolderParts:
     def records(self) -> list[Record]:
         """The records of all ranks, by rank and name of file."""
         paths = sorted(self.folder.glob("rank-*/*.records"))
-        found = (read_record(path, self.key) for path in paths)
-        return [record for record in found if record is not None]
+        records = (read_record(path, self.key) for path in paths)
+        return [record for record in records if record is not None]
 
     def damaged(self) -> list[Path]:
         """Files of records that cannot be read, and so do not count."""
@@ -168,7 +168,7 @@ def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) ->
         _make(parts_folder(target), grid, labels)
     parts = FolderParts(parts_folder(target), rank)
     before = parts.grid.fingerprint
-    differing = [name for name, own in grid.fingerprint.items() if before.get(name) != own]
+    differing = [name for name, digest in grid.fingerprint.items() if before.get(name) != digest]
     if differing:
         raise MosaicError(
             f"{parts.folder} holds predictions of other samples",
@@ -182,13 +182,13 @@ def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) ->
 
 def _make(folder: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
     """Make a folder of parts."""
-    check_stored_names([*(own.name for own in grid.variables), *map(str, labels.coords)])
+    check_stored_names([*(variable.name for variable in grid.variables), *map(str, labels.coords)])
     with whole_folder(folder / GRID_FILE.parent, GRID_FILE.name) as made:
         (made / GRID_FILE.name).write_text(grid.to_json(), "utf-8")
         stored = made / LABELS.name
         zarr.create_group(str(stored), zarr_format=3)
-        for group, own in label_groups(grid, labels):
-            own.to_zarr(stored, group=group or None, mode="a", zarr_format=3, consolidated=False)
+        for group, coords in label_groups(grid, labels):
+            coords.to_zarr(stored, group=group or None, mode="a", zarr_format=3, consolidated=False)
 
 
 def done_ids(records: Sequence[Record]) -> Ints:

@@ -63,12 +63,12 @@ def write_record(
         "num_axes": starts.shape[1],
         "crc32": zlib.crc32(body),
         "dtype": little.str,
-        "nbytes": len(body) + sum(own.nbytes for own in rows),
+        "nbytes": len(body) + sum(array.nbytes for array in rows),
     }
     with whole_file(path) as file:
         file.write(json.dumps(head).encode() + b"\n" + body)
-        for own in rows:
-            file.write(np.ascontiguousarray(own, little).data)
+        for array in rows:
+            file.write(np.ascontiguousarray(array, little).data)
 
 
 def read_record(path: Path, key: str) -> Record | None:
@@ -123,24 +123,24 @@ class RecordReader:
         shape, item = self._row_shapes[variable], record.dtype.itemsize
         before = len(record.ids) * sum(self._row_sizes[:variable])
         origin = record.offset + item * (before + row * self._row_sizes[variable])
-        for part in _parts(shape, wanted, item):
+        for piece in _parts(shape, wanted, item):
             depth = next(
-                (d for d, own in enumerate(part) if own.stop - own.start > 1), len(part) - 1
+                (d for d, span in enumerate(piece) if span.stop - span.start > 1), len(piece) - 1
             )
             # All axes before this one have one element, so whole rows of the rest are contiguous.
             rest = shape[depth + 1 :]
             first = 0
-            for size, own in zip(shape[: depth + 1], part, strict=False):
-                first = first * size + own.start
-            num = part[depth].stop - part[depth].start
-            found = np.empty((num, *rest), record.dtype)
-            _read_into(file, found, origin + item * first * math.prod(rest), record.path)
+            for size, span in zip(shape[: depth + 1], piece, strict=False):
+                first = first * size + span.start
+            num = piece[depth].stop - piece[depth].start
+            slab = np.empty((num, *rest), record.dtype)
+            _read_into(file, slab, origin + item * first * math.prod(rest), record.path)
             where = tuple(
-                slice(own.start - all_.start, own.stop - all_.start)
-                for own, all_ in zip(part, wanted, strict=True)
+                slice(span.start - all_.start, span.stop - all_.start)
+                for span, all_ in zip(piece, wanted, strict=True)
             )
-            values = found[(slice(None), *part[depth + 1 :])]
-            yield where, values.reshape([own.stop - own.start for own in part])
+            values = slab[(slice(None), *piece[depth + 1 :])]
+            yield where, values.reshape([span.stop - span.start for span in piece])
 
     def _file(self, number: int, path: Path) -> FileIO:
         if number not in self._open:
@@ -158,9 +158,9 @@ def _parts(shape: Shape, wanted: Slices, itemsize: int) -> Iterator[Slices]:
     while split < len(shape) - 1 and math.prod(shape[split + 1 :]) * itemsize > _SLAB_NBYTES:
         split += 1
     each = max(_SLAB_NBYTES // (math.prod(shape[split + 1 :]) * itemsize), 1)
-    own = wanted[split]
-    cuts = [slice(a, min(a + each, own.stop)) for a in range(own.start, own.stop, each)]
-    for outer in product(*(range(one.start, one.stop) for one in wanted[:split])):
+    along = wanted[split]
+    cuts = [slice(a, min(a + each, along.stop)) for a in range(along.start, along.stop, each)]
+    for outer in product(*(range(span.start, span.stop) for span in wanted[:split])):
         for cut in cuts:
             yield (*(slice(i, i + 1) for i in outer), cut, *wanted[split + 1 :])
 

@@ -226,9 +226,9 @@ class ChunkTrials:
 
     def propose(self, shapes: Sequence[Shape]) -> list[ChunkProposal]:
         """Plan for some shapes of chunks, each in shards. Shapes without a plan are left out."""
-        found: list[ChunkProposal] = []
+        proposals: list[ChunkProposal] = []
         for chunks in shapes:
-            if len(found) >= ENOUGH_PLANS and any(map(self.is_ideal, found)):
+            if len(proposals) >= ENOUGH_PLANS and any(map(self.is_ideal, proposals)):
                 break
             self.num_plans += 1
             shards = shard_shape(self.part, chunks)
@@ -246,25 +246,25 @@ class ChunkTrials:
                     nbytes=None if ratio is None else round(ratio * self.part.nbytes),
                     num_objects=self.part.num_chunks(shards or chunks),
                 )
-                found.append(self._predicted(proposal, rank_plan))
+                proposals.append(self._predicted(proposal, rank_plan))
             except OptionError as error:
                 self.failed.append(chunks)
                 self._errors.append(error)
-        return found
+        return proposals
 
     def is_ideal(self, proposal: ChunkProposal) -> bool:
         """Whether no other chunks can be clearly better, so that the search may end."""
-        told, part, own = proposal.explanation, self.part, self.recipe.planned
-        if told is None or own.num_ids < len(own.require_windows()) / 4:
+        explanation, part, recipe = proposal.explanation, self.part, self.recipe.planned
+        if explanation is None or recipe.num_ids < len(recipe.require_windows()) / 4:
             return False
         # With gaps between windows, as with few of all windows, smaller chunks may read less.
         has_gaps = any(dim.extent is not None and dim.extent < dim.stride for dim in part.dims)
-        overhead = 1e3 * self.speed.chunk_us * told.num_reads
+        overhead = 1e3 * self.speed.chunk_us * explanation.num_reads
         return (
             not has_gaps
-            and told.read_amplification <= 1.02
+            and explanation.read_amplification <= 1.02
             and share_of(proposal) >= 0.97
-            and overhead <= 0.1 * self.speed.read_ns * told.read_nbytes
+            and overhead <= 0.1 * self.speed.read_ns * explanation.read_nbytes
         )
 
     def raise_if_none(self) -> None:
@@ -307,13 +307,15 @@ class ChunkTrials:
 
 def _chunks_today(recipe: Recipe, part: ChunkedPart) -> dict[str, int]:
     """The largest chunk along each dimension, of the variable with most bytes that has it."""
-    found: dict[str, Sizes] = {}
+    chunks_by_dim: dict[str, Sizes] = {}
     stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
     for variable in sorted(stored, key=lambda v: -int(np.prod(v.shape)) * v.stored_dtype.itemsize):
         for dim, chunks in zip(variable.dims, variable.chunks, strict=True):
-            found.setdefault(dim, chunks)
+            chunks_by_dim.setdefault(dim, chunks)
     return {
-        dim: max(min(max(own) if isinstance(own := found[dim], tuple) else own, size), 1)
+        dim: max(
+            min(max(chunk) if isinstance(chunk := chunks_by_dim[dim], tuple) else chunk, size), 1
+        )
         for dim, size in part.sizes.items()
     }
 

@@ -158,8 +158,8 @@ def measure_speed(recipe: Recipe) -> ReadSpeed:
     stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
     largest = max(stored, key=lambda v: math.prod(v.shape) * v.stored_dtype.itemsize)
     values, seconds = _read_some(recipe, largest)
-    nbytes = sum(own.nbytes for own in values)
-    plain = np.concatenate([own.ravel() for own in values])
+    nbytes = sum(array.nbytes for array in values)
+    plain = np.concatenate([array.ravel() for array in values])
     codec = Zstd(level=_LEVEL)
     step = max(_BLOCK_NBYTES // plain.itemsize, 1)
     blocks = [codec.encode(plain[begin : begin + step]) for begin in range(0, plain.size, step)]
@@ -189,7 +189,7 @@ def _read_some(recipe: Recipe, variable: Variable) -> tuple[list[NDArray[Any]], 
         blocks = [place * (axis.num_blocks - 1) // (_NUM_READS - 1) for axis in axes]
         parts = [axis.stored_part(block) for axis, block in zip(axes, blocks, strict=True)]
         chunk = tuple(part[0] for part in parts)
-        if chunk in seen or sum(own.nbytes for own in values) > _MOST_NBYTES:
+        if chunk in seen or sum(array.nbytes for array in values) > _MOST_NBYTES:
             continue
         seen.add(chunk)
         out = np.empty([part[2] for part in parts], variable.stored_dtype)

@@ -81,9 +81,9 @@ class IntermediateStore:
             # All chunks are written. Tasks of an earlier call may read while they are removed.
             on_missing="raise",
         )
-        own = Recipe(source, (array.name,), retry_policy=recipe.retry_policy)
+        middle = Recipe(source, (array.name,), retry_policy=recipe.retry_policy)
         kept = tuple(range(len(array.dims)))
-        return own, replace(array, axes=own.axes_of(array.name), kept=kept)
+        return middle, replace(array, axes=middle.axes_of(array.name), kept=kept)
 
     def remove(self, tasks: ClusterTasks | None) -> None:
         """Remove it."""
@@ -102,7 +102,7 @@ class IntermediateStore:
             dimension_names=self.array.dims,
             compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle")],
         )
-        return {key: bytes(own.to_bytes()) for key, own in held.items()}
+        return {key: bytes(buffer.to_bytes()) for key, buffer in held.items()}
 
 
 @dataclass(eq=False)
@@ -227,7 +227,7 @@ class ArrayRewrite:
             return [(job, self.plan)]
         chunks = self.middle.array.chunks
         first, second = job.with_shards(chunks), job.read_from(chunks)
-        return [(own, self._sections_of(own)) for own in (first, second)]
+        return [(rewrite, self._sections_of(rewrite)) for rewrite in (first, second)]
 
     def _sections_of(self, job: Rechunking) -> SectionPlan:
         num_units = 1 if self.tasks is None else UNITS_PER_THREAD * self.tasks.num_threads
@@ -245,11 +245,11 @@ class ArrayRewrite:
 
     def _middle_records(self) -> TargetRecords:
         assert self.middle is not None
-        own = TargetRecords(
+        records = TargetRecords(
             self.records.store, f"{self.records.job}-{self.middle.path}", self.middle.prefix
         )
-        own.load()
-        return own
+        records.load()
+        return records
 
     def _wanted_of_middle(self) -> Flags:
         """The chunks of the intermediate store that are not written yet."""

@@ -106,11 +106,11 @@ def write_on_cluster(
     """Write all shards that some writers want, and add up what the tasks found in the writers."""
     nothing = np.zeros(0, np.bool_)
     shared = tuple(replace(writer.apart(), wanted=nothing) for writer in writers)
-    for unit, found in tasks.run("writing a store", _write, shared, _units(writers)):
+    for unit, result in tasks.run("writing a store", _write, shared, _units(writers)):
         writer = writers[unit.number]
-        writer.records.done |= found.shards
-        writer.count(found.shards.values(), found.num_reads, found.max_error)
-        on_section(len(found.shards))
+        writer.records.done |= result.shards
+        writer.count(result.shards.values(), result.num_reads, result.max_error)
+        on_section(len(result.shards))
 
 
 def read_back_on_cluster(
@@ -118,8 +118,8 @@ def read_back_on_cluster(
 ) -> Iterator[tuple[str, ShardRecord | None]]:
     """Read shards on the workers, and yield what they are now; None for those that are gone."""
     groups = _groups(records, keys)
-    for _, found in tasks.run("reading a store back", _read_back, records.apart(), groups):
-        yield from found
+    for _, group_records in tasks.run("reading a store back", _read_back, records.apart(), groups):
+        yield from group_records
 
 
 def _units(writers: Sequence[SectionWriter]) -> Iterator[SectionUnit]:

@@ -97,11 +97,11 @@ class SectionAxis:
         ways = {-(-count // parts) for parts in range(1, _MOST_PARTS)} | {1}
         ways |= {1 << power for power in range(count.bit_length())}
         ways |= {aligned * factor for factor in (1, 2, 3, 4, 6, 8, 16)}
-        found = sorted(way for way in ways if way <= count)
-        if len(found) > most:
-            picked = np.linspace(0, len(found) - 1, most).round().astype(int)
-            found = [found[place] for place in picked.tolist()]
-        return found
+        sizes = sorted(way for way in ways if way <= count)
+        if len(sizes) > most:
+            picked = np.linspace(0, len(sizes) - 1, most).round().astype(int)
+            sizes = [sizes[place] for place in picked.tolist()]
+        return sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,11 +159,11 @@ class Rechunking:
 
     def boxes(self, steps: Sequence[int]) -> Iterator[Box]:
         """The sections, as ranges of shards, in C order."""
-        lines = [
+        cuts = [
             [(begin, min(begin + step, count)) for begin in range(0, count, step)]
             for step, count in zip(steps, self.grid, strict=True)
         ]
-        yield from product(*lines)
+        yield from product(*cuts)
 
     def elements_of(self, shards: Box) -> Box:
         """The elements of a box of shards."""
@@ -228,9 +228,9 @@ def plan_sections(
     kept = _kept_nbytes(job, memory)
     good = min(_GOOD_NBYTES, job.nbytes // num_sections)
     for threads in sorted({max(num_threads >> power, 1) for power in range(12)}, reverse=True):
-        found = _best(job, memory - kept - job.work_nbytes(threads), threads, good)
-        if found is not None:
-            plans.append(replace(found, kept_nbytes=kept))
+        plan = _best(job, memory - kept - job.work_nbytes(threads), threads, good)
+        if plan is not None:
+            plans.append(replace(plan, kept_nbytes=kept))
     if not plans:
         least = job.section_nbytes([1] * len(job.axes)) + job.work_nbytes(1)
         raise MemoryBudgetError(
@@ -305,15 +305,15 @@ def intermediate_chunks(
 
 def _cubes(job: Rechunking, room: int) -> list[tuple[int, ...]]:
     """Chunks to try: where boxes of source chunks and sections of shards meet."""
-    found = set()
+    cubes = set()
     source = [int(axis.read_sizes.max(initial=1)) for axis in job.axes]
     target = [min(axis.shard, axis.size) for axis in job.axes]
     orders = [range(len(job.axes)), range(len(job.axes) - 1, -1, -1)]
-    for order, other in product(orders, orders):
-        read = _grown(source, job.shape, room // job.itemsize, order)
-        write = _grown(target, job.shape, room // job.itemsize, other)
-        found.add(tuple(map(min, read, write)))
-    return sorted(found)
+    for read_order, write_order in product(orders, orders):
+        read = _grown(source, job.shape, room // job.itemsize, read_order)
+        write = _grown(target, job.shape, room // job.itemsize, write_order)
+        cubes.add(tuple(map(min, read, write)))
+    return sorted(cubes)
 
 
 def _grown(
@@ -322,7 +322,7 @@ def _grown(
     """A box of whole chunks that fits, grown along dimensions in a given order."""
     box = list(map(min, sizes, shape))
     for dim in order:
-        others = math.prod(box) // box[dim]
-        most = max(room // max(others, 1) // sizes[dim], 1)
+        num_across = math.prod(box) // box[dim]
+        most = max(room // max(num_across, 1) // sizes[dim], 1)
         box[dim] = min(most * sizes[dim], shape[dim])
     return box

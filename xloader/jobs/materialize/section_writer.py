@@ -44,8 +44,8 @@ class SectionWork(NamedTuple):
 
 def section_work(job: Rechunking, plan: SectionPlan, wanted: Flags) -> Iterator[SectionWork]:
     """The sections in which shards are wanted, in order."""
-    for box, own in wanted_sections(job, plan, wanted):
-        yield work_on(job, box, own)
+    for box, flags in wanted_sections(job, plan, wanted):
+        yield work_on(job, box, flags)
 
 
 def wanted_sections(
@@ -53,9 +53,9 @@ def wanted_sections(
 ) -> Iterator[tuple[Box, Flags]]:
     """The sections in which shards are wanted, each with the flags of its shards, in order."""
     for box in job.boxes(plan.steps):
-        own = wanted[tuple(slice(*part) for part in box)]
-        if own.any():
-            yield box, own
+        flags = wanted[tuple(slice(*part) for part in box)]
+        if flags.any():
+            yield box, flags
 
 
 def work_on(job: Rechunking, box: Box, wanted: Flags) -> SectionWork:
@@ -126,11 +126,11 @@ class SectionWriter:
         """Write some sections."""
         job = self.array.rechunking()
         encoder = ShardEncoder(self.array, self.metadata)
-        own = sweep_recipe(self.recipe, self.array.name)
-        footprint = make_footprint(own, (layout_of(own, own.fields[0]),))
+        whole = sweep_recipe(self.recipe, self.array.name)
+        footprint = make_footprint(whole, (layout_of(whole, whole.fields[0]),))
         group = footprint.groups[0]
         room = max(self.plan.read_room, job.max_chunk_nbytes)
-        with ChunkSweep(own, footprint, room, self.plan.num_threads) as sweep:
+        with ChunkSweep(whole, footprint, room, self.plan.num_threads) as sweep:
             for work in sections:
                 section = _HeldSection.of(self.array, job.elements_of(work.box))
                 # Without dimensions, the one block of the sample's window is read.
@@ -167,8 +167,8 @@ class SectionWriter:
         made: dict[str, tuple[ShardRecord, float]],
         _: Attempts,
     ) -> None:
-        own, error = self.array.convert(section.shard(shard))
-        data = encoder.encode(shard, own)
+        numbers, error = self.array.convert(section.shard(shard))
+        data = encoder.encode(shard, numbers)
         key = f"{self.array.name}/{encoder.key_of(shard)}"
         self.records.store.put(self.records.prefix + key, data)
         made[key] = ShardRecord.of(data), error
@@ -190,14 +190,14 @@ class _HeldSection:
         """Copy the part of a chunk that lies in the section."""
         kept = self.array.kept
         shape = [chunk.values.shape[number] for number in kept]
-        found = chunk.values.reshape(shape)
+        values = chunk.values.reshape(shape)
         to, of = [], []
         for number, size, (begin, end) in zip(kept, shape, self.box, strict=True):
             first = chunk.begins[number]
             low, high = max(first, begin), min(first + size, end)
             to.append(slice(low - begin, high - begin))
             of.append(slice(low - first, high - first))
-        self.values[tuple(to)] = found[tuple(of)]
+        self.values[tuple(to)] = values[tuple(of)]
 
     def shard(self, shard: Index) -> NDArray[Any]:
         """The values of a shard."""
@@ -205,8 +205,8 @@ class _HeldSection:
         for n, size, (begin, end) in zip(shard, self.array.objects, self.box, strict=True):
             place.append(slice(n * size - begin, min((n + 1) * size, end) - begin))
         # With the ellipsis, a variable without dimensions stays an array.
-        own: NDArray[Any] = self.values[(*place, ...)]
-        return own
+        values: NDArray[Any] = self.values[(*place, ...)]
+        return values
 
 
 def sweep_values(
@@ -218,14 +218,14 @@ def sweep_values(
     part: slice = slice(None),
 ) -> int:
     """Read all chunks of a variable once, or a part of them."""
-    own = sweep_recipe(recipe, name)
-    footprint = make_footprint(own, (layout_of(own, own.fields[0]),))
-    with ChunkSweep(own, footprint, memory // 4, num_threads) as sweep:
+    whole = sweep_recipe(recipe, name)
+    footprint = make_footprint(whole, (layout_of(whole, whole.fields[0]),))
+    with ChunkSweep(whole, footprint, memory // 4, num_threads) as sweep:
         for group in footprint.groups:
             needed = footprint.needed(group)[part]
             for begin in range(0, len(needed), _NUM_BLOCKS):
-                found = np.unravel_index(needed[begin : begin + _NUM_BLOCKS], group.shape)
-                blocks = [tuple(row) for row in np.stack(found, axis=-1).tolist()]
+                index = np.unravel_index(needed[begin : begin + _NUM_BLOCKS], group.shape)
+                blocks = [tuple(row) for row in np.stack(index, axis=-1).tolist()]
                 sweep.do(sweep.read(group, blocks, use))
         return sweep.num_reads
 
@@ -276,6 +276,6 @@ def shards_of_part(needed: Flags, part: tuple[int, int]) -> Flags:
     """The shards that one part writes: neighbours, and as many as any other part."""
     number, count = part
     places = np.flatnonzero(needed)
-    own = np.zeros(needed.shape, np.bool_)
-    own.flat[places[number * len(places) // count : (number + 1) * len(places) // count]] = True
-    return own
+    flags = np.zeros(needed.shape, np.bool_)
+    flags.flat[places[number * len(places) // count : (number + 1) * len(places) // count]] = True
+    return flags

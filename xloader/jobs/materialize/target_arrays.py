@@ -66,14 +66,14 @@ class TargetArray:
 
     def rechunking(self) -> Rechunking:
         """The array as it is planned for."""
-        own = [self.axes[number] for number in self.kept]
-        others = (axis for number, axis in enumerate(self.axes) if number not in self.kept)
-        sizes = zip(own, self.objects, strict=True)
+        axes = [self.axes[number] for number in self.kept]
+        dropped = (axis for number, axis in enumerate(self.axes) if number not in self.kept)
+        sizes = zip(axes, self.objects, strict=True)
         return Rechunking(
             tuple(SectionAxis.of(axis, size) for axis, size in sizes),
             self.source_dtype.itemsize,
             self._work_itemsize,
-            math.prod(axis.max_read_size for axis in others),
+            math.prod(axis.max_read_size for axis in dropped),
         )
 
     @property
@@ -155,8 +155,8 @@ def make_array(
     own_chunks = _shape_of("chunks", chunks, name, dims, shape)
     own_shards = None
     if shards is not None:
-        asked = _shape_of("shards", shards, name, dims, shape)
-        own_shards = _whole_shards(name, dims, own_chunks, asked, shape)
+        wanted_shards = _shape_of("shards", shards, name, dims, shape)
+        own_shards = _whole_shards(name, dims, own_chunks, wanted_shards, shape)
     unpacking, target, bound = None, stored.packing, 0.0
     values_dtype = stored.dtype
     if packing is not None:
@@ -169,29 +169,31 @@ def make_array(
         *(name, dims, shape, own_chunks, own_shards, axes, kept),
         *(stored.stored_dtype, unpacking, values_dtype, target, bound),
         # They are attributes only where the source was opened without decoding.
-        {key: own for key, own in stored.attrs.items() if key not in _DECODING_KEYS},
+        {key: value for key, value in stored.attrs.items() if key not in _DECODING_KEYS},
     )
 
 
 def with_fitting_shards(array: TargetArray, memory: int, num_tasks: int = 1) -> TargetArray:
     """The array in smaller shards, with a warning, where the memory is too small for its own."""
-    found = array
-    while found.shards is not None:
+    fitting = array
+    while fitting.shards is not None:
         try:
-            plan_sections(found.rechunking(), memory // num_tasks, 1)
+            plan_sections(fitting.rechunking(), memory // num_tasks, 1)
         except MemoryBudgetError:
-            found = replace(found, shards=_smaller_shards(found.shards, found.chunks))
+            fitting = replace(fitting, shards=_smaller_shards(fitting.shards, fitting.chunks))
         else:
             break
-    if found.shards != array.shards:
+    if fitting.shards != array.shards:
         shared = f" for {num_tasks} threads of a worker" if num_tasks > 1 else ""
-        told = "no shards, each chunk an object" if found.shards is None else str(found.shards)
+        shards = (
+            "no shards, each chunk an object" if fitting.shards is None else str(fitting.shards)
+        )
         warn_caller(
             f"memory={memory} bytes{shared} is too small to write {array.name!r} in the advised "
-            f"shards of {array.shards}. It gets {told}. Pass more memory for the advised ones.",
+            f"shards of {array.shards}. It gets {shards}. Pass more memory for the advised ones.",
             ShardsWarning,
         )
-    return found
+    return fitting
 
 
 def _smaller_shards(shards: Sequence[int], chunks: Sequence[int]) -> tuple[int, ...] | None:
@@ -227,13 +229,13 @@ def check_sizes(option: str, sizes: object, recipe: Recipe, names: Sequence[str]
 def _shape_of(
     option: str, sizes: Sizes, name: str, dims: Sequence[str], shape: Sequence[int]
 ) -> tuple[int, ...]:
-    asked = {**sizes, **sizes.get(name, {})} if isinstance(sizes.get(name), Mapping) else sizes
-    own = []
+    requested = {**sizes, **sizes.get(name, {})} if isinstance(sizes.get(name), Mapping) else sizes
+    chosen = []
     for dim, size in zip(dims, shape, strict=True):
-        found = asked.get(dim, -1)
-        is_size = not isinstance(found, Mapping) and found != -1
-        own.append(max(min(int(found), size), 1) if is_size else max(size, 1))
-    return tuple(own)
+        given = requested.get(dim, -1)
+        is_size = not isinstance(given, Mapping) and given != -1
+        chosen.append(max(min(int(given), size), 1) if is_size else max(size, 1))
+    return tuple(chosen)
 
 
 def _whole_shards(
@@ -243,7 +245,7 @@ def _whole_shards(
     shards: Sequence[int],
     shape: Sequence[int],
 ) -> tuple[int, ...]:
-    own = []
+    whole = []
     for dim, chunk, shard, size in zip(dims, chunks, shards, shape, strict=True):
         if shard >= size:
             # A shard may reach beyond the array, and must hold whole chunks.
@@ -255,5 +257,5 @@ def _whole_shards(
                 allowed="multiples of the chunks",
                 remedy=f"pass shards={{{dim!r}: {-(-shard // chunk) * chunk}}}",
             )
-        own.append(shard)
-    return tuple(own)
+        whole.append(shard)
+    return tuple(whole)

@@ -38,7 +38,7 @@ def find_bounds(
     is_dry: bool = False,
 ) -> tuple[dict[str, ValueBounds], int]:
     """The bounds of all variables to pack."""
-    found, num_reads = {}, 0
+    bounds_of, num_reads = {}, 0
     if stats is not None and not isinstance(stats, xr.Dataset):
         raise OptionError(
             "stats is not the result of samples.stats()",
@@ -47,17 +47,17 @@ def find_bounds(
             remedy="leave it out: the bounds are then found by one pass over the values",
         )
     for name in requests:
-        own = bounds_in(stats, name) if stats is not None else None
-        if own is None and name in known:
-            own = ValueBounds(*known[name])
-        if own is None and is_dry:
-            own = ValueBounds(0.0, 1.0)
+        bounds = bounds_in(stats, name) if stats is not None else None
+        if bounds is None and name in known:
+            bounds = ValueBounds(*known[name])
+        if bounds is None and is_dry:
+            bounds = ValueBounds(0.0, 1.0)
             num_reads += math.prod(axis.num_blocks for axis in recipe.axes_of(name))
-        if own is None:
-            own, reads = _read(_BoundsPass(recipe, name, memory, num_threads), tasks)
+        if bounds is None:
+            bounds, reads = _read(_BoundsPass(recipe, name, memory, num_threads), tasks)
             num_reads += reads
-        found[name] = own
-    return found, num_reads
+        bounds_of[name] = bounds
+    return bounds_of, num_reads
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,41 +83,43 @@ class _BoundsPass:
 def _read(job: _BoundsPass, tasks: ClusterTasks | None) -> tuple[ValueBounds, int]:
     if tasks is None:
         return _read_part(job, None)
-    found, num_reads = ValueBounds(math.inf, -math.inf), 0
-    for _, (own, reads) in tasks.run("finding bounds of values", _read_part, job, job.parts(tasks)):
-        found, num_reads = found.union(own), num_reads + reads
-    return found, num_reads
+    bounds, num_reads = ValueBounds(math.inf, -math.inf), 0
+    for _, (part_bounds, reads) in tasks.run(
+        "finding bounds of values", _read_part, job, job.parts(tasks)
+    ):
+        bounds, num_reads = bounds.union(part_bounds), num_reads + reads
+    return bounds, num_reads
 
 
 def _read_part(job: _BoundsPass, part: tuple[int, int] | None) -> tuple[ValueBounds, int]:
     """The bounds of the values in a part of the chunks, and the number of chunks read."""
     stored = job.recipe.variable(job.name)
-    found = [ValueBounds(math.inf, -math.inf)]
+    merged = [ValueBounds(math.inf, -math.inf)]
     lock = threading.Lock()
 
     def use(chunk: ChunkValues) -> None:
         values = chunk.values
         if stored.packing is not None:
             values = stored.packing.unpack(values)
-        own = ValueBounds.of(values)
+        bounds = ValueBounds.of(values)
         with lock:
-            found[0] = found[0].union(own)
+            merged[0] = merged[0].union(bounds)
 
     num_reads = sweep_values(
         *(job.recipe, job.name, job.memory, job.num_threads, use),
         slice(None) if part is None else slice(*part),
     )
-    return found[0], num_reads
+    return merged[0], num_reads
 
 
 def packings_of(
     requests: Mapping[str, PackRequest], bounds: Mapping[str, ValueBounds]
 ) -> dict[str, tuple[Packing, float]]:
     """The packing of each variable, and the largest error that it may cause."""
-    found = {}
+    packings = {}
     for name, request in requests.items():
         # As xloader.open decodes packed integers; see `decoded_dtype`.
         dtype = np.dtype(np.float64 if request.dtype.itemsize >= 4 else np.float32)
         packing = make_packing(name, request, bounds[name], dtype)
-        found[name] = packing, error_bound(packing, bounds[name])
-    return found
+        packings[name] = packing, error_bound(packing, bounds[name])
+    return packings

@@ -166,9 +166,9 @@ class TrainingStore:
         requests = parse_pack(options.pack, {n: recipe.variable(n).dtype for n in names})
         dtype = parse_dtype(options.dtype)
         compressors = parse_compressors(options.compressor, checksum=options.checksum)
-        own_known = known.get("bounds", {}) if known.get("source") == self._source_key else {}
+        known_bounds = known.get("bounds", {}) if known.get("source") == self._source_key else {}
         bounds, self._num_bounds_reads = find_bounds(
-            *(recipe, requests, own_known, options.stats),
+            *(recipe, requests, known_bounds, options.stats),
             *(self._memory, self._num_threads, self._tasks),
             is_dry=is_dry,
         )
@@ -207,7 +207,7 @@ class TrainingStore:
             "dtype": {a.name: a.dtype.str for a in arrays},
             "pack": packed,
             "codecs": {a.name: self._metadata.codecs_of(a.name) for a in arrays},
-            "bounds": {n: [own.least, own.most] for n, own in self._bounds.items()},
+            "bounds": {n: [bounds.least, bounds.most] for n, bounds in self._bounds.items()},
         }
         facts["samples"] = self._needs()
         found: dict[str, Any] = json.loads(json.dumps(facts))
@@ -254,16 +254,16 @@ class TrainingStore:
             records.load()
         if not records.has_all(keys.values()):
             # Another part that has completed the store has removed the records too.
-            found = contents_of(store, overwrite=False)
-            return self._summary(is_complete=found.is_complete, digests=found.digests)
+            contents = contents_of(store, overwrite=False)
+            return self._summary(is_complete=contents.is_complete, digests=contents.digests)
         is_verified = self._run.verify
         read = None
         if self._tasks is not None:
             read = partial(read_back_on_cluster, self._tasks, records)
         wrong = [
             key
-            for own in keys.values()
-            for key in records.check(own, is_whole=is_verified, read=read)
+            for shards in keys.values()
+            for key in records.check(shards, is_whole=is_verified, read=read)
         ]
         if wrong:
             raise TargetError(
@@ -276,8 +276,10 @@ class TrainingStore:
         is_new = is_verified or not before or any(job.wanted.any() for job in self._jobs)
         if not is_new:
             return self._summary(is_complete=True, digests=before)
-        digests = {name: records.digest_of(own) for name, own in keys.items()}
-        damaged = [n for n, own in digests.items() if is_verified and before.get(n, own) != own]
+        digests = {name: records.digest_of(shards) for name, shards in keys.items()}
+        damaged = [
+            n for n, digest in digests.items() if is_verified and before.get(n, digest) != digest
+        ]
         if damaged:
             raise TargetError(
                 f"{store.name} was changed after it was complete",

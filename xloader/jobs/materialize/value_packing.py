@@ -38,7 +38,7 @@ def parse_pack(
     pack: Mapping[str, Any] | None, floats: Mapping[str, np.dtype]
 ) -> dict[str, PackRequest]:
     """Check the option ``pack``."""
-    found = {}
+    requests = {}
     if pack is not None and not isinstance(pack, Mapping):
         raise OptionError(
             "pack= does not say which variables are packed",
@@ -46,7 +46,7 @@ def parse_pack(
             allowed="a mapping from names of variables, or None",
             remedy=_REMEDY_SCALE,
         )
-    for name, asked in (pack or {}).items():
+    for name, request in (pack or {}).items():
         find(name, floats, "variable")
         if floats[name].kind != "f":
             raise OptionError(
@@ -55,43 +55,45 @@ def parse_pack(
                 allowed="pack= for variables of floats",
                 remedy=f"leave {name!r} out of pack=",
             )
-        found[name] = _parse_one(name, asked)
-    return found
+        requests[name] = _parse_one(name, request)
+    return requests
 
 
-def _parse_one(name: str, asked: Any) -> PackRequest:
+def _parse_one(name: str, request: Any) -> PackRequest:
     most, scale, offset = None, None, 0.0
-    if isinstance(asked, Mapping):
+    if isinstance(request, Mapping):
         known = {"dtype", "max_error", "scale_factor", "add_offset"}
-        if not set(asked) <= known or "dtype" not in asked:
-            raise _unknown(name, asked)
-        dtype, most = asked["dtype"], asked.get("max_error")
-        scale, offset = asked.get("scale_factor"), asked.get("add_offset", 0.0)
-    elif isinstance(asked, tuple) and len(asked) == 2:
-        dtype, most = asked
+        if not set(request) <= known or "dtype" not in request:
+            raise _unknown(name, request)
+        dtype, most = request["dtype"], request.get("max_error")
+        scale, offset = request.get("scale_factor"), request.get("add_offset", 0.0)
+    elif isinstance(request, tuple) and len(request) == 2:
+        dtype, most = request
     else:
-        dtype = asked
+        dtype = request
     try:
-        own = np.dtype(dtype)
+        packed_dtype = np.dtype(dtype)
     except TypeError:
-        raise _unknown(name, asked) from None
+        raise _unknown(name, request) from None
     numbers = [number for number in (most, scale, offset) if number is not None]
-    if own.name not in _DTYPES or not all(is_number(n) and math.isfinite(n) for n in numbers):
-        raise _unknown(name, asked)
+    if packed_dtype.name not in _DTYPES or not all(
+        is_number(n) and math.isfinite(n) for n in numbers
+    ):
+        raise _unknown(name, request)
     if (most is not None and most <= 0) or (scale is not None and scale <= 0):
-        raise _unknown(name, asked)
+        raise _unknown(name, request)
     return PackRequest(
-        own,
+        packed_dtype,
         None if most is None else float(most),
         None if scale is None else float(scale),
         float(offset),
     )
 
 
-def _unknown(name: str, asked: object) -> OptionError:
+def _unknown(name: str, request: object) -> OptionError:
     return OptionError(
         f"pack= does not say how {name!r} is packed",
-        given=repr(asked),
+        given=repr(request),
         allowed=f"one of {', '.join(_DTYPES)}, alone, with a largest error above 0, or with a "
         "scale_factor above 0 and an add_offset",
         remedy=_REMEDY_SCALE,
@@ -124,9 +126,9 @@ def bounds_in(stats: xr.Dataset, name: str) -> ValueBounds | None:
     """The bounds of a variable in the result of `Samples.stats`; None if they are not in it."""
     if name not in stats.data_vars or "stat" not in stats[name].dims:
         return None
-    found = stats[name]
+    table = stats[name]
     try:
-        least, most = found.sel(stat="min").min(), found.sel(stat="max").max()
+        least, most = table.sel(stat="min").min(), table.sel(stat="max").max()
     except KeyError:
         return None
     return ValueBounds(float(least), float(most))
@@ -226,14 +228,14 @@ def parse_dtype(dtype: DTypeLike | None) -> np.dtype | None:
     if dtype is None:
         return None
     try:
-        own = np.dtype(dtype)
+        float_dtype = np.dtype(dtype)
     except TypeError:
-        own = np.dtype("V1")
-    if own.kind != "f" or own.itemsize > 8:
+        float_dtype = np.dtype("V1")
+    if float_dtype.kind != "f" or float_dtype.itemsize > 8:
         raise OptionError(
             "values cannot be written in this dtype",
             given=f"dtype={dtype!r}",
             allowed="float16, float32, float64, or None for that of the source",
             remedy='for integers, pass pack={"t2m": "int16"}',
         )
-    return own.newbyteorder("=")
+    return float_dtype.newbyteorder("=")

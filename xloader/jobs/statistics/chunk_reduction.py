@@ -105,21 +105,23 @@ def reduce_elements(
             elements.take(clock, run_of(np.flatnonzero(elements.rows == row)), has_rows=True)
             for row in rows
         ]
-    found = [_reduce(part, kept) for part in parts]
+    moments = [_reduce(part, kept) for part in parts]
     sketches = tuple(s for part in parts for s in _sketches(part, kept)) if has_sketches else ()
-    return LabelledMoments(rows, _stack(found, elements.values.shape, kept), sketches)
+    return LabelledMoments(rows, _stack(moments, elements.values.shape, kept), sketches)
 
 
-def _stack(found: list[Moments], shape: tuple[int, ...], kept: tuple[int, ...]) -> Moments:
+def _stack(moments: list[Moments], shape: tuple[int, ...], kept: tuple[int, ...]) -> Moments:
     """The moments of several labels, along a new axis that comes first."""
-    if len(found) == 1:
+    if len(moments) == 1:
         # Views are made faster than stacks, which counts for small chunks.
-        own = found[0].arrays()
-        return Moments.of_arrays({name: array[None] for name, array in own.items()})
-    if not found:
+        single = moments[0].arrays()
+        return Moments.of_arrays({name: array[None] for name, array in single.items()})
+    if not moments:
         return Moments.empty((0, *(shape[axis] for axis in kept)))
-    arrays = [own.arrays() for own in found]
-    return Moments.of_arrays({name: np.stack([own[name] for own in arrays]) for name in arrays[0]})
+    arrays = [label_moments.arrays() for label_moments in moments]
+    return Moments.of_arrays(
+        {name: np.stack([label_arrays[name] for label_arrays in arrays]) for name in arrays[0]}
+    )
 
 
 def _without_line(elements: ChunkElements, axis: int) -> ChunkElements:
@@ -139,8 +141,8 @@ def _valid(elements: ChunkElements) -> Flags | None:
     valid = elements.flags
     for axis, line in enumerate(elements.lines):
         if line is not None:
-            own = line.reshape([-1 if d == axis else 1 for d in range(ndim)])
-            valid = own if valid is None else valid & own
+            along = line.reshape([-1 if d == axis else 1 for d in range(ndim)])
+            valid = along if valid is None else valid & along
     return valid
 
 
@@ -157,8 +159,8 @@ def _sketches(elements: ChunkElements, kept: tuple[int, ...]) -> Iterator[Quanti
     shape = tuple(values.shape[axis] for axis in kept)
     for index in np.ndindex(*shape):
         at: list[Any] = [slice(None)] * values.ndim
-        for axis, own in zip(kept, index, strict=True):
-            at[axis] = own
+        for axis, place in zip(kept, index, strict=True):
+            at[axis] = place
         cell = tuple(at)
         yield _sketch(
             values[cell],
@@ -195,38 +197,38 @@ class LeadPieces:
 
     def deltas(self) -> list[tuple[int, Ints]]:
         """How many blocks later elements lie beyond earlier ones, and for which blocks that is."""
-        found: dict[int, Ints] = {}
+        occurring: dict[int, Ints] = {}
         for pairs in self.leads:
-            own = np.flatnonzero(pairs.partner >= 0)
-            block = self.axis.block_of(own)
-            delta = self.axis.block_of(pairs.partner[own]) - block
-            for one in np.unique(delta).tolist():
-                occurs = found.setdefault(one, np.zeros(self.axis.num_blocks, np.bool_))
-                occurs[block[delta == one]] = True
-        return sorted(found.items())
+            earlier = np.flatnonzero(pairs.partner >= 0)
+            block = self.axis.block_of(earlier)
+            delta = self.axis.block_of(pairs.partner[earlier]) - block
+            for distance in np.unique(delta).tolist():
+                occurs = occurring.setdefault(distance, np.zeros(self.axis.num_blocks, np.bool_))
+                occurs[block[delta == distance]] = True
+        return sorted(occurring.items())
 
     def places(self, first: int, second: int) -> list[tuple[Ints, Ints]]:
         """For each lead, the places of earlier and later elements within two blocks."""
         begin, end = self.axis.span_of(first)
-        other, until = self.axis.span_of(second)
-        found = []
+        later_begin, later_end = self.axis.span_of(second)
+        places = []
         for pairs in self.leads:
             partner = pairs.partner[begin:end]
-            own = np.flatnonzero((partner >= other) & (partner < until))
-            found.append((own, partner[own] - other))
-        return found
+            earlier = np.flatnonzero((partner >= later_begin) & (partner < later_end))
+            places.append((earlier, partner[earlier] - later_begin))
+        return places
 
     def longest_slab(self) -> int:
         """Most elements along time of a chunk that wait for another one."""
         edges = self.axis.edges
         ends: dict[tuple[int, int], tuple[Ints, Ints]] = {}
         for pairs in self.leads:
-            own = np.flatnonzero(pairs.partner >= 0)
-            both = own, pairs.partner[own]
-            block, other = self.axis.block_of(both[0]), self.axis.block_of(both[1])
-            for delta in np.unique(other - block).tolist():
-                at = other - block == delta
-                for side, begins in enumerate((edges[block], edges[other])):
+            earlier = np.flatnonzero(pairs.partner >= 0)
+            both = earlier, pairs.partner[earlier]
+            block, later_block = self.axis.block_of(both[0]), self.axis.block_of(both[1])
+            for delta in np.unique(later_block - block).tolist():
+                at = later_block - block == delta
+                for side, begins in enumerate((edges[block], edges[later_block])):
                     place = (both[side] - begins)[at]
                     # Per block of the earlier elements: first and last element that waits.
                     lo, hi = ends.setdefault((delta, side), _no_bounds(self.axis.num_blocks))
@@ -235,9 +237,9 @@ class LeadPieces:
         return max((int((hi - lo).max()) + 1 for (d, _), (lo, hi) in ends.items() if d), default=0)
 
     def _bounds(self, piece: tuple[int, int], side: int) -> tuple[int, int]:
-        taken = [own[side] for own in self.places(*piece)]
-        lo = min(int(own.min()) for own in taken if len(own))
-        return lo, max(int(own.max()) for own in taken if len(own)) + 1
+        taken = [pair[side] for pair in self.places(*piece)]
+        lo = min(int(places.min()) for places in taken if len(places))
+        return lo, max(int(places.max()) for places in taken if len(places)) + 1
 
     def slab(
         self, elements: ChunkElements, clock: int, piece: tuple[int, int], side: int
@@ -257,14 +259,14 @@ class LeadPieces:
         has_sketches: bool,
     ) -> LabelledMoments:
         """The statistics of the differences between two chunks, for each lead."""
-        found = []
-        for pairs, (own, other) in zip(self.leads, self.places(*piece), strict=True):
-            first = earlier.elements.take(clock, run_of(own - earlier.begin), has_rows=True)
+        statistics = []
+        for pairs, (firsts, seconds) in zip(self.leads, self.places(*piece), strict=True):
+            first = earlier.elements.take(clock, run_of(firsts - earlier.begin), has_rows=True)
             if pairs.steps:
-                second = later.elements.take(clock, run_of(other - later.begin), has_rows=True)
+                second = later.elements.take(clock, run_of(seconds - later.begin), has_rows=True)
                 first = second.minus(first)
-            found.append(reduce_elements(first, kept, clock, has_sketches=has_sketches))
-        return side_by_side(found)
+            statistics.append(reduce_elements(first, kept, clock, has_sketches=has_sketches))
+        return side_by_side(statistics)
 
 
 @dataclass(frozen=True, eq=False)

@@ -149,7 +149,7 @@ def _in_memory(run: StatsRun, part: tuple[int, int] | None) -> xr.Dataset | Part
         run.compute(StatsTrees(job.orders, result.put), job.all_pieces(), job.template.nbytes)
         return result.dataset()
     trees = StatsTrees(job.orders)
-    wanted = [_share(own, part) for own in job.all_pieces()]
+    wanted = [_share(pieces, part) for pieces in job.all_pieces()]
     num_reads = run.compute(trees, wanted, job.memory.nodes_nbytes(wanted))
     return PartialStats(part, num_reads, job.template, trees.drain())
 
@@ -168,7 +168,7 @@ def _in_files(
             parts = open_stats_parts(target, job.template, overwrite=overwrite)
             wanted = _missing(job, parts)
             if part is not None:
-                wanted = [_share(own, part) for own in wanted]
+                wanted = [_share(pieces, part) for pieces in wanted]
             num_reads = run.compute_files(parts, wanted, is_written=part is None)
         if part is not None:
             return PartialStats(part, num_reads, job.template, {}, str(target))
@@ -181,7 +181,7 @@ def _in_files(
 
 
 def _check_names(job: StatsJob) -> None:
-    names = [own.name for own in job.template.variables]
+    names = [variable.name for variable in job.template.variables]
     check_stored_names([*names, *map(str, job.template.labels.coords)])
     if any("/" in name for name in names):
         raise OptionError(
@@ -194,15 +194,15 @@ def _check_names(job: StatsJob) -> None:
 
 def _finished(job: StatsJob, target: Path) -> xr.Dataset | None:
     """The result of the job if it lies at the target already, with a warning."""
-    found = finished_stats(target, job.template.key)
-    if found is not None:
+    result = finished_stats(target, job.template.key)
+    if result is not None:
         # Fingerprints do not look at values.
         warn_caller(
             f"the result of this job lies at {target} already, and is returned as it is. If "
             "values in the data have changed since, pass overwrite=True",
             StatisticsWarning,
         )
-    return found
+    return result
 
 
 def _check_part(part: Any) -> tuple[int, int]:
@@ -220,19 +220,21 @@ def _check_part(part: Any) -> tuple[int, int]:
 def _share(pieces: NDArray[np.bool_], part: tuple[int, int]) -> NDArray[np.bool_]:
     """The pieces that one part of the job computes."""
     number, count = part
-    own = np.zeros_like(pieces)
+    chosen = np.zeros_like(pieces)
     size = len(pieces)
-    own[size * number // count : size * (number + 1) // count] = True
-    return own & pieces
+    chosen[size * number // count : size * (number + 1) // count] = True
+    return chosen & pieces
 
 
 def _missing(job: StatsJob, parts: StatsParts) -> list[NDArray[np.bool_]]:
     """Per variable, the pieces that no file holds."""
-    found = job.all_pieces()
-    for own in parts.nodes():
-        variable, tree = own.tree
+    pieces = job.all_pieces()
+    for node in parts.nodes():
+        variable, tree = node.tree
         order = job.jobs[variable].order
         begin, end = order.edges[tree : tree + 2].tolist()
-        level, index = own.node
-        found[variable][begin + (index << level) : min(begin + ((index + 1) << level), end)] = False
-    return found
+        level, index = node.node
+        pieces[variable][begin + (index << level) : min(begin + ((index + 1) << level), end)] = (
+            False
+        )
+    return pieces

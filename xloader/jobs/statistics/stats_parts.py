@@ -127,11 +127,15 @@ class StatsParts:
         A subtree that lies in a larger one was computed by two runs at a time, with the same bits;
         it is left out.
         """
-        found: dict[tuple[Tree, Node], StoredNode] = {}
+        nodes: dict[tuple[Tree, Node], StoredNode] = {}
         for path in sorted((self.folder / "nodes").glob("*.nodes")):
-            for own in _nodes_of(path, self.template.key):
-                found.setdefault((own.tree, own.node), own)
-        return [own for (tree, node), own in found.items() if not _is_within(tree, node, found)]
+            for node in _nodes_of(path, self.template.key):
+                nodes.setdefault((node.tree, node.node), node)
+        return [
+            stored_node
+            for (tree, node), stored_node in nodes.items()
+            if not _is_within(tree, node, nodes)
+        ]
 
     def damaged(self) -> list[Path]:
         """Files that cannot be read, and so do not count."""
@@ -139,9 +143,9 @@ class StatsParts:
         return [path for path in paths if not _nodes_of(path, self.template.key)]
 
 
-def _is_within(tree: Tree, node: Node, found: dict[tuple[Tree, Node], StoredNode]) -> bool:
+def _is_within(tree: Tree, node: Node, nodes: dict[tuple[Tree, Node], StoredNode]) -> bool:
     level, index = node
-    return any((tree, (level + up, index >> up)) in found for up in range(1, 64 - level))
+    return any((tree, (level + up, index >> up)) in nodes for up in range(1, 64 - level))
 
 
 def _nodes_of(path: Path, key: str) -> list[StoredNode]:
@@ -158,11 +162,11 @@ def _nodes_of(path: Path, key: str) -> list[StoredNode]:
                 crc = zlib.crc32(piece, crc)
             if crc != head["crc32"]:
                 return []
-            found, at = [], len(line) + len(index)
-            for variable, tree, level, own, nbytes in json.loads(index):
-                found.append(StoredNode((variable, tree), (level, own), path, at, nbytes))
+            nodes, at = [], len(line) + len(index)
+            for variable, tree, level, number, nbytes in json.loads(index):
+                nodes.append(StoredNode((variable, tree), (level, number), path, at, nbytes))
                 at += nbytes
-            return found
+            return nodes
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
@@ -178,8 +182,8 @@ def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) 
         parts = StatsParts(folder)
         differing = [
             name
-            for name, own in template.fingerprint.items()
-            if parts.template.fingerprint.get(name) != own
+            for name, digest in template.fingerprint.items()
+            if parts.template.fingerprint.get(name) != digest
         ]
         if not differing:
             return parts
@@ -200,7 +204,7 @@ def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) 
 
 def _check_is_ours(folder: Path) -> None:
     """Refuse a folder that holds something else, such as the predictions of a mosaic."""
-    strange = [own.name for own in folder.iterdir() if own.suffix != ".partial"]
+    strange = [path.name for path in folder.iterdir() if path.suffix != ".partial"]
     if strange:
         raise PartsError(
             f"{folder} holds something else than partial statistics",

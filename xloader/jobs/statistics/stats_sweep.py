@@ -213,16 +213,16 @@ class StatsSweep:
         key = job.number, piece
         side = ends.index(at)
         with self._lock:
-            other = self._waiting.pop(key, None)
-        if other is None:
+            waiting = self._waiting.pop(key, None)
+        if waiting is None:
             slab = job.leads.slab(elements, job.clock, tuple(along), side)
             with self._lock:
-                other = self._waiting.pop(key, None)
-                if other is None:
+                waiting = self._waiting.pop(key, None)
+                if waiting is None:
                     self._waiting[key] = side, slab
                     return None
         pair = [WaitingElements(elements, 0), WaitingElements(elements, 0)]
-        pair[other[0]] = other[1]
+        pair[waiting[0]] = waiting[1]
         return reduce(*pair)
 
 

@@ -57,22 +57,22 @@ class StatsTrees:
                 tree = self._trees[key] = MergeTree(num_leaves, LabelledMoments.merge)
         while True:
             with self._lock:
-                found = tree.offer(node, value)
-                if found is None:
+                merger = tree.offer(node, value)
+                if merger is None:
                     if self._finished is not None and tree.is_complete:
                         self._finished(*key, tree.result())
                         del self._trees[key]
                     return
             # Without the lock: moments of many cells take a while.
-            node, first, second = found
+            node, first, second = merger
             value = first.merge(second)
 
     def drain(self) -> Nodes:
         """The subtrees that were made since the last call, which are forgotten here."""
         with self._lock:
-            found = {tree: dict(own.nodes) for tree, own in self._trees.items()}
+            nodes = {tree: dict(merged.nodes) for tree, merged in self._trees.items()}
             self._trees.clear()
-        return found
+        return nodes
 
     @property
     def nbytes(self) -> int:

@@ -42,13 +42,13 @@ class SampleUnit:
 def cut_samples(footprint: Footprint, most_nbytes: int, num_threads: int) -> list[SampleUnit]:
     """Cut samples into units, along the dimension where that is fastest."""
     total = sum(int(g.read_nbytes(footprint.needed(g)).sum()) for g in footprint.groups)
-    found = []
+    choices = []
     for dim in range(len(footprint.windows.dims)):
         units = _units(footprint, dim, -(-total // most_nbytes))
         # Reads take the time, on as many threads as there are units.
         cost = num_reads(footprint, units) / min(len(units), num_threads)
-        found.append((cost, -len(units), units))
-    return min(found, key=lambda own: own[:2])[2]
+        choices.append((cost, -len(units), units))
+    return min(choices, key=lambda choice: choice[:2])[2]
 
 
 def num_reads(footprint: Footprint, units: list[SampleUnit]) -> int:
@@ -100,14 +100,14 @@ def ids_of(recipe: Recipe, unit: SampleUnit) -> Ints:
         first = math.prod(shape[unit.dim + 1 :])
         within = np.arange(unit.begin * first, unit.end * first)
         outer = np.arange(math.prod(shape[: unit.dim])) * (first * shape[unit.dim])
-        own = (outer[:, None] + within).reshape(-1)
-        return own if subset is None else subset.ids_of(own)
-    found = [np.zeros(0, np.int64)]
+        numbers = (outer[:, None] + within).reshape(-1)
+        return numbers if subset is None else subset.ids_of(numbers)
+    pieces = [np.zeros(0, np.int64)]
     for begin in range(0, recipe.num_ids, _PIECE_SIZE):
         ids = np.arange(begin, min(begin + _PIECE_SIZE, recipe.num_ids))
         along = recipe.positions_of(ids)[:, unit.dim]
-        found.append(ids[(unit.begin <= along) & (along < unit.end)])
-    return np.concatenate(found)
+        pieces.append(ids[(unit.begin <= along) & (along < unit.end)])
+    return np.concatenate(pieces)
 
 
 def subset_of(recipe: Recipe, ids: Ints) -> Subset:
@@ -133,11 +133,11 @@ class BatchSweep:
         needed = [(group, footprint.needed(group)) for group in footprint.groups]
         total = sum(int(group.read_nbytes(blocks).sum()) for group, blocks in needed)
         units = cut_samples(footprint, tasks.unit_nbytes(total), tasks.num_threads)
-        own = replace(self, memory_nbytes=tasks.task_memory(self.memory_nbytes))
+        task = replace(self, memory_nbytes=tasks.task_memory(self.memory_nbytes))
         num_reads = 0
         with tasks.memory_errors(self.memory_nbytes):
-            run = tasks.run("sweeping samples", fill_unit, (own, out.dtype), units)
-            for unit, (values, count) in run:
+            results = tasks.run("sweeping samples", fill_unit, (task, out.dtype), units)
+            for unit, (values, count) in results:
                 out[ids_of(self.recipe, unit)] = values
                 num_reads += count
         return num_reads

@@ -112,13 +112,13 @@ class CacheFile:
             # Nobody writes a mask for a day.
             if left.stat().st_mtime < time.time() - 86_400:
                 left.unlink(missing_ok=True)
-        found = sorted(
+        files = sorted(
             (stat.st_mtime_ns, stat.st_size, path)
             for path in self.folder.glob(f"*.{self.kind}")
             for stat in [path.stat()]
         )
-        total = nbytes + sum(size for _, size, _ in found)
-        for _, size, path in found:
+        total = nbytes + sum(size for _, size, _ in files)
+        for _, size, path in files:
             if total <= _MOST_NBYTES:
                 return
             path.unlink(missing_ok=True)
@@ -184,5 +184,5 @@ def stamp_of_files(name: str, variables: tuple[str, ...]) -> str | None:
 
 def _add_stamp(digest: hashlib._Hash, path: str) -> None:
     with suppress(OSError):
-        found = os.stat(path)
-        digest.update(f"{path}\0{found.st_mtime_ns}\0{found.st_size}\n".encode())
+        stat = os.stat(path)
+        digest.update(f"{path}\0{stat.st_mtime_ns}\0{stat.st_size}\n".encode())

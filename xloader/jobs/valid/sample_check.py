@@ -35,19 +35,21 @@ class SampleCheck:
 
     def __reduce__(self) -> tuple[object, ...]:
         # Pickles leave out cached properties.
-        return SampleCheck, tuple(getattr(self, own.name) for own in fields(self))
+        return SampleCheck, tuple(getattr(self, field.name) for field in fields(self))
 
     @cached_property
     def footprint(self) -> Footprint | None:
         """The chunks of variables that may hold NaN, which are read; None if there are none."""
         recipe = self.recipe
         read = tuple(
-            replace(own, parts=tuple(p for p in own.parts if may_hold_nan(recipe, p.variable)))
-            for own in self.layouts
+            replace(
+                layout, parts=tuple(p for p in layout.parts if may_hold_nan(recipe, p.variable))
+            )
+            for layout in self.layouts
         )
-        if not any(own.parts for own in read):
+        if not any(layout.parts for layout in read):
             return None
-        return make_footprint(recipe, tuple(own for own in read if own.parts))
+        return make_footprint(recipe, tuple(layout for layout in read if layout.parts))
 
     @cached_property
     def line(self) -> SweepLine:

@@ -55,10 +55,10 @@ class StartLine:
         return self._windows_from(begin - last), self._windows_from(end - first)
 
     def _windows_from(self, elements: Ints) -> Ints:
-        found = self.windows.num_before(self.dim, elements)
+        numbers = self.windows.num_before(self.dim, elements)
         if self.positions is None:
-            return found
-        return np.asarray(np.searchsorted(self.positions, found), np.int64)
+            return numbers
+        return np.asarray(np.searchsorted(self.positions, numbers), np.int64)
 
 
 def sum_windows(values: Ints, axis: int, begin: int, starts: Ints, span: Span) -> Ints:
@@ -75,9 +75,9 @@ def sum_windows(values: Ints, axis: int, begin: int, starts: Ints, span: Span) -
     at = starts + (first - begin)
     lo = np.where(at >= 0, at, at % step)
     hi = np.minimum(at + step * count, lo + step * -(-np.maximum(size - lo, 0) // step))
-    found = flat[np.maximum(hi, lo)]
-    found -= flat[lo]
-    return np.moveaxis(found, 0, axis)
+    totals = flat[np.maximum(hi, lo)]
+    totals -= flat[lo]
+    return np.moveaxis(totals, 0, axis)
 
 
 class RollingCounts:
@@ -101,22 +101,22 @@ class RollingCounts:
 
     def add(self, begins: tuple[int, ...], counts: Ints) -> None:
         """Add counts to a box of windows that begins at ``begins``."""
-        own = list(begins)
+        shifted = list(begins)
         if self._has_sweep:
-            own[0] -= self._first
-        box = tuple(slice(b, b + n) for b, n in zip(own, counts.shape, strict=True))
+            shifted[0] -= self._first
+        box = tuple(slice(b, b + n) for b, n in zip(shifted, counts.shape, strict=True))
         self._counts[box] += counts
 
     def peek(self, begin: int, end: int) -> NDArray[np.signedinteger]:
         """The counts of windows ``begin`` to ``end`` along the first dimension, or all of them."""
         if not self._has_sweep:
             return self._counts
-        found = self._counts[begin - self._first : end - self._first]
-        if len(found) < end - begin:
+        counts = self._counts[begin - self._first : end - self._first]
+        if len(counts) < end - begin:
             # No chunk that is needed reaches into these windows, so no room was made for them.
-            none = np.zeros((end - begin - len(found), *found.shape[1:]), found.dtype)
-            found = np.concatenate([found, none])
-        return found
+            none = np.zeros((end - begin - len(counts), *counts.shape[1:]), counts.dtype)
+            counts = np.concatenate([counts, none])
+        return counts
 
     def drop(self, end: int) -> None:
         """Forget the windows below ``end`` along the first dimension."""
@@ -221,10 +221,10 @@ class SweepLine:
             ends = np.maximum.accumulate(self.hi[begin : begin + _MOST_BLOCKS])
             fitting = np.searchsorted(ends, self.lo[begin] + most_along, side="right")
             end = begin + max(int(fitting), 1)
-            own = slice(begin, end)
+            at = slice(begin, end)
             blocks = []
             for number, group in enumerate(self.groups):
-                numbers = self.block[own][self.group[own] == number]
+                numbers = self.block[at][self.group[at] == number]
                 rows = np.stack(np.unravel_index(numbers, group.shape), axis=-1)
                 blocks.append((group, [tuple(row) for row in rows.tolist()]))
             complete = int(self.lo[end]) if end < size else self.num_windows
@@ -242,8 +242,8 @@ def _reached(group: Group, dim: int, line: StartLine) -> tuple[Ints, Ints] | Non
         for access in group.accesses
         if (span := access[dim]) is not None
     ]
-    lo = np.min([own[0] for own in ranges], axis=0)
-    return lo, np.maximum(np.max([own[1] for own in ranges], axis=0), lo)
+    lo = np.min([reach[0] for reach in ranges], axis=0)
+    return lo, np.maximum(np.max([reach[1] for reach in ranges], axis=0), lo)
 
 
 def choose_places(
@@ -261,11 +261,11 @@ def choose_places(
             ids = np.arange(begin, min(begin + _PIECE_SIZE, len(subset)))
             columns = recipe.positions_of(ids).T
             kept = [np.union1d(old, new) for old, new in zip(kept, columns, strict=True)]
-        lines = [StartLine(windows, dim, own) for dim, own in enumerate(kept)]
+        lines = [StartLine(windows, dim, positions) for dim, positions in enumerate(kept)]
     costs, spans = [], []
     for dim, line in enumerate(lines):
-        found = [_reached(group, dim, line) for group in footprint.groups] if footprint else []
-        longest = max((int((r[1] - r[0]).max(initial=0)) for r in found if r), default=0)
+        reached = [_reached(group, dim, line) for group in footprint.groups] if footprint else []
+        longest = max((int((r[1] - r[0]).max(initial=0)) for r in reached if r), default=0)
         spans.append(longest)
         costs.append(
             sum(
@@ -348,11 +348,11 @@ def _within_objects(line: SweepLine, recipe: Recipe, places: Places) -> NDArray[
     dim, name = places.order[0], places.dims[0]
     steps = np.zeros(len(line.lo) + 1, np.int64)
     for number, group in enumerate(line.groups):
-        axis, own = group.axes[dim], np.flatnonzero(line.group == number)
-        if axis is None or not len(own):
+        axis, rows = group.axes[dim], np.flatnonzero(line.group == number)
+        if axis is None or not len(rows):
             continue
         along, which = np.unique(
-            np.unravel_index(line.block[own], group.shape)[dim], return_inverse=True
+            np.unravel_index(line.block[rows], group.shape)[dim], return_inverse=True
         )
         for demand in group.demands:
             chunk = [0] * len(recipe.variable(demand.variable).dims)
@@ -366,8 +366,8 @@ def _within_objects(line: SweepLine, recipe: Recipe, places: Places) -> NDArray[
                 numbers.append(keys.setdefault(key, len(keys)))
             objects = np.array(numbers)[which]
             firsts, lasts = np.full(len(keys), len(line.lo)), np.zeros(len(keys), np.int64)
-            np.minimum.at(firsts, objects, own)
-            np.maximum.at(lasts, objects, own)
+            np.minimum.at(firsts, objects, rows)
+            np.maximum.at(lasts, objects, rows)
             np.add.at(steps, firsts + 1, 1)
             np.add.at(steps, lasts + 1, -1)
     return np.cumsum(steps)[:-1] > 0
@@ -381,14 +381,14 @@ def _units(line: SweepLine, begins: list[int], most_nbytes: int) -> Iterator[Swe
         first = int(line.lo[begin]) if begin else 0
         last = int(line.hi[begin:end].max())
         done = int(line.lo[end]) if end < len(sizes) else line.num_windows
-        alone = max(int(reach[begin - 1]), first) if begin else 0
-        own = (alone, done) if alone < done else (first, first)
+        first_alone = max(int(reach[begin - 1]), first) if begin else 0
+        alone = (first_alone, done) if first_alone < done else (first, first)
         count = 1
         if end - begin == 1 and sizes[begin] > 1.5 * most_nbytes:
             reads = line.groups[line.group[begin]].num_reads_per_block
             count = min(-(-int(sizes[begin]) // most_nbytes), reads)
         if count == 1:
-            yield SweepUnit(begin, end, first, last, own, done)
+            yield SweepUnit(begin, end, first, last, alone, done)
             continue
         for number in range(count):
             complete = done if number == count - 1 else first

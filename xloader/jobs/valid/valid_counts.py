@@ -117,17 +117,17 @@ def count_in_units(
     static, moving = check.parts
     cut = partial(cut_sweep, recipe=check.recipe, places=check.places, most_nbytes=unit_nbytes)
     units = cut(static, most_border=0)
-    for _, found in run(CountTask(check, wanted, task_memory), units) if units else ():
-        counter.add_static(found.static)
-        num_reads += found.num_reads
+    for _, counts in run(CountTask(check, wanted, task_memory), units) if units else ():
+        counter.add_static(counts.static)
+        num_reads += counts.num_reads
     units = cut(moving, most_border=border_nbytes // max(counter.window_nbytes, 1))
     task = CountTask(check, wanted, task_memory, counter.static_counts())
     waiting: dict[SweepUnit, UnitCounts] = {}
     left = iter(units)
     ahead = next(left, None)
-    for unit, found in run(task, units) if units else ():
-        num_reads += found.num_reads
-        waiting[unit] = found
+    for unit, counts in run(task, units) if units else ():
+        num_reads += counts.num_reads
+        waiting[unit] = counts
         while ahead in waiting:
             _add_unit(counter, ahead, waiting.pop(ahead))
             ahead = next(left, None)
@@ -135,16 +135,16 @@ def count_in_units(
     return _of_samples(check.recipe, check.places, counter.packer.bits()), num_reads
 
 
-def _add_unit(counter: WindowCounter, unit: SweepUnit, found: UnitCounts) -> None:
+def _add_unit(counter: WindowCounter, unit: SweepUnit, counts: UnitCounts) -> None:
     """Add the counts of a unit, once those of all units before it are added."""
     begin, end = unit.own
-    for border in found.borders:
+    for border in counts.borders:
         if border.begin < begin:
             counter.add_border(border)
     if begin < end:
         counter.complete(begin)
-        counter.add_bits(end, found.bits)
-    for border in found.borders:
+        counter.add_bits(end, counts.bits)
+    for border in counts.borders:
         if border.begin >= begin:
             counter.add_border(border)
     counter.complete(unit.done)

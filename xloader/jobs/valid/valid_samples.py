@@ -51,32 +51,40 @@ def find_valid(
     num_threads = threads if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
     memory_nbytes = parse_nbytes(memory)
     # All ranks of a group must choose the same samples, so the whole of a slab counts.
-    own, labels = _of_fields(recipe.planned, fields)
-    layouts = tuple(layout_of(own, field) for field in own.fields if field.name in labels.others)
-    argument = None if mask is None else MaskArgument(own, mask)
+    field_recipe, labels = _of_fields(recipe.planned, fields)
+    layouts = tuple(
+        layout_of(field_recipe, field)
+        for field in field_recipe.fields
+        if field.name in labels.others
+    )
+    argument = None if mask is None else MaskArgument(field_recipe, mask)
     if argument is not None:
-        _require_use(own, layouts, argument)
+        _require_use(field_recipe, layouts, argument)
     # Fields that are added later were not checked, so those that were have their names told.
     named = [field.name for field in recipe.fields]
     names = fields or (named and [*named, *(column.name for column in recipe.label_columns)])
-    told = [*map(repr, names), f"at_least={share:g}"]
+    texts = [*map(repr, names), f"at_least={share:g}"]
     if argument is not None:
-        told.append(f"mask={mask!r}" if isinstance(mask, str) else "mask=...")
-    check = f"is_valid({', '.join(told)})"
+        texts.append(f"mask={mask!r}" if isinstance(mask, str) else "mask=...")
+    check = f"is_valid({', '.join(texts)})"
     if not layouts:
         return SampleMask(labels.valid(share), check, 0, time.monotonic() - begun)
-    file = _file_of(own, layouts, share, argument, cache)
-    found = None if file is None else file.load(WindowBits.words_nbytes(own.num_ids))
-    if found is not None:
-        bits = WindowBits(own.num_ids, np.frombuffer(found, "<u8"))
+    file = _file_of(field_recipe, layouts, share, argument, cache)
+    data = None if file is None else file.load(WindowBits.words_nbytes(field_recipe.num_ids))
+    if data is not None:
+        bits = WindowBits(field_recipe.num_ids, np.frombuffer(data, "<u8"))
         return SampleMask(labels.among(bits, share), check, 0, time.monotonic() - begun)
-    if set(own.require_windows().ends) != {"stop"}:
+    if set(field_recipe.require_windows().ends) != {"stop"}:
         _refuse_mask(argument)
-        tasks = find_cluster(client, own)
-        bits, num_reads = _count_in_batches(own, layouts, share, memory_nbytes, num_threads, tasks)
+        tasks = find_cluster(client, field_recipe)
+        bits, num_reads = _count_in_batches(
+            field_recipe, layouts, share, memory_nbytes, num_threads, tasks
+        )
     else:
-        checks = SampleCheck(own, layouts, share)
-        tasks = find_cluster(client, own, beside_nbytes=partial(_sent_nbytes, checks, argument))
+        checks = SampleCheck(field_recipe, layouts, share)
+        tasks = find_cluster(
+            client, field_recipe, beside_nbytes=partial(_sent_nbytes, checks, argument)
+        )
         cores = num_threads or usable_cores()
         bits, num_reads = _count(checks, argument, memory_nbytes, cores, tasks)
     if file is not None:
@@ -225,8 +233,8 @@ def _wanted_parts(field: Field, wanted: set[str]) -> tuple[Field, ...]:
 
 def _require_use(recipe: Recipe, layouts: tuple[FieldLayout, ...], argument: MaskArgument) -> None:
     """Refuse a mask with dimensions that no variable of the fields has."""
-    dims = {p.variable: recipe.dims_of(p.variable) for own in layouts for p in own.parts}
-    if not any(set(argument.dims) <= set(own) for own in dims.values()):
+    dims = {p.variable: recipe.dims_of(p.variable) for layout in layouts for p in layout.parts}
+    if not any(set(argument.dims) <= set(variable_dims) for variable_dims in dims.values()):
         raise OptionError(
             "the mask has dimensions that no variable of the fields has together",
             given=f"a mask along {', '.join(argument.dims)}",

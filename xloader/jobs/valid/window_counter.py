@@ -109,7 +109,7 @@ class WindowCounter:
     def _add_part(self, number: int, part: FieldPart) -> None:
         recipe, name = self._recipe, part.variable
         dims = recipe.dims_of(name)
-        size = math.prod(own.stop - own.start for own in part.box)
+        size = math.prod(side.stop - side.start for side in part.box)
         is_read = may_hold_nan(recipe, name)
         is_masked = self._wanted is not None and set(self._wanted.dims) <= set(dims)
         if not is_read and not is_masked:
@@ -122,14 +122,14 @@ class WindowCounter:
             for axis, dim in enumerate(self.places.dims)
             if dim in dims and (span := part.accesses[self.places.order[axis]]) is not None
         }
-        others = [recipe.dim_sizes[dim] for dim in dims if dim not in self.places.dims]
-        once = math.prod(others) * math.prod(span[2] for span in spans.values())
+        whole_sizes = [recipe.dim_sizes[dim] for dim in dims if dim not in self.places.dims]
+        once = math.prod(whole_sizes) * math.prod(span[2] for span in spans.values())
         counts = None
         if is_read:
             sizes = tuple(self.places.shape[axis] for axis in spans)
             counts = RollingCounts(sizes, 0 in spans, self._dtype, self._num_done)
-        own = PartSum(number, name, tuple(spans), tuple(spans.values()), size // once, counts)
-        self._parts.append(own)
+        part_sum = PartSum(number, name, tuple(spans), tuple(spans.values()), size // once, counts)
+        self._parts.append(part_sum)
 
     def read(
         self,
@@ -151,8 +151,8 @@ class WindowCounter:
                     counts.reserve(wave.end)
                 tasks = [
                     task
-                    for group, own in wave.blocks
-                    for task in sweep.read(group, own, self._count, share)
+                    for group, blocks in wave.blocks
+                    for task in sweep.read(group, blocks, self._count, share)
                 ]
                 sweep.do(tasks)
                 self.advance(wave.complete)
@@ -180,12 +180,12 @@ class WindowCounter:
 
     def _work_ratio(self, footprint: Footprint) -> float:
         """Bytes at work for each decoded byte of a chunk, while its valid elements are summed."""
-        found = []
+        ratios = []
         for variable in map(self._recipe.variable, footprint.variables):
-            own = variable.stored_dtype.itemsize
+            itemsize = variable.stored_dtype.itemsize
             unpacked = 0 if variable.packing is None else variable.dtype.itemsize
-            found.append((own + unpacked + _WORK_ITEMSIZE) / own)
-        return max(found)
+            ratios.append((itemsize + unpacked + _WORK_ITEMSIZE) / itemsize)
+        return max(ratios)
 
     def _counts(self, *, is_static: bool) -> list[RollingCounts]:
         """The counts of the parts that lack the sweep dimension, or of those that have it."""
@@ -211,8 +211,8 @@ class WindowCounter:
 
     def add_static(self, counts: tuple[Ints, ...]) -> None:
         """Add to `static_counts`."""
-        for own, more in zip(self._counts(is_static=True), counts, strict=True):
-            own.add((0,) * more.ndim, more)
+        for total, more in zip(self._counts(is_static=True), counts, strict=True):
+            total.add((0,) * more.ndim, more)
 
     def _counts_nbytes(self) -> tuple[int, int]:
         """Bytes of all counts: those in any case, and those for each window along the sweep."""
@@ -238,8 +238,8 @@ class WindowCounter:
             parts = {dim: slice(begins[dim], begins[dim] + sizes[dim]) for dim in variable.dims}
             is_valid &= wanted.along(variable.dims, parts)
         dims = [dim for dim in variable.dims if dim in self.places.dims]
-        others = tuple(a for a, dim in enumerate(variable.dims) if dim not in self.places.dims)
-        sums = np.add.reduce(is_valid, axis=others, dtype=int_dtype(values.size))
+        whole_axes = tuple(a for a, dim in enumerate(variable.dims) if dim not in self.places.dims)
+        sums = np.add.reduce(is_valid, axis=whole_axes, dtype=int_dtype(values.size))
         del is_valid, values
         order = sorted(range(len(dims)), key=lambda axis: self.places.dims.index(dims[axis]))
         sums = np.asarray(sums).transpose(order)
@@ -254,7 +254,7 @@ class WindowCounter:
             line, begin = self.places.lines[number], begins[self.places.dims[number]]
             end = begin + sums.shape[axis]
             ends = line.touching(np.array([begin]), np.array([end]), span)
-            lo, hi = (int(own[0]) for own in ends)
+            lo, hi = (int(limit[0]) for limit in ends)
             if lo >= hi:
                 return
             sums = sum_windows(sums, axis, begin, line.starts(lo, hi), span)
@@ -281,9 +281,9 @@ class WindowCounter:
 
     def add_border(self, border: WindowCounts) -> None:
         """Add counts that another counter has put aside."""
-        for own, more in zip(self._counts(is_static=False), border.counts, strict=True):
-            own.reserve(border.end)
-            own.add((border.begin,) + (0,) * (more.ndim - 1), more)
+        for total, more in zip(self._counts(is_static=False), border.counts, strict=True):
+            total.reserve(border.end)
+            total.add((border.begin,) + (0,) * (more.ndim - 1), more)
 
     def add_bits(self, end: int, bits: WindowBits) -> None:
         """Append the bits of the windows up to ``end`` along the sweep, from another counter."""
@@ -328,17 +328,19 @@ class WindowCounter:
         wanted = self._wanted
         assert wanted is not None
         if part.axes not in self._wanted_sums:
-            others = tuple(a for a, dim in enumerate(wanted.dims) if dim not in self.places.dims)
+            whole_axes = tuple(
+                a for a, dim in enumerate(wanted.dims) if dim not in self.places.dims
+            )
             kept = [dim for dim in wanted.dims if dim in self.places.dims]
-            sums = np.add.reduce(wanted.flags, axis=others, dtype=int_dtype(wanted.flags.size))
+            sums = np.add.reduce(wanted.flags, axis=whole_axes, dtype=int_dtype(wanted.flags.size))
             order = sorted(range(len(kept)), key=lambda a: self.places.dims.index(kept[a]))
             self._wanted_sums[part.axes] = np.asarray(sums).transpose(order)
-        found = self._wanted_sums[part.axes]
+        counts = self._wanted_sums[part.axes]
         for axis, (number, span) in enumerate(zip(part.axes, part.spans, strict=True)):
             line = self.places.lines[number]
             starts = line.starts(begin, end) if number == 0 else line.starts(0, len(line))
             first = int(starts[0]) + span[0]
             last = int(starts[-1]) + span[0] + span[1] * (span[2] - 1)
-            own = (slice(None),) * axis + (slice(first, last + 1),)
-            found = sum_windows(found[own], axis, first, starts, span)
-        return found
+            box = (slice(None),) * axis + (slice(first, last + 1),)
+            counts = sum_windows(counts[box], axis, first, starts, span)
+        return counts
