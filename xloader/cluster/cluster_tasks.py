@@ -47,8 +47,8 @@ _lock = threading.Lock()
 _collected: list[Warned] = []
 _num_tasks = 0
 _replaced = ExitStack()
-_runs_here: set[str] = set()
-"""Tokens of the runs whose tasks this process waits for."""
+_jobs_here: set[str] = set()
+"""Tokens of the jobs whose tasks this process waits for."""
 
 
 class TaskWarnings:
@@ -59,11 +59,11 @@ class TaskWarnings:
         self._shown: set[tuple[str, type[Warning]]] = set()
 
     def __enter__(self) -> Self:
-        _runs_here.add(self._token)
+        _jobs_here.add(self._token)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _runs_here.discard(self._token)
+        _jobs_here.discard(self._token)
 
     def show(self, warned: Sequence[Warned]) -> None:
         """Give the warnings of a task, but those that another task has given."""
@@ -89,7 +89,7 @@ def collect_warnings(token: str) -> Iterator[list[Warned]]:
     Warnings of a task that fails become notes of its error.
     """
     collected: list[Warned] = []
-    if token in _runs_here:
+    if token in _jobs_here:
         yield collected
         return
     _begin()
@@ -143,7 +143,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class ClusterTasks:
-    """A dask cluster on which parts of a job are computed."""
+    """A dask cluster on which pieces of a job are computed."""
 
     client: Any
 
@@ -153,7 +153,7 @@ class ClusterTasks:
         return max(sum(self._threads()), 1)
 
     def task_memory(self, memory_nbytes: int) -> int:
-        """Of the memory that each worker process may take, the part of one task."""
+        """Of the memory that each worker process may take, the share of one task."""
         return memory_nbytes // self.most_threads_of_worker
 
     @property
@@ -260,9 +260,9 @@ class ClusterTasks:
 
     def call(self, what: str, function: Callable[..., Result], *args: Any) -> Result:
         """Call a function on one worker, and return its result."""
+        result: Result
         ((_, result),) = self.run(what, _call, (function, args), [0])
-        found: Result = result
-        return found
+        return result
 
     def ask_workers(self, what: str, function: Callable[..., Result], *args: Any) -> list[Result]:
         """Call a function in each worker process at once, beside the tasks that it works on."""
@@ -322,9 +322,7 @@ def _checked(client: Any) -> Any:
     """The client, if it is one that can be used here."""
     # A process that has a client has imported it.
     distributed = sys.modules.get("distributed")
-    if distributed is None:
-        raise _no_client(repr(client))
-    if not isinstance(client, distributed.Client):
+    if distributed is None or not isinstance(client, distributed.Client):
         raise _no_client(repr(client))
     if client.asynchronous:
         raise _no_client("an asynchronous client")
@@ -344,8 +342,7 @@ def _no_client(given: str) -> OptionError:
 
 def dump(value: object) -> bytes:
     """Pickle a value for workers, functions of a notebook among it."""
-    found: bytes = cloudpickle.dumps(value)
-    return found
+    return bytes(cloudpickle.dumps(value))
 
 
 def _load(data: bytes) -> Any:

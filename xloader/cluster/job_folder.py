@@ -1,4 +1,4 @@
-"""A digest of the code of a function, by which a later process knows the function again."""
+"""The folder of a job of `xloader.dask.run`, and digests by which a later call knows the job."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def code_digest(code: CodeType) -> str:
 
     The code of functions that it calls, and the values that it refers to, are not part of it.
     """
-    return hashlib.sha256(repr(list(_parts(code))).encode()).hexdigest()
+    return hashlib.sha256(repr(list(_facts(code))).encode()).hexdigest()
 
 
-def _parts(code: CodeType) -> Iterator[object]:
+def _facts(code: CodeType) -> Iterator[object]:
     yield code.co_code
     yield code.co_names
     for value in code.co_consts:
         if isinstance(value, CodeType):
-            yield from _parts(value)
+            yield from _facts(value)
         else:
             # A set has another order in each process.
             yield sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
@@ -60,7 +60,8 @@ def open_folder(
     """Open the folder of a job, which is made if it is not there."""
     folder = _as_folder(path)
     earlier = _read_job(folder)
-    facts = {"function": describe_function(fn), "options": _compared(options)}
+    compared = {name: getattr(options, name) for name in _COMPARED}
+    facts = {"function": describe_function(fn), "options": compared}
     if earlier is not None and not overwrite:
         _check_same(folder, earlier, facts)
         job = earlier
@@ -93,10 +94,6 @@ def describe_function(fn: Callable[..., Any]) -> str:
     return f"{name} {code_digest(code)[:12]}"
 
 
-def _compared(options: LoaderOptions) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in _COMPARED}
-
-
 def _as_folder(path: object) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise _no_folder(path)
@@ -125,7 +122,7 @@ def _read_job(folder: Path) -> dict[str, Any] | None:
     if folder.is_dir() and not set(folder.iterdir()) - {partial}:
         return None
     try:
-        job = json.loads((folder / _JOB_FILE).read_bytes())
+        job: dict[str, Any] = json.loads((folder / _JOB_FILE).read_bytes())
         is_known = job["version"] == _VERSION and _is_token(job["token"])
         if not (is_known and all(name in job for name in ("function", "options", "state"))):
             raise ValueError
@@ -136,8 +133,7 @@ def _read_job(folder: Path) -> dict[str, Any] | None:
             allowed="a folder that is empty or not there yet, or that of an earlier call",
             remedy="choose another path=",
         ) from error
-    found: dict[str, Any] = job
-    return found
+    return job
 
 
 def _is_token(value: object) -> bool:

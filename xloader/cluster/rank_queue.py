@@ -79,7 +79,11 @@ class RankQueue:
                     self._drop_lost(threads)
                     self._send(threads)
                     self._check_workers(threads)
-                    for attempt in self._ended():
+                    # A little later, so that the client does not ask all the time.
+                    self._news.wait(_SECONDS)
+                    self._news.clear()
+                    ended = [a for a in self._running if a.future.status != "pending"]
+                    for attempt in ended:
                         outcome = self._result_of(attempt)
                         if outcome is not None:
                             result, warned = outcome
@@ -109,16 +113,16 @@ class RankQueue:
         for rank in list(self.waiting):
             worker = self._preferred[rank % len(self._preferred)] if self._preferred else ""
             if free[worker] > 0:
-                self._send_one(rank, worker, threads)
+                self._send_to(rank, worker, threads)
                 free[worker] -= 1
         for rank in list(self.waiting):
             # Of workers with as many free threads, the first by address.
             worker = max(sorted(threads), key=lambda name: free[name], default="")
             if free[worker] > 0:
-                self._send_one(rank, worker, threads)
+                self._send_to(rank, worker, threads)
                 free[worker] -= 1
 
-    def _send_one(self, rank: int, worker: str, threads: Mapping[str, int]) -> None:
+    def _send_to(self, rank: int, worker: str, threads: Mapping[str, int]) -> None:
         host = _host_of(worker)
         num_ranks = len(self.waiting) + len(self._running)
         on_host = sum(number for name, number in threads.items() if _host_of(name) == host)
@@ -148,12 +152,6 @@ class RankQueue:
         self._alone_since = now if self._alone_since is None else self._alone_since
         if now - self._alone_since > self.worker_timeout:
             raise no_worker(self.worker_timeout)
-
-    def _ended(self) -> list[Attempt]:
-        """Attempts with a result or an error, after waiting a little for one."""
-        self._news.wait(_SECONDS)
-        self._news.clear()
-        return [attempt for attempt in self._running if attempt.future.status != "pending"]
 
     def _result_of(self, attempt: Attempt) -> tuple[bytes, list[Warned]] | None:
         """The pickle of a result, and warnings; None if it does not arrive in time."""

@@ -192,8 +192,8 @@ def _check_arguments(
 
 def _client_of(client: Any, samples: Samples | Interleaved) -> Any:
     """The client of the cluster, whose workers can open the samples."""
-    sets = samples.sets.sets if isinstance(samples, Interleaved) else (samples,)
-    client = active_client() if client is None else client
+    if client is None:
+        client = active_client()
     if client is None or client is False:
         raise OptionError(
             "there is no dask cluster to run on",
@@ -202,7 +202,7 @@ def _client_of(client: Any, samples: Samples | Interleaved) -> Any:
             remedy="make one with distributed.Client(address), or call the function yourself: "
             "fn(samples.loader(...))",
         )
-    for member in sets:
+    for member in samples.sets.sets if isinstance(samples, Interleaved) else (samples,):
         find_cluster(client, member.recipe, waits=False)
     return client
 

@@ -80,7 +80,7 @@ class FieldGrid:
         chunks: Mapping[str, int] | None = None,
         keep_units: bool = False,
     ) -> None:
-        _check_kinds(leads, chunks)
+        _check_types(leads, chunks)
         self._recipe = recipe
         self._offsets: dict[str, Ints] = {}
         self.layout = _layout_named(recipe, field)
@@ -204,6 +204,7 @@ class FieldGrid:
         )
 
     def _folded(self, number: int, offsets: Ints) -> Ints:
+        """Offsets beyond the end, counted from the first element, where windows wrap."""
         windows = self._recipe.require_windows()
         # Outside padded borders, offsets stay as they are: these elements are cut off.
         return offsets % windows.dim_sizes[number] if windows.wraps[number] else offsets
@@ -260,8 +261,8 @@ class FieldGrid:
         return {**describe_samples(recipe), "field": digest, "blend": blend}
 
 
-def _check_kinds(leads: object, chunks: object) -> None:
-    """Check that two options are of the kinds that they are said to be."""
+def _check_types(leads: object, chunks: object) -> None:
+    """Check the types of two options."""
     if chunks is not None and not isinstance(chunks, Mapping):
         raise OptionError(
             "chunks are not given by dimension",

@@ -44,12 +44,10 @@ class MeanBlend:
 
     def weights(self, axis: PlacedAxis, elements: slice) -> NDArray[Any]:
         """The weights of some elements of a window along a dimension, 1-d."""
+        if not self._is_linear:
+            return np.ones(elements.stop - elements.start)
         numbers = np.arange(elements.start, elements.stop, dtype=np.float64)
-        return (
-            np.minimum(numbers + 1, axis.count - numbers)
-            if self._is_linear
-            else np.ones(len(numbers))
-        )
+        return np.asarray(np.minimum(numbers + 1, axis.count - numbers))
 
     @staticmethod
     def combine(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
@@ -138,14 +136,12 @@ class RecordIndex:
         """The predictions that may have cells in a box."""
         bounds = dict(zip(variable.dims, box, strict=True))
         lead = self._grid.axes[self._lead]
-        predictions = self._near(lead, *bounds[lead.dim])
+        hits = self._near(lead, *bounds[lead.dim])
         for number, axis in enumerate(self._grid.axes):
             if number != self._lead:
-                predictions = predictions[
-                    _touches(axis, self._starts[predictions, number], *bounds[axis.dim])
-                ]
-        predictions = predictions[np.argsort(self.ids[predictions])]
-        return *self._places(self._rows[predictions]), self._starts[predictions]
+                hits = hits[_touches(axis, self._starts[hits, number], *bounds[axis.dim])]
+        hits = hits[np.argsort(self.ids[hits])]
+        return *self._places(self._rows[hits]), self._starts[hits]
 
     def _places(self, rows: Ints) -> tuple[Ints, Ints]:
         """The record of each row, and its number within the record."""
@@ -377,6 +373,4 @@ def _cut(cells: slice, part: slice) -> slice:
 
 
 def _along(weight: NDArray[Any], dim: int, num_dims: int) -> NDArray[Any]:
-    shape = [1] * num_dims
-    shape[dim] = len(weight)
-    return weight.reshape(shape)
+    return weight.reshape([-1 if axis == dim else 1 for axis in range(num_dims)])

@@ -191,12 +191,8 @@ def _write(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
     with warnings.catch_warnings():
         # zarr says that consolidated metadata are no part of the format yet. xarray looks for them.
         warnings.simplefilter("ignore")
-        groups = {
-            "",
-            COVERAGE,
-            *groups_of(grid),
-            *(f"{COVERAGE}/{group}" for group in groups_of(grid)),
-        }
+        inner = groups_of(grid)
+        groups = {"", COVERAGE, *inner, *(f"{COVERAGE}/{group}" for group in inner)}
         # The groups within come first, because a group also lists what lies below it.
         for group in sorted((name.strip("/") for name in groups), key=len, reverse=True):
             zarr.consolidate_metadata(str(path), path=group or None)

@@ -308,9 +308,7 @@ class Mosaic:
         rows = [self._grid.rows_of(predictions) for _, predictions in self._waiting]
         starts = self._grid.starts_of(ids)
         try:
-            self._parts.add(
-                ids, starts, [np.concatenate(arrays) for arrays in zip(*rows, strict=True)]
-            )
+            self._parts.add(ids, starts, list(map(np.concatenate, zip(*rows, strict=True))))
         except SourceAccessError:
             if not self._take_merged():
                 raise

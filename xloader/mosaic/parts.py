@@ -18,7 +18,7 @@ import hashlib
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import xarray as xr
@@ -84,18 +84,6 @@ GRID_FILE: Final = Path("grid", "mosaic.json")
 LABELS: Final = Path("grid", "labels.zarr")
 
 
-class Parts(Protocol):
-    """A place for records."""
-
-    def add(self, ids: Ints, starts: Ints, rows: Sequence[NDArray[Any]]) -> None:
-        """Add the predictions of some samples."""
-        ...
-
-    def records(self) -> list[Record]:
-        """All records, in a fixed order."""
-        ...
-
-
 class MemoryParts:
     """Records in memory."""
 
@@ -120,7 +108,7 @@ class FolderParts:
             text = (folder / GRID_FILE).read_text("utf-8")
         self.grid = TargetGrid.from_json(text)
         self.key = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self._own = folder / f"rank-{rank:04d}"
+        self._rank_folder = folder / f"rank-{rank:04d}"
         # Files of one run never meet those of another, even if both take themselves for one rank.
         self._token = uuid.uuid4().hex[:8]
         self._num_files = 0
@@ -128,9 +116,9 @@ class FolderParts:
     def add(self, ids: Ints, starts: Ints, rows: Sequence[NDArray[Any]]) -> None:
         """Add the predictions of some samples, as a file of this rank."""
         with writing(self.folder):
-            self._own.mkdir(exist_ok=True)
+            self._rank_folder.mkdir(exist_ok=True)
         name = f"{self._token}-{self._num_files:06d}.records"
-        write_record(self._own / name, self.key, ids, starts, rows)
+        write_record(self._rank_folder / name, self.key, ids, starts, rows)
         self._num_files += 1
 
     def records(self) -> list[Record]:
@@ -164,9 +152,10 @@ def has_parts(target: Path) -> bool:
 
 def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) -> FolderParts:
     """Open the parts of a target, which are made if there are none."""
+    folder = parts_folder(target)
     if not has_parts(target):
-        _make(parts_folder(target), grid, labels)
-    parts = FolderParts(parts_folder(target), rank)
+        _make(folder, grid, labels)
+    parts = FolderParts(folder, rank)
     before = parts.grid.fingerprint
     differing = [name for name, digest in grid.fingerprint.items() if before.get(name) != digest]
     if differing:
