@@ -80,14 +80,7 @@ class BoxCover:
 
     def mask(self) -> Flags | None:
         """The flags, to be broadcast over the box; None if every element is needed."""
-        if self.flags is not None:
-            return self.flags
-        mask: Flags | None = None
-        for axis, line in enumerate(self.lines):
-            if line is not None:
-                along = line.reshape([-1 if d == axis else 1 for d in range(len(self.shape))])
-                mask = along if mask is None else mask & along
-        return mask
+        return mask_of(self.lines, self.flags)
 
     def union(self, other: BoxCover) -> BoxCover:
         """The elements that either of two sets of samples needs."""
@@ -105,6 +98,16 @@ class BoxCover:
         assert first is not None
         assert second is not None
         return _of_flags(np.broadcast_to(first | second, self.shape))
+
+
+def mask_of(lines: Lines, flags: Flags | None) -> Flags | None:
+    """Flags and lines of flags as one mask, to be broadcast; None if they leave out nothing."""
+    mask = flags
+    for axis, line in enumerate(lines):
+        if line is not None:
+            along = line.reshape([-1 if d == axis else 1 for d in range(len(lines))])
+            mask = along if mask is None else mask & along
+    return mask
 
 
 def _are_equal(first: Flags | None, second: Flags | None) -> bool:

@@ -109,7 +109,8 @@ class IntermediateStore:
 class ArrayRewrite:
     """The writing of one variable.
 
-    `tasks`: the cluster that writes it; None for the threads of this process.
+    `assigned`: the shards of this part of the job. `tasks`: the cluster that writes it; None for
+    the threads of this process.
     """
 
     recipe: Recipe
@@ -117,7 +118,7 @@ class ArrayRewrite:
     metadata: bytes
     records: TargetRecords
     needed: Flags
-    own: Flags
+    assigned: Flags
     memory: int
     num_threads: int
     tasks: ClusterTasks | None
@@ -135,8 +136,8 @@ class ArrayRewrite:
         self._encoder = ShardEncoder(self.array, self.metadata)
         if self.is_written:
             self.records.find(self.keys)
-        self.wanted = self.own & ~self._done(self._encoder, self.array, self.records)
-        self._num_done = int(np.count_nonzero(self.own & ~self.wanted))
+        self.wanted = self.assigned & ~self._done(self._encoder, self.array, self.records)
+        self._num_done = int(np.count_nonzero(self.assigned & ~self.wanted))
         job = self.array.rechunking()
         self.plan = self._sections_of(job)
         if self.may_pass_between and self.wanted.any():
@@ -166,9 +167,8 @@ class ArrayRewrite:
         if self.middle is not None:
             recipe, array = self.middle.reading(recipe, array)
             records = replace(records, marks=self._middle_marks())
-        return SectionWriter(
-            *(recipe, array, self.metadata, self._passes[-1][1], records, self.wanted)
-        )
+        plan = self._passes[-1][1]
+        return SectionWriter(recipe, array, self.metadata, plan, records, self.wanted)
 
     def fill_middle(self) -> None:
         """Write the intermediate store."""
@@ -205,7 +205,7 @@ class ArrayRewrite:
             num_shards=self.needed.size,
             num_unneeded=int(np.count_nonzero(~self.needed)),
             num_done=self._num_done,
-            num_others=int(np.count_nonzero(self.needed & ~self.own)),
+            num_others=int(np.count_nonzero(self.needed & ~self.assigned)),
             num_written=self.num_written,
             num_chunks=job.num_chunks,
             expected_reads=self.expected_reads,
@@ -236,9 +236,7 @@ class ArrayRewrite:
     def _expected(self) -> int:
         """Chunks of the source that will be read."""
         job, plan = self._passes[0]
-        wanted = self.wanted
-        if self.middle is not None:
-            wanted = self._wanted_of_middle()
+        wanted = self.wanted if self.middle is None else self._wanted_of_middle()
         if wanted.all():
             return plan.num_reads
         return sum(len(work.blocks) for work in section_work(job, plan, wanted))

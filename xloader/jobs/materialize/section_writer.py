@@ -6,32 +6,27 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.option_checks import is_whole
-from xloader.core.windows import Windows
 from xloader.engine.task_threads import ThreadTask
 from xloader.errors import OptionError
-from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
+from xloader.jobs.chunk_sweep import NUM_BLOCKS, ChunkSweep, ChunkValues, one_sample
 from xloader.jobs.covered_elements import CoveredElements
 from xloader.jobs.materialize.rechunking import Box, Rechunking, SectionPlan
 from xloader.jobs.materialize.shard_encoder import Index, ShardEncoder
 from xloader.jobs.materialize.target_arrays import TargetArray
 from xloader.jobs.materialize.target_records import ShardRecord, TargetRecords
-from xloader.recipe.demands import make_footprint
-from xloader.recipe.layout import layout_of, make_layouts
-from xloader.recipe.recipe import Field, Recipe
+from xloader.recipe.layout import make_layouts
+from xloader.recipe.recipe import Recipe
 from xloader.sources.retries import Attempts
 
 Flags = NDArray[np.bool_]
 OnSection = Callable[[int], None]
 """Called with the number of shards when those of a section are written."""
-
-_NUM_BLOCKS: Final = 1024
-"""So many chunks are listed for reading at a time: the list takes 3 KiB for each."""
 
 
 class SectionWork(NamedTuple):
@@ -80,23 +75,6 @@ def work_on(job: Rechunking, box: Box, wanted: Flags) -> SectionWork:
     return SectionWork(box, shards, blocks)
 
 
-def sweep_recipe(recipe: Recipe, name: str) -> Recipe:
-    """One sample that takes all selected elements of a variable."""
-    # A variable without dimensions needs windows along some other one.
-    dims = recipe.dims_of(name) or tuple(recipe.dim_sizes)[:1]
-    sizes = tuple(recipe.dim_sizes[dim] for dim in dims)
-    windows = Windows(dims, sizes, sizes, sizes, (1,) * len(sizes))
-    return replace(
-        recipe,
-        windows=windows,
-        fields=(Field(name, (name,), has_channels=False),),
-        steps=(),
-        subset=None,
-        slab=None,
-        num_taken=None,
-    )
-
-
 @dataclass(eq=False)
 class SectionWriter:
     """Writes one array."""
@@ -126,8 +104,7 @@ class SectionWriter:
         """Write some sections."""
         job = self.array.rechunking()
         encoder = ShardEncoder(self.array, self.metadata)
-        whole = sweep_recipe(self.recipe, self.array.name)
-        footprint = make_footprint(whole, (layout_of(whole, whole.fields[0]),))
+        whole, footprint = one_sample(self.recipe, self.array.name)
         group = footprint.groups[0]
         room = max(self.plan.read_room, job.max_chunk_nbytes)
         with ChunkSweep(whole, footprint, room, self.plan.num_threads) as sweep:
@@ -135,8 +112,8 @@ class SectionWriter:
                 section = _HeldSection.of(self.array, job.elements_of(work.box))
                 # Without dimensions, the one block of the sample's window is read.
                 blocks = work.blocks if self.array.dims else [(0,)]
-                for begin in range(0, len(blocks), _NUM_BLOCKS):
-                    some = blocks[begin : begin + _NUM_BLOCKS]
+                for begin in range(0, len(blocks), NUM_BLOCKS):
+                    some = blocks[begin : begin + NUM_BLOCKS]
                     sweep.do(sweep.read(group, some, section.place))
                 made: dict[str, tuple[ShardRecord, float]] = {}
                 tasks = [
@@ -201,33 +178,13 @@ class _HeldSection:
 
     def shard(self, shard: Index) -> NDArray[Any]:
         """The values of a shard."""
-        place: list[Any] = []
-        for n, size, (begin, end) in zip(shard, self.array.objects, self.box, strict=True):
-            place.append(slice(n * size - begin, min((n + 1) * size, end) - begin))
+        places = zip(shard, self.array.objects, self.box, strict=True)
+        place: list[Any] = [
+            slice(n * size - begin, min((n + 1) * size, end) - begin)
+            for n, size, (begin, end) in places
+        ]
         # With the ellipsis, a variable without dimensions stays an array.
-        values: NDArray[Any] = self.values[(*place, ...)]
-        return values
-
-
-def sweep_values(
-    recipe: Recipe,
-    name: str,
-    memory: int,
-    num_threads: int,
-    use: Callable[[ChunkValues], None],
-    part: slice = slice(None),
-) -> int:
-    """Read all chunks of a variable once, or a part of them."""
-    whole = sweep_recipe(recipe, name)
-    footprint = make_footprint(whole, (layout_of(whole, whole.fields[0]),))
-    with ChunkSweep(whole, footprint, memory // 4, num_threads) as sweep:
-        for group in footprint.groups:
-            needed = footprint.needed(group)[part]
-            for begin in range(0, len(needed), _NUM_BLOCKS):
-                index = np.unravel_index(needed[begin : begin + _NUM_BLOCKS], group.shape)
-                blocks = [tuple(row) for row in np.stack(index, axis=-1).tolist()]
-                sweep.do(sweep.read(group, blocks, use))
-        return sweep.num_reads
+        return np.asarray(self.values[(*place, ...)])
 
 
 def needed_shards(recipe: Recipe, array: TargetArray) -> Flags:

@@ -152,11 +152,11 @@ def make_array(
     axes = recipe.axes_of(name)
     kept = tuple(number for number, dim in enumerate(stored.dims) if dim in dims)
     shape = tuple(axes[number].size for number in kept)
-    own_chunks = _shape_of("chunks", chunks, name, dims, shape)
-    own_shards = None
+    whole_chunks = _shape_of(chunks, name, dims, shape)
+    whole_shards = None
     if shards is not None:
-        wanted_shards = _shape_of("shards", shards, name, dims, shape)
-        own_shards = _whole_shards(name, dims, own_chunks, wanted_shards, shape)
+        wanted_shards = _shape_of(shards, name, dims, shape)
+        whole_shards = _whole_shards(name, dims, whole_chunks, wanted_shards, shape)
     unpacking, target, bound = None, stored.packing, 0.0
     values_dtype = stored.dtype
     if packing is not None:
@@ -166,10 +166,20 @@ def make_array(
     elif dtype is not None and stored.dtype.kind == "f" and dtype != stored.dtype:
         unpacking, target, values_dtype = stored.packing, None, dtype
     return TargetArray(
-        *(name, dims, shape, own_chunks, own_shards, axes, kept),
-        *(stored.stored_dtype, unpacking, values_dtype, target, bound),
+        name=name,
+        dims=dims,
+        shape=shape,
+        chunks=whole_chunks,
+        shards=whole_shards,
+        axes=axes,
+        kept=kept,
+        source_dtype=stored.stored_dtype,
+        unpacking=unpacking,
+        dtype=values_dtype,
+        packing=target,
+        bound=bound,
         # They are attributes only where the source was opened without decoding.
-        {key: value for key, value in stored.attrs.items() if key not in _DECODING_KEYS},
+        attrs={key: value for key, value in stored.attrs.items() if key not in _DECODING_KEYS},
     )
 
 
@@ -185,9 +195,7 @@ def with_fitting_shards(array: TargetArray, memory: int, num_tasks: int = 1) -> 
             break
     if fitting.shards != array.shards:
         shared = f" for {num_tasks} threads of a worker" if num_tasks > 1 else ""
-        shards = (
-            "no shards, each chunk an object" if fitting.shards is None else str(fitting.shards)
-        )
+        shards = fitting.shards or "no shards, each chunk an object"
         warn_caller(
             f"memory={memory} bytes{shared} is too small to write {array.name!r} in the advised "
             f"shards of {array.shards}. It gets {shards}. Pass more memory for the advised ones.",
@@ -227,7 +235,7 @@ def check_sizes(option: str, sizes: object, recipe: Recipe, names: Sequence[str]
 
 
 def _shape_of(
-    option: str, sizes: Sizes, name: str, dims: Sequence[str], shape: Sequence[int]
+    sizes: Sizes, name: str, dims: Sequence[str], shape: Sequence[int]
 ) -> tuple[int, ...]:
     requested = {**sizes, **sizes.get(name, {})} if isinstance(sizes.get(name), Mapping) else sizes
     chosen = []

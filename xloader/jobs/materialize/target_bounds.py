@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,7 @@ import xarray as xr
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.packing import Packing
 from xloader.errors import OptionError
-from xloader.jobs.chunk_sweep import ChunkValues
-from xloader.jobs.materialize.section_writer import sweep_values
+from xloader.jobs.chunk_sweep import ChunkValues, sweep_values
 from xloader.jobs.materialize.value_packing import (
     PackRequest,
     ValueBounds,
@@ -54,62 +55,49 @@ def find_bounds(
             bounds = ValueBounds(0.0, 1.0)
             num_reads += math.prod(axis.num_blocks for axis in recipe.axes_of(name))
         if bounds is None:
-            bounds, reads = _read(_BoundsPass(recipe, name, memory, num_threads), tasks)
+            bounds, reads = _read(recipe, name, memory, num_threads, tasks)
             num_reads += reads
         bounds_of[name] = bounds
     return bounds_of, num_reads
 
 
-@dataclass(frozen=True, eq=False)
-class _BoundsPass:
-    """A pass over the values of a variable, with the memory and the threads that it may take."""
-
-    recipe: Recipe
-    name: str
-    memory: int
-    num_threads: int
-
-    def parts(self, tasks: ClusterTasks) -> Iterator[tuple[int, int]]:
-        """Parts of the chunks for the tasks of a cluster."""
-        axes = self.recipe.axes_of(self.name)
-        num_chunks = math.prod(axis.num_blocks for axis in axes)
-        nbytes = math.prod(axis.size for axis in axes)
-        nbytes *= self.recipe.variable(self.name).stored_dtype.itemsize
-        count = min(-(-nbytes // tasks.unit_nbytes(nbytes)), num_chunks)
-        for number in range(count):
-            yield number * num_chunks // count, (number + 1) * num_chunks // count
-
-
-def _read(job: _BoundsPass, tasks: ClusterTasks | None) -> tuple[ValueBounds, int]:
+def _read(
+    recipe: Recipe, name: str, memory: int, num_threads: int, tasks: ClusterTasks | None
+) -> tuple[ValueBounds, int]:
+    """The bounds of all values of a variable, and the number of chunks read."""
+    read = partial(_read_part, recipe, name, memory, num_threads)
     if tasks is None:
-        return _read_part(job, None)
+        return read(slice(None))
+    axes = recipe.axes_of(name)
+    num_chunks = math.prod(axis.num_blocks for axis in axes)
+    nbytes = math.prod(axis.size for axis in axes) * recipe.variable(name).stored_dtype.itemsize
+    count = min(-(-nbytes // tasks.unit_nbytes(nbytes)), num_chunks)
+    edges = [number * num_chunks // count for number in range(count + 1)]
+    parts = [slice(*pair) for pair in itertools.pairwise(edges)]
     bounds, num_reads = ValueBounds(math.inf, -math.inf), 0
-    for _, (part_bounds, reads) in tasks.run(
-        "finding bounds of values", _read_part, job, job.parts(tasks)
-    ):
-        bounds, num_reads = bounds.union(part_bounds), num_reads + reads
+    # `read` is what all tasks share, and is called with each part.
+    for _, result in tasks.run("finding bounds of values", operator.call, read, parts):
+        bounds, num_reads = bounds.union(result[0]), num_reads + result[1]
     return bounds, num_reads
 
 
-def _read_part(job: _BoundsPass, part: tuple[int, int] | None) -> tuple[ValueBounds, int]:
+def _read_part(
+    recipe: Recipe, name: str, memory: int, num_threads: int, part: slice
+) -> tuple[ValueBounds, int]:
     """The bounds of the values in a part of the chunks, and the number of chunks read."""
-    stored = job.recipe.variable(job.name)
-    merged = [ValueBounds(math.inf, -math.inf)]
+    packing = recipe.variable(name).packing
+    bounds = ValueBounds(math.inf, -math.inf)
     lock = threading.Lock()
 
     def use(chunk: ChunkValues) -> None:
-        values = chunk.values
-        if stored.packing is not None:
-            values = stored.packing.unpack(values)
-        bounds = ValueBounds.of(values)
+        nonlocal bounds
+        values = chunk.values if packing is None else packing.unpack(chunk.values)
+        chunk_bounds = ValueBounds.of(values)
         with lock:
-            merged[0] = merged[0].union(bounds)
+            bounds = bounds.union(chunk_bounds)
 
-    num_reads = sweep_values(
-        *(job.recipe, job.name, job.memory, job.num_threads, use),
-        slice(None) if part is None else slice(*part),
-    )
-    return merged[0], num_reads
+    num_reads = sweep_values(recipe, name, memory // 4, num_threads, use, part)
+    return bounds, num_reads
 
 
 def packings_of(

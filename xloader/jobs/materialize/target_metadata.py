@@ -135,9 +135,7 @@ class TargetMetadata:
             str(name)
             for name, coord in coords.coords.items()
             # Names are divided by spaces, so xarray leaves out those that hold one.
-            if name not in coords.dims
-            and " " not in str(name)
-            and set(coord.dims) <= set(array.dims)
+            if not (name in coords.dims or " " in str(name) or set(coord.dims) - set(array.dims))
         ]
         return {**array.attrs, **({"coordinates": " ".join(sorted(names))} if names else {})}
 
@@ -197,7 +195,10 @@ def _facts(packing: Packing | None) -> object:
         return None
     numbers = (packing.scale, packing.offset)
     return (
-        *(packing.stored_dtype, packing.seen_dtype, packing.wide_dtype, packing.dtype),
+        packing.stored_dtype,
+        packing.seen_dtype,
+        packing.wide_dtype,
+        packing.dtype,
         [float(fill) for fill in packing.fills],
         [(type(number).__name__, str(number)) for number in numbers],
     )

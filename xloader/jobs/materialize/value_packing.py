@@ -55,11 +55,11 @@ def parse_pack(
                 allowed="pack= for variables of floats",
                 remedy=f"leave {name!r} out of pack=",
             )
-        requests[name] = _parse_one(name, request)
+        requests[name] = _parse_request(name, request)
     return requests
 
 
-def _parse_one(name: str, request: Any) -> PackRequest:
+def _parse_request(name: str, request: Any) -> PackRequest:
     most, scale, offset = None, None, 0.0
     if isinstance(request, Mapping):
         known = {"dtype", "max_error", "scale_factor", "add_offset"}
@@ -76,9 +76,8 @@ def _parse_one(name: str, request: Any) -> PackRequest:
     except TypeError:
         raise _unknown(name, request) from None
     numbers = [number for number in (most, scale, offset) if number is not None]
-    if packed_dtype.name not in _DTYPES or not all(
-        is_number(n) and math.isfinite(n) for n in numbers
-    ):
+    is_known = packed_dtype.name in _DTYPES and all(is_number(n) for n in numbers)
+    if not is_known or not all(map(math.isfinite, numbers)):
         raise _unknown(name, request)
     if (most is not None and most <= 0) or (scale is not None and scale <= 0):
         raise _unknown(name, request)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints
-from xloader.jobs.covered_elements import BoxCover, Flags
+from xloader.jobs.covered_elements import Flags, mask_of
 from xloader.jobs.statistics.label_pairs import LeadPairs
 from xloader.jobs.statistics.moments import LabelledMoments, Moments, side_by_side
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
@@ -33,17 +33,6 @@ class ChunkElements:
     weights: NDArray[np.float64] | None = None
     rows: Ints | None = None
 
-    @classmethod
-    def of(
-        cls,
-        values: NDArray[Any],
-        cover: BoxCover,
-        weights: NDArray[np.float64] | None = None,
-        rows: Ints | None = None,
-    ) -> ChunkElements:
-        """The elements of a chunk that samples need."""
-        return cls(values, cover.lines, cover.flags, weights, rows)
-
     @property
     def nbytes(self) -> int:
         """Bytes of values and flags."""
@@ -60,15 +49,13 @@ class ChunkElements:
             flags = flags[at]
         if weights is not None and weights.shape[axis] > 1:
             weights = weights[at]
-        rows = self.rows
-        if rows is not None and has_rows:
-            rows = rows[part]
+        rows = self.rows[part] if self.rows is not None and has_rows else self.rows
         return ChunkElements(self.values[at], tuple(lines), flags, weights, rows)
 
     def copy(self) -> ChunkElements:
         """The same elements in memory of their own, so that the chunk can be forgotten."""
         flags = None if self.flags is None else np.array(self.flags)
-        return ChunkElements(np.array(self.values), self.lines, flags, self.weights, self.rows)
+        return replace(self, values=np.array(self.values), flags=flags)
 
     def minus(self, earlier: ChunkElements) -> ChunkElements:
         """The differences from earlier elements, which count if both do."""
@@ -96,7 +83,8 @@ def reduce_elements(
     for axis, line in enumerate(elements.lines):
         if line is not None and axis not in kept:
             elements = elements.take(axis, run_of(np.flatnonzero(line)), has_rows=axis == clock)
-            elements = _without_line(elements, axis)
+            lines = tuple(None if d == axis else line for d, line in enumerate(elements.lines))
+            elements = replace(elements, lines=lines)
     parts, rows = [elements], _ONE_ROW
     if elements.rows is not None:
         assert clock is not None
@@ -105,7 +93,8 @@ def reduce_elements(
             elements.take(clock, run_of(np.flatnonzero(elements.rows == row)), has_rows=True)
             for row in rows
         ]
-    moments = [_reduce(part, kept) for part in parts]
+    axes = tuple(axis for axis in range(elements.values.ndim) if axis not in kept)
+    moments = [Moments.of(p.values, axes, mask_of(p.lines, p.flags), p.weights) for p in parts]
     sketches = tuple(s for part in parts for s in _sketches(part, kept)) if has_sketches else ()
     return LabelledMoments(rows, _stack(moments, elements.values.shape, kept), sketches)
 
@@ -114,41 +103,20 @@ def _stack(moments: list[Moments], shape: tuple[int, ...], kept: tuple[int, ...]
     """The moments of several labels, along a new axis that comes first."""
     if len(moments) == 1:
         # Views are made faster than stacks, which counts for small chunks.
-        single = moments[0].arrays()
-        return Moments.of_arrays({name: array[None] for name, array in single.items()})
+        return Moments.of_arrays({name: a[None] for name, a in moments[0].arrays().items()})
     if not moments:
         return Moments.empty((0, *(shape[axis] for axis in kept)))
-    arrays = [label_moments.arrays() for label_moments in moments]
-    return Moments.of_arrays(
-        {name: np.stack([label_arrays[name] for label_arrays in arrays]) for name in arrays[0]}
-    )
-
-
-def _without_line(elements: ChunkElements, axis: int) -> ChunkElements:
-    lines = tuple(None if d == axis else line for d, line in enumerate(elements.lines))
-    return ChunkElements(elements.values, lines, elements.flags, elements.weights, elements.rows)
-
-
-def _reduce(elements: ChunkElements, kept: tuple[int, ...]) -> Moments:
-    values = elements.values
-    axes = tuple(axis for axis in range(values.ndim) if axis not in kept)
-    return Moments.of(values, axes, _valid(elements), elements.weights)
-
-
-def _valid(elements: ChunkElements) -> Flags | None:
-    """The elements that count, to be broadcast over the values; None for all."""
-    ndim = elements.values.ndim
-    valid = elements.flags
-    for axis, line in enumerate(elements.lines):
-        if line is not None:
-            along = line.reshape([-1 if d == axis else 1 for d in range(ndim)])
-            valid = along if valid is None else valid & along
-    return valid
+    arrays = [m.arrays() for m in moments]
+    return Moments.of_arrays({name: np.stack([a[name] for a in arrays]) for name in arrays[0]})
 
 
 def _sketches(elements: ChunkElements, kept: tuple[int, ...]) -> Iterator[QuantileSketch]:
     """A sketch for each kept element, in C order."""
-    values, valid, weights = elements.values, _valid(elements), elements.weights
+    values, valid, weights = (
+        elements.values,
+        mask_of(elements.lines, elements.flags),
+        elements.weights,
+    )
     if valid is not None:
         valid = np.broadcast_to(valid, values.shape)
     if weights is not None:
@@ -231,21 +199,18 @@ class LeadPieces:
                 for side, begins in enumerate((edges[block], edges[later_block])):
                     place = (both[side] - begins)[at]
                     # Per block of the earlier elements: first and last element that waits.
-                    lo, hi = ends.setdefault((delta, side), _no_bounds(self.axis.num_blocks))
+                    none = np.full(self.axis.num_blocks, 1 << 60)
+                    lo, hi = ends.setdefault((delta, side), (none, -none))
                     np.minimum.at(lo, block[at], place)
                     np.maximum.at(hi, block[at], place)
         return max((int((hi - lo).max()) + 1 for (d, _), (lo, hi) in ends.items() if d), default=0)
-
-    def _bounds(self, piece: tuple[int, int], side: int) -> tuple[int, int]:
-        taken = [pair[side] for pair in self.places(*piece)]
-        lo = min(int(places.min()) for places in taken if len(places))
-        return lo, max(int(places.max()) for places in taken if len(places)) + 1
 
     def slab(
         self, elements: ChunkElements, clock: int, piece: tuple[int, int], side: int
     ) -> WaitingElements:
         """The elements of a chunk that wait for another chunk."""
-        lo, hi = self._bounds(piece, side)
+        taken = np.concatenate([pair[side] for pair in self.places(*piece)])
+        lo, hi = int(taken.min()), int(taken.max()) + 1
         return WaitingElements(elements.take(clock, slice(lo, hi), has_rows=True).copy(), lo)
 
     def reduce(
@@ -275,7 +240,3 @@ class WaitingElements:
 
     elements: ChunkElements
     begin: int
-
-
-def _no_bounds(num_blocks: int) -> tuple[Ints, Ints]:
-    return np.full(num_blocks, 1 << 60), np.full(num_blocks, -(1 << 60))

@@ -101,7 +101,7 @@ class Moments:
             return cls.empty(shape)
         if not kept and valid is None and weights is None:
             # Most chunks are whole, and small ones come in great number.
-            return cls(*map(np.array, _of_line(values.reshape(-1), None, None)))
+            return cls(*map(np.array, _of_row(values.reshape(-1), None, None)))
         if valid is not None:
             valid = np.broadcast_to(valid, values.shape)
         if weights is not None:
@@ -109,11 +109,9 @@ class Moments:
         num_cells = math.prod(shape)
         if num_cells > max(values.size // num_cells // _CELL_RATIO, 1):
             return cls._of_columns(values, valid, weights, kept, shape)
-        rows = [
-            None if array is None else _split(array, kept) for array in (values, valid, weights)
-        ]
+        rows = [None if a is None else _split(a, kept) for a in (values, valid, weights)]
         cells = (
-            _of_line(*(None if array is None else array[cell].reshape(-1) for array in rows))  # type: ignore[arg-type]
+            _of_row(*(None if array is None else array[cell].reshape(-1) for array in rows))  # type: ignore[arg-type]
             for cell in range(num_cells)
         )
         return cls(*(np.array(numbers).reshape(shape) for numbers in zip(*cells, strict=True)))
@@ -130,8 +128,7 @@ class Moments:
         """The moments of many cells, with the reduced axes first, some cells in one call."""
         moments = cls.empty((math.prod(shape),))
         columns, valids, heavy = (
-            None if array is None else _as_columns(array, kept)
-            for array in (values, valid, weights)
+            None if a is None else _as_columns(a, kept) for a in (values, valid, weights)
         )
         assert columns is not None
         step = max(_PIECE_SIZE // len(columns), 1)
@@ -245,17 +242,17 @@ def _as_columns(values: NDArray[Any], kept: tuple[int, ...]) -> NDArray[Any]:
     return moved.reshape(-1, num_cells)
 
 
-_Line = tuple[int, float, float, float, float, float]
-_NOTHING: Final[_Line] = (0, 0.0, 0.0, 0.0, math.inf, -math.inf)
+_Row = tuple[int, float, float, float, float, float]
+_NOTHING: Final[_Row] = (0, 0.0, 0.0, 0.0, math.inf, -math.inf)
 
 _spare: list[NDArray[np.float64]] = []
 """Buffers that no thread uses: memory that is asked for anew is slower than the sums."""
 
 
-def _of_line(
+def _of_row(
     values: NDArray[Any], valid: NDArray[np.bool_] | None, weights: NDArray[Any] | None
-) -> _Line:
-    """The six numbers of `Moments` for a line of values."""
+) -> _Row:
+    """The six numbers of `Moments` for a row of values."""
     if valid is not None:
         values = values[valid]
         weights = None if weights is None else weights[valid]
@@ -289,8 +286,8 @@ def _of_line(
 
 def _of_piece(
     piece: NDArray[Any], buffer: NDArray[np.float64], weights: NDArray[Any] | None
-) -> _Line | None:
-    """As `_of_line`, of so few values that they stay in a cache; None if all are NaN."""
+) -> _Row | None:
+    """As `_of_row`, of so few values that they stay in a cache; None if all are NaN."""
     with np.errstate(invalid="ignore", over="ignore"):
         low = np.minimum.reduce(piece)
         if low != low:
@@ -385,9 +382,7 @@ class LabelledMoments:
     @property
     def nbytes(self) -> int:
         """Bytes of the numbers."""
-        return (
-            self.rows.nbytes + self.moments.nbytes + sum(sketch.nbytes for sketch in self.sketches)
-        )
+        return self.rows.nbytes + self.moments.nbytes + sum(s.nbytes for s in self.sketches)
 
     def merge(self, other: LabelledMoments) -> LabelledMoments:
         """The moments of the elements of both, by label."""

@@ -234,7 +234,6 @@ def _missing(job: StatsJob, parts: StatsParts) -> list[NDArray[np.bool_]]:
         order = job.jobs[variable].order
         begin, end = order.edges[tree : tree + 2].tolist()
         level, index = node.node
-        pieces[variable][begin + (index << level) : min(begin + ((index + 1) << level), end)] = (
-            False
-        )
+        last = min(begin + ((index + 1) << level), end)
+        pieces[variable][begin + (index << level) : last] = False
     return pieces

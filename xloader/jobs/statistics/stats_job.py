@@ -19,6 +19,7 @@ from xloader.errors import EmptySamplesError, MemoryBudgetError, OptionError
 from xloader.jobs.chunk_sweep import group_of, whole_recipe
 from xloader.jobs.covered_elements import CoveredElements
 from xloader.jobs.statistics.chunk_order import ChunkOrder, needed_chunks
+from xloader.jobs.statistics.chunk_reduction import LeadPieces
 from xloader.jobs.statistics.label_pairs import Lead
 from xloader.jobs.statistics.stats_options import (
     Dims,
@@ -26,7 +27,7 @@ from xloader.jobs.statistics.stats_options import (
     channel_dims,
     parse_stats_options,
 )
-from xloader.jobs.statistics.stats_sweep import StatsSweep, VariableJob, lead_pieces, waiting_nbytes
+from xloader.jobs.statistics.stats_sweep import StatsSweep, VariableJob, waiting_nbytes
 from xloader.jobs.statistics.stats_template import StatsTemplate, VariableForm
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout, make_layouts
@@ -251,7 +252,9 @@ class StatsJob:
                 allowed="by and leads where the time is not kept",
                 remedy="pass dim=...",
             )
-        pieces = lead_pieces(options.leads, axes, clock)
+        pieces = None
+        if options.leads and clock is not None:
+            pieces = LeadPieces(options.leads, axes[clock])
         chunks = needed_chunks(recipe, needed, name)
         deltas = () if pieces is None else pieces.deltas()
         order = ChunkOrder.of(name, axes, kept, chunks, clock, deltas)

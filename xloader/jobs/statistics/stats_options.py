@@ -92,12 +92,7 @@ def _areas(recipe: Recipe) -> ElementWeights:
     coords = recipe.source.coordinates(is_indexed=False)
     lat = coords[find_coordinate(coords, "lat")]
     kept = {str(dim): recipe.kept_of(str(dim)) for dim in lat.dims}
-    lat = lat.isel(
-        {
-            dim: elements if isinstance(elements, int) else list(elements)
-            for dim, elements in kept.items()
-        }
-    )
+    lat = lat.isel({dim: n if isinstance(n, int) else list(n) for dim, n in kept.items()})
     values = np.asarray(lat.values, np.float64)
     angles = values if is_in_radians(lat) else np.deg2rad(values)
     # Rounded latitudes of the poles may lie a little beyond them.
@@ -203,9 +198,7 @@ def parse_stats_options(
 def _parse_dim(recipe: Recipe, variables: list[str], dim: Dims) -> tuple[str, ...] | None:
     if dim is None:
         return None
-    known = list(
-        dict.fromkeys(stored_dim for name in variables for stored_dim in recipe.dims_of(name))
-    )
+    known = list(dict.fromkeys(d for name in variables for d in recipe.dims_of(name)))
     if dim is ...:
         return tuple(known)
     dims = [dim] if isinstance(dim, str) else list(map(str, _list_of("dim", dim, "a name")))
@@ -256,11 +249,10 @@ def channel_dims(recipe: Recipe, layouts: tuple[FieldLayout, ...], variable: str
     """The dimensions of a variable that become channels in some field."""
     if recipe.windows is None:
         return set()
-    with_channels = {layout.name for layout in layouts if layout.channels is not None}
     has_channels = any(
         part.variable == variable
         for layout in layouts
-        if layout.name in with_channels
+        if layout.channels is not None
         for part in layout.parts
     )
     return set(recipe.channel_dims(variable)) if has_channels else set()

@@ -131,11 +131,7 @@ class StatsParts:
         for path in sorted((self.folder / "nodes").glob("*.nodes")):
             for node in _nodes_of(path, self.template.key):
                 nodes.setdefault((node.tree, node.node), node)
-        return [
-            stored_node
-            for (tree, node), stored_node in nodes.items()
-            if not _is_within(tree, node, nodes)
-        ]
+        return [found for key, found in nodes.items() if not _is_within(*key, nodes)]
 
     def damaged(self) -> list[Path]:
         """Files that cannot be read, and so do not count."""
@@ -244,7 +240,7 @@ class PartialStats:
     part: tuple[int, int]
     num_reads: int
     template: StatsTemplate = field(repr=False)
-    nodes: Mapping[tuple[int, int], Mapping[Node, LabelledMoments]] = field(repr=False)
+    nodes: Mapping[Tree, Mapping[Node, LabelledMoments]] = field(repr=False)
     path: str = ""
 
     def __str__(self) -> str:

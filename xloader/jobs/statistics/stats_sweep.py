@@ -23,7 +23,6 @@ from xloader.jobs.statistics.chunk_reduction import (
     WaitingElements,
     reduce_elements,
 )
-from xloader.jobs.statistics.label_pairs import LeadPairs
 from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_options import StatsOptions
 from xloader.jobs.statistics.stats_trees import StatsTrees
@@ -100,7 +99,7 @@ class VariableJob:
         rows = None
         if self.clock is not None and options.rows is not None:
             rows = options.rows[parts[dims[self.clock]]]
-        return ChunkElements.of(values, cover, weights, rows)
+        return ChunkElements(values, cover.lines, cover.flags, weights, rows)
 
 
 class StatsSweep:
@@ -146,7 +145,11 @@ class StatsSweep:
         advance: Callable[[], None],
     ) -> None:
         def use(at: int, chunk: ChunkValues) -> None:
-            self._use(job, at, wanted, trees, chunk)
+            elements = job.elements(chunk)
+            for piece in job.order.pieces_of(at):
+                value = self._reduce(job, piece, at, elements) if wanted[piece] else None
+                if value is not None:
+                    trees.add_piece(job.number, piece, value)
             advance()
 
         for wave in _waves(job, chunks_of(job.order, wanted), self._most_done_nbytes):
@@ -174,21 +177,6 @@ class StatsSweep:
             tuple(0 if place is None else row[place] for place in places) for row in blocks.tolist()
         ]
         return sweep.read(job.group, read, lambda chunk: use(at[chunk.begins], chunk))
-
-    def _use(
-        self,
-        job: VariableJob,
-        at: int,
-        wanted: NDArray[np.bool_],
-        trees: StatsTrees,
-        chunk: ChunkValues,
-    ) -> None:
-        elements = job.elements(chunk)
-        for piece in job.order.pieces_of(at):
-            if wanted[piece]:
-                value = self._reduce(job, piece, at, elements)
-                if value is not None:
-                    trees.add_piece(job.number, piece, value)
 
     def _reduce(
         self, job: VariableJob, piece: int, at: int, elements: ChunkElements
@@ -243,13 +231,6 @@ def _waves(job: VariableJob, places: Ints, most_done_nbytes: int | None) -> Iter
         each = min(each, max(most_done_nbytes // job.node_nbytes * least, 1))
     for begin in range(0, len(places), each):
         yield places[begin : begin + each]
-
-
-def lead_pieces(
-    leads: tuple[LeadPairs, ...], job_axes: Any, clock: int | None
-) -> LeadPieces | None:
-    """The differences of a variable along its axis of time, if there are any."""
-    return LeadPieces(leads, job_axes[clock]) if leads and clock is not None else None
 
 
 def waiting_nbytes(job: VariableJob) -> int:

@@ -67,7 +67,7 @@ def cut_units(
     last: list[PieceRange] = []
     read_nbytes = result_nbytes = 0
     for job, pieces in zip(jobs, wanted, strict=True):
-        cuts = _CutLine(source, job, pieces, sizes)
+        cuts = _Cuts(source, job, pieces, sizes)
         for ranges, chunks_nbytes in cuts.ranges():
             nodes_nbytes = job.node_nbytes * sum(num_nodes(job.order, span)[0] for span in ranges)
             read_nbytes += chunks_nbytes
@@ -80,7 +80,7 @@ def cut_units(
     return [*units, tuple(last)] if last else units
 
 
-class _CutLine:
+class _Cuts:
     """The chunks of a variable in order, and what it costs to cut before each of them."""
 
     def __init__(
@@ -185,22 +185,19 @@ def _num_open(low: Ints, high: Ints, num: int) -> Ints:
 
 def _shards(source: Source, variable: str, order: ChunkOrder, places: Ints) -> Ints | None:
     """The number of the shard of each chunk; None if no two chunks share one."""
-    stored: list[Ints] = []
-    for axis in order.axes:
-        chunks = [axis.stored_chunk(block) for block in range(axis.num_blocks)]
-        stored.append(np.array(chunks, np.int64))
-    origin = [int(along[0]) for along in stored]
+    stored = [[axis.stored_chunk(n) for n in range(axis.num_blocks)] for axis in order.axes]
+    origin = [along[0] for along in stored]
     numbers = []
     for dim, along in enumerate(stored):
         # Shards form a grid, so it is enough to look along each dimension.
         keys = []
-        for chunk in along.tolist():
+        for chunk in along:
             key = source.bundle_of(variable, (*origin[:dim], chunk, *origin[dim + 1 :]))
             keys.append(key.name if isinstance(key, SmallKey) else key)
         if any(key is None for key in keys):
             return None
         numbers.append(
-            np.cumsum([False, *(before != after for before, after in itertools.pairwise(keys))])
+            np.cumsum([False, *itertools.starmap(operator.ne, itertools.pairwise(keys))])
         )
     if all(len(along) == along[-1] + 1 for along in numbers):
         return None
@@ -309,9 +306,9 @@ def compute_unit(work: StatsWork, unit: StatsUnit) -> UnitStats:
     return UnitStats(trees.drain(), sweep.num_reads)
 
 
-def wanted_of(job: StatsJob, unit: StatsUnit) -> dict[int, np.ndarray[Any, np.dtype[np.bool_]]]:
+def wanted_of(job: StatsJob, unit: StatsUnit) -> dict[int, NDArray[np.bool_]]:
     """By number of the variable, whether each of its pieces is in a unit."""
-    wanted: dict[int, np.ndarray[Any, np.dtype[np.bool_]]] = {}
+    wanted: dict[int, NDArray[np.bool_]] = {}
     for number, begin, end in unit:
         if number not in wanted:
             wanted[number] = np.zeros(job.jobs[number].order.num_pieces, np.bool_)
@@ -342,9 +339,7 @@ class StatsOnCluster:
         """Check that the memory is enough here, and for the tasks of a worker."""
         memory = self._job.memory
         sizes = [self._nodes_nbytes(unit) for unit in self._units]
-        unit, cut = (
-            (max(nbytes, default=0) for nbytes in zip(*sizes, strict=True)) if sizes else (0, 0)
-        )
+        unit, cut = map(max, zip(*sizes, strict=True)) if sizes else (0, 0)
         # Subtrees wait for the units that are computed at the same time.
         waiting = memory.tree_nbytes + cut * min(self._tasks.most_running, len(sizes))
         here = max(kept_nbytes + unit + waiting * (not is_flushed), least_nbytes)

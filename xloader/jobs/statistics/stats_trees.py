@@ -10,13 +10,10 @@ from typing import Final
 from xloader.jobs.statistics.chunk_order import ChunkOrder
 from xloader.jobs.statistics.merge_tree import MergeTree, Node
 from xloader.jobs.statistics.moments import LabelledMoments
-from xloader.jobs.statistics.stats_parts import StatsParts
+from xloader.jobs.statistics.stats_parts import StatsParts, Tree
 
 _FLUSH_SECONDS: Final = 10.0
 """Statistics are written after so much time, or when they take too many bytes."""
-
-Tree = tuple[int, int]
-"""Number of a variable, and of one of its trees."""
 
 Nodes = dict[Tree, dict[Node, LabelledMoments]]
 """The statistics of complete subtrees."""
