@@ -196,9 +196,8 @@ def _shards(source: Source, variable: str, order: ChunkOrder, places: Ints) -> I
             keys.append(key.name if isinstance(key, SmallKey) else key)
         if any(key is None for key in keys):
             return None
-        numbers.append(
-            np.cumsum([False, *itertools.starmap(operator.ne, itertools.pairwise(keys))])
-        )
+        is_new = [before != after for before, after in itertools.pairwise(keys)]
+        numbers.append(np.cumsum([False, *is_new]))
     if all(len(along) == along[-1] + 1 for along in numbers):
         return None
     index = order.blocks(places)
