@@ -20,7 +20,7 @@ from xloader.core.axis import Ints
 from xloader.core.messages import show_count
 from xloader.core.nbytes import parse_nbytes
 from xloader.errors import MemoryBudgetError, MosaicError
-from xloader.mosaic.records import Record, RecordReader, Shape, Slices
+from xloader.mosaic.parts import Record, RecordReader, Shape, Slices
 from xloader.mosaic.target_grid import Box, GridVariable, PlacedAxis, TargetGrid
 
 CELL_NBYTES: Final = 20
@@ -251,12 +251,8 @@ class MosaicSummary:
         return text + f"; {self.num_uncovered:,} uncovered cells are NaN" * (self.num_uncovered > 0)
 
 
-@dataclass(frozen=True, eq=False)
-class MergeArrays:
-    """The arrays that one variable is merged into."""
-
-    values: Any
-    coverage: Any
+MergeArrays = tuple[Any, Any]
+"""The arrays that a variable is merged into: its values, and its coverage."""
 
 
 def merged_dtype(records: Sequence[Record]) -> np.dtype:
@@ -276,16 +272,15 @@ def merge_boxes(
     index, dtype = RecordIndex(grid, records), merged_dtype(records)
     num_covered = most = 0
     with RecordReader(records, [grid.row_shape(variable) for variable in grid.variables]) as reader:
-        for number, (variable, size, out) in enumerate(
-            zip(grid.variables, sizes, arrays, strict=True)
-        ):
-            for box in _boxes(variable.shape, size):
+        for number, variable in enumerate(grid.variables):
+            values, coverage = arrays[number]
+            for box in _boxes(variable.shape, sizes[number]):
                 blended = _blend_box(grid, index, reader, number, box)
                 if blended is None:
                     continue
                 cells = tuple(slice(*span) for span in box)
-                out.values[cells] = blended[0].astype(dtype)
-                out.coverage[cells] = blended[1]
+                values[cells] = blended[0].astype(dtype)
+                coverage[cells] = blended[1]
                 num_covered += int(np.count_nonzero(blended[1]))
                 most = max(most, int(blended[1].max()))
     num_cells = sum(variable.num_cells for variable in grid.variables)

@@ -23,6 +23,7 @@ from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes,
 from xloader.mosaic.parts import (
     LABELS,
     FolderParts,
+    Record,
     group_of,
     groups_of,
     has_parts,
@@ -30,7 +31,6 @@ from xloader.mosaic.parts import (
     open_parts,
     parts_folder,
 )
-from xloader.mosaic.records import Record
 from xloader.mosaic.target_grid import COVERAGE, TargetGrid
 from xloader.sources.stores.write_places import (
     check_replaceable,
@@ -221,7 +221,7 @@ def _make_arrays(path: Path, grid: TargetGrid, records: list[Record]) -> list[Me
             }
             attrs: dict[str, Any] = {"long_name": f"number of windows that cover {variable.name}"}
             source_attrs = dict(variable.attrs)
-            made[variable.name] = MergeArrays(
+            made[variable.name] = (
                 values.create_array(
                     dtype=dtype, fill_value=np.nan, attributes=source_attrs, **shared
                 ),

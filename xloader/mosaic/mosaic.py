@@ -22,7 +22,7 @@ from xloader.core.ranks import resolve_world
 from xloader.errors import ClosedError, MosaicError, MosaicWarning, OptionError, SourceAccessError
 from xloader.loader.batches.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid, make_labels
-from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
+from xloader.mosaic.merged_boxes import MosaicSummary, merge_boxes, merged_dtype
 from xloader.mosaic.merged_store import merge_store, merged_summary, open_merged, open_target
 from xloader.mosaic.parts import (
     FolderParts,
@@ -367,17 +367,16 @@ class Mosaic:
         grid, records = self._grid.target, self._parts.records()
         dtype = merged_dtype(records)
         arrays = [
-            MergeArrays(np.full(variable.shape, np.nan, dtype), np.zeros(variable.shape, np.int32))
+            (np.full(variable.shape, np.nan, dtype), np.zeros(variable.shape, np.int32))
             for variable in grid.variables
         ]
         self.summary = merge_boxes(grid, records, arrays, self._memory)
         self._parts = MemoryParts()
         pairs = list(zip(grid.variables, arrays, strict=True))
         values = {
-            variable.name: (variable.dims, out.values, dict(variable.attrs))
-            for variable, out in pairs
+            variable.name: (variable.dims, out[0], dict(variable.attrs)) for variable, out in pairs
         }
-        counts = {variable.name: (variable.dims, out.coverage) for variable, out in pairs}
+        counts = {variable.name: (variable.dims, out[1]) for variable, out in pairs}
         indexes = xr.Coordinates(
             {dim: self._labels[dim] for dim in self._labels.dims if dim in self._labels.xindexes}
         )

@@ -31,7 +31,6 @@ from xloader.jobs.materialize.target_arrays import (
     with_fitting_shards,
     written_names,
 )
-from xloader.jobs.materialize.target_bounds import find_bounds, packings_of
 from xloader.jobs.materialize.target_metadata import ORIGIN, TargetMetadata, parse_compressors
 from xloader.jobs.materialize.target_records import (
     TargetContents,
@@ -41,7 +40,13 @@ from xloader.jobs.materialize.target_records import (
     end,
     mark_of,
 )
-from xloader.jobs.materialize.value_packing import ValueBounds, parse_dtype, parse_pack
+from xloader.jobs.materialize.value_packing import (
+    ValueBounds,
+    find_bounds,
+    packings_of,
+    parse_dtype,
+    parse_pack,
+)
 from xloader.jobs.progress_bar import ProgressBar
 from xloader.recipe.recipe import Recipe
 from xloader.sources.stores.writable_store import WritableStore, open_writable

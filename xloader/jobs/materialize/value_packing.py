@@ -1,20 +1,29 @@
-"""How values are stored in a target: as they are, in another dtype, or packed as integers."""
+"""How values are stored in a target: as they are, in another dtype, or packed as integers.
+
+Integers are spread over the values, so the smallest and the largest value are looked for first.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import xarray as xr
 from numpy.typing import DTypeLike, NDArray
 
+from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.option_checks import is_number
 from xloader.core.packing import Packing
 from xloader.errors import OptionError, PackingError
-from xloader.recipe.recipe import find
+from xloader.jobs.chunk_sweep import ChunkValues, sweep_values
+from xloader.recipe.recipe import Recipe, find
 
 _DTYPES: Final = ("int8", "uint8", "int16", "uint16", "int32")
 
@@ -155,7 +164,9 @@ def make_packing(name: str, request: PackRequest, bounds: ValueBounds, dtype: np
     if scale is None:
         scale = (bounds.most - bounds.least) / (high - low) or 1.0
         offset = bounds.least - low * scale
-    packing = _packing(request.dtype, fill, scale, offset, dtype)
+    # With an offset, xarray decodes integers in float64.
+    stored, wide = request.dtype, np.dtype(np.float64)
+    packing = Packing(stored, stored, (np.int64(fill),), scale, offset, wide, dtype)
     ends = np.array([bounds.least, bounds.most])
     if ((packed := np.rint((ends - offset) / scale)) < low).any() or (packed > high).any():
         raise PackingError(
@@ -175,11 +186,6 @@ def make_packing(name: str, request: PackRequest, bounds: ValueBounds, dtype: np
             remedy=f"pack as int32, allow more, or leave {name!r} out of pack=",
         )
     return packing
-
-
-def _packing(stored: np.dtype, fill: int, scale: float, offset: float, dtype: np.dtype) -> Packing:
-    # With an offset, xarray decodes integers in float64.
-    return Packing(stored, stored, (np.int64(fill),), scale, offset, np.dtype(np.float64), dtype)
 
 
 def error_bound(packing: Packing, bounds: ValueBounds) -> float:
@@ -238,3 +244,89 @@ def parse_dtype(dtype: DTypeLike | None) -> np.dtype | None:
             remedy='for integers, pass pack={"t2m": "int16"}',
         )
     return float_dtype.newbyteorder("=")
+
+
+def find_bounds(
+    recipe: Recipe,
+    requests: Mapping[str, PackRequest],
+    known: Mapping[str, Any],
+    stats: xr.Dataset | None,
+    memory: int,
+    num_threads: int,
+    tasks: ClusterTasks | None = None,
+    *,
+    is_dry: bool = False,
+) -> tuple[dict[str, ValueBounds], int]:
+    """The bounds of all variables to pack."""
+    bounds_of, num_reads = {}, 0
+    if stats is not None and not isinstance(stats, xr.Dataset):
+        raise OptionError(
+            "stats is not the result of samples.stats()",
+            given=type(stats).__name__,
+            allowed='an xarray.Dataset with the dimension "stat"',
+            remedy="leave it out: the bounds are then found by one pass over the values",
+        )
+    for name in requests:
+        bounds = bounds_in(stats, name) if stats is not None else None
+        if bounds is None and name in known:
+            bounds = ValueBounds(*known[name])
+        if bounds is None and is_dry:
+            bounds = ValueBounds(0.0, 1.0)
+            num_reads += math.prod(axis.num_blocks for axis in recipe.axes_of(name))
+        if bounds is None:
+            bounds, reads = _read(recipe, name, memory, num_threads, tasks)
+            num_reads += reads
+        bounds_of[name] = bounds
+    return bounds_of, num_reads
+
+
+def _read(
+    recipe: Recipe, name: str, memory: int, num_threads: int, tasks: ClusterTasks | None
+) -> tuple[ValueBounds, int]:
+    """The bounds of all values of a variable, and the number of chunks read."""
+    read = partial(_read_part, recipe, name, memory, num_threads)
+    if tasks is None:
+        return read(slice(None))
+    axes = recipe.axes_of(name)
+    num_chunks = math.prod(axis.num_blocks for axis in axes)
+    nbytes = math.prod(axis.size for axis in axes) * recipe.variable(name).stored_dtype.itemsize
+    count = min(-(-nbytes // tasks.unit_nbytes(nbytes)), num_chunks)
+    edges = [number * num_chunks // count for number in range(count + 1)]
+    parts = [slice(*pair) for pair in itertools.pairwise(edges)]
+    bounds, num_reads = ValueBounds(math.inf, -math.inf), 0
+    # `read` is what all tasks share, and is called with each part.
+    for _, result in tasks.run("finding bounds of values", operator.call, read, parts):
+        bounds, num_reads = bounds.union(result[0]), num_reads + result[1]
+    return bounds, num_reads
+
+
+def _read_part(
+    recipe: Recipe, name: str, memory: int, num_threads: int, part: slice
+) -> tuple[ValueBounds, int]:
+    """The bounds of the values in a part of the chunks, and the number of chunks read."""
+    packing = recipe.variable(name).packing
+    bounds = ValueBounds(math.inf, -math.inf)
+    lock = threading.Lock()
+
+    def use(chunk: ChunkValues) -> None:
+        nonlocal bounds
+        values = chunk.values if packing is None else packing.unpack(chunk.values)
+        chunk_bounds = ValueBounds.of(values)
+        with lock:
+            bounds = bounds.union(chunk_bounds)
+
+    num_reads = sweep_values(recipe, name, memory // 4, num_threads, use, part)
+    return bounds, num_reads
+
+
+def packings_of(
+    requests: Mapping[str, PackRequest], bounds: Mapping[str, ValueBounds]
+) -> dict[str, tuple[Packing, float]]:
+    """The packing of each variable, and the largest error that it may cause."""
+    packings = {}
+    for name, request in requests.items():
+        # As xloader.open decodes packed integers; see `decoded_dtype`.
+        dtype = np.dtype(np.float64 if request.dtype.itemsize >= 4 else np.float32)
+        packing = make_packing(name, request, bounds[name], dtype)
+        packings[name] = packing, error_bound(packing, bounds[name])
+    return packings

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Final
 
@@ -20,6 +20,7 @@ from xloader.core.axis import Ints
 from xloader.core.footprint import Footprint, Group
 from xloader.core.windows import Windows
 from xloader.jobs.valid.batch_sweep import nearest
+from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 
@@ -284,26 +285,94 @@ def choose_places(
     return Places(dims, order, tuple(lines[dim] for dim in order)), spans[sweep]
 
 
+def may_hold_nan(recipe: Recipe, variable: str) -> bool:
+    """Whether a variable can hold NaN. Integers can if they are packed with fill values.
+
+    Computed variables count as valid: samples are chosen by what is stored.
+    """
+    stored = recipe.variable(variable)
+    if stored.is_computed:
+        return False
+    if stored.packing is None:
+        return stored.dtype.kind == "f"
+    return bool(stored.packing.fills) or stored.packing.stored_dtype.kind == "f"
+
+
+@dataclass(frozen=True, eq=False)
+class SampleCheck:
+    """Which samples hold enough valid elements: what is asked, and how windows are swept for it."""
+
+    recipe: Recipe
+    layouts: tuple[FieldLayout, ...]
+    at_least: float
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Pickles leave out cached properties.
+        return SampleCheck, tuple(getattr(self, field.name) for field in fields(self))
+
+    @cached_property
+    def footprint(self) -> Footprint | None:
+        """The chunks of variables that may hold NaN, which are read; None if there are none."""
+        recipe = self.recipe
+        read = tuple(
+            replace(
+                layout, parts=tuple(p for p in layout.parts if may_hold_nan(recipe, p.variable))
+            )
+            for layout in self.layouts
+        )
+        if not any(layout.parts for layout in read):
+            return None
+        return make_footprint(recipe, tuple(layout for layout in read if layout.parts))
+
+    @cached_property
+    def line(self) -> SweepLine:
+        """All blocks that are read, in the order of the sweep."""
+        assert self.footprint is not None
+        return SweepLine.of(self.footprint, self.places)
+
+    @cached_property
+    def parts(self) -> tuple[SweepLine, SweepLine]:
+        """The blocks of variables without the sweep dimension, and the others."""
+        return self.line.apart(self.places)
+
+    @property
+    def places(self) -> Places:
+        """The windows that are counted."""
+        return self._chosen[0]
+
+    @property
+    def num_along(self) -> int:
+        """Most windows along the sweep that one block reaches into."""
+        return self._chosen[1]
+
+    @cached_property
+    def _chosen(self) -> tuple[Places, int]:
+        return choose_places(self.recipe, self.layouts, self.footprint)
+
+
 _ENOUGH: Final = 0.75
 """Whole shards are kept together if that gives this part of the units that were asked for."""
 
 
 @dataclass(frozen=True)
 class SweepUnit:
-    """Blocks whose elements are counted apart."""
+    """Blocks whose elements are counted apart.
+
+    `alone`: the windows that no other unit reaches into.
+    """
 
     begin: int
     end: int
     first: int
     last: int
-    own: tuple[int, int]
+    alone: tuple[int, int]
     done: int
     share: tuple[int, int] = (0, 1)
 
     @property
     def num_border(self) -> int:
         """Number of windows along the sweep of which it gives counts."""
-        return self.own[0] - self.first + max(self.last - self.own[1], 0)
+        return self.alone[0] - self.first + max(self.last - self.alone[1], 0)
 
 
 def cut_sweep(

@@ -19,8 +19,7 @@ import numpy as np
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.axis import Ints
 from xloader.core.window_sets import BitPacker, WindowBits
-from xloader.jobs.valid.sample_check import SampleCheck
-from xloader.jobs.valid.sweep_line import Places, SweepLine, SweepUnit, cut_sweep
+from xloader.jobs.valid.sweep_line import Places, SampleCheck, SweepLine, SweepUnit, cut_sweep
 from xloader.jobs.valid.window_counter import WindowCounter, WindowCounts
 from xloader.jobs.wanted_elements import WantedElements
 from xloader.recipe.recipe import Recipe
@@ -77,7 +76,7 @@ def count_unit(task: CountTask, unit: SweepUnit) -> UnitCounts:
         counter.add_static(task.static)
     line = task.line.take(slice(unit.begin, unit.end))
     num_reads = counter.read(line, task.memory_nbytes, 1, unit.share)
-    counter.advance(unit.own[1])
+    counter.advance(unit.alone[1])
     counter.put_aside(unit.last)
     static = counter.static_counts() if task.static is None else ()
     return UnitCounts(num_reads, counter.borders, counter.packer.bits(), static)
@@ -120,7 +119,7 @@ def count_in_units(
     for _, counts in run(CountTask(check, wanted, task_memory), units) if units else ():
         counter.add_static(counts.static)
         num_reads += counts.num_reads
-    units = cut(moving, most_border=border_nbytes // max(counter.window_nbytes, 1))
+    units = cut(moving, most_border=border_nbytes // max(counter.counts_nbytes()[1], 1))
     task = CountTask(check, wanted, task_memory, counter.static_counts())
     waiting: dict[SweepUnit, UnitCounts] = {}
     left = iter(units)
@@ -137,7 +136,7 @@ def count_in_units(
 
 def _add_unit(counter: WindowCounter, unit: SweepUnit, counts: UnitCounts) -> None:
     """Add the counts of a unit, once those of all units before it are added."""
-    begin, end = unit.own
+    begin, end = unit.alone
     for border in counts.borders:
         if border.begin < begin:
             counter.add_border(border)

@@ -23,8 +23,8 @@ from xloader.core.window_sets import WindowBits
 from xloader.errors import OptionError
 from xloader.jobs.valid.batch_sweep import BatchSweep
 from xloader.jobs.valid.cache_files import Cache, CacheFile, cache_file
-from xloader.jobs.valid.sample_check import SampleCheck, may_hold_nan
 from xloader.jobs.valid.sample_mask import SampleMask
+from xloader.jobs.valid.sweep_line import SampleCheck, may_hold_nan
 from xloader.jobs.valid.valid_counts import count_on_cluster, count_valid
 from xloader.jobs.valid.window_counter import WindowCounter
 from xloader.jobs.wanted_elements import MaskArgument
@@ -51,15 +51,11 @@ def find_valid(
     num_threads = threads if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
     memory_nbytes = parse_nbytes(memory)
     # All ranks of a group must choose the same samples, so the whole of a slab counts.
-    field_recipe, labels = _of_fields(recipe.planned, fields)
-    layouts = tuple(
-        layout_of(field_recipe, field)
-        for field in field_recipe.fields
-        if field.name in labels.others
-    )
-    argument = None if mask is None else MaskArgument(field_recipe, mask)
+    checked, labels = _of_fields(recipe.planned, fields)
+    layouts = tuple(layout_of(checked, f) for f in checked.fields if f.name in labels.gathered)
+    argument = None if mask is None else MaskArgument(checked, mask)
     if argument is not None:
-        _require_use(field_recipe, layouts, argument)
+        _require_use(checked, layouts, argument)
     # Fields that are added later were not checked, so those that were have their names told.
     named = [field.name for field in recipe.fields]
     names = fields or (named and [*named, *(column.name for column in recipe.label_columns)])
@@ -69,22 +65,20 @@ def find_valid(
     check = f"is_valid({', '.join(texts)})"
     if not layouts:
         return SampleMask(labels.valid(share), check, 0, time.monotonic() - begun)
-    file = _file_of(field_recipe, layouts, share, argument, cache)
-    data = None if file is None else file.load(WindowBits.words_nbytes(field_recipe.num_ids))
+    file = _file_of(checked, layouts, share, argument, cache)
+    data = None if file is None else file.load(WindowBits.words_nbytes(checked.num_ids))
     if data is not None:
-        bits = WindowBits(field_recipe.num_ids, np.frombuffer(data, "<u8"))
+        bits = WindowBits(checked.num_ids, np.frombuffer(data, "<u8"))
         return SampleMask(labels.among(bits, share), check, 0, time.monotonic() - begun)
-    if set(field_recipe.require_windows().ends) != {"stop"}:
+    if set(checked.require_windows().ends) != {"stop"}:
         _refuse_mask(argument)
-        tasks = find_cluster(client, field_recipe)
+        tasks = find_cluster(client, checked)
         bits, num_reads = _count_in_batches(
-            field_recipe, layouts, share, memory_nbytes, num_threads, tasks
+            checked, layouts, share, memory_nbytes, num_threads, tasks
         )
     else:
-        checks = SampleCheck(field_recipe, layouts, share)
-        tasks = find_cluster(
-            client, field_recipe, beside_nbytes=partial(_sent_nbytes, checks, argument)
-        )
+        checks = SampleCheck(checked, layouts, share)
+        tasks = find_cluster(client, checked, beside_nbytes=partial(_sent_nbytes, checks, argument))
         cores = num_threads or usable_cores()
         bits, num_reads = _count(checks, argument, memory_nbytes, cores, tasks)
     if file is not None:
@@ -106,7 +100,7 @@ def _sent_nbytes(check: SampleCheck, argument: MaskArgument | None) -> int:
     """Bytes that tasks get beside the samples: the mask as bits, and counts that all need."""
     sizes = () if argument is None else tuple(check.recipe.dim_sizes[d] for d in argument.dims)
     mask_nbytes = 0 if argument is None else math.prod(sizes) // 8
-    return mask_nbytes + WindowCounter(check).static_nbytes
+    return mask_nbytes + WindowCounter(check).counts_nbytes()[0]
 
 
 def _count(
@@ -176,10 +170,10 @@ def _check_share(at_least: Any) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _LabelFields:
-    """The fields to check that are columns of a table of points, and the names of the others."""
+    """The fields to check that are columns of a table of points, and names of those gathered."""
 
     columns: tuple[LabelColumn, ...]
-    others: frozenset[str]
+    gathered: frozenset[str]
     num_ids: int
 
     def among(self, bits: WindowBits, at_least: float) -> WindowBits:
@@ -203,21 +197,20 @@ def _of_fields(recipe: Recipe, names: Sequence[str]) -> tuple[Recipe, _LabelFiel
     apart.
     """
     gathered, columns = recipe.gathered_fields, recipe.label_columns
-    own_names = [field.name for field in gathered] + [column.name for column in columns]
+    known = [field.name for field in gathered] + [column.name for column in columns]
     variables = [name for field in gathered for name in field.variables]
     for name in names:
-        find(name, list(dict.fromkeys(own_names + variables)), "field or variable of a field")
-    wanted = set(names or own_names)
-    checked = tuple(part for field in gathered for part in _wanted_parts(field, wanted))
-    # Fields that are not checked need not be laid out; without any, all would be gathered.
-    kept = checked or gathered
+        find(name, list(dict.fromkeys(known + variables)), "field or variable of a field")
+    wanted = set(names or known)
+    parts = tuple(part for field in gathered for part in _wanted_parts(field, wanted))
     # Samples of weight 0 are checked, too: weights may change later.
     chosen = None if recipe.subset is None else recipe.subset.indices
     subset = None if chosen is None else Subset(len(recipe.require_windows()), chosen)
-    own = tuple(column for column in columns if column.name in wanted)
-    changed = replace(recipe, fields=kept, steps=(), subset=subset)
-    others = frozenset(field.name for field in checked)
-    return changed, _LabelFields(own, others, recipe.num_ids)
+    # Fields that are not checked need not be laid out; without any, all would be gathered.
+    changed = replace(recipe, fields=parts or gathered, steps=(), subset=subset)
+    chosen_columns = tuple(column for column in columns if column.name in wanted)
+    names_of_parts = frozenset(part.name for part in parts)
+    return changed, _LabelFields(chosen_columns, names_of_parts, recipe.num_ids)
 
 
 def _wanted_parts(field: Field, wanted: set[str]) -> tuple[Field, ...]:

@@ -23,8 +23,15 @@ from xloader.core.footprint import Footprint
 from xloader.core.window_sets import BitPacker, WindowBits
 from xloader.errors import MemoryBudgetError
 from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
-from xloader.jobs.valid.sample_check import SampleCheck, may_hold_nan
-from xloader.jobs.valid.sweep_line import RollingCounts, Span, SweepLine, SweepUnit, sum_windows
+from xloader.jobs.valid.sweep_line import (
+    RollingCounts,
+    SampleCheck,
+    Span,
+    SweepLine,
+    SweepUnit,
+    may_hold_nan,
+    sum_windows,
+)
 from xloader.jobs.wanted_elements import WantedElements
 from xloader.recipe.layout import FieldPart
 
@@ -84,7 +91,9 @@ class WindowCounter:
         self._recipe, self._wanted = check.recipe, wanted
         self._check = check
         self.places = check.places
-        self._own = (0, self.places.shape[0]) if unit is None else unit.own
+        self._alone = (0, self.places.shape[0]) if unit is None else unit.alone
+        # Number of windows at each position along the sweep.
+        self._num_below = math.prod(self.places.shape[1:])
         self._num_done = 0 if unit is None else unit.first
         self._border_copies = 0 if unit is None else _BORDER_COPIES
         totals = [math.prod(layout.shape) for layout in check.layouts]
@@ -98,13 +107,8 @@ class WindowCounter:
                 self._add_part(number, part)
         self._wanted_sums: dict[tuple[int, ...], Ints] = {}
         self._lock = threading.Lock()
-        self.packer = BitPacker((self._own[1] - self._own[0]) * self._num_below)
+        self.packer = BitPacker((self._alone[1] - self._alone[0]) * self._num_below)
         self.borders: list[WindowCounts] = []
-
-    @property
-    def _num_below(self) -> int:
-        """Number of windows at each position along the sweep."""
-        return math.prod(self.places.shape[1:])
 
     def _add_part(self, number: int, part: FieldPart) -> None:
         recipe, name = self._recipe, part.variable
@@ -141,7 +145,7 @@ class WindowCounter:
         """Read chunks and count their elements, and return the number of chunks."""
         footprint = self._check.footprint
         assert footprint is not None
-        fixed, unit = self._counts_nbytes()
+        fixed, unit = self.counts_nbytes()
         half, ratio = memory_nbytes // 2, self._work_ratio(footprint)
         room = half - fixed - self._border_copies * unit * self._check.num_along
         most_along = max(room // max(2 * unit, 1), self._check.num_along)
@@ -163,7 +167,7 @@ class WindowCounter:
         footprint = self._check.footprint
         assert footprint is not None
         at_work = math.ceil(footprint.max_chunk_nbytes * self._work_ratio(footprint))
-        fixed, unit = self._counts_nbytes()
+        fixed, unit = self.counts_nbytes()
         # Counts are copied when there come more of them.
         copies = 2 if num_tasks is None else 2 + _BORDER_COPIES
         least = max(at_work, fixed + copies * unit * self._check.num_along)
@@ -195,16 +199,6 @@ class WindowCounter:
             if part.counts is not None and is_static == (0 not in part.axes)
         ]
 
-    @property
-    def static_nbytes(self) -> int:
-        """Bytes of the counts of variables without the sweep dimension."""
-        return self._counts_nbytes()[0]
-
-    @property
-    def window_nbytes(self) -> int:
-        """Bytes of the counts of all windows at one position along the sweep."""
-        return self._counts_nbytes()[1]
-
     def static_counts(self) -> tuple[Ints, ...]:
         """The counts of variables without the sweep dimension, which all windows along it share."""
         return tuple(counts.peek(0, 0) for counts in self._counts(is_static=True))
@@ -214,7 +208,7 @@ class WindowCounter:
         for total, more in zip(self._counts(is_static=True), counts, strict=True):
             total.add((0,) * more.ndim, more)
 
-    def _counts_nbytes(self) -> tuple[int, int]:
+    def counts_nbytes(self) -> tuple[int, int]:
         """Bytes of all counts: those in any case, and those for each window along the sweep."""
         fixed = unit = 0
         for part in self._parts:
@@ -265,8 +259,8 @@ class WindowCounter:
 
     def advance(self, end: int) -> None:
         """Finish the windows below ``end`` along the sweep, which no chunk to come reaches."""
-        self.put_aside(min(end, self._own[0]))
-        self.complete(min(end, self._own[1]))
+        self.put_aside(min(end, self._alone[0]))
+        self.complete(min(end, self._alone[1]))
 
     def put_aside(self, end: int) -> None:
         """Take the counts of the windows up to ``end`` along the sweep as they are."""
@@ -328,12 +322,11 @@ class WindowCounter:
         wanted = self._wanted
         assert wanted is not None
         if part.axes not in self._wanted_sums:
-            whole_axes = tuple(
-                a for a, dim in enumerate(wanted.dims) if dim not in self.places.dims
-            )
-            kept = [dim for dim in wanted.dims if dim in self.places.dims]
+            dims = self.places.dims
+            whole_axes = tuple(axis for axis, dim in enumerate(wanted.dims) if dim not in dims)
+            kept = [dim for dim in wanted.dims if dim in dims]
             sums = np.add.reduce(wanted.flags, axis=whole_axes, dtype=int_dtype(wanted.flags.size))
-            order = sorted(range(len(kept)), key=lambda a: self.places.dims.index(kept[a]))
+            order = sorted(range(len(kept)), key=lambda axis: dims.index(kept[axis]))
             self._wanted_sums[part.axes] = np.asarray(sums).transpose(order)
         counts = self._wanted_sums[part.axes]
         for axis, (number, span) in enumerate(zip(part.axes, part.spans, strict=True)):
