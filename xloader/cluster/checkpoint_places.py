@@ -138,15 +138,15 @@ class FolderPlace:
             ) from error
         attempt = max(_attempts(folder, "claim"), default=-1) + 1
         while True:
-            claim = FolderClaim(rank, attempt, folder)
+            path = _file(folder, attempt, "claim")
             with writing(folder):
                 try:
                     # Only one process makes a file that must not exist yet, on a shared disk too.
-                    os.close(os.open(claim.file("claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
                 except FileExistsError:
                     attempt += 1
                 else:
-                    return claim
+                    return FolderClaim(rank, attempt, folder)
 
     def result(self, rank: int) -> bytes | None:
         """The pickle of a finished rank's result; None if the rank is not finished."""
@@ -163,10 +163,6 @@ class FolderClaim:
     rank: int
     attempt: int
     folder: Path
-
-    def file(self, suffix: str) -> Path:
-        """A file of this attempt."""
-        return _file(self.folder, self.attempt, suffix)
 
     def load(self) -> bytes | None:
         """The pickle that was saved last, by any attempt before this one."""
@@ -186,7 +182,7 @@ class FolderClaim:
         if _file(self.folder, self.attempt + 1, "claim").exists():
             raise _superseded(self.rank, "another worker has taken it up")
         try:
-            with whole_file(self.file(suffix)) as file:
+            with whole_file(_file(self.folder, self.attempt, suffix)) as file:
                 file.write(data)
         except SourceAccessError as error:
             if self.folder.exists():

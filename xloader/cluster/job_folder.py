@@ -57,7 +57,7 @@ def open_folder(
     *,
     overwrite: bool,
 ) -> tuple[FolderPlace, dict[str, Any]]:
-    """Open the folder of a job, which is made if it is not there."""
+    """Open the folder of a job, which is made if it is not there; with the state of the job."""
     folder = _as_folder(path)
     earlier = _read_job(folder)
     compared = {name: getattr(options, name) for name in _COMPARED}
@@ -95,22 +95,16 @@ def describe_function(fn: Callable[..., Any]) -> str:
 
 
 def _as_folder(path: object) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        raise _no_folder(path)
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else b""
     if not isinstance(text, str) or not text or "://" in local_path(text):
-        raise _no_folder(path)
+        raise OptionError(
+            "path is not the path of a folder",
+            given=repr(path),
+            allowed="a folder that the client and all workers reach under the same path",
+            remedy='pass path="/shared/run1", on a disk that all machines share',
+        )
     # Workers may have another working directory.
     return Path(os.path.abspath(os.path.expanduser(local_path(text))))
-
-
-def _no_folder(given: object) -> OptionError:
-    return OptionError(
-        "path is not the path of a folder",
-        given=repr(given),
-        allowed="a folder that the client and all workers reach under the same path",
-        remedy='pass path="/shared/run1", on a disk that all machines share',
-    )
 
 
 def _read_job(folder: Path) -> dict[str, Any] | None:

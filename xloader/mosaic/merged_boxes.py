@@ -101,11 +101,6 @@ class CropBlend:
         np.copyto(distances, weight, where=is_nearer)
 
 
-def make_blend(name: str, shape: Shape) -> MeanBlend | CropBlend:
-    """The blend of that name, for a box of cells."""
-    return CropBlend(shape) if name == "crop" else MeanBlend(shape, name == "linear")
-
-
 class RecordIndex:
     """Finds the predictions of a box of cells. Takes about 100 bytes for each sample."""
 
@@ -323,7 +318,8 @@ def _blend_box(
     predictions = index.within(variable, box)
     if not len(predictions[0]):
         return None
-    blend = make_blend(grid.blend, tuple(end - begin for begin, end in box))
+    shape = tuple(end - begin for begin, end in box)
+    blend = CropBlend(shape) if grid.blend == "crop" else MeanBlend(shape, grid.blend == "linear")
     placed = [
         (dim, axis) for dim, axis in enumerate(map(grid.axis_of, variable.dims)) if axis is not None
     ]

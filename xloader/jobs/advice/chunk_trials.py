@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -49,40 +48,31 @@ _CLEARLY_FEWER_BYTES = 0.85
 """Share of today's decoded bytes of an epoch from which on a saving counts as clear."""
 
 
-@dataclass(frozen=True)
-class _Gain:
+def _is_clearly_better(proposal: ChunkProposal, now: ChunkProposal) -> bool:
     """Whether a proposal is clearly better than today's chunks in something, and worse in none."""
-
-    current: ChunkProposal
-
-    def is_clear(self, proposal: ChunkProposal) -> bool:
-        now = self.current
-        if now.explanation is None:
-            return True
-        if now.is_resident:
-            # Only the first epoch reads, so better chunks would save little.
-            return self._has_fewer(proposal)
-        faster = _speed(proposal) / max(_speed(now), 1e-9)
-        mixed = share_of(proposal) - share_of(now)
-        is_worse = faster < 0.95 or mixed < -0.02
-        return not is_worse and (
-            faster >= _CLEARLY_FASTER
-            or mixed >= _CLEARLY_MIXED
-            or _read_nbytes(proposal) <= _CLEARLY_FEWER_BYTES * _read_nbytes(now)
-            or self._has_fewer(proposal)
-        )
-
-    def _has_fewer(self, proposal: ChunkProposal) -> bool:
-        """Whether there are far fewer stored objects, where there are many today."""
-        now, then = self.current.num_objects, proposal.num_objects
-        return (
-            now is not None and then is not None and now > max(_MANY_OBJECTS, _FEWER_OBJECTS * then)
-        )
+    if now.explanation is None:
+        return True
+    few, many = proposal.num_objects, now.num_objects
+    has_fewer = (
+        few is not None and many is not None and many > max(_MANY_OBJECTS, _FEWER_OBJECTS * few)
+    )
+    if now.is_resident:
+        # Only the first epoch reads, so better chunks would save little.
+        return has_fewer
+    faster = _speed(proposal) / max(_speed(now), 1e-9)
+    mixed = share_of(proposal) - share_of(now)
+    is_worse = faster < 0.95 or mixed < -0.02
+    return not is_worse and (
+        faster >= _CLEARLY_FASTER
+        or mixed >= _CLEARLY_MIXED
+        or _read_nbytes(proposal) <= _CLEARLY_FEWER_BYTES * _read_nbytes(now)
+        or has_fewer
+    )
 
 
 def choose(current: ChunkProposal, tried: Sequence[ChunkProposal]) -> list[ChunkProposal]:
     """Up to three proposals, each better than the first one in something."""
-    return kinds_of([proposal for proposal in tried if _Gain(current).is_clear(proposal)])
+    return kinds_of([proposal for proposal in tried if _is_clearly_better(proposal, current)])
 
 
 def kinds_of(good: Sequence[ChunkProposal]) -> list[ChunkProposal]:
@@ -154,6 +144,8 @@ class ChunkTrials:
     def __init__(self, recipe: Recipe, options: LoaderOptions, speed: ReadSpeed) -> None:
         self.recipe = recipe
         self.options = options
+        self._layouts = make_layouts(recipe)
+        self._footprint = make_footprint(recipe, self._layouts)
         self.speed = speed
         self.num_plans = 0
         self.failed: list[Shape] = []
@@ -167,14 +159,6 @@ class ChunkTrials:
         batches = (options.prefetch + 2) * batch_nbytes(footprint, self._layouts, options)
         pool = (options.memory_nbytes * 15 // 16 - batches) // options.carried_lanes
         return chunked_part(self.recipe, footprint.num_samples, options.global_batch, max(pool, 1))
-
-    @cached_property
-    def _layouts(self) -> tuple[FieldLayout, ...]:
-        return make_layouts(self.recipe)
-
-    @cached_property
-    def _footprint(self) -> Footprint:
-        return make_footprint(self.recipe, self._layouts)
 
     @cached_property
     def _stored(self) -> StoredSizes:
@@ -296,7 +280,7 @@ class ChunkTrials:
             is_today=is_today,
             is_through_xarray=any(map(source.is_through_xarray, names)),
         )
-        return dataclasses.replace(
+        return replace(
             proposal,
             explanation=expected,
             mixing_share=share,

@@ -107,8 +107,10 @@ class ReadSpeed:
         decoding += 1e-6 * self.chunk_us * expected.num_reads
         gathering = 1e-9 * self.gather_ns * delivered
         gathering += 1e-9 * self.row_ns * sample_rows * expected.num_samples
-        seconds = decoding / self._num_decoding(options, max_chunk_nbytes)
-        seconds += gathering / _num_threads(options)
+        num_threads = _num_threads(options)
+        # The memory for reads in flight limits the threads that decode at a time.
+        fitting = max(options.memory_nbytes // 16 // max(max_chunk_nbytes, 1), 2)
+        seconds = decoding / min(num_threads, fitting) + gathering / num_threads
         if is_waiting:
             seconds = max(seconds, 1e-3 * self.request_ms * expected.num_reads / _MOST_REQUESTS)
         return 1e-9 * delivered / max(seconds, 1e-9)
@@ -123,11 +125,6 @@ class ReadSpeed:
         if self.today_ns is not None:
             return self.today_ns
         return self.through_xarray_ns if is_through_xarray else self.read_ns
-
-    def _num_decoding(self, options: LoaderOptions, max_chunk_nbytes: int) -> int:
-        """Threads that decode at a time: the memory for reads in flight limits them."""
-        fitting = options.memory_nbytes // 16 // max(max_chunk_nbytes, 1)
-        return min(_num_threads(options), max(fitting, 2))
 
 
 def _num_threads(options: LoaderOptions) -> int:

@@ -12,7 +12,6 @@ from zarr.codecs import BloscCodec
 from zarr.storage import MemoryStore
 
 from xloader.cluster.cluster_tasks import ClusterTasks
-from xloader.core.axis import Ints
 from xloader.jobs.materialize.cluster_sections import UNITS_PER_THREAD, write_on_cluster
 from xloader.jobs.materialize.materialized import MaterializedVariable
 from xloader.jobs.materialize.rechunking import (
@@ -153,7 +152,8 @@ class ArrayRewrite:
     @property
     def keys(self) -> list[str]:
         """Keys of all objects that samples need."""
-        return [self._key(shard) for shard in np.argwhere(self.needed)]
+        shards = map(tuple, np.argwhere(self.needed).tolist())
+        return [f"{self.array.name}/{self._encoder.key_of(shard)}" for shard in shards]
 
     @property
     def peak_nbytes(self) -> int:
@@ -217,9 +217,6 @@ class ArrayRewrite:
             max_error=self.max_error,
             digest=digest,
         )
-
-    def _key(self, shard: Ints) -> str:
-        return f"{self.array.name}/{self._encoder.key_of(tuple(shard.tolist()))}"
 
     def _planned(self) -> list[tuple[Rechunking, SectionPlan]]:
         job = self.array.rechunking()

@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from xloader.core.axis import Axis, Ints
+from xloader.core.axis import Ints
 from xloader.errors import MemoryBudgetError
 
 Box = tuple[tuple[int, int], ...]
@@ -60,11 +60,6 @@ class SectionAxis:
     edges: Ints
     read_sizes: Ints
     shard: int
-
-    @classmethod
-    def of(cls, axis: Axis, shard: int) -> SectionAxis:
-        """The dimension of a stored array, with its selection."""
-        return cls(axis.edges, axis.read_sizes, shard)
 
     @property
     def size(self) -> int:
@@ -147,10 +142,8 @@ class Rechunking:
 
     def section_nbytes(self, steps: Sequence[int]) -> int:
         """Bytes in memory of the largest section of so many shards along each dimension."""
-        sizes = (
-            min(step * axis.shard, axis.size) for step, axis in zip(steps, self.axes, strict=True)
-        )
-        return math.prod(sizes) * self.itemsize
+        pairs = zip(steps, self.axes, strict=True)
+        return math.prod(min(n * axis.shard, axis.size) for n, axis in pairs) * self.itemsize
 
     def work_nbytes(self, num_threads: int) -> int:
         """Bytes that reading and encoding take besides the section."""
@@ -179,8 +172,7 @@ class Rechunking:
 
     def with_shards(self, shape: Sequence[int]) -> Rechunking:
         """The same array, rewritten in shards of another shape."""
-        pairs = zip(self.axes, shape, strict=True)
-        axes = tuple(SectionAxis(axis.edges, axis.read_sizes, size) for axis, size in pairs)
+        axes = tuple(replace(axis, shard=n) for axis, n in zip(self.axes, shape, strict=True))
         return replace(self, axes=axes, target_itemsize=self.itemsize)
 
     def read_from(self, chunks: Sequence[int]) -> Rechunking:

@@ -109,7 +109,9 @@ class SectionWriter:
         room = max(self.plan.read_room, job.max_chunk_nbytes)
         with ChunkSweep(whole, footprint, room, self.plan.num_threads) as sweep:
             for work in sections:
-                section = _HeldSection.of(self.array, job.elements_of(work.box))
+                box = job.elements_of(work.box)
+                shape = [end - begin for begin, end in box]
+                section = _HeldSection(self.array, box, np.empty(shape, self.array.source_dtype))
                 # Without dimensions, the one block of the sample's window is read.
                 blocks = work.blocks if self.array.dims else [(0,)]
                 for begin in range(0, len(blocks), NUM_BLOCKS):
@@ -158,10 +160,6 @@ class _HeldSection:
     array: TargetArray
     box: Box
     values: NDArray[Any]
-
-    @classmethod
-    def of(cls, array: TargetArray, box: Box) -> _HeldSection:
-        return cls(array, box, np.empty([end - begin for begin, end in box], array.source_dtype))
 
     def place(self, chunk: ChunkValues) -> None:
         """Copy the part of a chunk that lies in the section."""

@@ -25,8 +25,6 @@ Sizes = Mapping[str, Any]
 _DECODING_KEYS: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 """Attributes by which xarray would decode values again that are stored as they are."""
 
-_REMEDY: Final = 'pass chunks={"time": 8}: dimensions that are not named are not cut'
-
 
 @dataclass(frozen=True, eq=False)
 class TargetArray:
@@ -70,7 +68,7 @@ class TargetArray:
         dropped = (axis for number, axis in enumerate(self.axes) if number not in self.kept)
         sizes = zip(axes, self.objects, strict=True)
         return Rechunking(
-            tuple(SectionAxis.of(axis, size) for axis, size in sizes),
+            tuple(SectionAxis(axis.edges, axis.read_sizes, size) for axis, size in sizes),
             self.source_dtype.itemsize,
             self._work_itemsize,
             math.prod(axis.max_read_size for axis in dropped),
@@ -221,7 +219,7 @@ def check_sizes(option: str, sizes: object, recipe: Recipe, names: Sequence[str]
             f"{option} is not a mapping of sizes",
             given=repr(sizes),
             allowed="sizes by dimension, or by variable and dimension",
-            remedy=_REMEDY,
+            remedy='pass chunks={"time": 8}: dimensions that are not named are not cut',
         )
     dims = {dim for name in names for dim in recipe.dims_of(name)}
     for key, size in sizes.items():

@@ -243,17 +243,15 @@ def _check_labels(held: dict[str, Any], coords: xr.Dataset) -> None:
     differing = [
         str(name)
         for name, coord in coords.coords.items()
-        if name not in read.coords or not _is_equal(coord, read[name])
+        if name not in read.coords
+        or coord.dims != read[name].dims
+        or not coord.variable.equals(read[name].variable)
     ]
     for key in [key for key in held if key.split("/")[0] in differing]:
         del held[key]
     if differing:
         again = coords[differing].drop_encoding()
         again.to_zarr(store, mode="a", zarr_format=3, consolidated=False)
-
-
-def _is_equal(first: xr.DataArray, second: xr.DataArray) -> bool:
-    return first.dims == second.dims and bool(first.variable.equals(second.variable))  # type: ignore[no-untyped-call]
 
 
 _NAMES: Final = ("zstd", "lz4")

@@ -157,10 +157,11 @@ class StatsMemory:
 
     def nodes_nbytes(self, wanted: Sequence[NDArray[np.bool_]]) -> int:
         """Bytes of the statistics of some pieces of each variable, merged as far as they go."""
-        return sum(
-            job.node_nbytes * _num_trees(job, pieces)
-            for job, pieces in zip(self._jobs, wanted, strict=True)
-        )
+        nbytes = 0
+        for job, pieces in zip(self._jobs, wanted, strict=True):
+            trees = np.searchsorted(job.order.edges, np.flatnonzero(pieces), side="right")
+            nbytes += job.node_nbytes * len(np.unique(trees))
+        return nbytes
 
     def waiting_for_file_nbytes(self, wanted: Sequence[NDArray[np.bool_]]) -> int:
         """Most bytes of statistics that are done and wait for the next file."""
@@ -183,10 +184,6 @@ def check_memory(memory_nbytes: int, least_nbytes: int, num_shares: int = 1) -> 
         remedy="keep fewer dimensions, labels or quantiles",
         num_sharing=num_shares,
     )
-
-
-def _num_trees(job: VariableJob, pieces: NDArray[np.bool_]) -> int:
-    return len(np.unique(np.searchsorted(job.order.edges, np.flatnonzero(pieces), side="right")))
 
 
 def _work_nbytes(job: VariableJob) -> int:

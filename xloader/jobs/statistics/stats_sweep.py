@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,39 +144,25 @@ class StatsSweep:
         trees: StatsTrees,
         advance: Callable[[], None],
     ) -> None:
-        def use(at: int, chunk: ChunkValues) -> None:
-            elements = job.elements(chunk)
+        def use(place_of: dict[tuple[int, ...], int], chunk: ChunkValues) -> None:
+            elements, at = job.elements(chunk), place_of[chunk.begins]
             for piece in job.order.pieces_of(at):
                 value = self._reduce(job, piece, at, elements) if wanted[piece] else None
                 if value is not None:
                     trees.add_piece(job.number, piece, value)
             advance()
 
-        for wave in _waves(job, chunks_of(job.order, wanted), self._most_done_nbytes):
-            sweep.do(self._tasks(sweep, job, wave, use))
-            trees.flush()
-
-    def _tasks(
-        self,
-        sweep: ChunkSweep,
-        job: VariableJob,
-        wave: Ints,
-        use: Callable[[int, ChunkValues], None],
-    ) -> list[Any]:
-        blocks = job.order.blocks(wave)
-        begins = [
-            axis.edges[blocks[:, number]].tolist() for number, axis in enumerate(job.order.axes)
-        ]
-        rows = zip(*begins, strict=True) if begins else [()] * len(wave)
-        at = dict(zip(rows, wave.tolist(), strict=True))
+        stored, axes = job.stored.dims, job.order.axes
         windowed = self._sweep[1].windows.dims
-        places = [
-            job.stored.dims.index(dim) if dim in job.stored.dims else None for dim in windowed
-        ]
-        read = [
-            tuple(0 if place is None else row[place] for place in places) for row in blocks.tolist()
-        ]
-        return sweep.read(job.group, read, lambda chunk: use(at[chunk.begins], chunk))
+        places = [stored.index(dim) if dim in stored else None for dim in windowed]
+        for wave in _waves(job, chunks_of(job.order, wanted), self._most_done_nbytes):
+            blocks = job.order.blocks(wave)
+            begins = [axis.edges[blocks[:, n]].tolist() for n, axis in enumerate(axes)]
+            rows = zip(*begins, strict=True) if begins else [()] * len(wave)
+            at = dict(zip(rows, wave.tolist(), strict=True))
+            read = [tuple(0 if n is None else row[n] for n in places) for row in blocks.tolist()]
+            sweep.do(sweep.read(job.group, read, partial(use, at)))
+            trees.flush()
 
     def _reduce(
         self, job: VariableJob, piece: int, at: int, elements: ChunkElements

@@ -286,23 +286,15 @@ class StatsWork:
         return StatsWork, (self.recipe, self.settings, self.most_nbytes)
 
 
-@dataclass(frozen=True, eq=False)
-class UnitStats:
-    """The statistics of a unit."""
-
-    nodes: Nodes
-    num_reads: int
-
-
-def compute_unit(work: StatsWork, unit: StatsUnit) -> UnitStats:
-    """Compute the statistics of a unit on one thread. This is the task of a worker."""
+def compute_unit(work: StatsWork, unit: StatsUnit) -> tuple[Nodes, int]:
+    """The statistics of a unit, and the number of reads, on one thread: the task of a worker."""
     job = work.job
     wanted = wanted_of(job, unit)
     trees = StatsTrees(job.orders)
     numbers = sorted(wanted)
     sweep = job.sweep([job.jobs[number] for number in numbers], work.most_nbytes, 1)
     sweep.run([wanted[number] for number in numbers], trees, lambda: None)
-    return UnitStats(trees.drain(), sweep.num_reads)
+    return trees.drain(), sweep.num_reads
 
 
 def wanted_of(job: StatsJob, unit: StatsUnit) -> dict[int, NDArray[np.bool_]]:
@@ -369,10 +361,10 @@ class StatsOnCluster:
         work = StatsWork.of(self._job, self._most_nbytes)
         results = self._tasks.run("computing statistics", compute_unit, work, self._units)
         with closing(results):
-            for unit, result in results:
-                for tree, nodes in result.nodes.items():
-                    for node, value in nodes.items():
+            for unit, (nodes, num_reads) in results:
+                for tree, values in nodes.items():
+                    for node, value in values.items():
                         trees.add(tree, node, value)
-                self.num_reads += result.num_reads
+                self.num_reads += num_reads
                 advance(self._num_chunks(unit))
                 trees.flush()

@@ -110,12 +110,6 @@ def ids_of(recipe: Recipe, unit: SampleUnit) -> Ints:
     return np.concatenate(pieces)
 
 
-def subset_of(recipe: Recipe, ids: Ints) -> Subset:
-    """The subset of some samples, without weights."""
-    whole = recipe.subset or Subset(len(recipe.require_windows()))
-    return whole.select(ids)
-
-
 @dataclass(frozen=True, eq=False)
 class BatchSweep:
     """A number for each sample, computed by a function of batches."""
@@ -152,7 +146,8 @@ def fill_unit(
     out = np.zeros(len(ids), dtype)
     if not len(ids):
         return out, 0
-    part = replace(sweep.recipe, subset=subset_of(sweep.recipe, ids))
+    whole = sweep.recipe.subset or Subset(len(sweep.recipe.require_windows()))
+    part = replace(sweep.recipe, subset=whole.select(ids))
     names = SampleNames(sweep.recipe, ids)
     return out, _fill(replace(sweep, recipe=part), out, 1, names)
 
@@ -161,8 +156,7 @@ def _fill(
     sweep: BatchSweep, out: NDArray[Any], threads: int | None, names: SampleNames | None = None
 ) -> int:
     options = LoaderOptions(memory=sweep.memory_nbytes, threads=threads)
-    own = sweep.recipe, options, names, sweep.batch_size
-    with make_sweep_loader(Loader, *own) as loader:
+    with make_sweep_loader(Loader, sweep.recipe, options, names, sweep.batch_size) as loader:
         for batch in loader:
             at = batch.ids if names is None else names.rows_of(batch.ids)
             out[at] = sweep.function(batch)
