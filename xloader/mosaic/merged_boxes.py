@@ -257,10 +257,7 @@ def merged_dtype(records: Sequence[Record]) -> np.dtype:
 
 
 def merge_boxes(
-    grid: TargetGrid,
-    records: Sequence[Record],
-    arrays: Sequence[MergeArrays],
-    memory: int | str,
+    grid: TargetGrid, records: Sequence[Record], arrays: Sequence[MergeArrays], memory: int | str
 ) -> MosaicSummary:
     """Blend all records into arrays."""
     sizes = [_box_shape(variable, memory) for variable in grid.variables]

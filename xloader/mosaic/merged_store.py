@@ -77,10 +77,7 @@ def open_target(
 
 
 def merge_store(
-    target: str | os.PathLike[str],
-    *,
-    memory: int | str = "256MiB",
-    overwrite: bool = False,
+    target: str | os.PathLike[str], *, memory: int | str = "256MiB", overwrite: bool = False
 ) -> MosaicSummary:
     """Merge the parts of all ranks into the target; see `xloader.merge`."""
     path = Path(target)

@@ -24,13 +24,7 @@ from xloader.loader.batches.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid, make_labels
 from xloader.mosaic.merged_boxes import MosaicSummary, merge_boxes, merged_dtype
 from xloader.mosaic.merged_store import merge_store, merged_summary, open_merged, open_target
-from xloader.mosaic.parts import (
-    FolderParts,
-    MemoryParts,
-    done_ids,
-    has_parts,
-    parts_folder,
-)
+from xloader.mosaic.parts import FolderParts, MemoryParts, done_ids, has_parts, parts_folder
 from xloader.mosaic.sample_rows import RemainingIds, SampleRows, as_predictions
 from xloader.mosaic.target_grid import BLENDS, COVERAGE, Blend
 from xloader.recipe.recipe import Recipe
@@ -380,10 +374,7 @@ class Mosaic:
         indexes = xr.Coordinates(
             {dim: self._labels[dim] for dim in self._labels.dims if dim in self._labels.xindexes}
         )
-        self._merged = (
-            xr.Dataset(values, self._labels.coords),
-            xr.Dataset(counts, indexes),
-        )
+        self._merged = (xr.Dataset(values, self._labels.coords), xr.Dataset(counts, indexes))
 
     def _check_twice(self, ids: Ints) -> None:
         """Check that no sample is written twice in one run, unless its weight repeats it."""

@@ -16,14 +16,7 @@ from xloader.errors import UnsupportedDataError
 from xloader.jobs.advice.chunk_shapes import ChunkedDim, ChunkedPart, ChunkedVariable
 from xloader.recipe.recipe import Recipe
 from xloader.sources.arrays import catalog
-from xloader.sources.base import (
-    INDEX_ROW_NBYTES,
-    Described,
-    Fetched,
-    Read,
-    Source,
-    Variable,
-)
+from xloader.sources.base import INDEX_ROW_NBYTES, Described, Fetched, Read, Source, Variable
 from xloader.sources.chunk_sizes import num_chunks
 from xloader.sources.store_watch import Watch
 

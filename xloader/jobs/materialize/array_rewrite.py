@@ -20,12 +20,7 @@ from xloader.jobs.materialize.rechunking import (
     intermediate_chunks,
     plan_sections,
 )
-from xloader.jobs.materialize.section_writer import (
-    Flags,
-    OnSection,
-    SectionWriter,
-    section_work,
-)
+from xloader.jobs.materialize.section_writer import Flags, OnSection, SectionWriter, section_work
 from xloader.jobs.materialize.shard_encoder import ShardEncoder
 from xloader.jobs.materialize.target_arrays import TargetArray
 from xloader.jobs.materialize.target_records import FOLDER, TargetRecords, remove_mark

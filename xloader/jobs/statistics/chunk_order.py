@@ -135,11 +135,7 @@ def _ravel(index: list[Ints], sizes: list[int], num: int) -> Ints:
 
 
 def _pairs(
-    chunks: Ints,
-    along: Ints,
-    grid: tuple[int, ...],
-    clock: int,
-    deltas: Sequence[tuple[int, Ints]],
+    chunks: Ints, along: Ints, grid: tuple[int, ...], clock: int, deltas: Sequence[tuple[int, Ints]]
 ) -> tuple[Ints, Ints]:
     """The places of the chunks of each pair that holds differences."""
     stride = math.prod(grid[clock + 1 :])

@@ -29,12 +29,7 @@ from xloader.errors import PartsError
 from xloader.jobs.statistics.merge_tree import Node
 from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_template import StatsTemplate
-from xloader.sources.stores.write_places import (
-    remove_folder,
-    whole_file,
-    whole_folder,
-    writing,
-)
+from xloader.sources.stores.write_places import remove_folder, whole_file, whole_folder, writing
 
 FORM_FILE: Final = Path("form", "stats.json")
 _LABELS: Final = Path("form", "labels.zarr")

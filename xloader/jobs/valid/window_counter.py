@@ -136,11 +136,7 @@ class WindowCounter:
         self._parts.append(part_sum)
 
     def read(
-        self,
-        line: SweepLine,
-        memory_nbytes: int,
-        num_threads: int,
-        share: tuple[int, int] = (0, 1),
+        self, line: SweepLine, memory_nbytes: int, num_threads: int, share: tuple[int, int] = (0, 1)
     ) -> int:
         """Read chunks and count their elements, and return the number of chunks."""
         footprint = self._check.footprint
