@@ -32,10 +32,6 @@ class WantedElements:
         # A bit for each element, because pickles are sent to the workers of clusters.
         return _unpacked, (self.dims, np.packbits(self.flags), self.flags.shape, self.num_reads)
 
-    def along(self, dims: tuple[str, ...], parts: dict[str, slice]) -> NDArray[np.bool_]:
-        """The flags for a box of elements, to be broadcast over some dimensions."""
-        return cut_along(self.flags, self.dims, dims, parts)
-
 
 def _unpacked(
     dims: tuple[str, ...], packed: NDArray[np.uint8], shape: tuple[int, ...], num_reads: int

@@ -231,9 +231,8 @@ class FieldGrid:
         for dim in (*missing, *stored_dims):
             placing = placed.get(dim)
             dims.append(dim)
-            is_whole = placing is None
-            shape.append(self._recipe.dim_sizes[dim] if is_whole else self._axis(placed[dim]).size)
-            if placing is not None and placing.lead_dim:
+            shape.append(self._axis(placing).size if placing else self._recipe.dim_sizes[dim])
+            if placing and placing.lead_dim:
                 dims.append(placing.lead_dim)
                 shape.append(len(placing.elements))
         sizes = dict(zip(variable.dims, variable.chunks, strict=True))

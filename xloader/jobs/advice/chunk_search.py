@@ -66,19 +66,14 @@ def _search(trials: ChunkTrials, today: Shape) -> list[ChunkProposal]:
     recipe = trials.recipe
     if recipe.subset is None or recipe.slab is not None or recipe.num_ids < _MANY_IDS:
         tried = _search_all(trials, today)
-        if not tried:
-            trials.raise_if_none()
-        return tried
-    # Each plan for so many ids takes seconds, and for all windows a fraction of one.
-    scouts = ChunkTrials(replace(recipe, subset=None), trials.options, trials.speed)
-    scouted = _search_all(scouts, today)
-    fitting = [
-        proposal
-        for proposal in scouted
-        if amplification_of(proposal) <= trials.options.max_amplification
-    ]
-    tried = trials.propose([proposal.chunks for proposal in kinds_of(fitting or scouted)])
-    trials.num_plans += scouts.num_plans
+    else:
+        # Each plan for so many ids takes seconds, and for all windows a fraction of one.
+        scouts = ChunkTrials(replace(recipe, subset=None), trials.options, trials.speed)
+        scouted = _search_all(scouts, today)
+        limit = trials.options.max_amplification
+        fitting = [proposal for proposal in scouted if amplification_of(proposal) <= limit]
+        tried = trials.propose([proposal.chunks for proposal in kinds_of(fitting or scouted)])
+        trials.num_plans += scouts.num_plans
     if not tried:
         trials.raise_if_none()
     return tried

@@ -134,12 +134,6 @@ class Rechunking:
         """Number of source chunks."""
         return math.prod(len(axis.read_sizes) for axis in self.axes)
 
-    @cached_property
-    def source_nbytes(self) -> int:
-        """Decoded bytes of all source chunks."""
-        sizes = (int(axis.read_sizes.sum()) for axis in self.axes)
-        return math.prod(sizes) * self.unit_size * self.itemsize
-
     def section_nbytes(self, steps: Sequence[int]) -> int:
         """Bytes in memory of the largest section of so many shards along each dimension."""
         pairs = zip(steps, self.axes, strict=True)
@@ -279,7 +273,8 @@ def intermediate_chunks(
     The first pass reads each source chunk once, in boxes of whole chunks; the second reads each
     intermediate chunk once, in sections of whole shards. The chunks fit into both.
     """
-    if direct.read_nbytes <= job.source_nbytes + 2 * job.nbytes:
+    num_read = math.prod(int(axis.read_sizes.sum()) for axis in job.axes) * job.unit_size
+    if direct.read_nbytes <= num_read * job.itemsize + 2 * job.nbytes:
         return None
     best: tuple[int, tuple[int, ...]] | None = None
     shards = _cubes(job, (memory - _kept_nbytes(job, memory)) // 2)

@@ -59,15 +59,8 @@ class Moments:
     @classmethod
     def empty(cls, shape: tuple[int, ...] = ()) -> Self:
         """The moments of no elements."""
-        zero = np.zeros(shape)
-        return cls(
-            np.zeros(shape, np.int64),
-            zero,
-            zero.copy(),
-            zero.copy(),
-            np.full(shape, np.inf),
-            np.full(shape, -np.inf),
-        )
+        count, high = np.zeros(shape, np.int64), np.full(shape, np.inf)
+        return cls(count, np.zeros(shape), np.zeros(shape), np.zeros(shape), high, -high)
 
     @classmethod
     def of(
@@ -274,14 +267,8 @@ def _of_row(
         if not math.isfinite(middle):
             middle = (weight * mean).sum() / total
         square = m2.sum() + (weight * (mean - middle) ** 2).sum()
-    return (
-        int(count.sum()),
-        float(total),
-        float(middle),
-        float(square),
-        float(least.min()),
-        float(greatest.max()),
-    )
+    extremes = float(least.min()), float(greatest.max())
+    return int(count.sum()), float(total), float(middle), float(square), *extremes
 
 
 def _of_piece(
@@ -394,11 +381,8 @@ class LabelledMoments:
             first = self.spread(rows, has_sketches=has_sketches)
             second = other.spread(rows, has_sketches=has_sketches)
         pairs = zip(first.sketches, second.sketches, strict=True)
-        return LabelledMoments(
-            rows,
-            first.moments.merge(second.moments),
-            tuple(left.merge(right) for left, right in pairs),
-        )
+        sketches = tuple(left.merge(right) for left, right in pairs)
+        return LabelledMoments(rows, first.moments.merge(second.moments), sketches)
 
     def spread(self, rows: Ints, *, has_sketches: bool) -> LabelledMoments:
         """The same moments among more labels, which have no elements.

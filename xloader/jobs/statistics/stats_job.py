@@ -163,10 +163,6 @@ class StatsMemory:
             nbytes += job.node_nbytes * len(np.unique(trees))
         return nbytes
 
-    def waiting_for_file_nbytes(self, wanted: Sequence[NDArray[np.bool_]]) -> int:
-        """Most bytes of statistics that are done and wait for the next file."""
-        return min(2 * self.flush_nbytes, self.nodes_nbytes(wanted))
-
     def most_read_nbytes(self, memory_nbytes: int, kept_nbytes: int, least_nbytes: int = 0) -> int:
         """Decoded bytes of chunks that may be read at a time."""
         check_memory(memory_nbytes, max(kept_nbytes + self.work_nbytes, least_nbytes))

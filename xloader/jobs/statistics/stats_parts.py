@@ -178,16 +178,15 @@ def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) 
         ]
         if not differing:
             return parts
-        error = PartsError(
+        raise PartsError(
             f"{folder} holds statistics of another job",
             given=f"a job with other {', '.join(differing)}",
             allowed="the data, the samples and the options with which it was begun",
             remedy="call it as before, choose another path, or pass overwrite=True to begin anew",
         )
-    except PartsError as unreadable:
-        error = unreadable
-    if not overwrite:
-        raise error
+    except PartsError:
+        if not overwrite:
+            raise
     remove_folder(folder)
     _make(folder, template)
     return StatsParts(folder)

@@ -138,11 +138,15 @@ _MOST_BLOCKS = 1 << 12
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The windows whose elements are counted: all, or those at the positions of a subset."""
+    """The windows whose elements are counted: all, or those at the positions of a subset.
+
+    `num_along`: most windows along the sweep that one block reaches into.
+    """
 
     dims: tuple[str, ...]
     order: tuple[int, ...]
     lines: tuple[StartLine, ...]
+    num_along: int
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -249,11 +253,8 @@ def _reached(group: Group, dim: int, line: StartLine) -> tuple[Ints, Ints] | Non
 
 def choose_places(
     recipe: Recipe, layouts: tuple[FieldLayout, ...], footprint: Footprint | None
-) -> tuple[Places, int]:
-    """The windows to count, swept along the dimension where fewest are under way.
-
-    Also returns the most windows along the sweep that one block reaches into.
-    """
+) -> Places:
+    """The windows to count, swept along the dimension where fewest are under way."""
     windows, subset = recipe.require_windows(), recipe.subset
     lines = [StartLine(windows, dim) for dim in range(len(windows.dims))]
     if subset is not None and _FEW * len(subset) < len(windows):
@@ -282,7 +283,7 @@ def choose_places(
     sweep = costs.index(min(costs))
     order = (sweep, *(dim for dim in range(len(lines)) if dim != sweep))
     dims = tuple(windows.dims[dim] for dim in order)
-    return Places(dims, order, tuple(lines[dim] for dim in order)), spans[sweep]
+    return Places(dims, order, tuple(lines[dim] for dim in order), spans[sweep])
 
 
 def may_hold_nan(recipe: Recipe, variable: str) -> bool:
@@ -335,18 +336,9 @@ class SampleCheck:
         """The blocks of variables without the sweep dimension, and the others."""
         return self.line.apart(self.places)
 
-    @property
+    @cached_property
     def places(self) -> Places:
         """The windows that are counted."""
-        return self._chosen[0]
-
-    @property
-    def num_along(self) -> int:
-        """Most windows along the sweep that one block reaches into."""
-        return self._chosen[1]
-
-    @cached_property
-    def _chosen(self) -> tuple[Places, int]:
         return choose_places(self.recipe, self.layouts, self.footprint)
 
 
@@ -381,20 +373,16 @@ def cut_sweep(
     """Cut a sweep into units."""
     if not len(line.lo):
         return []
-    levels = _levels(line, recipe, places)
+    is_new = np.diff(line.lo, prepend=line.lo[0]) > 0
+    is_whole = is_new & ~_within_objects(line, recipe, places)
+    # The blocks at which a unit may begin: the fewest, then more, then all but the first.
+    levels = [np.flatnonzero(is_whole), np.flatnonzero(is_new), np.arange(1, len(line.lo))]
     while True:
         begins = _begins(line, levels, most_nbytes)
         units = list(_units(line, begins, most_nbytes))
         if len(units) == 1 or sum(unit.num_border for unit in units) <= most_border:
             return units
         most_nbytes *= 2
-
-
-def _levels(line: SweepLine, recipe: Recipe, places: Places) -> list[Ints]:
-    """The blocks at which a unit may begin: the fewest, then more, then all but the first."""
-    is_new = np.diff(line.lo, prepend=line.lo[0]) > 0
-    is_whole = is_new & ~_within_objects(line, recipe, places)
-    return [np.flatnonzero(is_whole), np.flatnonzero(is_new), np.arange(1, len(line.lo))]
 
 
 def _begins(line: SweepLine, levels: list[Ints], most_nbytes: int) -> list[int]:

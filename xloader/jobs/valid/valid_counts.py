@@ -19,7 +19,7 @@ import numpy as np
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.axis import Ints
 from xloader.core.window_sets import BitPacker, WindowBits
-from xloader.jobs.valid.sweep_line import Places, SampleCheck, SweepLine, SweepUnit, cut_sweep
+from xloader.jobs.valid.sweep_line import Places, SampleCheck, SweepUnit, cut_sweep
 from xloader.jobs.valid.window_counter import WindowCounter, WindowCounts
 from xloader.jobs.wanted_elements import WantedElements
 from xloader.recipe.recipe import Recipe
@@ -53,11 +53,6 @@ class CountTask:
     memory_nbytes: int
     static: tuple[Ints, ...] | None = None
 
-    @property
-    def line(self) -> SweepLine:
-        """The blocks of all such tasks."""
-        return self.check.parts[0 if self.static is None else 1]
-
 
 @dataclass(frozen=True, eq=False)
 class UnitCounts:
@@ -74,7 +69,8 @@ def count_unit(task: CountTask, unit: SweepUnit) -> UnitCounts:
     counter = WindowCounter(task.check, task.wanted, unit)
     if task.static is not None:
         counter.add_static(task.static)
-    line = task.line.take(slice(unit.begin, unit.end))
+    blocks = task.check.parts[0 if task.static is None else 1]
+    line = blocks.take(slice(unit.begin, unit.end))
     num_reads = counter.read(line, task.memory_nbytes, 1, unit.share)
     counter.advance(unit.alone[1])
     counter.put_aside(unit.last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -51,8 +51,8 @@ def find_valid(
     num_threads = threads if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
     memory_nbytes = parse_nbytes(memory)
     # All ranks of a group must choose the same samples, so the whole of a slab counts.
-    checked, labels = _of_fields(recipe.planned, fields)
-    layouts = tuple(layout_of(checked, f) for f in checked.fields if f.name in labels.gathered)
+    checked, gathered, columns = _of_fields(recipe.planned, fields)
+    layouts = tuple(layout_of(checked, f) for f in checked.fields if f.name in gathered)
     argument = None if mask is None else MaskArgument(checked, mask)
     if argument is not None:
         _require_use(checked, layouts, argument)
@@ -63,15 +63,24 @@ def find_valid(
     if argument is not None:
         texts.append(f"mask={mask!r}" if isinstance(mask, str) else "mask=...")
     check = f"is_valid({', '.join(texts)})"
+    num_ids = checked.num_ids
     if not layouts:
-        return SampleMask(labels.valid(share), check, 0, time.monotonic() - begun)
+        bits = _without_nan(WindowBits.of_flags(np.ones(num_ids, np.bool_)), columns, share)
+        return SampleMask(bits, check, 0, time.monotonic() - begun)
     file = _file_of(checked, layouts, share, argument, cache)
-    data = None if file is None else file.load(WindowBits.words_nbytes(checked.num_ids))
+    data = None if file is None else file.load(WindowBits.words_nbytes(num_ids))
     if data is not None:
-        bits = WindowBits(checked.num_ids, np.frombuffer(data, "<u8"))
-        return SampleMask(labels.among(bits, share), check, 0, time.monotonic() - begun)
+        bits = _without_nan(WindowBits(num_ids, np.frombuffer(data, "<u8")), columns, share)
+        return SampleMask(bits, check, 0, time.monotonic() - begun)
     if set(checked.require_windows().ends) != {"stop"}:
-        _refuse_mask(argument)
+        if argument is not None:
+            raise OptionError(
+                "a mask cannot be used where windows wrap or are padded",
+                given="mask= together with wrap= or pad= of .window(...)",
+                allowed="mask= with windows that stay within the array",
+                remedy="leave mask= out, and apply the mask to the data first: "
+                "ds.where(mask).xloader",
+            )
         tasks = find_cluster(client, checked)
         bits, num_reads = _count_in_batches(
             checked, layouts, share, memory_nbytes, num_threads, tasks
@@ -83,17 +92,8 @@ def find_valid(
         bits, num_reads = _count(checks, argument, memory_nbytes, cores, tasks)
     if file is not None:
         file.save(bits.words.tobytes())
-    return SampleMask(labels.among(bits, share), check, num_reads, time.monotonic() - begun)
-
-
-def _refuse_mask(argument: MaskArgument | None) -> None:
-    if argument is not None:
-        raise OptionError(
-            "a mask cannot be used where windows wrap or are padded",
-            given="mask= together with wrap= or pad= of .window(...)",
-            allowed="mask= with windows that stay within the array",
-            remedy="leave mask= out, and apply the mask to the data first: ds.where(mask).xloader",
-        )
+    bits = _without_nan(bits, columns, share)
+    return SampleMask(bits, check, num_reads, time.monotonic() - begun)
 
 
 def _sent_nbytes(check: SampleCheck, argument: MaskArgument | None) -> int:
@@ -168,33 +168,23 @@ def _check_share(at_least: Any) -> float:
     return float(at_least)
 
 
-@dataclass(frozen=True, eq=False)
-class _LabelFields:
-    """The fields to check that are columns of a table of points, and names of those gathered."""
-
-    columns: tuple[LabelColumn, ...]
-    gathered: frozenset[str]
-    num_ids: int
-
-    def among(self, bits: WindowBits, at_least: float) -> WindowBits:
-        """The samples of ``bits`` that have no NaN in the columns."""
-        # Without columns, flags of all samples would take much memory for nothing.
-        return bits & self.valid(at_least) if self.columns else bits
-
-    def valid(self, at_least: float) -> WindowBits:
-        """Which samples have no NaN in the columns; all of them if NaN are allowed."""
-        is_valid = np.ones(self.num_ids, np.bool_)
-        for column in self.columns:
-            if at_least > 0 and column.values.dtype.kind == "f":
-                is_valid &= ~np.isnan(column.values)
-        return WindowBits.of_flags(is_valid)
+def _without_nan(bits: WindowBits, columns: Sequence[LabelColumn], at_least: float) -> WindowBits:
+    """The samples of ``bits`` that have no NaN in the columns; all of them if NaN are allowed."""
+    # Without columns, flags of all samples would take much memory for nothing.
+    if not columns or at_least <= 0:
+        return bits
+    is_valid = np.ones(bits.size, np.bool_)
+    for column in columns:
+        if column.values.dtype.kind == "f":
+            is_valid &= ~np.isnan(column.values)
+    return bits & WindowBits.of_flags(is_valid)
 
 
-def _of_fields(recipe: Recipe, names: Sequence[str]) -> tuple[Recipe, _LabelFields]:
+def _of_fields(recipe: Recipe, names: Sequence[str]) -> tuple[Recipe, set[str], list[LabelColumn]]:
     """The recipe with what is checked as its fields, without transforms and each sample once.
 
-    Names are those of fields or of their variables. Fields that are columns of a table are given
-    apart.
+    Names are those of fields or of their variables. Also the names of the fields to check, and
+    those that are columns of a table of points.
     """
     gathered, columns = recipe.gathered_fields, recipe.label_columns
     known = [field.name for field in gathered] + [column.name for column in columns]
@@ -208,9 +198,8 @@ def _of_fields(recipe: Recipe, names: Sequence[str]) -> tuple[Recipe, _LabelFiel
     subset = None if chosen is None else Subset(len(recipe.require_windows()), chosen)
     # Fields that are not checked need not be laid out; without any, all would be gathered.
     changed = replace(recipe, fields=parts or gathered, steps=(), subset=subset)
-    chosen_columns = tuple(column for column in columns if column.name in wanted)
-    names_of_parts = frozenset(part.name for part in parts)
-    return changed, _LabelFields(chosen_columns, names_of_parts, recipe.num_ids)
+    chosen_columns = [column for column in columns if column.name in wanted]
+    return changed, {part.name for part in parts}, chosen_columns
 
 
 def _wanted_parts(field: Field, wanted: set[str]) -> tuple[Field, ...]:

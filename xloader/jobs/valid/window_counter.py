@@ -32,7 +32,7 @@ from xloader.jobs.valid.sweep_line import (
     may_hold_nan,
     sum_windows,
 )
-from xloader.jobs.wanted_elements import WantedElements
+from xloader.jobs.wanted_elements import WantedElements, cut_along
 from xloader.recipe.layout import FieldPart
 
 _PIECE_SIZE = 1 << 16
@@ -143,8 +143,8 @@ class WindowCounter:
         assert footprint is not None
         fixed, unit = self.counts_nbytes()
         half, ratio = memory_nbytes // 2, self._work_ratio(footprint)
-        room = half - fixed - self._border_copies * unit * self._check.num_along
-        most_along = max(room // max(2 * unit, 1), self._check.num_along)
+        room = half - fixed - self._border_copies * unit * self.places.num_along
+        most_along = max(room // max(2 * unit, 1), self.places.num_along)
         with ChunkSweep(self._recipe, footprint, int(half / ratio), num_threads) as sweep:
             for wave in line.waves(most_along):
                 for counts in self._counts(is_static=False):
@@ -166,7 +166,7 @@ class WindowCounter:
         fixed, unit = self.counts_nbytes()
         # Counts are copied when there come more of them.
         copies = 2 if num_tasks is None else 2 + _BORDER_COPIES
-        least = max(at_work, fixed + copies * unit * self._check.num_along)
+        least = max(at_work, fixed + copies * unit * self.places.num_along)
         count = num_tasks or 1
         if least > memory_nbytes // count // 2:
             raise MemoryBudgetError(
@@ -226,7 +226,7 @@ class WindowCounter:
         if wanted is not None and set(wanted.dims) <= set(variable.dims):
             sizes = dict(zip(variable.dims, values.shape, strict=True))
             parts = {dim: slice(begins[dim], begins[dim] + sizes[dim]) for dim in variable.dims}
-            is_valid &= wanted.along(variable.dims, parts)
+            is_valid &= cut_along(wanted.flags, wanted.dims, variable.dims, parts)
         dims = [dim for dim in variable.dims if dim in self.places.dims]
         whole_axes = tuple(a for a, dim in enumerate(variable.dims) if dim not in self.places.dims)
         sums = np.add.reduce(is_valid, axis=whole_axes, dtype=int_dtype(values.size))
