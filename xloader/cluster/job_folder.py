@@ -117,7 +117,10 @@ def _read_job(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         job: dict[str, Any] = json.loads((folder / _JOB_FILE).read_bytes())
-        is_known = job["version"] == _VERSION and _is_token(job["token"])
+        token = job["token"]
+        # It becomes part of a path.
+        is_token = isinstance(token, str) and len(token) == 12 and token.isalnum()
+        is_known = job["version"] == _VERSION and is_token
         if not (is_known and all(name in job for name in ("function", "options", "state"))):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -128,11 +131,6 @@ def _read_job(folder: Path) -> dict[str, Any] | None:
             remedy="choose another path=",
         ) from error
     return job
-
-
-def _is_token(value: object) -> bool:
-    # It becomes part of a path.
-    return isinstance(value, str) and len(value) == 12 and value.isalnum()
 
 
 def _check_same(folder: Path, earlier: dict[str, Any], facts: dict[str, Any]) -> None:

@@ -125,9 +125,8 @@ class Mosaic:
     def __repr__(self) -> str:
         where = "in memory" if self.target is None else str(self.target)
         grid = self._grid.target
-        if self.summary is not None:
-            return f"Mosaic({where}, field={grid.field!r}, blend={grid.blend!r}: {self.summary})"
         text = f"{self.num_done:,} of {grid.num_ids:,} windows written, not merged yet"
+        text = text if self.summary is None else str(self.summary)
         return f"Mosaic({where}, field={grid.field!r}, blend={grid.blend!r}: {text})"
 
     def __enter__(self) -> Self:

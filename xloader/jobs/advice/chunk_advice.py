@@ -116,8 +116,7 @@ class ChunkProposal:
         """The proposal in one sentence or two."""
         begin = "Today a chunk holds" if self.kind == "today" else "With chunks of"
         begin += f" {_shown(self.chunks)} ({show_nbytes(self.chunk_nbytes)} decoded)"
-        are = "chunk" if self.batch_chunks == 1 else "chunks"
-        touched = f"a batch touches {self.batch_chunks:,} {are}"
+        touched = f"a batch touches {show_count(self.batch_chunks, 'chunk')}"
         if self.explanation is None:
             return f"{begin}, and {touched}, but {self.problem}."
         times = f"{self.explanation.read_amplification:.2f}"

@@ -134,15 +134,21 @@ class ArrayRewrite:
         self._num_done = int(np.count_nonzero(self.assigned & ~self.wanted))
         job = self.array.rechunking()
         self.plan = self._sections_of(job)
+        self._passes = [(job, self.plan)]
         if self.may_pass_between and self.wanted.any():
             chunks = intermediate_chunks(job, self.plan, self.memory, self.num_threads)
             if chunks is not None:
                 self.middle = IntermediateStore(self.records.store, self.array, chunks)
-        self._passes = self._planned()
+                halves = job.with_shards(chunks), job.read_from(chunks)
+                self._passes = [(half, self._sections_of(half)) for half in halves]
         if self.recipe.source.is_waiting(self.array.name):
             sections, plan = self._passes[0]
             self._passes[0] = sections, plan.waiting(self.memory)
-        self.expected_reads = self._expected()
+        job, plan = self._passes[0]
+        wanted = self.wanted if self.middle is None else self._wanted_of(self.middle)
+        self.expected_reads = plan.num_reads
+        if not wanted.all():
+            self.expected_reads = sum(len(work.blocks) for work in section_work(job, plan, wanted))
 
     @property
     def keys(self) -> list[str]:
@@ -161,7 +167,7 @@ class ArrayRewrite:
         recipe, array, records = self.recipe, self.array, self.records
         if self.middle is not None:
             recipe, array = self.middle.reading(recipe, array)
-            records = replace(records, marks=self._middle_marks())
+            records = replace(records, marks=self._marks_of(self.middle))
         plan = self._passes[-1][1]
         return SectionWriter(recipe, array, self.metadata, plan, records, self.wanted)
 
@@ -170,8 +176,8 @@ class ArrayRewrite:
         middle = self.middle
         assert middle is not None
         middle.begin()
-        wanted, records = self._wanted_of_middle(), self._middle_records()
-        records.marks = self._middle_marks()
+        wanted, records = self._wanted_of(middle), self._records_of(middle)
+        records.marks = self._marks_of(middle)
         plan = self._passes[0][1]
         writer = SectionWriter(self.recipe, middle.array, middle.metadata, plan, records, wanted)
         write_sections(self.tasks, [writer], lambda _: None)
@@ -213,46 +219,24 @@ class ArrayRewrite:
             digest=digest,
         )
 
-    def _planned(self) -> list[tuple[Rechunking, SectionPlan]]:
-        job = self.array.rechunking()
-        if self.middle is None:
-            return [(job, self.plan)]
-        chunks = self.middle.array.chunks
-        first, second = job.with_shards(chunks), job.read_from(chunks)
-        return [(rewrite, self._sections_of(rewrite)) for rewrite in (first, second)]
-
     def _sections_of(self, job: Rechunking) -> SectionPlan:
         num_units = 1 if self.tasks is None else UNITS_PER_THREAD * self.tasks.num_threads
         return plan_sections(job, self.memory, self.num_threads, num_units)
 
-    def _expected(self) -> int:
-        """Chunks of the source that will be read."""
-        job, plan = self._passes[0]
-        wanted = self.wanted if self.middle is None else self._wanted_of_middle()
-        if wanted.all():
-            return plan.num_reads
-        return sum(len(work.blocks) for work in section_work(job, plan, wanted))
-
-    def _middle_records(self) -> TargetRecords:
-        assert self.middle is not None
-        records = TargetRecords(
-            self.records.store, f"{self.records.job}-{self.middle.path}", self.middle.prefix
-        )
+    def _records_of(self, middle: IntermediateStore) -> TargetRecords:
+        job = f"{self.records.job}-{middle.path}"
+        records = TargetRecords(self.records.store, job, middle.prefix)
         records.load()
         return records
 
-    def _wanted_of_middle(self) -> Flags:
+    def _wanted_of(self, middle: IntermediateStore) -> Flags:
         """The chunks of the intermediate store that are not written yet."""
-        assert self.middle is not None
-        array = self.middle.array
-        encoder = ShardEncoder(array, self.middle.metadata)
-        grid = np.ones(array.rechunking().grid, np.bool_)
-        return grid & ~self._done(encoder, array, self._middle_records())
+        encoder = ShardEncoder(middle.array, middle.metadata)
+        return ~self._done(encoder, middle.array, self._records_of(middle))
 
-    def _middle_marks(self) -> dict[str, bytes]:
+    def _marks_of(self, middle: IntermediateStore) -> dict[str, bytes]:
         """The marks of tasks that write or read the intermediate store; none for threads."""
-        assert self.middle is not None
-        return {**self.records.marks, **self.middle.mark} if self.records.marks else {}
+        return {**self.records.marks, **middle.mark} if self.records.marks else {}
 
     def _done(self, encoder: ShardEncoder, array: TargetArray, records: TargetRecords) -> Flags:
         done = np.zeros(array.rechunking().grid, np.bool_)

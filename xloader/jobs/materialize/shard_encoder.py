@@ -86,12 +86,8 @@ class ShardEncoder:
         parts: list[bytes] = []
         offset = 0
         for place in itertools.product(*map(range, grid)):
-            chunk = values[
-                tuple(
-                    slice(n * size, (n + 1) * size)
-                    for n, size in zip(place, self._chunks, strict=True)
-                )
-            ]
+            cells = zip(place, self._chunks, strict=True)
+            chunk = values[tuple(slice(n * size, (n + 1) * size) for n, size in cells)]
             if chunk.size:
                 parts.append(self._chunk_of(chunk))
                 index[place] = offset, len(parts[-1])

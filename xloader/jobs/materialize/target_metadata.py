@@ -254,18 +254,14 @@ def _check_labels(held: dict[str, Any], coords: xr.Dataset) -> None:
         again.to_zarr(store, mode="a", zarr_format=3, consolidated=False)
 
 
-_NAMES: Final = ("zstd", "lz4")
-
-
 def parse_compressors(compressor: Any, *, checksum: bool) -> tuple[BytesBytesCodec, ...] | None:
     """The codecs that a chunk's bytes go through."""
     codecs: list[BytesBytesCodec]
     if compressor is None:
         codecs = []
-    elif isinstance(compressor, str) and compressor in _NAMES:
-        named = {"zstd": ZstdCodec(level=3)}
+    elif isinstance(compressor, str) and compressor in ("zstd", "lz4"):
         blosc = BloscCodec(cname="lz4", clevel=5, shuffle="shuffle")
-        codecs = [named.get(compressor, blosc)]
+        codecs = [ZstdCodec(level=3) if compressor == "zstd" else blosc]
     elif isinstance(compressor, BytesBytesCodec):
         codecs = [compressor]
     elif isinstance(compressor, list | tuple) and all(

@@ -112,38 +112,23 @@ def _stack(moments: list[Moments], shape: tuple[int, ...], kept: tuple[int, ...]
 
 def _sketches(elements: ChunkElements, kept: tuple[int, ...]) -> Iterator[QuantileSketch]:
     """A sketch for each kept element, in C order."""
-    values, valid, weights = (
-        elements.values,
-        mask_of(elements.lines, elements.flags),
-        elements.weights,
-    )
+    values, weights = elements.values, elements.weights
+    valid = mask_of(elements.lines, elements.flags)
     if valid is not None:
         valid = np.broadcast_to(valid, values.shape)
     if weights is not None:
         weights = np.broadcast_to(weights, values.shape)
-    if not kept:
-        yield _sketch(values, valid, weights)
-        return
-    shape = tuple(values.shape[axis] for axis in kept)
-    for index in np.ndindex(*shape):
+    for index in np.ndindex(*(values.shape[axis] for axis in kept)):
         at: list[Any] = [slice(None)] * values.ndim
         for axis, place in zip(kept, index, strict=True):
             at[axis] = place
-        cell = tuple(at)
-        yield _sketch(
-            values[cell],
-            None if valid is None else valid[cell],
-            None if weights is None else weights[cell],
-        )
-
-
-def _sketch(
-    values: NDArray[Any], valid: Flags | None, weights: NDArray[np.float64] | None
-) -> QuantileSketch:
-    if valid is not None:
-        values = values[valid]
-        weights = None if weights is None else weights[valid]
-    return QuantileSketch.of(values, weights)
+        # With the ellipsis, a single element stays an array.
+        cell = (*at, ...)
+        cell_values, heavy = values[cell], None if weights is None else weights[cell]
+        if valid is not None:
+            cell_values = cell_values[valid[cell]]
+            heavy = None if heavy is None else heavy[valid[cell]]
+        yield QuantileSketch.of(cell_values, heavy)
 
 
 def run_of(places: Ints) -> Taken:

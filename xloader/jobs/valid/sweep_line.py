@@ -264,22 +264,15 @@ def choose_places(
             columns = recipe.positions_of(ids).T
             kept = [np.union1d(old, new) for old, new in zip(kept, columns, strict=True)]
         lines = [StartLine(windows, dim, positions) for dim, positions in enumerate(kept)]
+    accesses = [part.accesses for layout in layouts for part in layout.parts]
+    taken_dims = [[span is not None for span in access] for access in accesses]
     costs, spans = [], []
     for dim, line in enumerate(lines):
         reached = [_reached(group, dim, line) for group in footprint.groups] if footprint else []
         longest = max((int((r[1] - r[0]).max(initial=0)) for r in reached if r), default=0)
         spans.append(longest)
-        costs.append(
-            sum(
-                math.prod(
-                    longest if d == dim else len(lines[d])
-                    for d, access in enumerate(part.accesses)
-                    if access is not None
-                )
-                for layout in layouts
-                for part in layout.parts
-            )
-        )
+        sizes = [longest if other is line else len(other) for other in lines]
+        costs.append(sum(math.prod(itertools.compress(sizes, taken)) for taken in taken_dims))
     sweep = costs.index(min(costs))
     order = (sweep, *(dim for dim in range(len(lines)) if dim != sweep))
     dims = tuple(windows.dims[dim] for dim in order)

@@ -227,15 +227,20 @@ class WindowCounter:
             sizes = dict(zip(variable.dims, values.shape, strict=True))
             parts = {dim: slice(begins[dim], begins[dim] + sizes[dim]) for dim in variable.dims}
             is_valid &= cut_along(wanted.flags, wanted.dims, variable.dims, parts)
-        dims = [dim for dim in variable.dims if dim in self.places.dims]
-        whole_axes = tuple(a for a, dim in enumerate(variable.dims) if dim not in self.places.dims)
-        sums = np.add.reduce(is_valid, axis=whole_axes, dtype=int_dtype(values.size))
+        sums = self._along_windows(is_valid, variable.dims)
         del is_valid, values
-        order = sorted(range(len(dims)), key=lambda axis: self.places.dims.index(dims[axis]))
-        sums = np.asarray(sums).transpose(order)
         for part in self._parts:
             if part.variable == chunk.variable and part.counts is not None:
                 self._add(part, sums, begins)
+
+    def _along_windows(self, flags: NDArray[np.bool_], dims: tuple[str, ...]) -> Ints:
+        """How many flags are set, along the windowed dimensions in the order of `places`."""
+        windowed = self.places.dims
+        whole_axes = tuple(axis for axis, dim in enumerate(dims) if dim not in windowed)
+        sums = np.add.reduce(flags, axis=whole_axes, dtype=int_dtype(flags.size))
+        kept = [dim for dim in dims if dim in windowed]
+        order = sorted(range(len(kept)), key=lambda axis: windowed.index(kept[axis]))
+        return np.asarray(sums).transpose(order)
 
     def _add(self, part: PartSum, sums: Ints, begins: dict[str, int]) -> None:
         """Add the valid elements of a chunk, by element along its windowed dimensions."""
@@ -318,12 +323,7 @@ class WindowCounter:
         wanted = self._wanted
         assert wanted is not None
         if part.axes not in self._wanted_sums:
-            dims = self.places.dims
-            whole_axes = tuple(axis for axis, dim in enumerate(wanted.dims) if dim not in dims)
-            kept = [dim for dim in wanted.dims if dim in dims]
-            sums = np.add.reduce(wanted.flags, axis=whole_axes, dtype=int_dtype(wanted.flags.size))
-            order = sorted(range(len(kept)), key=lambda axis: dims.index(kept[axis]))
-            self._wanted_sums[part.axes] = np.asarray(sums).transpose(order)
+            self._wanted_sums[part.axes] = self._along_windows(wanted.flags, wanted.dims)
         counts = self._wanted_sums[part.axes]
         for axis, (number, span) in enumerate(zip(part.axes, part.spans, strict=True)):
             line = self.places.lines[number]
