@@ -17,7 +17,7 @@ from xloader.engine.block_reader import BlockReader, Bundle
 from xloader.engine.task_threads import TaskThreads, ThreadTask
 from xloader.errors import CorruptChunkError
 from xloader.recipe.demands import make_footprint
-from xloader.recipe.layout import layout_of, make_layouts
+from xloader.recipe.layout import layout_of
 from xloader.recipe.recipe import Field, Recipe
 from xloader.sources.retries import Attempts
 
@@ -148,7 +148,7 @@ def whole_recipe(recipe: Recipe, names: Iterable[str], fields: tuple[Field, ...]
 def one_sample(recipe: Recipe, name: str) -> tuple[Recipe, Footprint]:
     """One sample that takes all selected elements of a variable, and the chunks that it needs."""
     whole = whole_recipe(recipe, (name,), (Field(name, (name,), has_channels=False),))
-    return whole, make_footprint(whole, make_layouts(whole))
+    return whole, make_footprint(whole, (layout_of(whole, whole.fields[0]),))
 
 
 def sweep_values(
