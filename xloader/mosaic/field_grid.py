@@ -248,14 +248,11 @@ class FieldGrid:
 
     def _fingerprint(self, recipe: Recipe, blend: Blend) -> dict[str, str]:
         # Ranges are written as in earlier mosaics, which are gone on with.
-        placed = [
-            (
-                placing.dim,
-                placing.kind,
-                (e.start, e.step, len(e)) if isinstance(e := placing.elements, range) else e,
-            )
-            for placing in self.placings
-        ]
+        placed = []
+        for placing in self.placings:
+            taken = placing.elements
+            plain = (taken.start, taken.step, len(taken)) if isinstance(taken, range) else taken
+            placed.append((placing.dim, placing.kind, plain))
         digest = hashlib.sha256(repr((self.layout.name, placed)).encode()).hexdigest()[:12]
         return {**describe_samples(recipe), "field": digest, "blend": blend}
 

@@ -197,16 +197,14 @@ class ChunkTrials:
             return self._predicted(proposal, RankPlan(self.recipe, self.options), is_today=True)
         except (EmptySamplesError, LanesError):
             raise
-        except MemoryBudgetError as error:
-            self._is_today_refused = True
-            least = error.minimum_nbytes
-            self._errors.append(error)
-            problem = f"the memory is too small for these chunks, which need {show_memory(least)}"
-            return replace(proposal, problem=problem, minimum_nbytes=least)
         except OptionError as error:
             self._is_today_refused = True
             self._errors.append(error)
-            return replace(proposal, problem=error.what)
+            if not isinstance(error, MemoryBudgetError):
+                return replace(proposal, problem=error.what)
+            least = error.minimum_nbytes
+            problem = f"the memory is too small for these chunks, which need {show_memory(least)}"
+            return replace(proposal, problem=problem, minimum_nbytes=least)
 
     def propose(self, shapes: Sequence[Shape]) -> list[ChunkProposal]:
         """Plan for some shapes of chunks, each in shards. Shapes without a plan are left out."""

@@ -36,6 +36,7 @@ class IntermediateStore:
     def __init__(self, store: WritableStore, array: TargetArray, chunks: tuple[int, ...]) -> None:
         shape = "x".join(map(str, chunks))
         self.path = f"{FOLDER}/middle-{array.name.replace('/', '-')}-{shape}"
+        self.prefix = f"{self.path}/"
         self._store = store
         self.array = replace(
             array,
@@ -53,11 +54,6 @@ class IntermediateStore:
     def mark(self) -> dict[str, bytes]:
         """The object without which tasks neither write it nor use what they have read of it."""
         return {f"{self.prefix}zarr.json": self._objects()["zarr.json"]}
-
-    @property
-    def prefix(self) -> str:
-        """The text that its keys begin with."""
-        return f"{self.path}/"
 
     def begin(self) -> None:
         """Write its metadata."""

@@ -89,14 +89,11 @@ def parse_run(
     progress: bool | None,
 ) -> StoreRun:
     """Check the options that say how a store is written."""
-    return StoreRun(
-        parse_nbytes(memory),
-        usable_cores() if threads is None else check_whole("threads", threads, 1, MOST_THREADS),
-        parse_part(part),
-        overwrite,
-        verify,
-        progress,
+    nbytes = parse_nbytes(memory)
+    num_threads = (
+        usable_cores() if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
     )
+    return StoreRun(nbytes, num_threads, parse_part(part), overwrite, verify, progress)
 
 
 class TrainingStore:
@@ -204,6 +201,11 @@ class TrainingStore:
     def _facts(self) -> dict[str, Any]:
         """Everything that fixes the bytes of the target, by what it says, as JSON holds it."""
         arrays = self._metadata.arrays
+        # The samples are told by the shards that they need.
+        self._needed = {a.name: needed_shards(self._recipe, a) for a in arrays}
+        digest = hashlib.sha256()
+        for name in sorted(self._needed):
+            digest.update(name.encode() + self._needed[name].tobytes())
         facts = {
             "source": self._source_key,
             "variables": sorted(a.name for a in arrays),
@@ -213,17 +215,9 @@ class TrainingStore:
             "pack": {a.name: a.packing and a.packing.describe() for a in arrays},
             "codecs": {a.name: self._metadata.codecs_of(a.name) for a in arrays},
             "bounds": {n: [bounds.least, bounds.most] for n, bounds in self._bounds.items()},
-            "samples": self._needs(),
+            "samples": digest.hexdigest(),
         }
         return dict(json.loads(json.dumps(facts)))
-
-    def _needs(self) -> str:
-        """Names the shards that samples need."""
-        self._needed = {a.name: needed_shards(self._recipe, a) for a in self._metadata.arrays}
-        digest = hashlib.sha256()
-        for name in sorted(self._needed):
-            digest.update(name.encode() + self._needed[name].tobytes())
-        return digest.hexdigest()
 
     def _plan(self) -> list[ArrayRewrite]:
         key = hashlib.sha256(json.dumps(self._job, sort_keys=True).encode()).hexdigest()

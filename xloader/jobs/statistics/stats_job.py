@@ -37,7 +37,8 @@ from xloader.transforms.statistics_forms import CLOCK_DIM, FINGERPRINT, GRID, OP
 
 def form_of(job: VariableJob) -> VariableForm:
     """The form of the statistics of a variable."""
-    order = job.order
+    order, stored = job.order, job.stored.attrs
+    attrs = {key: str(stored[key]) for key in ("units", "long_name") if key in stored}
     return VariableForm(
         job.stored.name,
         tuple(job.stored.dims[axis] for axis in order.kept),
@@ -46,11 +47,7 @@ def form_of(job: VariableJob) -> VariableForm:
         tuple(np.diff(order.edges).tolist()),
         job.clock is not None and bool(job.options.by),
         job.leads is not None,
-        {
-            key: str(job.stored.attrs[key])
-            for key in ("units", "long_name")
-            if key in job.stored.attrs
-        },
+        attrs,
     )
 
 

@@ -126,7 +126,7 @@ class StatsParts:
         for path in sorted((self.folder / "nodes").glob("*.nodes")):
             for node in _nodes_of(path, self.template.key):
                 nodes.setdefault((node.tree, node.node), node)
-        return [found for key, found in nodes.items() if not _is_within(*key, nodes)]
+        return [node for key, node in nodes.items() if not _is_within(*key, nodes)]
 
     def damaged(self) -> list[Path]:
         """Files that cannot be read, and so do not count."""

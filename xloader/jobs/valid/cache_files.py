@@ -146,10 +146,8 @@ def cache_file(
             remedy="leave cache out to use the user's cache folder",
         )
     names = tuple(sorted(variables))
-    if not names:
-        return None
-    if any(recipe.variable(name).is_computed for name in names):
-        # A function may change, and a fingerprint holds its name only.
+    # A function may change, and a fingerprint holds its name only.
+    if not names or any(recipe.variable(name).is_computed for name in names):
         return None
     stamp = stamp_of_files(recipe.source.name, names)
     if cache is None and stamp is None:

@@ -271,7 +271,7 @@ def choose_places(
         reached = [_reached(group, dim, line) for group in footprint.groups] if footprint else []
         longest = max((int((r[1] - r[0]).max(initial=0)) for r in reached if r), default=0)
         spans.append(longest)
-        sizes = [longest if other is line else len(other) for other in lines]
+        sizes = [longest if d == dim else len(lines[d]) for d in range(len(lines))]
         costs.append(sum(math.prod(itertools.compress(sizes, taken)) for taken in taken_dims))
     sweep = costs.index(min(costs))
     order = (sweep, *(dim for dim in range(len(lines)) if dim != sweep))
