@@ -79,7 +79,7 @@ class RankQueue:
                     self._drop_lost(threads)
                     self._send(threads)
                     self._check_workers(threads)
-                    # A little later, so that the client does not ask all the time.
+                    # The next look comes when a task ends, or else a little later.
                     self._news.wait(_SECONDS)
                     self._news.clear()
                     ended = [a for a in self._running if a.future.status != "pending"]
