@@ -205,7 +205,7 @@ def test_shards_are_kept_together_and_large_blocks_are_shared() -> None:
     cut = sweep_units.cut_sweep
     units = cut(check.line, recipe, check.places, 16 * 12 * 8, 10**9)
     assert [(unit.begin, unit.end) for unit in units] == [(0, 4), (4, 8), (8, 12), (12, 16)]
-    assert [unit.own for unit in units] == [(0, 4), (4, 8), (8, 12), (12, 16)]
+    assert [unit.alone for unit in units] == [(0, 4), (4, 8), (8, 12), (12, 16)]
     # Fewer shards than units that were asked for: chunks apart.
     assert len(cut(check.line, recipe, check.places, 4 * 12 * 8, 10**9)) == 16
     # One block of four chunks, by chunk; but not where that gives more counts than fit.

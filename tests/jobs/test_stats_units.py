@@ -49,14 +49,14 @@ def compute(job: StatsJob, units: list[StatsUnit]) -> tuple[xr.Dataset, int]:
     work = StatsWork(job.recipe, StatsWork.of(job).settings, 1 << 20)
     num_reads = 0
     for unit in units:
-        found = pickle.loads(pickle.dumps(compute_unit(work, unit)))
+        unit_nodes, unit_reads = pickle.loads(pickle.dumps(compute_unit(work, unit)))
         num = sum(num_nodes(job.jobs[own.variable].order, own)[0] for own in unit)
         # Differences have ranges of their own within a unit, which are merged.
-        assert sum(map(len, found.nodes.values())) <= num
-        for tree, nodes in found.nodes.items():
+        assert sum(map(len, unit_nodes.values())) <= num
+        for tree, nodes in unit_nodes.items():
             for node, value in nodes.items():
                 trees.add(tree, node, value)
-        num_reads += found.num_reads
+        num_reads += unit_reads
     assert not trees.drain()
     return result.dataset(), num_reads
 

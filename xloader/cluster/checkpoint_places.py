@@ -11,7 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import ClusterError, OptionError, SourceAccessError
@@ -22,37 +22,6 @@ MOST_ON_SCHEDULER_NBYTES: Final = 1 << 20
 
 _SECONDS: Final = 10.0
 """How long a request to the scheduler may take."""
-
-
-class RankClaim(Protocol):
-    """One attempt at a rank, by the worker that has claimed it."""
-
-    @property
-    def rank(self) -> int:
-        """The rank."""
-
-    @property
-    def attempt(self) -> int:
-        """Number of claims before this one."""
-
-    def load(self) -> bytes | None:
-        """The pickle that was saved last, by any attempt before this one."""
-
-    def save(self, data: bytes) -> None:
-        """Keep a pickle, in place of the last one."""
-
-    def finish(self, data: bytes) -> None:
-        """Keep the pickle of the rank's result, if there is a place for it."""
-
-
-class CheckpointPlace(Protocol):
-    """A place where the checkpoints of all ranks of a job are kept."""
-
-    def claim(self, rank: int) -> RankClaim:
-        """Take up a rank, on a worker. Older attempts at it end at their next save."""
-
-    def result(self, rank: int) -> bytes | None:
-        """The pickle of a finished rank's result; None if the rank is not finished."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +44,7 @@ class SchedulerPlace:
                 variable.delete()
 
     def claim(self, rank: int) -> SchedulerClaim:
-        """Take up a rank, on a worker."""
+        """Take up a rank, on a worker. Older attempts at it end at their next save."""
         from distributed import get_client
 
         # It is made here, in the thread of the task, and serves other threads as well.
@@ -100,7 +69,10 @@ class SchedulerPlace:
 
 @dataclass(frozen=True, eq=False)
 class SchedulerClaim:
-    """One attempt at a rank whose checkpoints are on the scheduler."""
+    """One attempt at a rank whose checkpoints are on the scheduler.
+
+    `attempt`: number of claims before this one.
+    """
 
     rank: int
     attempt: int
@@ -151,10 +123,10 @@ class FolderPlace:
 
     def claim(self, rank: int) -> FolderClaim:
         """Take up a rank, on a worker."""
-        own = self._folder_of(rank)
+        folder = self._folder_of(rank)
         try:
             with writing(self.folder):
-                own.mkdir(exist_ok=True)
+                folder.mkdir(exist_ok=True)
         except SourceAccessError as error:
             if self.folder.exists():
                 raise
@@ -164,17 +136,17 @@ class FolderPlace:
                 allowed="a folder that the client and all workers reach under the same path",
                 remedy="pass a path= on a disk that all machines share",
             ) from error
-        attempt = max(_attempts(own, "claim"), default=-1) + 1
+        attempt = max(_attempts(folder, "claim"), default=-1) + 1
         while True:
-            claim = FolderClaim(rank, attempt, own)
-            with writing(own):
+            path = _file(folder, attempt, "claim")
+            with writing(folder):
                 try:
                     # Only one process makes a file that must not exist yet, on a shared disk too.
-                    os.close(os.open(claim.file("claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
                 except FileExistsError:
                     attempt += 1
                 else:
-                    return claim
+                    return FolderClaim(rank, attempt, folder)
 
     def result(self, rank: int) -> bytes | None:
         """The pickle of a finished rank's result; None if the rank is not finished."""
@@ -192,10 +164,6 @@ class FolderClaim:
     attempt: int
     folder: Path
 
-    def file(self, kind: str) -> Path:
-        """A file of this attempt."""
-        return _file(self.folder, self.attempt, kind)
-
     def load(self) -> bytes | None:
         """The pickle that was saved last, by any attempt before this one."""
         return _newest(self.folder, "state")
@@ -210,11 +178,11 @@ class FolderClaim:
         self._write("result", data)
         self._remove_states(self.attempt + 1)
 
-    def _write(self, kind: str, data: bytes) -> None:
+    def _write(self, suffix: str, data: bytes) -> None:
         if _file(self.folder, self.attempt + 1, "claim").exists():
             raise _superseded(self.rank, "another worker has taken it up")
         try:
-            with whole_file(self.file(kind)) as file:
+            with whole_file(_file(self.folder, self.attempt, suffix)) as file:
                 file.write(data)
         except SourceAccessError as error:
             if self.folder.exists():
@@ -227,21 +195,25 @@ class FolderClaim:
                 _file(self.folder, attempt, "state").unlink(missing_ok=True)
 
 
-def _file(folder: Path, attempt: int, kind: str) -> Path:
-    return folder / f"{attempt:06d}.{kind}"
+RankClaim = SchedulerClaim | FolderClaim
+CheckpointPlace = SchedulerPlace | FolderPlace
 
 
-def _attempts(folder: Path, kind: str) -> list[int]:
-    """Numbers of the attempts that have a file of a kind, ascending."""
-    names = (re.fullmatch(rf"(\d+)\.{kind}", path.name) for path in folder.glob(f"*.{kind}"))
+def _file(folder: Path, attempt: int, suffix: str) -> Path:
+    return folder / f"{attempt:06d}.{suffix}"
+
+
+def _attempts(folder: Path, suffix: str) -> list[int]:
+    """Numbers of the attempts that have a file with a suffix, ascending."""
+    names = (re.fullmatch(rf"(\d+)\.{suffix}", path.name) for path in folder.glob(f"*.{suffix}"))
     return sorted(int(name[1]) for name in names if name is not None)
 
 
-def _newest(folder: Path, kind: str) -> bytes | None:
-    """The bytes of the file of a kind that the latest attempt has written; None without any."""
-    while found := _attempts(folder, kind):
+def _newest(folder: Path, suffix: str) -> bytes | None:
+    """The bytes of the latest attempt that has written a file with a suffix; None without any."""
+    while attempts := _attempts(folder, suffix):
         try:
-            return _file(folder, found[-1], kind).read_bytes()
+            return _file(folder, attempts[-1], suffix).read_bytes()
         except FileNotFoundError:
             # An older attempt that is still at work has just replaced it by its own.
             continue

@@ -47,8 +47,8 @@ _lock = threading.Lock()
 _collected: list[Warned] = []
 _num_tasks = 0
 _replaced = ExitStack()
-_runs_here: set[str] = set()
-"""Tokens of the runs whose tasks this process waits for."""
+_jobs_here: set[str] = set()
+"""Tokens of the jobs whose tasks this process waits for."""
 
 
 class TaskWarnings:
@@ -59,19 +59,19 @@ class TaskWarnings:
         self._shown: set[tuple[str, type[Warning]]] = set()
 
     def __enter__(self) -> Self:
-        _runs_here.add(self._token)
+        _jobs_here.add(self._token)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _runs_here.discard(self._token)
+        _jobs_here.discard(self._token)
 
     def show(self, warned: Sequence[Warned]) -> None:
         """Give the warnings of a task, but those that another task has given."""
-        for own in warned:
-            key = _text_of(own), own.category
+        for warning in warned:
+            key = _text_of(warning), warning.category
             if key not in self._shown:
                 self._shown.add(key)
-                warn_caller(own.message, own.category)  # type: ignore[arg-type]
+                warn_caller(warning.message, warning.category)  # type: ignore[arg-type]
 
 
 def _text_of(warned: Warned) -> str:
@@ -88,18 +88,18 @@ def collect_warnings(token: str) -> Iterator[list[Warned]]:
 
     Warnings of a task that fails become notes of its error.
     """
-    found: list[Warned] = []
-    if token in _runs_here:
-        yield found
+    collected: list[Warned] = []
+    if token in _jobs_here:
+        yield collected
         return
     _begin()
     try:
-        yield found
+        yield collected
     except BaseException as error:
-        for own in _end():
-            error.add_note(f"{own.category.__name__}: {own.message}")
+        for warning in _end():
+            error.add_note(f"{warning.category.__name__}: {warning.message}")
         raise
-    found += _end()
+    collected += _end()
 
 
 def _begin() -> None:
@@ -117,9 +117,9 @@ def _end() -> list[Warned]:
         _num_tasks -= 1
         if not _num_tasks:
             _replaced.close()
-        found = list[Any](_collected)
+        collected = list[Any](_collected)
         _collected.clear()
-    return found
+    return collected
 
 
 MOST_SHARED_NBYTES: Final = 8 << 20
@@ -143,7 +143,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class ClusterTasks:
-    """A dask cluster on which parts of a job are computed."""
+    """A dask cluster on which pieces of a job are computed."""
 
     client: Any
 
@@ -153,7 +153,7 @@ class ClusterTasks:
         return max(sum(self._threads()), 1)
 
     def task_memory(self, memory_nbytes: int) -> int:
-        """Of the memory that each worker process may take, the part of one task."""
+        """Of the memory that each worker process may take, the share of one task."""
         return memory_nbytes // self.most_threads_of_worker
 
     @property
@@ -239,8 +239,8 @@ class ClusterTasks:
                 done: Any = as_completed([], loop=client.loop)  # type: ignore[no-untyped-call]
                 room = self.most_running
                 while True:
-                    while len(running) < room and (own := next(waiting, None)) is not None:
-                        number, unit = own
+                    while len(running) < room and (numbered := next(waiting, None)) is not None:
+                        number, unit = numbered
                         key = f"{name}-{token}-{number}"
                         future = client.submit(_do, work, held[0], unit, token, key=key)
                         running[future] = unit
@@ -260,9 +260,9 @@ class ClusterTasks:
 
     def call(self, what: str, function: Callable[..., Result], *args: Any) -> Result:
         """Call a function on one worker, and return its result."""
+        result: Result
         ((_, result),) = self.run(what, _call, (function, args), [0])
-        found: Result = result
-        return found
+        return result
 
     def ask_workers(self, what: str, function: Callable[..., Result], *args: Any) -> list[Result]:
         """Call a function in each worker process at once, beside the tasks that it works on."""
@@ -286,8 +286,8 @@ def find_cluster(
     """
     if client is False:
         return None
-    own = active_client() if client is None else _checked(client)
-    if own is None:
+    dask_client = active_client() if client is None else _checked(client)
+    if dask_client is None:
         return None
     try:
         what, nbytes = "the samples", len(dump(recipe))
@@ -297,7 +297,7 @@ def find_cluster(
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
     if not fault:
-        tasks = ClusterTasks(own)
+        tasks = ClusterTasks(dask_client)
         if waits:
             tasks.wait_for_worker()
         return tasks
@@ -322,9 +322,7 @@ def _checked(client: Any) -> Any:
     """The client, if it is one that can be used here."""
     # A process that has a client has imported it.
     distributed = sys.modules.get("distributed")
-    if distributed is None:
-        raise _no_client(repr(client))
-    if not isinstance(client, distributed.Client):
+    if distributed is None or not isinstance(client, distributed.Client):
         raise _no_client(repr(client))
     if client.asynchronous:
         raise _no_client("an asynchronous client")
@@ -344,8 +342,7 @@ def _no_client(given: str) -> OptionError:
 
 def dump(value: object) -> bytes:
     """Pickle a value for workers, functions of a notebook among it."""
-    found: bytes = cloudpickle.dumps(value)
-    return found
+    return bytes(cloudpickle.dumps(value))
 
 
 def _load(data: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""A digest of the code of a function, by which a later process knows the function again."""
+"""The folder of a job of `xloader.dask.run`, and digests by which a later call knows the job."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def code_digest(code: CodeType) -> str:
 
     The code of functions that it calls, and the values that it refers to, are not part of it.
     """
-    return hashlib.sha256(repr(list(_parts(code))).encode()).hexdigest()
+    return hashlib.sha256(repr(list(_facts(code))).encode()).hexdigest()
 
 
-def _parts(code: CodeType) -> Iterator[object]:
+def _facts(code: CodeType) -> Iterator[object]:
     yield code.co_code
     yield code.co_names
     for value in code.co_consts:
         if isinstance(value, CodeType):
-            yield from _parts(value)
+            yield from _facts(value)
         else:
             # A set has another order in each process.
             yield sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
@@ -58,22 +58,23 @@ def open_folder(
     *,
     overwrite: bool,
 ) -> tuple[FolderPlace, dict[str, Any]]:
-    """Open the folder of a job, which is made if it is not there."""
+    """Open the folder of a job, which is made if it is not there; with the state of the job."""
     folder = _as_folder(path)
-    found = _read_job(folder)
-    own = {"function": describe_function(fn), "options": _compared(options)}
-    if found is not None and not overwrite:
-        _check_same(folder, found, own)
-        job = found
+    earlier = _read_job(folder)
+    compared = {name: getattr(options, name) for name in _COMPARED}
+    facts = {"function": describe_function(fn), "options": compared}
+    if earlier is not None and not overwrite:
+        _check_same(folder, earlier, facts)
+        job = earlier
     else:
         token = uuid.uuid4().hex[:12]
-        job = {"version": _VERSION, "token": token, **own, "state": dict(state)}
+        job = {"version": _VERSION, "token": token, **facts, "state": dict(state)}
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with whole_file(folder / _JOB_FILE) as file:
             file.write(json.dumps(job, indent=1).encode())
-        if found is not None:
-            shutil.rmtree(folder / found["token"], ignore_errors=True)
+        if earlier is not None:
+            shutil.rmtree(folder / earlier["token"], ignore_errors=True)
     place = folder / job["token"]
     place.mkdir(exist_ok=True)
     return FolderPlace(place), job["state"]
@@ -94,27 +95,17 @@ def describe_function(fn: Callable[..., Any]) -> str:
     return f"{name} {code_digest(code)[:12]}"
 
 
-def _compared(options: LoaderOptions) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in _COMPARED}
-
-
 def _as_folder(path: object) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        raise _no_folder(path)
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else b""
     if not isinstance(text, str) or not text or "://" in local_path(text):
-        raise _no_folder(path)
+        raise OptionError(
+            "path is not the path of a folder",
+            given=repr(path),
+            allowed="a folder that the client and all workers reach under the same path",
+            remedy='pass path="/shared/run1", on a disk that all machines share',
+        )
     # Workers may have another working directory.
     return Path(os.path.abspath(os.path.expanduser(local_path(text))))
-
-
-def _no_folder(given: object) -> OptionError:
-    return OptionError(
-        "path is not the path of a folder",
-        given=repr(given),
-        allowed="a folder that the client and all workers reach under the same path",
-        remedy='pass path="/shared/run1", on a disk that all machines share',
-    )
 
 
 def _read_job(folder: Path) -> dict[str, Any] | None:
@@ -126,8 +117,11 @@ def _read_job(folder: Path) -> dict[str, Any] | None:
     if folder.is_dir() and not set(folder.iterdir()) - {partial}:
         return None
     try:
-        job = json.loads((folder / _JOB_FILE).read_bytes())
-        is_known = job["version"] == _VERSION and _is_token(job["token"])
+        job: dict[str, Any] = json.loads((folder / _JOB_FILE).read_bytes())
+        token = job["token"]
+        # It becomes part of a path.
+        is_token = isinstance(token, str) and len(token) == 12 and token.isalnum()
+        is_known = job["version"] == _VERSION and is_token
         if not (is_known and all(name in job for name in ("function", "options", "state"))):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -137,24 +131,18 @@ def _read_job(folder: Path) -> dict[str, Any] | None:
             allowed="a folder that is empty or not there yet, or that of an earlier call",
             remedy="choose another path=",
         ) from error
-    found: dict[str, Any] = job
-    return found
+    return job
 
 
-def _is_token(value: object) -> bool:
-    # It becomes part of a path.
-    return isinstance(value, str) and len(value) == 12 and value.isalnum()
-
-
-def _check_same(folder: Path, found: dict[str, Any], own: dict[str, Any]) -> None:
-    told = {"function": found["function"], **found["options"]}
-    asked = {"function": own["function"], **own["options"]}
-    others = [name for name, value in asked.items() if told.get(name) != value]
-    if others:
+def _check_same(folder: Path, earlier: dict[str, Any], facts: dict[str, Any]) -> None:
+    before = {"function": earlier["function"], **earlier["options"]}
+    now = {"function": facts["function"], **facts["options"]}
+    differing = [name for name, value in now.items() if before.get(name) != value]
+    if differing:
         raise TargetError(
-            f"the folder holds the checkpoints of a job with another {', '.join(others)}",
-            given=", ".join(f"{name}={asked[name]!r}" for name in others) + f" for {folder}",
-            allowed=", ".join(f"{name}={told.get(name)!r}" for name in others),
+            f"the folder holds the checkpoints of a job with another {', '.join(differing)}",
+            given=", ".join(f"{name}={now[name]!r}" for name in differing) + f" for {folder}",
+            allowed=", ".join(f"{name}={before.get(name)!r}" for name in differing),
             remedy="pass the same as when the job was begun, choose another path=, or pass "
             "overwrite=True to begin anew",
         )

@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from xloader.cluster.checkpoint_places import RankClaim
-from xloader.cluster.noted_mosaics import WaitingPredictions
 from xloader.errors import OptionError
 from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
@@ -41,7 +40,7 @@ class Checkpoint:
         loader: Loader | InterleavedLoader,
         value: Any,
         dump: Callable[[object], bytes],
-        mosaics: Iterable[WaitingPredictions],
+        mosaics: Iterable[Any],
     ) -> None:
         self.rank, self.world_size, self.attempt = claim.rank, world_size, claim.attempt
         self.value = value
@@ -94,9 +93,9 @@ _CURRENT: Final[ContextVar[Checkpoint]] = ContextVar("xloader.dask.checkpoint")
 
 
 @contextmanager
-def current_checkpoint(own: Checkpoint) -> Iterator[None]:
+def current_checkpoint(current: Checkpoint) -> Iterator[None]:
     """Let `checkpoint` return a checkpoint within the ``with`` block, in this thread."""
-    token = _CURRENT.set(own)
+    token = _CURRENT.set(current)
     try:
         yield
     finally:

@@ -79,10 +79,14 @@ class RankQueue:
                     self._drop_lost(threads)
                     self._send(threads)
                     self._check_workers(threads)
-                    for attempt in self._ended():
-                        found = self._result_of(attempt)
-                        if found is not None:
-                            result, warned = found
+                    # The next look comes when a task ends, or else a little later.
+                    self._news.wait(_SECONDS)
+                    self._news.clear()
+                    ended = [a for a in self._running if a.future.status != "pending"]
+                    for attempt in ended:
+                        outcome = self._result_of(attempt)
+                        if outcome is not None:
+                            result, warned = outcome
                             self._running.remove(attempt)
                             attempt.future.release()
                             shown.show(warned)
@@ -92,7 +96,7 @@ class RankQueue:
 
     def _drop_lost(self, threads: Mapping[str, int]) -> None:
         """Let the ranks of lost workers wait again."""
-        for attempt in [own for own in self._running if own.worker not in threads]:
+        for attempt in [attempt for attempt in self._running if attempt.worker not in threads]:
             self._running.remove(attempt)
             attempt.future.release()
             self._num_lost[attempt.rank] += 1
@@ -107,18 +111,18 @@ class RankQueue:
         free = Counter(threads)
         free.subtract(attempt.worker for attempt in self._running)
         for rank in list(self.waiting):
-            own = self._preferred[rank % len(self._preferred)] if self._preferred else ""
-            if free[own] > 0:
-                self._send_one(rank, own, threads)
-                free[own] -= 1
+            worker = self._preferred[rank % len(self._preferred)] if self._preferred else ""
+            if free[worker] > 0:
+                self._send_to(rank, worker, threads)
+                free[worker] -= 1
         for rank in list(self.waiting):
             # Of workers with as many free threads, the first by address.
             worker = max(sorted(threads), key=lambda name: free[name], default="")
             if free[worker] > 0:
-                self._send_one(rank, worker, threads)
+                self._send_to(rank, worker, threads)
                 free[worker] -= 1
 
-    def _send_one(self, rank: int, worker: str, threads: Mapping[str, int]) -> None:
+    def _send_to(self, rank: int, worker: str, threads: Mapping[str, int]) -> None:
         host = _host_of(worker)
         num_ranks = len(self.waiting) + len(self._running)
         on_host = sum(number for name, number in threads.items() if _host_of(name) == host)
@@ -149,21 +153,15 @@ class RankQueue:
         if now - self._alone_since > self.worker_timeout:
             raise no_worker(self.worker_timeout)
 
-    def _ended(self) -> list[Attempt]:
-        """Attempts with a result or an error, after waiting a little for one."""
-        self._news.wait(_SECONDS)
-        self._news.clear()
-        return [attempt for attempt in self._running if attempt.future.status != "pending"]
-
     def _result_of(self, attempt: Attempt) -> tuple[bytes, list[Warned]] | None:
         """The pickle of a result, and warnings; None if it does not arrive in time."""
         if attempt.future.status == "finished":
             try:
-                found: tuple[bytes, list[Warned]] = attempt.future.result(self._result_seconds)
+                outcome: tuple[bytes, list[Warned]] = attempt.future.result(self._result_seconds)
             except TimeoutError:
                 self._result_seconds *= 2
                 return None
-            return found
+            return outcome
         try:
             result_of(attempt.future)
         except Exception as error:

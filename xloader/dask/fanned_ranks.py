@@ -130,29 +130,29 @@ def run(
     (2, 780.0, 780.0)
     """
     _check_arguments(fn, samples, retries, worker_timeout, loader_options)
-    own = _client_of(client, samples)
+    client = _client_of(client, samples)
     data = _pickled(RankWork(fn, samples, loader_options))
-    with cluster_errors("running ranks", own), ExitStack() as at_end:
+    with cluster_errors("running ranks", client), ExitStack() as at_end:
         if world_size is None:
-            world_size = _num_workers(own, worker_timeout)
+            world_size = _num_workers(client, worker_timeout)
         loader = _plan(samples, world_size, loader_options)
         state = loader.state_dict()
         place: CheckpointPlace
         if path is None:
             place = SchedulerPlace(uuid.uuid4().hex[:12])
-            at_end.callback(place.remove, own, world_size)
-            place.prepare(own, world_size)
+            at_end.callback(place.remove, client, world_size)
+            place.prepare(client, world_size)
         else:
             place, state = open_folder(path, fn, loader.options, state, overwrite=overwrite)
             # The samples must be those of the state, and its plan must fit in the memory.
             loader.load_state_dict(state)
         known = {rank: place.result(rank) for rank in range(world_size)}
-        results = {rank: found for rank, found in known.items() if found is not None}
+        results = {rank: result for rank, result in known.items() if result is not None}
         left = [rank for rank in range(world_size) if rank not in results]
         job = RankJob(data, world_size, place, state)
-        held = own.submit(_same, job, key=f"xloader-job-{uuid.uuid4().hex[:12]}")
+        held = client.submit(_same, job, key=f"xloader-job-{uuid.uuid4().hex[:12]}")
         at_end.callback(release_futures, [held])
-        results.update(RankQueue(own, held, left, retries, worker_timeout).results())
+        results.update(RankQueue(client, held, left, retries, worker_timeout).results())
     return [cloudpickle.loads(results[rank]) for rank in range(world_size)]
 
 
@@ -192,19 +192,19 @@ def _check_arguments(
 
 def _client_of(client: Any, samples: Samples | Interleaved) -> Any:
     """The client of the cluster, whose workers can open the samples."""
-    sets = samples.sets.sets if isinstance(samples, Interleaved) else (samples,)
-    own = active_client() if client is None else client
-    if own is None or own is False:
+    if client is None:
+        client = active_client()
+    if client is None or client is False:
         raise OptionError(
             "there is no dask cluster to run on",
-            given="no active client" if own is None else "client=False",
+            given="no active client" if client is None else "client=False",
             allowed="a distributed.Client, or None where one is active",
             remedy="make one with distributed.Client(address), or call the function yourself: "
             "fn(samples.loader(...))",
         )
-    for one in sets:
-        find_cluster(own, one.recipe, waits=False)
-    return own
+    for member in samples.sets.sets if isinstance(samples, Interleaved) else (samples,):
+        find_cluster(client, member.recipe, waits=False)
+    return client
 
 
 def _num_workers(client: Any, seconds: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,11 @@ from xloader.recipe.layout import layout_of
 from xloader.recipe.recipe import Field, Recipe
 from xloader.sources.retries import Attempts
 
-_NUM_REQUESTS = 16
+_NUM_REQUESTS: Final = 16
 """Threads that read from a store whose reads mostly wait."""
+
+NUM_BLOCKS: Final = 1024
+"""So many chunks are listed for reading at a time: the list takes 3 KiB for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,9 @@ class ChunkSweep:
         self._reader.change_watch.begin()
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, error_type: object, *_: object) -> None:
         self._threads.close()
-        if kind is None:
+        if error_type is None:
             self._reader.change_watch.check(is_last=True)
 
     def read(
@@ -92,13 +95,13 @@ class ChunkSweep:
     ) -> None:
         outs, begins = [], []
         for read, (number, place) in zip(bundle.reads, bundle.places, strict=True):
-            own = self._stored[read.variable]
+            variable = self._stored[read.variable]
             # A variable without dimensions has an ellipsis as its place.
             parts = [part for part in place if isinstance(part, slice)]
-            outs.append(np.empty([part.stop - part.start for part in parts], own.dtype))
+            outs.append(np.empty([part.stop - part.start for part in parts], variable.dtype))
             first = [
                 part.start if dim is None else _begin_of(group, dim, blocks[number])
-                for part, dim in zip(parts, own.windowed, strict=True)
+                for part, dim in zip(parts, variable.windowed, strict=True)
             ]
             begins.append(tuple(first))
         try:
@@ -129,14 +132,43 @@ def _begin_of(group: Group, dim: int, block: tuple[int, ...]) -> int:
     return axis.span_of(block[dim])[0]
 
 
-def whole_recipe(recipe: Recipe, names: Iterable[str]) -> Recipe:
+def whole_recipe(recipe: Recipe, names: Iterable[str], fields: tuple[Field, ...] = ()) -> Recipe:
     """The recipe with one window over everything that is selected of some variables."""
     dims = tuple(dict.fromkeys(dim for name in names for dim in recipe.dims_of(name)))
+    if fields:
+        # The window of a field without dimensions lies along some other one.
+        dims = dims or tuple(recipe.dim_sizes)[:1]
     sizes = tuple(recipe.dim_sizes[dim] for dim in dims)
     windows = Windows(dims, sizes, sizes, sizes, (1,) * len(sizes))
     return replace(
-        recipe, windows=windows, fields=(), steps=(), subset=None, slab=None, num_taken=None
+        recipe, windows=windows, fields=fields, steps=(), subset=None, slab=None, num_taken=None
     )
+
+
+def one_sample(recipe: Recipe, name: str) -> tuple[Recipe, Footprint]:
+    """One sample that takes all selected elements of a variable, and the chunks that it needs."""
+    whole = whole_recipe(recipe, (name,), (Field(name, (name,), has_channels=False),))
+    return whole, make_footprint(whole, (layout_of(whole, whole.fields[0]),))
+
+
+def sweep_values(
+    recipe: Recipe,
+    name: str,
+    most_nbytes: int,
+    num_threads: int,
+    use: Callable[[ChunkValues], None],
+    part: slice = slice(None),
+) -> int:
+    """Read all chunks of a variable once, or a part of them; the number of reads."""
+    whole, footprint = one_sample(recipe, name)
+    with ChunkSweep(whole, footprint, most_nbytes, num_threads) as sweep:
+        for group in footprint.groups:
+            needed = footprint.needed(group)[part]
+            for begin in range(0, len(needed), NUM_BLOCKS):
+                index = np.unravel_index(needed[begin : begin + NUM_BLOCKS], group.shape)
+                blocks = [tuple(row) for row in np.stack(index, axis=-1).tolist()]
+                sweep.do(sweep.read(group, blocks, use))
+        return sweep.num_reads
 
 
 def group_of(whole: Recipe, name: str) -> Group:

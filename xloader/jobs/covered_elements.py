@@ -80,14 +80,7 @@ class BoxCover:
 
     def mask(self) -> Flags | None:
         """The flags, to be broadcast over the box; None if every element is needed."""
-        if self.flags is not None:
-            return self.flags
-        mask: Flags | None = None
-        for axis, line in enumerate(self.lines):
-            if line is not None:
-                own = line.reshape([-1 if d == axis else 1 for d in range(len(self.shape))])
-                mask = own if mask is None else mask & own
-        return mask
+        return mask_of(self.lines, self.flags)
 
     def union(self, other: BoxCover) -> BoxCover:
         """The elements that either of two sets of samples needs."""
@@ -107,6 +100,16 @@ class BoxCover:
         return _of_flags(np.broadcast_to(first | second, self.shape))
 
 
+def mask_of(lines: Lines, flags: Flags | None) -> Flags | None:
+    """Flags and lines of flags as one mask, to be broadcast; None if they leave out nothing."""
+    mask = flags
+    for axis, line in enumerate(lines):
+        if line is not None:
+            along = line.reshape([-1 if d == axis else 1 for d in range(len(lines))])
+            mask = along if mask is None else mask & along
+    return mask
+
+
 def _are_equal(first: Flags | None, second: Flags | None) -> bool:
     if first is None or second is None:
         return first is second
@@ -116,8 +119,8 @@ def _are_equal(first: Flags | None, second: Flags | None) -> bool:
 def _either(first: Flags | None, second: Flags | None) -> Flags | None:
     if first is None or second is None:
         return None
-    found = first | second
-    return None if found.all() else found
+    flags = first | second
+    return None if flags.all() else flags
 
 
 def _of_flags(flags: Flags) -> BoxCover:
@@ -142,7 +145,8 @@ class CoveredElements:
         # By dimension of the variable, its number among the windowed dimensions.
         numbers = [windows.dims.index(dim) if dim in windows.dims else None for dim in dims]
         accesses = {
-            tuple(None if own is None else part.accesses[own] for own in numbers) for part in parts
+            tuple(None if number is None else part.accesses[number] for number in numbers)
+            for part in parts
         }
         places = _SamplePlaces.of(
             recipe, windows, tuple(sorted({n for n in numbers if n is not None}))
@@ -156,7 +160,7 @@ class CoveredElements:
         """The elements of a box that samples need."""
         if not self._uses:
             return BoxCover(shape, (None,) * len(shape))
-        return reduce(BoxCover.union, (own.of_box(begins, shape) for own in self._uses))
+        return reduce(BoxCover.union, (use.of_box(begins, shape) for use in self._uses))
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,16 +184,16 @@ class _SamplePlaces:
         chosen = _chosen_places(recipe, dims, shape)
         used = tuple(np.zeros(size, np.bool_) for size in shape)
         for piece in chosen.pieces():
-            for flags, own in zip(used, np.unravel_index(piece, shape), strict=True):
-                flags[own] = True
-        is_product = math.prod(int(own.sum()) for own in used) == len(chosen)
+            for flags, index in zip(used, np.unravel_index(piece, shape), strict=True):
+                flags[index] = True
+        is_product = math.prod(int(flags.sum()) for flags in used) == len(chosen)
         return cls(dims, shape, used, None if is_product else chosen)
 
     def flags_at(self, positions: tuple[Ints, ...]) -> Flags:
         """Whether there is a sample at each combination of positions along the dimensions."""
         assert self.chosen is not None
         sizes = tuple(map(len, positions))
-        bounds = [(int(own[0]), int(own[-1]) + 1) for own in positions]
+        bounds = [(int(along[0]), int(along[-1]) + 1) for along in positions]
         is_box = all(e - b == n for (b, e), n in zip(bounds, sizes, strict=True))
         if isinstance(self.chosen, WindowBits) and is_box:
             lo, hi = zip(*bounds, strict=True)
@@ -208,16 +212,16 @@ def _chosen_places(recipe: Recipe, dims: tuple[int, ...], shape: tuple[int, ...]
     ids = subset.possible_ids
     size = math.prod(shape)
     flags = np.zeros(size, np.bool_) if size <= _MOST_FLAGS else None
-    found = [np.zeros(0, np.int64)]
+    chosen = [np.zeros(0, np.int64)]
     for begin in range(0, len(ids), _PIECE_SIZE):
         positions = recipe.positions_of(ids[begin : begin + _PIECE_SIZE])[:, list(dims)]
-        own = np.asarray(np.ravel_multi_index(tuple(positions.T), shape), np.int64)
+        places = np.asarray(np.ravel_multi_index(tuple(positions.T), shape), np.int64)
         if flags is None:
-            found.append(np.unique(own))
+            chosen.append(np.unique(places))
         else:
-            flags[own] = True
+            flags[places] = True
     if flags is None:
-        return smallest_of_list(size, np.unique(np.concatenate(found)))
+        return smallest_of_list(size, np.unique(np.concatenate(chosen)))
     return smallest_of_bits(WindowBits.of_flags(flags))
 
 
@@ -255,8 +259,8 @@ class _AccessCover:
         """The elements of a box that the samples need by this access."""
         lines: list[Flags | None] = []
         for line, begin, size in zip(self.lines, begins, shape, strict=True):
-            own = None if line is None else line[begin : begin + size]
-            lines.append(None if own is None or own.all() else own)
+            needed = None if line is None else line[begin : begin + size]
+            lines.append(None if needed is None or needed.all() else needed)
         whole = BoxCover(shape, tuple(lines))
         if self.places.chosen is None or whole.is_empty:
             return whole
@@ -275,7 +279,7 @@ class _AccessCover:
             np.asarray(flags.any(axis=tuple(d for d in range(flags.ndim) if d != axis)))
             for axis in range(flags.ndim)
         ]
-        is_product = math.prod(int(own.sum()) for own in used) == int(np.count_nonzero(flags))
+        is_product = math.prod(int(line.sum()) for line in used) == int(np.count_nonzero(flags))
         marks: list[Flags] = used if is_product else [flags]
         lines: list[Flags | None] = [None] * len(shape)
         for dim, (number, span) in enumerate(zip(self.numbers, self.access, strict=True)):
@@ -321,9 +325,9 @@ def _touching(windows: Windows, dim: int, span: Span, begin: int, end: int) -> I
     """The positions along a dimension whose windows may reach into ``[begin, end)``, ascending."""
     first, last = span[0], span[0] + span[1] * (span[2] - 1)
     shifts = (0, windows.dim_sizes[dim]) if windows.wraps[dim] else (0,)
-    found = []
+    positions = []
     for shift in shifts:
         bounds = np.array([begin + shift - last, end + shift - first])
         lo, hi = windows.num_before(dim, bounds).tolist()
-        found.append(np.arange(lo, hi, dtype=np.int64))
-    return found[0] if len(found) == 1 else np.unique(np.concatenate(found))
+        positions.append(np.arange(lo, hi, dtype=np.int64))
+    return positions[0] if len(positions) == 1 else np.unique(np.concatenate(positions))

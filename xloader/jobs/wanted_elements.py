@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,12 +12,9 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.core.windows import Windows
 from xloader.errors import MemoryBudgetError, OptionError
-from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
-from xloader.recipe.demands import make_footprint
-from xloader.recipe.layout import make_layouts
-from xloader.recipe.recipe import Field, Recipe, find
+from xloader.jobs.chunk_sweep import ChunkValues, sweep_values
+from xloader.recipe.recipe import Recipe, find
 from xloader.sources.combined.label_spans import are_same_labels
 
 _REMEDY = 'pass a boolean DataArray over the selected elements, such as mask=ds["lsm"] > 0.5'
@@ -34,10 +31,6 @@ class WantedElements:
     def __reduce__(self) -> tuple[object, ...]:
         # A bit for each element, because pickles are sent to the workers of clusters.
         return _unpacked, (self.dims, np.packbits(self.flags), self.flags.shape, self.num_reads)
-
-    def along(self, dims: tuple[str, ...], parts: dict[str, slice]) -> NDArray[np.bool_]:
-        """The flags for a box of elements, to be broadcast over some dimensions."""
-        return cut_along(self.flags, self.dims, dims, parts)
 
 
 def _unpacked(
@@ -106,7 +99,6 @@ class MaskArgument:
     def read(self, most_nbytes: int, num_threads: int) -> WantedElements:
         """The flags in memory. Those of a variable are read, each chunk once."""
         sizes = tuple(self.recipe.dim_sizes[dim] for dim in self.dims)
-        flags = np.empty(0, np.bool_)
         nbytes = int(np.prod(sizes, dtype=np.int64))
         if 2 * nbytes > most_nbytes:
             raise MemoryBudgetError(
@@ -118,15 +110,6 @@ class MaskArgument:
         if not isinstance(self.mask, str):
             return WantedElements(self.dims, np.asarray(self.mask))
         flags = np.empty(sizes, np.bool_)
-        windows = Windows(self.dims, sizes, sizes, sizes, (1,) * len(sizes))
-        whole = replace(
-            self.recipe,
-            windows=windows,
-            fields=(Field(self.mask, (self.mask,), has_channels=False),),
-            steps=(),
-            subset=None,
-        )
-        footprint = make_footprint(whole, make_layouts(whole))
         stored = self.recipe.variable(self.mask).dims
 
         def keep(chunk: ChunkValues) -> None:
@@ -137,12 +120,8 @@ class MaskArgument:
             pairs = zip(begins, values.shape, strict=True)
             flags[tuple(slice(begin, begin + size) for begin, size in pairs)] = values
 
-        with ChunkSweep(whole, footprint, most_nbytes // 2, num_threads) as sweep:
-            for group in footprint.groups:
-                numbers = np.unravel_index(footprint.needed(group), group.shape)
-                blocks = [tuple(row) for row in np.stack(numbers, axis=-1).tolist()]
-                sweep.do(sweep.read(group, blocks, keep))
-        return WantedElements(self.dims, flags, sweep.num_reads)
+        num_reads = sweep_values(self.recipe, self.mask, most_nbytes // 2, num_threads, keep)
+        return WantedElements(self.dims, flags, num_reads)
 
 
 def check_fits(recipe: Recipe, array: xr.DataArray, noun: str) -> None:

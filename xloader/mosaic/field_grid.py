@@ -80,7 +80,7 @@ class FieldGrid:
         chunks: Mapping[str, int] | None = None,
         keep_units: bool = False,
     ) -> None:
-        _check_kinds(leads, chunks)
+        _check_types(leads, chunks)
         self._recipe = recipe
         self._offsets: dict[str, Ints] = {}
         self.layout = _layout_named(recipe, field)
@@ -110,14 +110,14 @@ class FieldGrid:
         starts = np.empty((len(ids), len(self.placings)), np.int64)
         for column, placing in enumerate(self.placings):
             number = placing.number
-            own = self._folded(number, firsts[:, number] + placing.elements[0])
+            offsets = self._folded(number, firsts[:, number] + placing.elements[0])
             match placing.kind:
                 case "lead":
                     starts[:, column] = positions[:, number] - self._positions[number].start
                 case "single":
-                    starts[:, column] = np.searchsorted(self._offsets_of(placing), own)
+                    starts[:, column] = np.searchsorted(self._offsets_of(placing), offsets)
                 case "blended":
-                    starts[:, column] = own - self._cells_of(placing).start
+                    starts[:, column] = offsets - self._cells_of(placing).start
         return starts
 
     def rows_of(self, predictions: NDArray[Any]) -> list[NDArray[Any]]:
@@ -135,7 +135,7 @@ class FieldGrid:
         """The stored elements whose labels are those of the mosaic along a dimension; int64."""
         kept = self._recipe.kept_of(dim)
         assert not isinstance(kept, int)
-        placing = next((own for own in self.placings if own.dim == dim), None)
+        placing = next((placing for placing in self.placings if placing.dim == dim), None)
         if placing is None:
             return np.asarray(kept, np.int64)
         if placing.kind == "blended":
@@ -204,6 +204,7 @@ class FieldGrid:
         )
 
     def _folded(self, number: int, offsets: Ints) -> Ints:
+        """Offsets beyond the end, counted from the first element, where windows wrap."""
         windows = self._recipe.require_windows()
         # Outside padded borders, offsets stay as they are: these elements are cut off.
         return offsets % windows.dim_sizes[number] if windows.wraps[number] else offsets
@@ -220,46 +221,44 @@ class FieldGrid:
         self, part: FieldPart, chunks: Mapping[str, int] | None, keep_units: bool
     ) -> GridVariable:
         variable = self._recipe.variable(part.variable)
-        own = self._recipe.dims_of(part.variable)
+        stored_dims = self._recipe.dims_of(part.variable)
         # As in `FieldPart.view`: dimensions that only other variables have come first.
         both = (*self.layout.dropped, *self.layout.dims)
-        missing = [dim for dim in both if dim not in own and dim != CHANNEL]
+        missing = [dim for dim in both if dim not in stored_dims and dim != CHANNEL]
         placed = {placing.dim: placing for placing in self.placings}
         dims: list[str] = []
         shape: list[int] = []
-        for dim in (*missing, *own):
+        for dim in (*missing, *stored_dims):
             placing = placed.get(dim)
             dims.append(dim)
-            is_whole = placing is None
-            shape.append(self._recipe.dim_sizes[dim] if is_whole else self._axis(placed[dim]).size)
-            if placing is not None and placing.lead_dim:
+            shape.append(self._axis(placing).size if placing else self._recipe.dim_sizes[dim])
+            if placing and placing.lead_dim:
                 dims.append(placing.lead_dim)
                 shape.append(len(placing.elements))
         sizes = dict(zip(variable.dims, variable.chunks, strict=True))
         is_changed = any(step.changes_units((variable.name,)) for step in self._recipe.steps)
         left_out = _CODING | ({"units"} if is_changed and not keep_units else set())
         attrs = {
-            key: attribute_value(own) for key, own in variable.attrs.items() if key not in left_out
+            key: attribute_value(value)
+            for key, value in variable.attrs.items()
+            if key not in left_out
         }
         cut = chunks_of(dims, shape, sizes, chunks or {})
         return GridVariable(variable.name, tuple(dims), tuple(shape), cut, attrs)
 
     def _fingerprint(self, recipe: Recipe, blend: Blend) -> dict[str, str]:
         # Ranges are written as in earlier mosaics, which are gone on with.
-        placed = [
-            (
-                own.dim,
-                own.kind,
-                (e.start, e.step, len(e)) if isinstance(e := own.elements, range) else e,
-            )
-            for own in self.placings
-        ]
+        placed = []
+        for placing in self.placings:
+            taken = placing.elements
+            plain = (taken.start, taken.step, len(taken)) if isinstance(taken, range) else taken
+            placed.append((placing.dim, placing.kind, plain))
         digest = hashlib.sha256(repr((self.layout.name, placed)).encode()).hexdigest()[:12]
         return {**describe_samples(recipe), "field": digest, "blend": blend}
 
 
-def _check_kinds(leads: object, chunks: object) -> None:
-    """Check that two options are of the kinds that they are said to be."""
+def _check_types(leads: object, chunks: object) -> None:
+    """Check the types of two options."""
     if chunks is not None and not isinstance(chunks, Mapping):
         raise OptionError(
             "chunks are not given by dimension",
@@ -305,18 +304,20 @@ def _check_transforms(
     recipe: Recipe, layouts: tuple[FieldLayout, ...], layout: FieldLayout
 ) -> None:
     """Check that the transforms leave the shape of the field as it is."""
-    found = {output.name: output for output in make_outputs(recipe, layouts)}.get(layout.name)
+    output = {output.name: output for output in make_outputs(recipe, layouts)}.get(layout.name)
     # Where fields differ in a dimension, a transform sees it under the name of its field.
-    own = {name: dim for (field, dim), name in dim_names(layouts).items() if field == layout.name}
-    dims = None if found is None else tuple(own.get(dim, dim) for dim in found.dims)
+    dims_by_name = {
+        name: dim for (field, dim), name in dim_names(layouts).items() if field == layout.name
+    }
+    dims = None if output is None else tuple(dims_by_name.get(dim, dim) for dim in output.dims)
     wanted = (layout.dims, layout.shape, layout.channels)
-    if found is None or (dims, found.shape, found.channels) != wanted:
+    if output is None or (dims, output.shape, output.channels) != wanted:
         raise OptionError(
             f"a transform changes the shape of the field {layout.name!r}, so that its elements "
             "have no known place",
             given="no such field"
-            if found is None
-            else dict(zip(found.dims, found.shape, strict=True)),
+            if output is None
+            else dict(zip(output.dims, output.shape, strict=True)),
             allowed=dict(zip(layout.dims, layout.shape, strict=True)),
             remedy="make the mosaic with samples without this transform, which have the same ids",
         )
@@ -331,10 +332,10 @@ def _placings(
     for dim in leads or ():
         find(
             dim,
-            [d for d, own in zip(windows.dims, layout.elements, strict=True) if own],
+            [d for d, elements in zip(windows.dims, layout.elements, strict=True) if elements],
             "dimension of windows",
         )
-    found = []
+    placings = []
     for number, (dim, elements) in enumerate(zip(windows.dims, layout.elements, strict=True)):
         if elements is None:
             _require_one_position(recipe, layout, number)
@@ -350,14 +351,14 @@ def _placings(
         is_part = dim in layout.dropped or not _is_whole(recipe, number, elements)
         if not is_lead and len(elements) == 1 and is_part:
             kind = "single"
-        found.append(Placing(dim, number, kind, elements))
-    lead_dims = [own.dim for own in found if own.kind == "lead"]
+        placings.append(Placing(dim, number, kind, elements))
+    lead_dims = [placing.dim for placing in placings if placing.kind == "lead"]
     names = {dim: LEAD if len(lead_dims) == 1 else f"{dim}_{LEAD}" for dim in lead_dims}
     taken = {*layout.dims, *recipe.dim_sizes, *recipe.variables}
     # Variables of groups, such as `radar/rain`, are stored in a group of the first name.
     stored_names = {part.variable.partition("/")[0] for part in layout.parts}
-    others = {*(f"{VALID}_{dim}" for dim in names), COVERAGE} & stored_names
-    for name in (*names.values(), *sorted(others)):
+    clashing = {*(f"{VALID}_{dim}" for dim in names), COVERAGE} & stored_names
+    for name in (*names.values(), *sorted(clashing)):
         if name in taken | stored_names:
             raise OptionError(
                 f"the samples have a dimension or a variable called {name!r} already, which "
@@ -366,7 +367,7 @@ def _placings(
                 allowed=f"any name other than {name!r}",
                 remedy="rename it with xarray, and open that Dataset",
             )
-    return tuple(replace(own, lead_dim=names.get(own.dim, "")) for own in found)
+    return tuple(replace(placing, lead_dim=names.get(placing.dim, "")) for placing in placings)
 
 
 def _is_whole(recipe: Recipe, number: int, elements: Elements) -> bool:
@@ -419,7 +420,7 @@ def make_labels(recipe: Recipe, grid: FieldGrid) -> xr.Dataset:
     ]
     cut = source.drop_vars(unfit)
     indexers: dict[str, Any] = {dim: grid.elements_of(dim) for dim in dims} | dropped
-    cut = cut.isel({dim: own for dim, own in indexers.items() if dim in cut.dims})
+    cut = cut.isel({dim: indexer for dim, indexer in indexers.items() if dim in cut.dims})
     for placing in grid.placings:
         if placing.lead_dim:
             cut = cut.assign_coords(_lead_coords(source, grid, placing))

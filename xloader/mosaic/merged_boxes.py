@@ -20,7 +20,7 @@ from xloader.core.axis import Ints
 from xloader.core.messages import show_count
 from xloader.core.nbytes import parse_nbytes
 from xloader.errors import MemoryBudgetError, MosaicError
-from xloader.mosaic.records import Record, RecordReader, Shape, Slices
+from xloader.mosaic.parts import Record, RecordReader, Shape, Slices
 from xloader.mosaic.target_grid import Box, GridVariable, PlacedAxis, TargetGrid
 
 CELL_NBYTES: Final = 20
@@ -44,8 +44,10 @@ class MeanBlend:
 
     def weights(self, axis: PlacedAxis, elements: slice) -> NDArray[Any]:
         """The weights of some elements of a window along a dimension, 1-d."""
-        own = np.arange(elements.start, elements.stop, dtype=np.float64)
-        return np.minimum(own + 1, axis.count - own) if self._is_linear else np.ones(len(own))
+        if not self._is_linear:
+            return np.ones(elements.stop - elements.start)
+        numbers = np.arange(elements.start, elements.stop, dtype=np.float64)
+        return np.asarray(np.minimum(numbers + 1, axis.count - numbers))
 
     @staticmethod
     def combine(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
@@ -81,8 +83,8 @@ class CropBlend:
 
     def weights(self, axis: PlacedAxis, elements: slice) -> NDArray[Any]:
         """The squared distances of some elements from the window's centre, in half cells, 1-d."""
-        own = np.arange(elements.start, elements.stop, dtype=np.int64)
-        squared: NDArray[Any] = ((2 * own - (axis.count - 1)) * axis.step) ** 2
+        numbers = np.arange(elements.start, elements.stop, dtype=np.int64)
+        squared: NDArray[Any] = ((2 * numbers - (axis.count - 1)) * axis.step) ** 2
         return squared
 
     @staticmethod
@@ -92,16 +94,11 @@ class CropBlend:
 
     def add(self, cells: Slices, values: NDArray[Any], weight: NDArray[Any]) -> None:
         """Add values of one window, with squared distances of a shape that broadcasts to theirs."""
-        own, distances = self.values[cells], self._distances[cells]
+        nearest, distances = self.values[cells], self._distances[cells]
         self.counts[cells] += 1
         is_nearer = weight < distances
-        np.copyto(own, values, where=is_nearer)
+        np.copyto(nearest, values, where=is_nearer)
         np.copyto(distances, weight, where=is_nearer)
-
-
-def make_blend(name: str, shape: Shape) -> MeanBlend | CropBlend:
-    """The blend of that name, for a box of cells."""
-    return CropBlend(shape) if name == "crop" else MeanBlend(shape, name == "linear")
 
 
 class RecordIndex:
@@ -134,12 +131,12 @@ class RecordIndex:
         """The predictions that may have cells in a box."""
         bounds = dict(zip(variable.dims, box, strict=True))
         lead = self._grid.axes[self._lead]
-        found = self._near(lead, *bounds[lead.dim])
+        hits = self._near(lead, *bounds[lead.dim])
         for number, axis in enumerate(self._grid.axes):
             if number != self._lead:
-                found = found[_touches(axis, self._starts[found, number], *bounds[axis.dim])]
-        found = found[np.argsort(self.ids[found])]
-        return *self._places(self._rows[found]), self._starts[found]
+                hits = hits[_touches(axis, self._starts[hits, number], *bounds[axis.dim])]
+        hits = hits[np.argsort(self.ids[hits])]
+        return *self._places(self._rows[hits]), self._starts[hits]
 
     def _places(self, rows: Ints) -> tuple[Ints, Ints]:
         """The record of each row, and its number within the record."""
@@ -249,12 +246,8 @@ class MosaicSummary:
         return text + f"; {self.num_uncovered:,} uncovered cells are NaN" * (self.num_uncovered > 0)
 
 
-@dataclass(frozen=True, eq=False)
-class MergeArrays:
-    """The arrays that one variable is merged into."""
-
-    values: Any
-    coverage: Any
+MergeArrays = tuple[Any, Any]
+"""The arrays that a variable is merged into: its values, and its coverage."""
 
 
 def merged_dtype(records: Sequence[Record]) -> np.dtype:
@@ -264,26 +257,22 @@ def merged_dtype(records: Sequence[Record]) -> np.dtype:
 
 
 def merge_boxes(
-    grid: TargetGrid,
-    records: Sequence[Record],
-    arrays: Sequence[MergeArrays],
-    memory: int | str,
+    grid: TargetGrid, records: Sequence[Record], arrays: Sequence[MergeArrays], memory: int | str
 ) -> MosaicSummary:
     """Blend all records into arrays."""
     sizes = [_box_shape(variable, memory) for variable in grid.variables]
     index, dtype = RecordIndex(grid, records), merged_dtype(records)
     num_covered = most = 0
-    with RecordReader(records, [grid.row_shape(own) for own in grid.variables]) as reader:
-        for number, (variable, size, out) in enumerate(
-            zip(grid.variables, sizes, arrays, strict=True)
-        ):
-            for box in _boxes(variable.shape, size):
+    with RecordReader(records, [grid.row_shape(variable) for variable in grid.variables]) as reader:
+        for number, variable in enumerate(grid.variables):
+            values, coverage = arrays[number]
+            for box in _boxes(variable.shape, sizes[number]):
                 blended = _blend_box(grid, index, reader, number, box)
                 if blended is None:
                     continue
-                cells = tuple(slice(*own) for own in box)
-                out.values[cells] = blended[0].astype(dtype)
-                out.coverage[cells] = blended[1]
+                cells = tuple(slice(*span) for span in box)
+                values[cells] = blended[0].astype(dtype)
+                coverage[cells] = blended[1]
                 num_covered += int(np.count_nonzero(blended[1]))
                 most = max(most, int(blended[1].max()))
     num_cells = sum(variable.num_cells for variable in grid.variables)
@@ -303,8 +292,8 @@ def _box_shape(variable: GridVariable, memory: int | str) -> Shape:
             remedy="begin the mosaic with smaller chunks=",
         )
     for dim in reversed(range(len(shape))):
-        others = math.prod(shape) // shape[dim]
-        num_chunks = max(allowed // (others * variable.chunks[dim]), 1)
+        num_across = math.prod(shape) // shape[dim]
+        num_chunks = max(allowed // (num_across * variable.chunks[dim]), 1)
         shape[dim] = min(num_chunks * variable.chunks[dim], variable.shape[dim])
     return tuple(shape)
 
@@ -323,20 +312,21 @@ def _blend_box(
 ) -> tuple[NDArray[Any], NDArray[np.int32]] | None:
     """Values and coverage of the cells of a box; None if no window covers any."""
     variable = grid.variables[number]
-    found = index.within(variable, box)
-    if not len(found[0]):
+    predictions = index.within(variable, box)
+    if not len(predictions[0]):
         return None
-    blend = make_blend(grid.blend, tuple(end - begin for begin, end in box))
+    shape = tuple(end - begin for begin, end in box)
+    blend = CropBlend(shape) if grid.blend == "crop" else MeanBlend(shape, grid.blend == "linear")
     placed = [
         (dim, axis) for dim, axis in enumerate(map(grid.axis_of, variable.dims)) if axis is not None
     ]
-    for record, row, starts in _rows(*found):
+    for record, row, starts in _rows(*predictions):
         for elements, cells in _pieces(grid, variable, starts, box):
             weights = [(dim, blend.weights(axis, elements[dim])) for dim, axis in placed]
             for part, values in reader.slabs(record, row, number, elements):
-                own = [_along(weight[part[dim]], dim, len(box)) for dim, weight in weights]
+                factors = [_along(weight[part[dim]], dim, len(box)) for dim, weight in weights]
                 at = tuple(map(_cut, cells, part))
-                blend.add(at, values, functools.reduce(blend.combine, own))
+                blend.add(at, values, functools.reduce(blend.combine, factors))
     return blend.values, blend.counts
 
 
@@ -360,7 +350,7 @@ def _pieces(
         else:
             choices.append(list(grid.axes[place].pieces(starts[place], begin, end)))
     for pieces in product(*choices):
-        yield tuple(own for own, _ in pieces), tuple(own for _, own in pieces)
+        yield tuple(span for span, _ in pieces), tuple(span for _, span in pieces)
 
 
 def _cut(cells: slice, part: slice) -> slice:
@@ -371,6 +361,4 @@ def _cut(cells: slice, part: slice) -> slice:
 
 
 def _along(weight: NDArray[Any], dim: int, num_dims: int) -> NDArray[Any]:
-    shape = [1] * num_dims
-    shape[dim] = len(weight)
-    return weight.reshape(shape)
+    return weight.reshape([-1 if axis == dim else 1 for axis in range(num_dims)])

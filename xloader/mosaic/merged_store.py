@@ -23,6 +23,7 @@ from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes,
 from xloader.mosaic.parts import (
     LABELS,
     FolderParts,
+    Record,
     group_of,
     groups_of,
     has_parts,
@@ -30,7 +31,6 @@ from xloader.mosaic.parts import (
     open_parts,
     parts_folder,
 )
-from xloader.mosaic.records import Record
 from xloader.mosaic.target_grid import COVERAGE, TargetGrid
 from xloader.sources.stores.write_places import (
     check_replaceable,
@@ -54,19 +54,19 @@ def open_target(
         remove_folder(folder)
     # In this order, because the store is there before its parts are removed.
     has_begun = has_parts(target)
-    found = None if overwrite else merged_summary(target, grid)
-    if found is not None and not has_begun:
-        if not found.is_complete:
+    summary = None if overwrite else merged_summary(target, grid)
+    if summary is not None and not has_begun:
+        if not summary.is_complete:
             raise MosaicError(
                 f"the mosaic at {target} lacks samples, and its folder of parts is gone",
-                given=str(found),
+                given=str(summary),
                 allowed=f"a mosaic whose {folder} is kept",
                 remedy="choose another target, or pass overwrite=True to begin anew",
             )
         if not folder.exists():
             # A process may have been killed while it removed it.
             remove_folder(folder)
-        return found
+        return summary
     try:
         return open_parts(target, grid, labels, rank)
     except SourceAccessError:
@@ -77,10 +77,7 @@ def open_target(
 
 
 def merge_store(
-    target: str | os.PathLike[str],
-    *,
-    memory: int | str = "256MiB",
-    overwrite: bool = False,
+    target: str | os.PathLike[str], *, memory: int | str = "256MiB", overwrite: bool = False
 ) -> MosaicSummary:
     """Merge the parts of all ranks into the target; see `xloader.merge`."""
     path = Path(target)
@@ -106,11 +103,11 @@ def merge_store(
                 _take_turn(lock, path)
             return _merge(parts, path, memory)
     except SourceAccessError:
-        found = None if has_parts(path) else merged_summary(path, parts.grid)
-        if found is None:
+        summary = None if has_parts(path) else merged_summary(path, parts.grid)
+        if summary is None:
             raise
         # Another process was faster, and has removed the parts.
-        return found
+        return summary
 
 
 def merged_summary(target: Path, grid: TargetGrid) -> MosaicSummary | None:
@@ -118,20 +115,20 @@ def merged_summary(target: Path, grid: TargetGrid) -> MosaicSummary | None:
     if not target.exists():
         return None
     try:
-        found: dict[str, Any] = zarr.open_group(str(target / COVERAGE), mode="r").attrs.asdict()
+        attrs: dict[str, Any] = zarr.open_group(str(target / COVERAGE), mode="r").attrs.asdict()
     except (OSError, ValueError):
-        found = {}
-    own = found.get(_ATTRIBUTE)
-    if own != dict(grid.fingerprint):
+        attrs = {}
+    fingerprint = attrs.get(_ATTRIBUTE)
+    if fingerprint != dict(grid.fingerprint):
         raise MosaicError(
             f"something else lies at {target} already",
-            given="no mosaic" if own is None else "a mosaic of other samples",
+            given="no mosaic" if fingerprint is None else "a mosaic of other samples",
             allowed="a path where nothing lies, or the same mosaic",
             remedy="choose another target, remove what is there, or pass overwrite=True",
         )
     num_cells = sum(variable.num_cells for variable in grid.variables)
-    counts = found["num_windows"], num_cells, found["num_uncovered"]
-    return MosaicSummary(grid.num_ids, *counts, found.get("max_coverage", 0))
+    counts = attrs["num_windows"], num_cells, attrs["num_uncovered"]
+    return MosaicSummary(grid.num_ids, *counts, attrs.get("max_coverage", 0))
 
 
 def _take_turn(lock: IO[bytes], target: Path) -> None:
@@ -191,9 +188,10 @@ def _write(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
     with warnings.catch_warnings():
         # zarr says that consolidated metadata are no part of the format yet. xarray looks for them.
         warnings.simplefilter("ignore")
-        groups = {"", COVERAGE, *groups_of(grid), *(f"{COVERAGE}/{own}" for own in groups_of(grid))}
+        inner = groups_of(grid)
+        groups = {"", COVERAGE, *inner, *(f"{COVERAGE}/{group}" for group in inner)}
         # The groups within come first, because a group also lists what lies below it.
-        for group in sorted((own.strip("/") for own in groups), key=len, reverse=True):
+        for group in sorted((name.strip("/") for name in groups), key=len, reverse=True):
             zarr.consolidate_metadata(str(path), path=group or None)
     return summary
 
@@ -219,9 +217,11 @@ def _make_arrays(path: Path, grid: TargetGrid, records: list[Record]) -> list[Me
                 "dimension_names": [name_within(group, dim) for dim in variable.dims],
             }
             attrs: dict[str, Any] = {"long_name": f"number of windows that cover {variable.name}"}
-            own = dict(variable.attrs)
-            made[variable.name] = MergeArrays(
-                values.create_array(dtype=dtype, fill_value=np.nan, attributes=own, **shared),
+            source_attrs = dict(variable.attrs)
+            made[variable.name] = (
+                values.create_array(
+                    dtype=dtype, fill_value=np.nan, attributes=source_attrs, **shared
+                ),
                 counts.create_array(dtype=np.int32, fill_value=0, attributes=attrs, **shared),
             )
     return [made[variable.name] for variable in grid.variables]
@@ -230,12 +230,14 @@ def _make_arrays(path: Path, grid: TargetGrid, records: list[Record]) -> list[Me
 def open_merged(target: Path, grid: TargetGrid, labels: xr.Dataset, group: str = "") -> xr.Dataset:
     """The merged store as one Dataset, opened lazily, in which everything has its own name."""
     parts = []
-    for own, variables in groups_of(grid).items():
-        opened = xr.open_zarr(target, group=f"{group}/{own}".strip("/") or None)
+    for inner, variables in groups_of(grid).items():
+        opened = xr.open_zarr(target, group=f"{group}/{inner}".strip("/") or None)
         names = {name for variable in variables for name in (variable.name, *variable.dims)}
         names |= set(map(str, labels.variables))
         here = {*opened.variables, *opened.dims}
-        within = {name_within(own, name): name for name in names if own and group_of(name) == own}
+        within = {
+            name_within(inner, name): name for name in names if inner and group_of(name) == inner
+        }
         parts.append(opened.rename({new: old for new, old in within.items() if new in here}))
     merged: xr.Dataset = parts[0]
     for part in parts[1:]:

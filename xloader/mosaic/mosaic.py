@@ -22,15 +22,9 @@ from xloader.core.ranks import resolve_world
 from xloader.errors import ClosedError, MosaicError, MosaicWarning, OptionError, SourceAccessError
 from xloader.loader.batches.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid, make_labels
-from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
+from xloader.mosaic.merged_boxes import MosaicSummary, merge_boxes, merged_dtype
 from xloader.mosaic.merged_store import merge_store, merged_summary, open_merged, open_target
-from xloader.mosaic.parts import (
-    FolderParts,
-    MemoryParts,
-    done_ids,
-    has_parts,
-    parts_folder,
-)
+from xloader.mosaic.parts import FolderParts, MemoryParts, done_ids, has_parts, parts_folder
 from xloader.mosaic.sample_rows import RemainingIds, SampleRows, as_predictions
 from xloader.mosaic.target_grid import BLENDS, COVERAGE, Blend
 from xloader.recipe.recipe import Recipe
@@ -131,16 +125,15 @@ class Mosaic:
     def __repr__(self) -> str:
         where = "in memory" if self.target is None else str(self.target)
         grid = self._grid.target
-        if self.summary is not None:
-            return f"Mosaic({where}, field={grid.field!r}, blend={grid.blend!r}: {self.summary})"
         text = f"{self.num_done:,} of {grid.num_ids:,} windows written, not merged yet"
+        text = text if self.summary is None else str(self.summary)
         return f"Mosaic({where}, field={grid.field!r}, blend={grid.blend!r}: {text})"
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
+    def __exit__(self, error_type: object, *_: object) -> None:
+        if error_type is None:
             self.close()
         elif not self.is_closed:
             self.flush()
@@ -220,8 +213,8 @@ class Mosaic:
         MosaicError
             If the batch is of other samples than the mosaic.
         """
-        own, is_padding = self._rows.of(ids)
-        return np.asarray((self._states[own] != _NOT_DONE) | is_padding)
+        row_ids, is_padding = self._rows.of(ids)
+        return np.asarray((self._states[row_ids] != _NOT_DONE) | is_padding)
 
     def write(
         self, ids: Batch | ArrayLike, predictions: Any, *, selected: ArrayLike | None = None
@@ -265,15 +258,15 @@ class Mosaic:
                 allowed="out.remaining_ids, of which there are none",
                 remedy="open it with xarray.open_zarr, or pass overwrite=True to write it anew",
             )
-        own, is_padding = self._rows.of(ids, selected)
-        checked = as_predictions(predictions, len(own), self._grid.layout)
+        row_ids, is_padding = self._rows.of(ids, selected)
+        checked = as_predictions(predictions, len(row_ids), self._grid.layout)
         kept = ~is_padding
-        self._check_twice(own[kept])
-        kept &= self._states[own] == _NOT_DONE
+        self._check_twice(row_ids[kept])
+        kept &= self._states[row_ids] == _NOT_DONE
         if self._is_weighted:
-            first = np.zeros(len(own), bool)
+            first = np.zeros(len(row_ids), bool)
             rows = np.flatnonzero(kept)
-            first[rows[np.unique(own[rows], return_index=True)[1]]] = True
+            first[rows[np.unique(row_ids[rows], return_index=True)[1]]] = True
             kept = first
         self.num_skipped += int(np.count_nonzero(~is_padding & ~kept))
         if not kept.any():
@@ -281,9 +274,9 @@ class Mosaic:
         if self._waiting and self._waiting[0][1].dtype != checked.dtype:
             self.flush()
         values = checked[kept]
-        self._waiting.append((own[kept], values))
+        self._waiting.append((row_ids[kept], values))
         self._waiting_nbytes += values.nbytes
-        self._states[own[kept]] = _DONE_NOW
+        self._states[row_ids[kept]] = _DONE_NOW
         is_late = time.monotonic() - self._flushed_at >= _FLUSH_SECONDS
         if self._waiting_nbytes >= _FLUSH_NBYTES or is_late:
             self.flush()
@@ -304,11 +297,11 @@ class Mosaic:
         self._flushed_at = time.monotonic()
         if not self._waiting:
             return
-        ids = np.concatenate([own for own, _ in self._waiting])
-        rows = [self._grid.rows_of(own) for _, own in self._waiting]
+        ids = np.concatenate([row_ids for row_ids, _ in self._waiting])
+        rows = [self._grid.rows_of(predictions) for _, predictions in self._waiting]
         starts = self._grid.starts_of(ids)
         try:
-            self._parts.add(ids, starts, [np.concatenate(own) for own in zip(*rows, strict=True)])
+            self._parts.add(ids, starts, list(map(np.concatenate, zip(*rows, strict=True))))
         except SourceAccessError:
             if not self._take_merged():
                 raise
@@ -367,32 +360,31 @@ class Mosaic:
         grid, records = self._grid.target, self._parts.records()
         dtype = merged_dtype(records)
         arrays = [
-            MergeArrays(np.full(own.shape, np.nan, dtype), np.zeros(own.shape, np.int32))
-            for own in grid.variables
+            (np.full(variable.shape, np.nan, dtype), np.zeros(variable.shape, np.int32))
+            for variable in grid.variables
         ]
         self.summary = merge_boxes(grid, records, arrays, self._memory)
         self._parts = MemoryParts()
         pairs = list(zip(grid.variables, arrays, strict=True))
-        values = {own.name: (own.dims, out.values, dict(own.attrs)) for own, out in pairs}
-        counts = {own.name: (own.dims, out.coverage) for own, out in pairs}
+        values = {
+            variable.name: (variable.dims, out[0], dict(variable.attrs)) for variable, out in pairs
+        }
+        counts = {variable.name: (variable.dims, out[1]) for variable, out in pairs}
         indexes = xr.Coordinates(
             {dim: self._labels[dim] for dim in self._labels.dims if dim in self._labels.xindexes}
         )
-        self._merged = (
-            xr.Dataset(values, self._labels.coords),
-            xr.Dataset(counts, indexes),
-        )
+        self._merged = (xr.Dataset(values, self._labels.coords), xr.Dataset(counts, indexes))
 
     def _check_twice(self, ids: Ints) -> None:
         """Check that no sample is written twice in one run, unless its weight repeats it."""
         if self._is_weighted:
             return
-        found, counts = np.unique(ids, return_counts=True)
-        again = found[(counts > 1) | (self._states[found] == _DONE_NOW)]
+        distinct, counts = np.unique(ids, return_counts=True)
+        again = distinct[(counts > 1) | (self._states[distinct] == _DONE_NOW)]
         if len(again):
             raise MosaicError(
                 "a sample was written before",
-                given=f"{len(again)} of {len(found)} ids, of which the first is {again[0]}",
+                given=f"{len(again)} of {len(distinct)} ids, of which the first is {again[0]}",
                 allowed="each id once",
                 remedy="take one epoch of the loader; write(batch, prediction) leaves out the rows "
                 "that only fill up a batch",

@@ -94,12 +94,12 @@ class SampleRows:
         among = None if selected is None else as_ids(selected, num_ids)
         if isinstance(ids, Batch):
             self._check_batch(ids, among)
-        own = as_ids(
+        row_ids = as_ids(
             ids.require_ids() if isinstance(ids, Batch) else ids,
             num_ids if among is None else len(among),
         )
-        is_padding = ids.is_padding if isinstance(ids, Batch) else np.zeros(len(own), bool)
-        return own if among is None else among[own], is_padding
+        is_padding = ids.is_padding if isinstance(ids, Batch) else np.zeros(len(row_ids), bool)
+        return row_ids if among is None else among[row_ids], is_padding
 
     def _check_batch(self, batch: Batch, among: Ints | None) -> None:
         """Check that the ids of a batch mean the samples of the mosaic, as far as it knows them."""

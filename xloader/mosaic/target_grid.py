@@ -144,16 +144,16 @@ def chunks_of(
     dims: Sequence[str],
     shape: Sequence[int],
     sizes: Mapping[str, int | tuple[int, ...]],
-    asked: Mapping[str, int],
+    requested: Mapping[str, int],
 ) -> tuple[int, ...]:
     """Choose the chunks of a variable of the mosaic."""
     chunks = []
     for dim, size in zip(dims, shape, strict=True):
-        if dim in asked:
-            check_whole(f"chunks of {dim!r}", asked[dim], 1, MOST)
-        own = asked.get(dim, sizes.get(dim, size))
-        chunks.append(max(min(max(own) if isinstance(own, tuple) else own, size), 1))
-    free = [number for number, dim in enumerate(dims) if dim not in asked]
+        if dim in requested:
+            check_whole(f"chunks of {dim!r}", requested[dim], 1, MOST)
+        chunk = requested.get(dim, sizes.get(dim, size))
+        chunks.append(max(min(max(chunk) if isinstance(chunk, tuple) else chunk, size), 1))
+    free = [number for number, dim in enumerate(dims) if dim not in requested]
     while math.prod(chunks) > MOST_CELLS and any(chunks[number] > 1 for number in free):
         longest = max(free, key=chunks.__getitem__)
         chunks[longest] = -(-chunks[longest] // 2)

@@ -90,15 +90,15 @@ class ChunkProposal:
 
     def to_dict(self) -> dict[str, Any]:
         """The figures by name, as plain values that JSON can hold."""
-        told = self.explanation
+        explanation = self.explanation
         return {
             "kind": self.kind,
             "chunks": dict(self.chunks),
             "shards": None if self.shards is None else dict(self.shards),
             "chunk_nbytes": self.chunk_nbytes,
             "batch_chunks": self.batch_chunks,
-            "num_reads": None if told is None else told.num_reads,
-            "read_nbytes": None if told is None else told.read_nbytes,
+            "num_reads": None if explanation is None else explanation.num_reads,
+            "read_nbytes": None if explanation is None else explanation.read_nbytes,
             "read_amplification": self.read_amplification,
             "mixing": self.mixing,
             "full_mixing": self.full_mixing,
@@ -116,8 +116,7 @@ class ChunkProposal:
         """The proposal in one sentence or two."""
         begin = "Today a chunk holds" if self.kind == "today" else "With chunks of"
         begin += f" {_shown(self.chunks)} ({show_nbytes(self.chunk_nbytes)} decoded)"
-        are = "chunk" if self.batch_chunks == 1 else "chunks"
-        touched = f"a batch touches {self.batch_chunks:,} {are}"
+        touched = f"a batch touches {show_count(self.batch_chunks, 'chunk')}"
         if self.explanation is None:
             return f"{begin}, and {touched}, but {self.problem}."
         times = f"{self.explanation.read_amplification:.2f}"
@@ -134,26 +133,26 @@ class ChunkProposal:
 
     def cells(self) -> dict[str, str]:
         """The figures as texts, by the heading of their row."""
-        found = {f"chunk {dim}": f"{size:,}" for dim, size in self.chunks.items()}
-        found["chunk, decoded"] = show_nbytes(self.chunk_nbytes)
-        found |= {f"shard {dim}": f"{size:,}" for dim, size in (self.shards or {}).items()}
-        found["chunks a batch touches"] = f"{self.batch_chunks:,}"
-        told = self.explanation
-        if told is None:
+        texts = {f"chunk {dim}": f"{size:,}" for dim, size in self.chunks.items()}
+        texts["chunk, decoded"] = show_nbytes(self.chunk_nbytes)
+        texts |= {f"shard {dim}": f"{size:,}" for dim, size in (self.shards or {}).items()}
+        texts["chunks a batch touches"] = f"{self.batch_chunks:,}"
+        explanation = self.explanation
+        if explanation is None:
             need = self.minimum_nbytes
-            found["memory"] = f"needs {show_nbytes(need)}" if need else "cannot be planned"
+            texts["memory"] = f"needs {show_nbytes(need)}" if need else "cannot be planned"
         else:
-            found["chunks read"] = f"{told.num_reads:,}"
-            found["reads a chunk"] = f"{told.read_amplification:.3f}"
-            found["memory"] = f"{show_nbytes(told.peak_nbytes)} at most"
+            texts["chunks read"] = f"{explanation.num_reads:,}"
+            texts["reads a chunk"] = f"{explanation.read_amplification:.3f}"
+            texts["memory"] = f"{show_nbytes(explanation.peak_nbytes)} at most"
         if self.mixing_share is not None:
-            found["mixing, of a full shuffle"] = f"{self.mixing_share:.0%}"
+            texts["mixing, of a full shuffle"] = f"{self.mixing_share:.0%}"
         if self.gb_per_s is not None:
-            found["speed"] = show_gb_per_s(self.gb_per_s)
-        found["on disk"] = "not known" if self.nbytes is None else show_nbytes(self.nbytes)
+            texts["speed"] = show_gb_per_s(self.gb_per_s)
+        texts["on disk"] = "not known" if self.nbytes is None else show_nbytes(self.nbytes)
         count = self.num_objects
-        found["stored objects"] = "not known" if count is None else f"{count:,}"
-        return found
+        texts["stored objects"] = "not known" if count is None else f"{count:,}"
+        return texts
 
 
 @dataclass(frozen=True)
@@ -197,18 +196,18 @@ class Advice:
 
     def in_words(self) -> tuple[str, ...]:
         """Sentences on today's chunks, on each proposal, and on the figures that are assumed."""
-        found = [self.current.in_words()]
-        found += [
+        sentences = [self.current.in_words()]
+        sentences += [
             f"{number}. {proposal.kind}: {self._proposed(proposal)}"
             for number, proposal in enumerate(self.proposals, 1)
         ]
         if not self.proposals:
-            found.append(
+            sentences.append(
                 f"None of {self.num_plans} other shapes is clearly better in something (mixing, "
                 "bytes read, speed, number of objects) and as good in the rest. Smaller chunks may "
                 "mix better and read more slowly."
             )
-        return (*found, self._assumptions())
+        return (*sentences, self._assumptions())
 
     def _proposed(self, proposal: ChunkProposal) -> str:
         """A proposal in words. Chunks of today's shape gain only by how they are stored."""
@@ -222,8 +221,8 @@ class Advice:
         if proposal.num_objects is not None and today.num_objects is not None:
             objects = show_count(proposal.num_objects, "stored object")
             gains.append(f"{objects} in place of {today.num_objects:,}")
-        told = f": {', '.join(gains)}" if gains else ""
-        return f"With today's chunks, written to Zarr by materialize{told}."
+        gained = f": {', '.join(gains)}" if gains else ""
+        return f"With today's chunks, written to Zarr by materialize{gained}."
 
     def _assumptions(self) -> str:
         speed = self.speed
@@ -253,12 +252,12 @@ class Advice:
         heads = ["today", *(f"{n}. {p.kind}" for n, p in enumerate(self.proposals, 1))]
         columns = [proposal.cells() for proposal in every]
         # The longest column first, so that rows keep its order.
-        names = list(dict.fromkeys(n for own in sorted(columns, key=len)[::-1] for n in own))
+        names = list(dict.fromkeys(n for column in sorted(columns, key=len)[::-1] for n in column))
         how = "measured" if self.speed.is_measured else "assumed"
         rows = [
             [
                 f"{name}, {how}" if name == "speed" else name,
-                *(own.get(name, "-") for own in columns),
+                *(column.get(name, "-") for column in columns),
             ]
             for name in names
         ]
@@ -266,15 +265,15 @@ class Advice:
 
     def __str__(self) -> str:
         heads, rows = self._table()
-        lines = [["", *heads], *rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        grid = [["", *heads], *rows]
+        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
         table = [
             "  "
             + "  ".join(
                 cell.ljust(width) if not place else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
-            for line in lines
+            for row in grid
         ]
         return printable("\n".join([*self.in_words(), "", *table]))
 

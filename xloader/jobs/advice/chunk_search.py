@@ -53,7 +53,9 @@ def find_advice(
     current = trials.current()
     tried = _search(trials, current.chunks)
     limit = options.max_amplification
-    chosen = choose(current, [one for one in tried if amplification_of(one) <= limit])
+    chosen = choose(
+        current, [proposal for proposal in tried if amplification_of(proposal) <= limit]
+    )
     # Where the memory is small, each chunk may have to be read more often than allowed.
     chosen = chosen or choose(current, tried)
     return Advice(current, tuple(chosen), trials.speed, trials.num_plans)
@@ -64,15 +66,14 @@ def _search(trials: ChunkTrials, today: Shape) -> list[ChunkProposal]:
     recipe = trials.recipe
     if recipe.subset is None or recipe.slab is not None or recipe.num_ids < _MANY_IDS:
         tried = _search_all(trials, today)
-        if not tried:
-            trials.raise_if_none()
-        return tried
-    # Each plan for so many ids takes seconds, and for all windows a fraction of one.
-    scouts = ChunkTrials(replace(recipe, subset=None), trials.options, trials.speed)
-    found = _search_all(scouts, today)
-    fitting = [one for one in found if amplification_of(one) <= trials.options.max_amplification]
-    tried = trials.propose([one.chunks for one in kinds_of(fitting or found)])
-    trials.num_plans += scouts.num_plans
+    else:
+        # Each plan for so many ids takes seconds, and for all windows a fraction of one.
+        scouts = ChunkTrials(replace(recipe, subset=None), trials.options, trials.speed)
+        scouted = _search_all(scouts, today)
+        limit = trials.options.max_amplification
+        fitting = [proposal for proposal in scouted if amplification_of(proposal) <= limit]
+        tried = trials.propose([proposal.chunks for proposal in kinds_of(fitting or scouted)])
+        trials.num_plans += scouts.num_plans
     if not tried:
         trials.raise_if_none()
     return tried

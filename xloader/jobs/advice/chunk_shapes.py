@@ -148,19 +148,19 @@ def candidate_shapes(part: ChunkedPart) -> list[dict[str, int]]:
     windowed = [dim for dim in part.dims if dim.extent is not None]
     most = max(3, int(_MOST_COMBINATIONS ** (1 / max(len(windowed), 1))))
     ladders = [_sizes_along(dim, min(most, 24)) for dim in windowed]
-    found: dict[tuple[int, ...], dict[str, int]] = {}
+    shapes: dict[tuple[int, ...], dict[str, int]] = {}
     for sizes in itertools.product(*ladders):
         shape = {**part.sizes, **dict(zip((dim.name for dim in windowed), sizes, strict=True))}
         shape = _cut_whole_dims(part, shape)
-        found[tuple(shape.values())] = shape
-    nbytes = {key: part.chunk_nbytes(shape) for key, shape in found.items()}
+        shapes[tuple(shape.values())] = shape
+    nbytes = {key: part.chunk_nbytes(shape) for key, shape in shapes.items()}
     # Data that fit into less than a chunk are one chunk. A small memory needs small chunks.
     whole = part.chunk_nbytes(part.sizes)
     least = min(LEAST_CHUNK_NBYTES, whole, max(part.pool_nbytes // _LEAST_HELD, 1))
-    fitting = [key for key in found if least <= nbytes[key] <= MOST_CHUNK_NBYTES]
+    fitting = [key for key in shapes if least <= nbytes[key] <= MOST_CHUNK_NBYTES]
     if not fitting:
-        fitting = [min(found, key=lambda key: abs(math.log(nbytes[key] / LEAST_CHUNK_NBYTES)))]
-    values = {key: math.log(part.rough_value(found[key])) for key in fitting}
+        fitting = [min(shapes, key=lambda key: abs(math.log(nbytes[key] / LEAST_CHUNK_NBYTES)))]
+    values = {key: math.log(part.rough_value(shapes[key])) for key in fitting}
     best = max(values.values())
     # Poor shapes, such as chunks of one row for windows of 64 rows, also take longest to plan for.
     good = [key for key in fitting if values[key] >= best - _POOR]
@@ -169,14 +169,14 @@ def candidate_shapes(part: ChunkedPart) -> list[dict[str, int]]:
         """Of shapes that are about as good, those with chunks of a medium size come first."""
         return round((best - values[key]) / _ALIKE), abs(math.log(nbytes[key] / MEDIUM_NBYTES))
 
-    return [found[key] for key in sorted(good, key=rank)]
+    return [shapes[key] for key in sorted(good, key=rank)]
 
 
 def diverse_shapes(shapes: Sequence[Shape], most: int) -> list[Shape]:
     """Choose the first shapes of a list, and others that differ from these as much as possible."""
     chosen = list(shapes[: max(most // 2, 1)])
     rest = list(shapes[len(chosen) :])
-    gaps = [min(_distance(shape, one) for one in chosen) for shape in rest]
+    gaps = [min(_distance(shape, pick) for pick in chosen) for shape in rest]
     while rest and len(chosen) < most:
         place = gaps.index(max(gaps))
         chosen.append(rest.pop(place))
@@ -187,8 +187,8 @@ def diverse_shapes(shapes: Sequence[Shape], most: int) -> list[Shape]:
 
 def neighbour_shapes(shapes: Sequence[Shape], best: Shape, most: int) -> list[Shape]:
     """The shapes of a list that are nearest to a good one, which is left out."""
-    others = [shape for shape in shapes if shape != best]
-    return sorted(others, key=lambda shape: _distance(shape, best))[:most]
+    neighbours = [shape for shape in shapes if shape != best]
+    return sorted(neighbours, key=lambda shape: _distance(shape, best))[:most]
 
 
 def shard_shape(part: ChunkedPart, chunks: Shape) -> dict[str, int] | None:
@@ -255,6 +255,6 @@ def _cut_whole_dims(part: ChunkedPart, shape: dict[str, int]) -> dict[str, int]:
     return shape
 
 
-def _distance(one: Shape, other: Shape) -> float:
+def _distance(first: Shape, second: Shape) -> float:
     """How much two shapes differ: the factors between their sizes, as powers of two."""
-    return sum(abs(math.log2(one[dim] / other[dim])) for dim in one)
+    return sum(abs(math.log2(first[dim] / second[dim])) for dim in first)

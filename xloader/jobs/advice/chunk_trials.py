@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -49,40 +48,31 @@ _CLEARLY_FEWER_BYTES = 0.85
 """Share of today's decoded bytes of an epoch from which on a saving counts as clear."""
 
 
-@dataclass(frozen=True)
-class _Gain:
+def _is_clearly_better(proposal: ChunkProposal, now: ChunkProposal) -> bool:
     """Whether a proposal is clearly better than today's chunks in something, and worse in none."""
-
-    current: ChunkProposal
-
-    def is_clear(self, proposal: ChunkProposal) -> bool:
-        now = self.current
-        if now.explanation is None:
-            return True
-        if now.is_resident:
-            # Only the first epoch reads, so better chunks would save little.
-            return self._has_fewer(proposal)
-        faster = _speed(proposal) / max(_speed(now), 1e-9)
-        mixed = share_of(proposal) - share_of(now)
-        is_worse = faster < 0.95 or mixed < -0.02
-        return not is_worse and (
-            faster >= _CLEARLY_FASTER
-            or mixed >= _CLEARLY_MIXED
-            or _read_nbytes(proposal) <= _CLEARLY_FEWER_BYTES * _read_nbytes(now)
-            or self._has_fewer(proposal)
-        )
-
-    def _has_fewer(self, proposal: ChunkProposal) -> bool:
-        """Whether there are far fewer stored objects, where there are many today."""
-        now, then = self.current.num_objects, proposal.num_objects
-        return (
-            now is not None and then is not None and now > max(_MANY_OBJECTS, _FEWER_OBJECTS * then)
-        )
+    if now.explanation is None:
+        return True
+    few, many = proposal.num_objects, now.num_objects
+    has_fewer = (
+        few is not None and many is not None and many > max(_MANY_OBJECTS, _FEWER_OBJECTS * few)
+    )
+    if now.is_resident:
+        # Only the first epoch reads, so better chunks would save little.
+        return has_fewer
+    faster = _speed(proposal) / max(_speed(now), 1e-9)
+    mixed = share_of(proposal) - share_of(now)
+    is_worse = faster < 0.95 or mixed < -0.02
+    return not is_worse and (
+        faster >= _CLEARLY_FASTER
+        or mixed >= _CLEARLY_MIXED
+        or _read_nbytes(proposal) <= _CLEARLY_FEWER_BYTES * _read_nbytes(now)
+        or has_fewer
+    )
 
 
 def choose(current: ChunkProposal, tried: Sequence[ChunkProposal]) -> list[ChunkProposal]:
     """Up to three proposals, each better than the first one in something."""
-    return kinds_of([proposal for proposal in tried if _Gain(current).is_clear(proposal)])
+    return kinds_of([proposal for proposal in tried if _is_clearly_better(proposal, current)])
 
 
 def kinds_of(good: Sequence[ChunkProposal]) -> list[ChunkProposal]:
@@ -154,6 +144,8 @@ class ChunkTrials:
     def __init__(self, recipe: Recipe, options: LoaderOptions, speed: ReadSpeed) -> None:
         self.recipe = recipe
         self.options = options
+        self._layouts = make_layouts(recipe)
+        self._footprint = make_footprint(recipe, self._layouts)
         self.speed = speed
         self.num_plans = 0
         self.failed: list[Shape] = []
@@ -167,14 +159,6 @@ class ChunkTrials:
         batches = (options.prefetch + 2) * batch_nbytes(footprint, self._layouts, options)
         pool = (options.memory_nbytes * 15 // 16 - batches) // options.carried_lanes
         return chunked_part(self.recipe, footprint.num_samples, options.global_batch, max(pool, 1))
-
-    @cached_property
-    def _layouts(self) -> tuple[FieldLayout, ...]:
-        return make_layouts(self.recipe)
-
-    @cached_property
-    def _footprint(self) -> Footprint:
-        return make_footprint(self.recipe, self._layouts)
 
     @cached_property
     def _stored(self) -> StoredSizes:
@@ -213,22 +197,20 @@ class ChunkTrials:
             return self._predicted(proposal, RankPlan(self.recipe, self.options), is_today=True)
         except (EmptySamplesError, LanesError):
             raise
-        except MemoryBudgetError as error:
-            self._is_today_refused = True
-            least = error.minimum_nbytes
-            self._errors.append(error)
-            problem = f"the memory is too small for these chunks, which need {show_memory(least)}"
-            return replace(proposal, problem=problem, minimum_nbytes=least)
         except OptionError as error:
             self._is_today_refused = True
             self._errors.append(error)
-            return replace(proposal, problem=error.what)
+            if not isinstance(error, MemoryBudgetError):
+                return replace(proposal, problem=error.what)
+            least = error.minimum_nbytes
+            problem = f"the memory is too small for these chunks, which need {show_memory(least)}"
+            return replace(proposal, problem=problem, minimum_nbytes=least)
 
     def propose(self, shapes: Sequence[Shape]) -> list[ChunkProposal]:
         """Plan for some shapes of chunks, each in shards. Shapes without a plan are left out."""
-        found: list[ChunkProposal] = []
+        proposals: list[ChunkProposal] = []
         for chunks in shapes:
-            if len(found) >= ENOUGH_PLANS and any(map(self.is_ideal, found)):
+            if len(proposals) >= ENOUGH_PLANS and any(map(self.is_ideal, proposals)):
                 break
             self.num_plans += 1
             shards = shard_shape(self.part, chunks)
@@ -246,25 +228,25 @@ class ChunkTrials:
                     nbytes=None if ratio is None else round(ratio * self.part.nbytes),
                     num_objects=self.part.num_chunks(shards or chunks),
                 )
-                found.append(self._predicted(proposal, rank_plan))
+                proposals.append(self._predicted(proposal, rank_plan))
             except OptionError as error:
                 self.failed.append(chunks)
                 self._errors.append(error)
-        return found
+        return proposals
 
     def is_ideal(self, proposal: ChunkProposal) -> bool:
         """Whether no other chunks can be clearly better, so that the search may end."""
-        told, part, own = proposal.explanation, self.part, self.recipe.planned
-        if told is None or own.num_ids < len(own.require_windows()) / 4:
+        explanation, part, recipe = proposal.explanation, self.part, self.recipe.planned
+        if explanation is None or recipe.num_ids < len(recipe.require_windows()) / 4:
             return False
         # With gaps between windows, as with few of all windows, smaller chunks may read less.
         has_gaps = any(dim.extent is not None and dim.extent < dim.stride for dim in part.dims)
-        overhead = 1e3 * self.speed.chunk_us * told.num_reads
+        overhead = 1e3 * self.speed.chunk_us * explanation.num_reads
         return (
             not has_gaps
-            and told.read_amplification <= 1.02
+            and explanation.read_amplification <= 1.02
             and share_of(proposal) >= 0.97
-            and overhead <= 0.1 * self.speed.read_ns * told.read_nbytes
+            and overhead <= 0.1 * self.speed.read_ns * explanation.read_nbytes
         )
 
     def raise_if_none(self) -> None:
@@ -296,7 +278,7 @@ class ChunkTrials:
             is_today=is_today,
             is_through_xarray=any(map(source.is_through_xarray, names)),
         )
-        return dataclasses.replace(
+        return replace(
             proposal,
             explanation=expected,
             mixing_share=share,
@@ -307,13 +289,15 @@ class ChunkTrials:
 
 def _chunks_today(recipe: Recipe, part: ChunkedPart) -> dict[str, int]:
     """The largest chunk along each dimension, of the variable with most bytes that has it."""
-    found: dict[str, Sizes] = {}
+    chunks_by_dim: dict[str, Sizes] = {}
     stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
     for variable in sorted(stored, key=lambda v: -int(np.prod(v.shape)) * v.stored_dtype.itemsize):
         for dim, chunks in zip(variable.dims, variable.chunks, strict=True):
-            found.setdefault(dim, chunks)
+            chunks_by_dim.setdefault(dim, chunks)
     return {
-        dim: max(min(max(own) if isinstance(own := found[dim], tuple) else own, size), 1)
+        dim: max(
+            min(max(chunk) if isinstance(chunk := chunks_by_dim[dim], tuple) else chunk, size), 1
+        )
         for dim, size in part.sizes.items()
     }
 

@@ -107,8 +107,10 @@ class ReadSpeed:
         decoding += 1e-6 * self.chunk_us * expected.num_reads
         gathering = 1e-9 * self.gather_ns * delivered
         gathering += 1e-9 * self.row_ns * sample_rows * expected.num_samples
-        seconds = decoding / self._num_decoding(options, max_chunk_nbytes)
-        seconds += gathering / _num_threads(options)
+        num_threads = _num_threads(options)
+        # The memory for reads in flight limits the threads that decode at a time.
+        fitting = max(options.memory_nbytes // 16 // max(max_chunk_nbytes, 1), 2)
+        seconds = decoding / min(num_threads, fitting) + gathering / num_threads
         if is_waiting:
             seconds = max(seconds, 1e-3 * self.request_ms * expected.num_reads / _MOST_REQUESTS)
         return 1e-9 * delivered / max(seconds, 1e-9)
@@ -123,11 +125,6 @@ class ReadSpeed:
         if self.today_ns is not None:
             return self.today_ns
         return self.through_xarray_ns if is_through_xarray else self.read_ns
-
-    def _num_decoding(self, options: LoaderOptions, max_chunk_nbytes: int) -> int:
-        """Threads that decode at a time: the memory for reads in flight limits them."""
-        fitting = options.memory_nbytes // 16 // max(max_chunk_nbytes, 1)
-        return min(_num_threads(options), max(fitting, 2))
 
 
 def _num_threads(options: LoaderOptions) -> int:
@@ -158,8 +155,8 @@ def measure_speed(recipe: Recipe) -> ReadSpeed:
     stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
     largest = max(stored, key=lambda v: math.prod(v.shape) * v.stored_dtype.itemsize)
     values, seconds = _read_some(recipe, largest)
-    nbytes = sum(own.nbytes for own in values)
-    plain = np.concatenate([own.ravel() for own in values])
+    nbytes = sum(array.nbytes for array in values)
+    plain = np.concatenate([array.ravel() for array in values])
     codec = Zstd(level=_LEVEL)
     step = max(_BLOCK_NBYTES // plain.itemsize, 1)
     blocks = [codec.encode(plain[begin : begin + step]) for begin in range(0, plain.size, step)]
@@ -189,7 +186,7 @@ def _read_some(recipe: Recipe, variable: Variable) -> tuple[list[NDArray[Any]], 
         blocks = [place * (axis.num_blocks - 1) // (_NUM_READS - 1) for axis in axes]
         parts = [axis.stored_part(block) for axis, block in zip(axes, blocks, strict=True)]
         chunk = tuple(part[0] for part in parts)
-        if chunk in seen or sum(own.nbytes for own in values) > _MOST_NBYTES:
+        if chunk in seen or sum(array.nbytes for array in values) > _MOST_NBYTES:
             continue
         seen.add(chunk)
         out = np.empty([part[2] for part in parts], variable.stored_dtype)

@@ -33,13 +33,13 @@ def stored_sizes(recipe: Recipe) -> StoredSizes:
     """Look up how the variables of some samples are stored. No chunk is read."""
     recipe = recipe.planned
     stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
-    found = {v.name: stored_objects_of(recipe.source, v.name) for v in stored}
+    objects_by_name = {v.name: stored_objects_of(recipe.source, v.name) for v in stored}
     decoded = {v.name: _covered(recipe, v) * v.stored_dtype.itemsize for v in stored}
     nbytes = 0.0
     num_objects = 0
     has_sizes = has_objects = True
     for variable in stored:
-        objects = found[variable.name]
+        objects = objects_by_name[variable.name]
         if objects is None or objects.stored_share is None:
             has_sizes = False
         else:
@@ -50,7 +50,7 @@ def stored_sizes(recipe: Recipe) -> StoredSizes:
             num_objects += _num_objects(recipe, variable, objects)
     total = sum(decoded.values())
     largest = max(stored, key=lambda v: decoded[v.name])
-    objects = found[largest.name]
+    objects = objects_by_name[largest.name]
     return StoredSizes(
         nbytes / total if has_sizes and total else None,
         round(nbytes) if has_sizes else None,
@@ -69,18 +69,18 @@ def _num_objects(recipe: Recipe, variable: Variable, objects: StoredObjects) -> 
     if objects.shards is None:
         return math.prod(axis.num_blocks for axis in axes)
     # The last shard may reach beyond the array.
-    wholes = (own if isinstance(own, int) else max(own) for own in objects.shards)
+    wholes = (size if isinstance(size, int) else max(size) for size in objects.shards)
     # In stored order, as an order of chunks may come back to a shard that it has left.
     return math.prod(
-        Axis(axis.stored_size, own, as_selection(np.sort(axis.selection))).num_blocks
-        for axis, own in zip(axes, wholes, strict=True)
+        Axis(axis.stored_size, size, as_selection(np.sort(axis.selection))).num_blocks
+        for axis, size in zip(axes, wholes, strict=True)
     )
 
 
 def _shards(recipe: Recipe, variable: Variable, objects: StoredObjects) -> dict[str, int]:
     assert objects.shards is not None
     return {
-        dim: own if isinstance(own, int) else max(own)
-        for dim, own in zip(variable.dims, objects.shards, strict=True)
+        dim: size if isinstance(size, int) else max(size)
+        for dim, size in zip(variable.dims, objects.shards, strict=True)
         if dim in recipe.dims_of(variable.name)
     }

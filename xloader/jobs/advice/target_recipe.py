@@ -16,14 +16,7 @@ from xloader.errors import UnsupportedDataError
 from xloader.jobs.advice.chunk_shapes import ChunkedDim, ChunkedPart, ChunkedVariable
 from xloader.recipe.recipe import Recipe
 from xloader.sources.arrays import catalog
-from xloader.sources.base import (
-    INDEX_ROW_NBYTES,
-    Described,
-    Fetched,
-    Read,
-    Source,
-    Variable,
-)
+from xloader.sources.base import INDEX_ROW_NBYTES, Described, Fetched, Read, Source, Variable
 from xloader.sources.chunk_sizes import num_chunks
 from xloader.sources.store_watch import Watch
 
@@ -55,7 +48,7 @@ class RechunkedSource(Described):
     def _described(self, stored: Variable) -> Variable:
         """One variable as it would be stored."""
         sizes = {
-            dim: size if (own := self._kept.get(dim)) is None else len(own)  # type: ignore[arg-type]
+            dim: size if (kept := self._kept.get(dim)) is None else len(kept)  # type: ignore[arg-type]
             for dim, size in zip(stored.dims, stored.shape, strict=True)
             if not isinstance(self._kept.get(dim), int)
         }
@@ -165,7 +158,9 @@ def chunked_part(
     dims_of = {variable.name: recipe.dims_of(variable.name) for variable in stored}
     dims = []
     # Dimensions come in the order of the variable that has the most of them.
-    for name in dict.fromkeys(d for own in sorted(dims_of.values(), key=len)[::-1] for d in own):
+    for name in dict.fromkeys(
+        d for names in sorted(dims_of.values(), key=len)[::-1] for d in names
+    ):
         size = max(recipe.dim_sizes[name], 1)
         if name not in windows.dims:
             dims.append(ChunkedDim(name, size))

@@ -12,7 +12,6 @@ from zarr.codecs import BloscCodec
 from zarr.storage import MemoryStore
 
 from xloader.cluster.cluster_tasks import ClusterTasks
-from xloader.core.axis import Ints
 from xloader.jobs.materialize.cluster_sections import UNITS_PER_THREAD, write_on_cluster
 from xloader.jobs.materialize.materialized import MaterializedVariable
 from xloader.jobs.materialize.rechunking import (
@@ -21,12 +20,7 @@ from xloader.jobs.materialize.rechunking import (
     intermediate_chunks,
     plan_sections,
 )
-from xloader.jobs.materialize.section_writer import (
-    Flags,
-    OnSection,
-    SectionWriter,
-    section_work,
-)
+from xloader.jobs.materialize.section_writer import Flags, OnSection, SectionWriter, section_work
 from xloader.jobs.materialize.shard_encoder import ShardEncoder
 from xloader.jobs.materialize.target_arrays import TargetArray
 from xloader.jobs.materialize.target_records import FOLDER, TargetRecords, remove_mark
@@ -42,6 +36,7 @@ class IntermediateStore:
     def __init__(self, store: WritableStore, array: TargetArray, chunks: tuple[int, ...]) -> None:
         shape = "x".join(map(str, chunks))
         self.path = f"{FOLDER}/middle-{array.name.replace('/', '-')}-{shape}"
+        self.prefix = f"{self.path}/"
         self._store = store
         self.array = replace(
             array,
@@ -60,11 +55,6 @@ class IntermediateStore:
         """The object without which tasks neither write it nor use what they have read of it."""
         return {f"{self.prefix}zarr.json": self._objects()["zarr.json"]}
 
-    @property
-    def prefix(self) -> str:
-        """The text that its keys begin with."""
-        return f"{self.path}/"
-
     def begin(self) -> None:
         """Write its metadata."""
         # zarr would warn of these files.
@@ -81,9 +71,9 @@ class IntermediateStore:
             # All chunks are written. Tasks of an earlier call may read while they are removed.
             on_missing="raise",
         )
-        own = Recipe(source, (array.name,), retry_policy=recipe.retry_policy)
+        middle = Recipe(source, (array.name,), retry_policy=recipe.retry_policy)
         kept = tuple(range(len(array.dims)))
-        return own, replace(array, axes=own.axes_of(array.name), kept=kept)
+        return middle, replace(array, axes=middle.axes_of(array.name), kept=kept)
 
     def remove(self, tasks: ClusterTasks | None) -> None:
         """Remove it."""
@@ -102,14 +92,15 @@ class IntermediateStore:
             dimension_names=self.array.dims,
             compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle")],
         )
-        return {key: bytes(own.to_bytes()) for key, own in held.items()}
+        return {key: bytes(buffer.to_bytes()) for key, buffer in held.items()}
 
 
 @dataclass(eq=False)
 class ArrayRewrite:
     """The writing of one variable.
 
-    `tasks`: the cluster that writes it; None for the threads of this process.
+    `assigned`: the shards of this part of the job. `tasks`: the cluster that writes it; None for
+    the threads of this process.
     """
 
     recipe: Recipe
@@ -117,7 +108,7 @@ class ArrayRewrite:
     metadata: bytes
     records: TargetRecords
     needed: Flags
-    own: Flags
+    assigned: Flags
     memory: int
     num_threads: int
     tasks: ClusterTasks | None
@@ -135,24 +126,31 @@ class ArrayRewrite:
         self._encoder = ShardEncoder(self.array, self.metadata)
         if self.is_written:
             self.records.find(self.keys)
-        self.wanted = self.own & ~self._done(self._encoder, self.array, self.records)
-        self._num_done = int(np.count_nonzero(self.own & ~self.wanted))
+        self.wanted = self.assigned & ~self._done(self._encoder, self.array, self.records)
+        self._num_done = int(np.count_nonzero(self.assigned & ~self.wanted))
         job = self.array.rechunking()
         self.plan = self._sections_of(job)
+        self._passes = [(job, self.plan)]
         if self.may_pass_between and self.wanted.any():
             chunks = intermediate_chunks(job, self.plan, self.memory, self.num_threads)
             if chunks is not None:
                 self.middle = IntermediateStore(self.records.store, self.array, chunks)
-        self._passes = self._planned()
+                halves = job.with_shards(chunks), job.read_from(chunks)
+                self._passes = [(half, self._sections_of(half)) for half in halves]
         if self.recipe.source.is_waiting(self.array.name):
             sections, plan = self._passes[0]
             self._passes[0] = sections, plan.waiting(self.memory)
-        self.expected_reads = self._expected()
+        job, plan = self._passes[0]
+        wanted = self.wanted if self.middle is None else self._wanted_of(self.middle)
+        self.expected_reads = plan.num_reads
+        if not wanted.all():
+            self.expected_reads = sum(len(work.blocks) for work in section_work(job, plan, wanted))
 
     @property
     def keys(self) -> list[str]:
         """Keys of all objects that samples need."""
-        return [self._key(shard) for shard in np.argwhere(self.needed)]
+        shards = map(tuple, np.argwhere(self.needed).tolist())
+        return [f"{self.array.name}/{self._encoder.key_of(shard)}" for shard in shards]
 
     @property
     def peak_nbytes(self) -> int:
@@ -165,18 +163,17 @@ class ArrayRewrite:
         recipe, array, records = self.recipe, self.array, self.records
         if self.middle is not None:
             recipe, array = self.middle.reading(recipe, array)
-            records = replace(records, marks=self._middle_marks())
-        return SectionWriter(
-            recipe, array, self.metadata, self._passes[-1][1], records, self.wanted
-        )
+            records = replace(records, marks=self._marks_of(self.middle))
+        plan = self._passes[-1][1]
+        return SectionWriter(recipe, array, self.metadata, plan, records, self.wanted)
 
     def fill_middle(self) -> None:
         """Write the intermediate store."""
         middle = self.middle
         assert middle is not None
         middle.begin()
-        wanted, records = self._wanted_of_middle(), self._middle_records()
-        records.marks = self._middle_marks()
+        wanted, records = self._wanted_of(middle), self._records_of(middle)
+        records.marks = self._marks_of(middle)
         plan = self._passes[0][1]
         writer = SectionWriter(self.recipe, middle.array, middle.metadata, plan, records, wanted)
         write_sections(self.tasks, [writer], lambda _: None)
@@ -205,7 +202,7 @@ class ArrayRewrite:
             num_shards=self.needed.size,
             num_unneeded=int(np.count_nonzero(~self.needed)),
             num_done=self._num_done,
-            num_others=int(np.count_nonzero(self.needed & ~self.own)),
+            num_others=int(np.count_nonzero(self.needed & ~self.assigned)),
             num_written=self.num_written,
             num_chunks=job.num_chunks,
             expected_reads=self.expected_reads,
@@ -218,51 +215,24 @@ class ArrayRewrite:
             digest=digest,
         )
 
-    def _key(self, shard: Ints) -> str:
-        return f"{self.array.name}/{self._encoder.key_of(tuple(shard.tolist()))}"
-
-    def _planned(self) -> list[tuple[Rechunking, SectionPlan]]:
-        job = self.array.rechunking()
-        if self.middle is None:
-            return [(job, self.plan)]
-        chunks = self.middle.array.chunks
-        first, second = job.with_shards(chunks), job.read_from(chunks)
-        return [(own, self._sections_of(own)) for own in (first, second)]
-
     def _sections_of(self, job: Rechunking) -> SectionPlan:
         num_units = 1 if self.tasks is None else UNITS_PER_THREAD * self.tasks.num_threads
         return plan_sections(job, self.memory, self.num_threads, num_units)
 
-    def _expected(self) -> int:
-        """Chunks of the source that will be read."""
-        job, plan = self._passes[0]
-        wanted = self.wanted
-        if self.middle is not None:
-            wanted = self._wanted_of_middle()
-        if wanted.all():
-            return plan.num_reads
-        return sum(len(work.blocks) for work in section_work(job, plan, wanted))
+    def _records_of(self, middle: IntermediateStore) -> TargetRecords:
+        job = f"{self.records.job}-{middle.path}"
+        records = TargetRecords(self.records.store, job, middle.prefix)
+        records.load()
+        return records
 
-    def _middle_records(self) -> TargetRecords:
-        assert self.middle is not None
-        own = TargetRecords(
-            self.records.store, f"{self.records.job}-{self.middle.path}", self.middle.prefix
-        )
-        own.load()
-        return own
-
-    def _wanted_of_middle(self) -> Flags:
+    def _wanted_of(self, middle: IntermediateStore) -> Flags:
         """The chunks of the intermediate store that are not written yet."""
-        assert self.middle is not None
-        array = self.middle.array
-        encoder = ShardEncoder(array, self.middle.metadata)
-        grid = np.ones(array.rechunking().grid, np.bool_)
-        return grid & ~self._done(encoder, array, self._middle_records())
+        encoder = ShardEncoder(middle.array, middle.metadata)
+        return ~self._done(encoder, middle.array, self._records_of(middle))
 
-    def _middle_marks(self) -> dict[str, bytes]:
+    def _marks_of(self, middle: IntermediateStore) -> dict[str, bytes]:
         """The marks of tasks that write or read the intermediate store; none for threads."""
-        assert self.middle is not None
-        return {**self.records.marks, **self.middle.mark} if self.records.marks else {}
+        return {**self.records.marks, **middle.mark} if self.records.marks else {}
 
     def _done(self, encoder: ShardEncoder, array: TargetArray, records: TargetRecords) -> Flags:
         done = np.zeros(array.rechunking().grid, np.bool_)

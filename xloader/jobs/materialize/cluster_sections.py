@@ -52,12 +52,8 @@ class SectionUnit(NamedTuple):
     sections: tuple[tuple[Box, bytes | None], ...]
 
 
-class SectionResult(NamedTuple):
-    """The shards that a task has written, and its figures."""
-
-    shards: dict[str, ShardRecord]
-    num_reads: int
-    max_error: float
+SectionResult = tuple[dict[str, ShardRecord], int, float]
+"""The shards that a task has written, the number of its reads, and the largest error."""
 
 
 def find_writing_cluster(
@@ -106,11 +102,12 @@ def write_on_cluster(
     """Write all shards that some writers want, and add up what the tasks found in the writers."""
     nothing = np.zeros(0, np.bool_)
     shared = tuple(replace(writer.apart(), wanted=nothing) for writer in writers)
-    for unit, found in tasks.run("writing a store", _write, shared, _units(writers)):
+    for unit, result in tasks.run("writing a store", _write, shared, _units(writers)):
+        shards, num_reads, max_error = result
         writer = writers[unit.number]
-        writer.records.done |= found.shards
-        writer.count(found.shards.values(), found.num_reads, found.max_error)
-        on_section(len(found.shards))
+        writer.records.done |= shards
+        writer.count(shards.values(), num_reads, max_error)
+        on_section(len(shards))
 
 
 def read_back_on_cluster(
@@ -118,8 +115,8 @@ def read_back_on_cluster(
 ) -> Iterator[tuple[str, ShardRecord | None]]:
     """Read shards on the workers, and yield what they are now; None for those that are gone."""
     groups = _groups(records, keys)
-    for _, found in tasks.run("reading a store back", _read_back, records.apart(), groups):
-        yield from found
+    for _, group_records in tasks.run("reading a store back", _read_back, records.apart(), groups):
+        yield from group_records
 
 
 def _units(writers: Sequence[SectionWriter]) -> Iterator[SectionUnit]:
@@ -169,7 +166,7 @@ def _write(shared: Sequence[SectionWriter], unit: SectionUnit) -> SectionResult:
     job = writer.array.rechunking()
     sections = (work_on(job, box, _unpack(box, packed)) for box, packed in unit.sections)
     writer.write(sections, lambda _: None)
-    return SectionResult(writer.records.done, writer.num_reads, writer.max_error)
+    return writer.records.done, writer.num_reads, writer.max_error
 
 
 def _read_back(records: TargetRecords, keys: Sequence[str]) -> list[tuple[str, ShardRecord | None]]:

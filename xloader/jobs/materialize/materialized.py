@@ -85,15 +85,15 @@ class MaterializedVariable:
             cut += f", shards {self.shards}"
         yield f"{self.name}  ({sizes})  {self.dtype}, {show_nbytes(self.nbytes)}; {cut}"
         left = self.num_shards - self.num_unneeded
-        told = show_count(self.num_shards, "object")
+        counts = show_count(self.num_shards, "object")
         for count, why in (
             (self.num_unneeded, "that no sample needs are left out"),
             (self.num_done, "are written already"),
             (self.num_others, "belong to other parts"),
         ):
             if count:
-                told += f", {count} {why}"
-        yield f"    {told}"
+                counts += f", {count} {why}"
+        yield f"    {counts}"
         num_reads = self.expected_reads if is_plan else self.num_reads
         chunks = show_count(self.num_chunks, "source chunk")
         reads = f"{show_count(num_reads, 'read')} of {chunks}"
@@ -106,8 +106,8 @@ class MaterializedVariable:
             reads += f"{show_nbytes(self.section_nbytes)} at a time"
         yield f"    {reads}"
         if self.error_bound:
-            found = "" if is_plan else f", at most {self.max_error:.3g} found"
-            yield f"    packing errs by up to {self.error_bound:.3g}{found}"
+            largest = "" if is_plan else f", at most {self.max_error:.3g} found"
+            yield f"    packing errs by up to {self.error_bound:.3g}{largest}"
         elif self.max_error:
             yield f"    {self.dtype} changed values by up to {self.max_error:.3g}"
         if not is_plan:
@@ -157,17 +157,17 @@ class Materialized:
     @property
     def expected_reads(self) -> int:
         """Source chunks to read for all variables, by the plan."""
-        return sum(own.expected_reads for own in self.variables)
+        return sum(variable.expected_reads for variable in self.variables)
 
     @property
     def num_reads(self) -> int:
         """Source chunks that were read to write all variables."""
-        return sum(own.num_reads for own in self.variables)
+        return sum(variable.num_reads for variable in self.variables)
 
     @property
     def stored_nbytes(self) -> int:
         """Bytes of the objects that were written."""
-        return sum(own.stored_nbytes for own in self.variables)
+        return sum(variable.stored_nbytes for variable in self.variables)
 
     def to_dict(self) -> dict[str, Any]:
         """All figures, in types that JSON can hold."""
@@ -178,12 +178,12 @@ class Materialized:
         if not self.is_plan and not self.is_complete:
             what = "not complete yet: other parts are missing"
         lines = [f"{self.target}: {what}"]
-        for own in self.variables:
-            lines += own._lines(is_plan=self.is_plan)
+        for variable in self.variables:
+            lines += variable._lines(is_plan=self.is_plan)
         end = f"up to {show_nbytes(self.expected_peak_nbytes)} of memory"
         if self.num_cluster_threads:
-            told = show_count(self.num_cluster_threads, "thread")
-            end = f"on a cluster of {told}, {end} in each worker process"
+            threads = show_count(self.num_cluster_threads, "thread")
+            end = f"on a cluster of {threads}, {end} in each worker process"
         if self.num_bounds_reads:
             more = show_count(self.num_bounds_reads, "more read")
             end += f"; {more} for the bounds of packed values"

@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from xloader.core.axis import Axis, Ints
+from xloader.core.axis import Ints
 from xloader.errors import MemoryBudgetError
 
 Box = tuple[tuple[int, int], ...]
@@ -61,11 +61,6 @@ class SectionAxis:
     read_sizes: Ints
     shard: int
 
-    @classmethod
-    def of(cls, axis: Axis, shard: int) -> SectionAxis:
-        """The dimension of a stored array, with its selection."""
-        return cls(axis.edges, axis.read_sizes, shard)
-
     @property
     def size(self) -> int:
         """Number of elements."""
@@ -97,11 +92,11 @@ class SectionAxis:
         ways = {-(-count // parts) for parts in range(1, _MOST_PARTS)} | {1}
         ways |= {1 << power for power in range(count.bit_length())}
         ways |= {aligned * factor for factor in (1, 2, 3, 4, 6, 8, 16)}
-        found = sorted(way for way in ways if way <= count)
-        if len(found) > most:
-            picked = np.linspace(0, len(found) - 1, most).round().astype(int)
-            found = [found[place] for place in picked.tolist()]
-        return found
+        sizes = sorted(way for way in ways if way <= count)
+        if len(sizes) > most:
+            picked = np.linspace(0, len(sizes) - 1, most).round().astype(int)
+            sizes = [sizes[place] for place in picked.tolist()]
+        return sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,18 +134,10 @@ class Rechunking:
         """Number of source chunks."""
         return math.prod(len(axis.read_sizes) for axis in self.axes)
 
-    @cached_property
-    def source_nbytes(self) -> int:
-        """Decoded bytes of all source chunks."""
-        sizes = (int(axis.read_sizes.sum()) for axis in self.axes)
-        return math.prod(sizes) * self.unit_size * self.itemsize
-
     def section_nbytes(self, steps: Sequence[int]) -> int:
         """Bytes in memory of the largest section of so many shards along each dimension."""
-        sizes = (
-            min(step * axis.shard, axis.size) for step, axis in zip(steps, self.axes, strict=True)
-        )
-        return math.prod(sizes) * self.itemsize
+        pairs = zip(steps, self.axes, strict=True)
+        return math.prod(min(n * axis.shard, axis.size) for n, axis in pairs) * self.itemsize
 
     def work_nbytes(self, num_threads: int) -> int:
         """Bytes that reading and encoding take besides the section."""
@@ -159,11 +146,11 @@ class Rechunking:
 
     def boxes(self, steps: Sequence[int]) -> Iterator[Box]:
         """The sections, as ranges of shards, in C order."""
-        lines = [
+        cuts = [
             [(begin, min(begin + step, count)) for begin in range(0, count, step)]
             for step, count in zip(steps, self.grid, strict=True)
         ]
-        yield from product(*lines)
+        yield from product(*cuts)
 
     def elements_of(self, shards: Box) -> Box:
         """The elements of a box of shards."""
@@ -179,8 +166,7 @@ class Rechunking:
 
     def with_shards(self, shape: Sequence[int]) -> Rechunking:
         """The same array, rewritten in shards of another shape."""
-        pairs = zip(self.axes, shape, strict=True)
-        axes = tuple(SectionAxis(axis.edges, axis.read_sizes, size) for axis, size in pairs)
+        axes = tuple(replace(axis, shard=n) for axis, n in zip(self.axes, shape, strict=True))
         return replace(self, axes=axes, target_itemsize=self.itemsize)
 
     def read_from(self, chunks: Sequence[int]) -> Rechunking:
@@ -228,9 +214,9 @@ def plan_sections(
     kept = _kept_nbytes(job, memory)
     good = min(_GOOD_NBYTES, job.nbytes // num_sections)
     for threads in sorted({max(num_threads >> power, 1) for power in range(12)}, reverse=True):
-        found = _best(job, memory - kept - job.work_nbytes(threads), threads, good)
-        if found is not None:
-            plans.append(replace(found, kept_nbytes=kept))
+        plan = _best(job, memory - kept - job.work_nbytes(threads), threads, good)
+        if plan is not None:
+            plans.append(replace(plan, kept_nbytes=kept))
     if not plans:
         least = job.section_nbytes([1] * len(job.axes)) + job.work_nbytes(1)
         raise MemoryBudgetError(
@@ -287,7 +273,8 @@ def intermediate_chunks(
     The first pass reads each source chunk once, in boxes of whole chunks; the second reads each
     intermediate chunk once, in sections of whole shards. The chunks fit into both.
     """
-    if direct.read_nbytes <= job.source_nbytes + 2 * job.nbytes:
+    num_read = math.prod(int(axis.read_sizes.sum()) for axis in job.axes) * job.unit_size
+    if direct.read_nbytes <= num_read * job.itemsize + 2 * job.nbytes:
         return None
     best: tuple[int, tuple[int, ...]] | None = None
     shards = _cubes(job, (memory - _kept_nbytes(job, memory)) // 2)
@@ -305,15 +292,15 @@ def intermediate_chunks(
 
 def _cubes(job: Rechunking, room: int) -> list[tuple[int, ...]]:
     """Chunks to try: where boxes of source chunks and sections of shards meet."""
-    found = set()
+    cubes = set()
     source = [int(axis.read_sizes.max(initial=1)) for axis in job.axes]
     target = [min(axis.shard, axis.size) for axis in job.axes]
     orders = [range(len(job.axes)), range(len(job.axes) - 1, -1, -1)]
-    for order, other in product(orders, orders):
-        read = _grown(source, job.shape, room // job.itemsize, order)
-        write = _grown(target, job.shape, room // job.itemsize, other)
-        found.add(tuple(map(min, read, write)))
-    return sorted(found)
+    for read_order, write_order in product(orders, orders):
+        read = _grown(source, job.shape, room // job.itemsize, read_order)
+        write = _grown(target, job.shape, room // job.itemsize, write_order)
+        cubes.add(tuple(map(min, read, write)))
+    return sorted(cubes)
 
 
 def _grown(
@@ -322,7 +309,7 @@ def _grown(
     """A box of whole chunks that fits, grown along dimensions in a given order."""
     box = list(map(min, sizes, shape))
     for dim in order:
-        others = math.prod(box) // box[dim]
-        most = max(room // max(others, 1) // sizes[dim], 1)
+        num_across = math.prod(box) // box[dim]
+        most = max(room // max(num_across, 1) // sizes[dim], 1)
         box[dim] = min(most * sizes[dim], shape[dim])
     return box

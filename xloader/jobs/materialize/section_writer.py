@@ -6,32 +6,27 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.option_checks import is_whole
-from xloader.core.windows import Windows
 from xloader.engine.task_threads import ThreadTask
 from xloader.errors import OptionError
-from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
+from xloader.jobs.chunk_sweep import NUM_BLOCKS, ChunkSweep, ChunkValues, one_sample
 from xloader.jobs.covered_elements import CoveredElements
 from xloader.jobs.materialize.rechunking import Box, Rechunking, SectionPlan
 from xloader.jobs.materialize.shard_encoder import Index, ShardEncoder
 from xloader.jobs.materialize.target_arrays import TargetArray
 from xloader.jobs.materialize.target_records import ShardRecord, TargetRecords
-from xloader.recipe.demands import make_footprint
-from xloader.recipe.layout import layout_of, make_layouts
-from xloader.recipe.recipe import Field, Recipe
+from xloader.recipe.layout import make_layouts
+from xloader.recipe.recipe import Recipe
 from xloader.sources.retries import Attempts
 
 Flags = NDArray[np.bool_]
 OnSection = Callable[[int], None]
 """Called with the number of shards when those of a section are written."""
-
-_NUM_BLOCKS: Final = 1024
-"""So many chunks are listed for reading at a time: the list takes 3 KiB for each."""
 
 
 class SectionWork(NamedTuple):
@@ -44,8 +39,8 @@ class SectionWork(NamedTuple):
 
 def section_work(job: Rechunking, plan: SectionPlan, wanted: Flags) -> Iterator[SectionWork]:
     """The sections in which shards are wanted, in order."""
-    for box, own in wanted_sections(job, plan, wanted):
-        yield work_on(job, box, own)
+    for box, flags in wanted_sections(job, plan, wanted):
+        yield work_on(job, box, flags)
 
 
 def wanted_sections(
@@ -53,9 +48,9 @@ def wanted_sections(
 ) -> Iterator[tuple[Box, Flags]]:
     """The sections in which shards are wanted, each with the flags of its shards, in order."""
     for box in job.boxes(plan.steps):
-        own = wanted[tuple(slice(*part) for part in box)]
-        if own.any():
-            yield box, own
+        flags = wanted[tuple(slice(*part) for part in box)]
+        if flags.any():
+            yield box, flags
 
 
 def work_on(job: Rechunking, box: Box, wanted: Flags) -> SectionWork:
@@ -78,23 +73,6 @@ def work_on(job: Rechunking, box: Box, wanted: Flags) -> SectionWork:
         for index in np.argwhere(is_read)
     ]
     return SectionWork(box, shards, blocks)
-
-
-def sweep_recipe(recipe: Recipe, name: str) -> Recipe:
-    """One sample that takes all selected elements of a variable."""
-    # A variable without dimensions needs windows along some other one.
-    dims = recipe.dims_of(name) or tuple(recipe.dim_sizes)[:1]
-    sizes = tuple(recipe.dim_sizes[dim] for dim in dims)
-    windows = Windows(dims, sizes, sizes, sizes, (1,) * len(sizes))
-    return replace(
-        recipe,
-        windows=windows,
-        fields=(Field(name, (name,), has_channels=False),),
-        steps=(),
-        subset=None,
-        slab=None,
-        num_taken=None,
-    )
 
 
 @dataclass(eq=False)
@@ -126,17 +104,18 @@ class SectionWriter:
         """Write some sections."""
         job = self.array.rechunking()
         encoder = ShardEncoder(self.array, self.metadata)
-        own = sweep_recipe(self.recipe, self.array.name)
-        footprint = make_footprint(own, (layout_of(own, own.fields[0]),))
+        whole, footprint = one_sample(self.recipe, self.array.name)
         group = footprint.groups[0]
         room = max(self.plan.read_room, job.max_chunk_nbytes)
-        with ChunkSweep(own, footprint, room, self.plan.num_threads) as sweep:
+        with ChunkSweep(whole, footprint, room, self.plan.num_threads) as sweep:
             for work in sections:
-                section = _HeldSection.of(self.array, job.elements_of(work.box))
+                box = job.elements_of(work.box)
+                shape = [end - begin for begin, end in box]
+                section = _HeldSection(self.array, box, np.empty(shape, self.array.source_dtype))
                 # Without dimensions, the one block of the sample's window is read.
                 blocks = work.blocks if self.array.dims else [(0,)]
-                for begin in range(0, len(blocks), _NUM_BLOCKS):
-                    some = blocks[begin : begin + _NUM_BLOCKS]
+                for begin in range(0, len(blocks), NUM_BLOCKS):
+                    some = blocks[begin : begin + NUM_BLOCKS]
                     sweep.do(sweep.read(group, some, section.place))
                 made: dict[str, tuple[ShardRecord, float]] = {}
                 tasks = [
@@ -167,8 +146,8 @@ class SectionWriter:
         made: dict[str, tuple[ShardRecord, float]],
         _: Attempts,
     ) -> None:
-        own, error = self.array.convert(section.shard(shard))
-        data = encoder.encode(shard, own)
+        numbers, error = self.array.convert(section.shard(shard))
+        data = encoder.encode(shard, numbers)
         key = f"{self.array.name}/{encoder.key_of(shard)}"
         self.records.store.put(self.records.prefix + key, data)
         made[key] = ShardRecord.of(data), error
@@ -182,52 +161,28 @@ class _HeldSection:
     box: Box
     values: NDArray[Any]
 
-    @classmethod
-    def of(cls, array: TargetArray, box: Box) -> _HeldSection:
-        return cls(array, box, np.empty([end - begin for begin, end in box], array.source_dtype))
-
     def place(self, chunk: ChunkValues) -> None:
         """Copy the part of a chunk that lies in the section."""
         kept = self.array.kept
         shape = [chunk.values.shape[number] for number in kept]
-        found = chunk.values.reshape(shape)
+        values = chunk.values.reshape(shape)
         to, of = [], []
         for number, size, (begin, end) in zip(kept, shape, self.box, strict=True):
             first = chunk.begins[number]
             low, high = max(first, begin), min(first + size, end)
             to.append(slice(low - begin, high - begin))
             of.append(slice(low - first, high - first))
-        self.values[tuple(to)] = found[tuple(of)]
+        self.values[tuple(to)] = values[tuple(of)]
 
     def shard(self, shard: Index) -> NDArray[Any]:
         """The values of a shard."""
-        place: list[Any] = []
-        for n, size, (begin, end) in zip(shard, self.array.objects, self.box, strict=True):
-            place.append(slice(n * size - begin, min((n + 1) * size, end) - begin))
+        places = zip(shard, self.array.objects, self.box, strict=True)
+        place: list[Any] = [
+            slice(n * size - begin, min((n + 1) * size, end) - begin)
+            for n, size, (begin, end) in places
+        ]
         # With the ellipsis, a variable without dimensions stays an array.
-        own: NDArray[Any] = self.values[(*place, ...)]
-        return own
-
-
-def sweep_values(
-    recipe: Recipe,
-    name: str,
-    memory: int,
-    num_threads: int,
-    use: Callable[[ChunkValues], None],
-    part: slice = slice(None),
-) -> int:
-    """Read all chunks of a variable once, or a part of them."""
-    own = sweep_recipe(recipe, name)
-    footprint = make_footprint(own, (layout_of(own, own.fields[0]),))
-    with ChunkSweep(own, footprint, memory // 4, num_threads) as sweep:
-        for group in footprint.groups:
-            needed = footprint.needed(group)[part]
-            for begin in range(0, len(needed), _NUM_BLOCKS):
-                found = np.unravel_index(needed[begin : begin + _NUM_BLOCKS], group.shape)
-                blocks = [tuple(row) for row in np.stack(found, axis=-1).tolist()]
-                sweep.do(sweep.read(group, blocks, use))
-        return sweep.num_reads
+        return np.asarray(self.values[(*place, ...)])
 
 
 def needed_shards(recipe: Recipe, array: TargetArray) -> Flags:
@@ -276,6 +231,6 @@ def shards_of_part(needed: Flags, part: tuple[int, int]) -> Flags:
     """The shards that one part writes: neighbours, and as many as any other part."""
     number, count = part
     places = np.flatnonzero(needed)
-    own = np.zeros(needed.shape, np.bool_)
-    own.flat[places[number * len(places) // count : (number + 1) * len(places) // count]] = True
-    return own
+    flags = np.zeros(needed.shape, np.bool_)
+    flags.flat[places[number * len(places) // count : (number + 1) * len(places) // count]] = True
+    return flags

@@ -73,10 +73,10 @@ class ShardEncoder:
             whole = np.full(self._chunks, self._fill, self._dtype)
             whole[tuple(map(slice, values.shape))] = values
             values = whole
-        found: Any = np.ascontiguousarray(values, self._dtype)
+        encoded: Any = np.ascontiguousarray(values, self._dtype)
         for codec in self._codecs or ():
-            found = codec(found)
-        return bytes(found) if isinstance(found, bytes) else np.asarray(found).tobytes()
+            encoded = codec(encoded)
+        return bytes(encoded) if isinstance(encoded, bytes) else np.asarray(encoded).tobytes()
 
     def _shard_of(self, values: NDArray[Any]) -> bytes:
         """The stored bytes of a shard."""
@@ -86,14 +86,10 @@ class ShardEncoder:
         parts: list[bytes] = []
         offset = 0
         for place in itertools.product(*map(range, grid)):
-            own = values[
-                tuple(
-                    slice(n * size, (n + 1) * size)
-                    for n, size in zip(place, self._chunks, strict=True)
-                )
-            ]
-            if own.size:
-                parts.append(self._chunk_of(own))
+            cells = zip(place, self._chunks, strict=True)
+            chunk = values[tuple(slice(n * size, (n + 1) * size) for n, size in cells)]
+            if chunk.size:
+                parts.append(self._chunk_of(chunk))
                 index[place] = offset, len(parts[-1])
                 offset += len(parts[-1])
         parts.append(_with_crc32c(index.tobytes()))
@@ -104,18 +100,18 @@ def _codecs_of(metadata: Mapping[str, Any]) -> list[_Codec] | None:
     """The codecs of chunks, as functions; None if zarr must encode them."""
     codecs: Sequence[Mapping[str, Any]] = metadata["codecs"]
     if codecs[0]["name"] == "sharding_indexed":
-        own = codecs[0]["configuration"]
-        names = [codec["name"] for codec in own["index_codecs"]]
-        if len(codecs) > 1 or own.get("index_location", "end") != "end":
+        sharding = codecs[0]["configuration"]
+        names = [codec["name"] for codec in sharding["index_codecs"]]
+        if len(codecs) > 1 or sharding.get("index_location", "end") != "end":
             return None
-        if names != ["bytes", "crc32c"] or not _is_little(own["index_codecs"][0]):
+        if names != ["bytes", "crc32c"] or not _is_little(sharding["index_codecs"][0]):
             return None
-        codecs = own["codecs"]
+        codecs = sharding["codecs"]
     if codecs[0]["name"] != "bytes" or not _is_little(codecs[0]):
         return None
-    found = [_codec_of(codec["name"], codec.get("configuration", {})) for codec in codecs[1:]]
-    known = [codec for codec in found if codec is not None]
-    return known if len(known) == len(found) else None
+    functions = [_codec_of(codec["name"], codec.get("configuration", {})) for codec in codecs[1:]]
+    known = [codec for codec in functions if codec is not None]
+    return known if len(known) == len(functions) else None
 
 
 def _is_little(codec: Mapping[str, Any]) -> bool:
@@ -135,5 +131,5 @@ def _codec_of(name: str, options: Mapping[str, Any]) -> _Codec | None:
 
 
 def _with_crc32c(data: Any) -> bytes:
-    own = data if isinstance(data, bytes) else np.asarray(data).tobytes()
-    return own + checksum("crc32c", np.frombuffer(own, np.uint8)).to_bytes(4, "little")
+    body = data if isinstance(data, bytes) else np.asarray(data).tobytes()
+    return body + checksum("crc32c", np.frombuffer(body, np.uint8)).to_bytes(4, "little")

@@ -25,8 +25,6 @@ Sizes = Mapping[str, Any]
 _DECODING_KEYS: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 """Attributes by which xarray would decode values again that are stored as they are."""
 
-_REMEDY: Final = 'pass chunks={"time": 8}: dimensions that are not named are not cut'
-
 
 @dataclass(frozen=True, eq=False)
 class TargetArray:
@@ -66,14 +64,14 @@ class TargetArray:
 
     def rechunking(self) -> Rechunking:
         """The array as it is planned for."""
-        own = [self.axes[number] for number in self.kept]
-        others = (axis for number, axis in enumerate(self.axes) if number not in self.kept)
-        sizes = zip(own, self.objects, strict=True)
+        axes = [self.axes[number] for number in self.kept]
+        dropped = (axis for number, axis in enumerate(self.axes) if number not in self.kept)
+        sizes = zip(axes, self.objects, strict=True)
         return Rechunking(
-            tuple(SectionAxis.of(axis, size) for axis, size in sizes),
+            tuple(SectionAxis(axis.edges, axis.read_sizes, size) for axis, size in sizes),
             self.source_dtype.itemsize,
             self._work_itemsize,
-            math.prod(axis.max_read_size for axis in others),
+            math.prod(axis.max_read_size for axis in dropped),
         )
 
     @property
@@ -152,11 +150,11 @@ def make_array(
     axes = recipe.axes_of(name)
     kept = tuple(number for number, dim in enumerate(stored.dims) if dim in dims)
     shape = tuple(axes[number].size for number in kept)
-    own_chunks = _shape_of("chunks", chunks, name, dims, shape)
-    own_shards = None
+    whole_chunks = _shape_of(chunks, name, dims, shape)
+    whole_shards = None
     if shards is not None:
-        asked = _shape_of("shards", shards, name, dims, shape)
-        own_shards = _whole_shards(name, dims, own_chunks, asked, shape)
+        wanted_shards = _shape_of(shards, name, dims, shape)
+        whole_shards = _whole_shards(name, dims, whole_chunks, wanted_shards, shape)
     unpacking, target, bound = None, stored.packing, 0.0
     values_dtype = stored.dtype
     if packing is not None:
@@ -166,42 +164,42 @@ def make_array(
     elif dtype is not None and stored.dtype.kind == "f" and dtype != stored.dtype:
         unpacking, target, values_dtype = stored.packing, None, dtype
     return TargetArray(
-        name,
-        dims,
-        shape,
-        own_chunks,
-        own_shards,
-        axes,
-        kept,
-        stored.stored_dtype,
-        unpacking,
-        values_dtype,
-        target,
-        bound,
+        name=name,
+        dims=dims,
+        shape=shape,
+        chunks=whole_chunks,
+        shards=whole_shards,
+        axes=axes,
+        kept=kept,
+        source_dtype=stored.stored_dtype,
+        unpacking=unpacking,
+        dtype=values_dtype,
+        packing=target,
+        bound=bound,
         # They are attributes only where the source was opened without decoding.
-        {key: own for key, own in stored.attrs.items() if key not in _DECODING_KEYS},
+        attrs={key: value for key, value in stored.attrs.items() if key not in _DECODING_KEYS},
     )
 
 
 def with_fitting_shards(array: TargetArray, memory: int, num_tasks: int = 1) -> TargetArray:
     """The array in smaller shards, with a warning, where the memory is too small for its own."""
-    found = array
-    while found.shards is not None:
+    fitting = array
+    while fitting.shards is not None:
         try:
-            plan_sections(found.rechunking(), memory // num_tasks, 1)
+            plan_sections(fitting.rechunking(), memory // num_tasks, 1)
         except MemoryBudgetError:
-            found = replace(found, shards=_smaller_shards(found.shards, found.chunks))
+            fitting = replace(fitting, shards=_smaller_shards(fitting.shards, fitting.chunks))
         else:
             break
-    if found.shards != array.shards:
+    if fitting.shards != array.shards:
         shared = f" for {num_tasks} threads of a worker" if num_tasks > 1 else ""
-        told = "no shards, each chunk an object" if found.shards is None else str(found.shards)
+        shards = fitting.shards or "no shards, each chunk an object"
         warn_caller(
             f"memory={memory} bytes{shared} is too small to write {array.name!r} in the advised "
-            f"shards of {array.shards}. It gets {told}. Pass more memory for the advised ones.",
+            f"shards of {array.shards}. It gets {shards}. Pass more memory for the advised ones.",
             ShardsWarning,
         )
-    return found
+    return fitting
 
 
 def _smaller_shards(shards: Sequence[int], chunks: Sequence[int]) -> tuple[int, ...] | None:
@@ -221,7 +219,7 @@ def check_sizes(option: str, sizes: object, recipe: Recipe, names: Sequence[str]
             f"{option} is not a mapping of sizes",
             given=repr(sizes),
             allowed="sizes by dimension, or by variable and dimension",
-            remedy=_REMEDY,
+            remedy='pass chunks={"time": 8}: dimensions that are not named are not cut',
         )
     dims = {dim for name in names for dim in recipe.dims_of(name)}
     for key, size in sizes.items():
@@ -235,15 +233,15 @@ def check_sizes(option: str, sizes: object, recipe: Recipe, names: Sequence[str]
 
 
 def _shape_of(
-    option: str, sizes: Sizes, name: str, dims: Sequence[str], shape: Sequence[int]
+    sizes: Sizes, name: str, dims: Sequence[str], shape: Sequence[int]
 ) -> tuple[int, ...]:
-    asked = {**sizes, **sizes.get(name, {})} if isinstance(sizes.get(name), Mapping) else sizes
-    own = []
+    requested = {**sizes, **sizes.get(name, {})} if isinstance(sizes.get(name), Mapping) else sizes
+    chosen = []
     for dim, size in zip(dims, shape, strict=True):
-        found = asked.get(dim, -1)
-        is_size = not isinstance(found, Mapping) and found != -1
-        own.append(max(min(int(found), size), 1) if is_size else max(size, 1))
-    return tuple(own)
+        given = requested.get(dim, -1)
+        is_size = not isinstance(given, Mapping) and given != -1
+        chosen.append(max(min(int(given), size), 1) if is_size else max(size, 1))
+    return tuple(chosen)
 
 
 def _whole_shards(
@@ -253,7 +251,7 @@ def _whole_shards(
     shards: Sequence[int],
     shape: Sequence[int],
 ) -> tuple[int, ...]:
-    own = []
+    whole = []
     for dim, chunk, shard, size in zip(dims, chunks, shards, shape, strict=True):
         if shard >= size:
             # A shard may reach beyond the array, and must hold whole chunks.
@@ -265,5 +263,5 @@ def _whole_shards(
                 allowed="multiples of the chunks",
                 remedy=f"pass shards={{{dim!r}: {-(-shard // chunk) * chunk}}}",
             )
-        own.append(shard)
-    return tuple(own)
+        whole.append(shard)
+    return tuple(whole)

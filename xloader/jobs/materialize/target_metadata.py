@@ -53,9 +53,9 @@ class TargetMetadata:
     @property
     def objects(self) -> dict[str, bytes]:
         """The objects by key, without that of the store itself."""
-        found = {key: bytes(own.to_bytes()) for key, own in self._held.items()}
-        del found["zarr.json"]
-        return found
+        objects = {key: bytes(buffer.to_bytes()) for key, buffer in self._held.items()}
+        del objects["zarr.json"]
+        return objects
 
     def codecs_of(self, name: str) -> Any:
         """The codecs of an array, as JSON holds them."""
@@ -132,61 +132,61 @@ class TargetMetadata:
 
     def _attrs_of(self, array: TargetArray, coords: xr.Dataset) -> dict[str, Any]:
         """The attributes of an array; as in CF, they name the coordinates that are no index."""
-        others = [
+        names = [
             str(name)
-            for name, own in coords.coords.items()
+            for name, coord in coords.coords.items()
             # Names are divided by spaces, so xarray leaves out those that hold one.
-            if name not in coords.dims and " " not in str(name) and set(own.dims) <= set(array.dims)
+            if not (name in coords.dims or " " in str(name) or set(coord.dims) - set(array.dims))
         ]
-        return {**array.attrs, **({"coordinates": " ".join(sorted(others))} if others else {})}
+        return {**array.attrs, **({"coordinates": " ".join(sorted(names))} if names else {})}
 
     def _encoding_of(self, array: TargetArray) -> dict[str, Any]:
-        own: dict[str, Any] = {"chunks": array.chunks, "compressors": self._compressors}
+        encoding: dict[str, Any] = {"chunks": array.chunks, "compressors": self._compressors}
         if array.shards is not None:
-            own["shards"] = array.shards
+            encoding["shards"] = array.shards
         if array.packing is not None:
-            own |= _packed_encoding(array.packing)
-        return own
+            encoding |= _packed_encoding(array.packing)
+        return encoding
 
     def _differing(self, held: dict[str, Any]) -> list[str]:
         """The arrays whose values would read otherwise than they are meant."""
         names = [array.name for array in self.arrays]
-        found = open_source(MemoryStore(held), variables=names, dtype=DEFAULT_DTYPE).variables
+        variables = open_source(MemoryStore(held), variables=names, dtype=DEFAULT_DTYPE).variables
         return [
             array.name
             for array in self.arrays
-            if found[array.name].dtype != array.dtype
-            or _facts(found[array.name].packing) != _facts(array.packing)
+            if variables[array.name].dtype != array.dtype
+            or _facts(variables[array.name].packing) != _facts(array.packing)
         ]
 
 
 def _set_shape(held: dict[str, Any], array: TargetArray) -> None:
     """Give an array that was written without elements its shape."""
     key = f"{array.name}/zarr.json"
-    told = json.loads(held[key].to_bytes()) | {"shape": list(array.shape)}
-    held[key] = type(held[key]).from_bytes(json.dumps(told, indent=2).encode())
-    for written in [own for own in held if own.startswith(f"{array.name}/c")]:
+    document = json.loads(held[key].to_bytes()) | {"shape": list(array.shape)}
+    held[key] = type(held[key]).from_bytes(json.dumps(document, indent=2).encode())
+    for written in [name for name in held if name.startswith(f"{array.name}/c")]:
         del held[written]
 
 
 def _packed_encoding(packing: Packing) -> dict[str, Any]:
     given = list(packing.fills)
-    own: dict[str, Any] = {"dtype": packing.stored_dtype}
+    encoding: dict[str, Any] = {"dtype": packing.stored_dtype}
     if packing.seen_dtype != packing.stored_dtype:
         limits = np.iinfo(packing.stored_dtype)
         # The other one is the same number with the other sign, which xarray finds by itself.
         given = [fill for fill in given if limits.min <= fill <= limits.max]
-        own["_Unsigned"] = "true" if packing.seen_dtype.kind == "u" else "false"
+        encoding["_Unsigned"] = "true" if packing.seen_dtype.kind == "u" else "false"
     fills = [packing.stored_dtype.type(fill) for fill in given]
     if len(fills) > 1:
         raise OptionError("xarray encodes one fill value only", given=str(fills))
     if fills:
-        own |= {"_FillValue": fills[0], "fill_value": fills[0].item()}
+        encoding |= {"_FillValue": fills[0], "fill_value": fills[0].item()}
     if packing.scale is not None:
-        own["scale_factor"] = packing.scale
+        encoding["scale_factor"] = packing.scale
     if packing.offset is not None:
-        own["add_offset"] = packing.offset
-    return own
+        encoding["add_offset"] = packing.offset
+    return encoding
 
 
 def _facts(packing: Packing | None) -> object:
@@ -196,7 +196,10 @@ def _facts(packing: Packing | None) -> object:
         return None
     numbers = (packing.scale, packing.offset)
     return (
-        *(packing.stored_dtype, packing.seen_dtype, packing.wide_dtype, packing.dtype),
+        packing.stored_dtype,
+        packing.seen_dtype,
+        packing.wide_dtype,
+        packing.dtype,
         [float(fill) for fill in packing.fills],
         [(type(number).__name__, str(number)) for number in numbers],
     )
@@ -206,32 +209,32 @@ def _coordinates_of(recipe: Recipe, arrays: Sequence[TargetArray]) -> xr.Dataset
     """The labels of the part that is kept, in memory."""
     coords = recipe.source.coordinates()
     kept: dict[str, Any] = {}
-    for dim, own in recipe.selection:
+    for dim, elements in recipe.selection:
         if dim in coords.dims:
-            kept[dim] = own if isinstance(own, int) else np.asarray(own, np.int64)
+            kept[dim] = elements if isinstance(elements, int) else np.asarray(elements, np.int64)
     coords = coords.isel(kept)
     dims = {dim for array in arrays for dim in array.dims}
-    names = [name for name, own in coords.coords.items() if set(map(str, own.dims)) <= dims]
+    names = [name for name, coord in coords.coords.items() if set(map(str, coord.dims)) <= dims]
     # Labels of one dimension may lie along several, as those of points do.
-    found = coords.drop_vars([name for name in coords.coords if name not in names]).load()
-    for name in list(found.coords):
-        index = found.indexes.get(name)
+    labels = coords.drop_vars([name for name in coords.coords if name not in names]).load()
+    for name in list(labels.coords):
+        index = labels.indexes.get(name)
         if index is not None and index.nlevels > 1:
             raise UnsupportedDataError(
                 "labels of several levels cannot be stored in Zarr",
                 given=f"the coordinate {name!r} with the levels {list(index.names)}",
                 remedy=f"open ds.reset_index({name!r}) instead",
             )
-        found[name].encoding = _label_encoding(found[name])
-    found.attrs = {}
-    return found
+        labels[name].encoding = _label_encoding(labels[name])
+    labels.attrs = {}
+    return labels
 
 
 def _label_encoding(label: xr.DataArray) -> dict[str, Any]:
-    own = {key: label.encoding[key] for key in _KEPT_KEYS if key in label.encoding}
+    encoding = {key: label.encoding[key] for key in _KEPT_KEYS if key in label.encoding}
     # Text of a fixed length, as in netCDF, becomes Zarr's own text.
-    is_number = np.dtype(own.get("dtype", label.dtype)).kind in "biuf"
-    return own if is_number else {}
+    is_number = np.dtype(encoding.get("dtype", label.dtype)).kind in "biuf"
+    return encoding if is_number else {}
 
 
 def _check_labels(held: dict[str, Any], coords: xr.Dataset) -> None:
@@ -240,8 +243,10 @@ def _check_labels(held: dict[str, Any], coords: xr.Dataset) -> None:
     read = xr.open_zarr(store, consolidated=False)
     differing = [
         str(name)
-        for name, own in coords.coords.items()
-        if name not in read.coords or not _is_equal(own, read[name])
+        for name, coord in coords.coords.items()
+        if name not in read.coords
+        or coord.dims != read[name].dims
+        or not coord.variable.equals(read[name].variable)
     ]
     for key in [key for key in held if key.split("/")[0] in differing]:
         del held[key]
@@ -250,28 +255,20 @@ def _check_labels(held: dict[str, Any], coords: xr.Dataset) -> None:
         again.to_zarr(store, mode="a", zarr_format=3, consolidated=False)
 
 
-def _is_equal(first: xr.DataArray, second: xr.DataArray) -> bool:
-    return first.dims == second.dims and bool(first.variable.equals(second.variable))  # type: ignore[no-untyped-call]
-
-
-_NAMES: Final = ("zstd", "lz4")
-
-
 def parse_compressors(compressor: Any, *, checksum: bool) -> tuple[BytesBytesCodec, ...] | None:
     """The codecs that a chunk's bytes go through."""
-    found: list[BytesBytesCodec]
+    codecs: list[BytesBytesCodec]
     if compressor is None:
-        found = []
-    elif isinstance(compressor, str) and compressor in _NAMES:
-        named = {"zstd": ZstdCodec(level=3)}
+        codecs = []
+    elif isinstance(compressor, str) and compressor in ("zstd", "lz4"):
         blosc = BloscCodec(cname="lz4", clevel=5, shuffle="shuffle")
-        found = [named.get(compressor, blosc)]
+        codecs = [ZstdCodec(level=3) if compressor == "zstd" else blosc]
     elif isinstance(compressor, BytesBytesCodec):
-        found = [compressor]
+        codecs = [compressor]
     elif isinstance(compressor, list | tuple) and all(
         isinstance(codec, BytesBytesCodec) for codec in compressor
     ):
-        found = list(compressor)
+        codecs = list(compressor)
     else:
         raise OptionError(
             "the compressor is not known",
@@ -280,6 +277,6 @@ def parse_compressors(compressor: Any, *, checksum: bool) -> tuple[BytesBytesCod
             "zarr.codecs",
             remedy='leave it out for "zstd"',
         )
-    if checksum and not any(isinstance(codec, Crc32cCodec) for codec in found):
-        found.append(Crc32cCodec())
-    return tuple(found) or None
+    if checksum and not any(isinstance(codec, Crc32cCodec) for codec in codecs):
+        codecs.append(Crc32cCodec())
+    return tuple(codecs) or None

@@ -151,12 +151,12 @@ class TargetRecords:
 
     def digest_of(self, keys: Iterable[str]) -> str:
         """One digest of some shards. Those of a store that was complete are read for it."""
-        found = {}
+        records = {}
         for key in keys:
-            found[key] = self.done[key]
-            if not found[key].digest:
-                found[key] = ShardRecord.of(self.store.get(self.prefix + key) or b"")
-        return digest_of(found)
+            records[key] = self.done[key]
+            if not records[key].digest:
+                records[key] = ShardRecord.of(self.store.get(self.prefix + key) or b"")
+        return digest_of(records)
 
     def check(
         self, keys: Iterable[str], *, is_whole: bool, read: ReadBack | None = None
@@ -166,12 +166,12 @@ class TargetRecords:
             sizes = ((key, self.store.size_of(self.prefix + key)) for key in keys)
             return [key for key, size in sizes if size != self.done[key].nbytes]
         wrong = []
-        for key, own in (read or self.read_back)(keys):
-            if own is None or not _is_same(own, self.done[key]):
+        for key, record in (read or self.read_back)(keys):
+            if record is None or not _is_same(record, self.done[key]):
                 wrong.append(key)
             else:
                 # Of a store that was complete, the digest was not known.
-                self.done[key] = own
+                self.done[key] = record
         return wrong
 
     def read_back(self, keys: Iterable[str]) -> Iterator[tuple[str, ShardRecord | None]]:
@@ -187,16 +187,16 @@ class TargetRecords:
     def _read(self, key: str) -> dict[str, ShardRecord]:
         """The shards of one record; none if it is gone, damaged or another job's."""
         try:
-            found = json.loads(self.store.get(key) or b"")
-            if found["job"] != self.job:
+            document = json.loads(self.store.get(key) or b"")
+            if document["job"] != self.job:
                 return {}
-            return {name: ShardRecord(*own) for name, own in found["shards"].items()}
+            return {name: ShardRecord(*entry) for name, entry in document["shards"].items()}
         except (ValueError, KeyError, TypeError):
             return {}
 
 
-def _is_same(found: ShardRecord, record: ShardRecord) -> bool:
-    return found.nbytes == record.nbytes and record.digest in ("", found.digest)
+def _is_same(stored: ShardRecord, record: ShardRecord) -> bool:
+    return stored.nbytes == record.nbytes and record.digest in ("", stored.digest)
 
 
 def digest_of(records: Mapping[str, ShardRecord]) -> str:
@@ -226,11 +226,11 @@ class TargetContents:
     is_complete: bool = False
     digests: Mapping[str, str] | None = None
 
-    def check(self, asked: Mapping[str, Any], store: WritableStore) -> None:
+    def check(self, job: Mapping[str, Any], store: WritableStore) -> None:
         """Check that a job may go on with what lies there."""
         if self.job is None:
             return
-        differing = [name for name, own in asked.items() if self.job.get(name) != own]
+        differing = [name for name, value in job.items() if self.job.get(name) != value]
         if {"chunks", "shards"} & set(differing):
             # The samples are told by the shards that they need.
             differing = [name for name in differing if name != "samples"]
@@ -249,18 +249,18 @@ def contents_of(
     """Look at what lies at a target; remove it if it is to be overwritten."""
     # In this order, because a job that ends at this moment removes its mark last.
     is_begun = not store.is_transaction and store.get(BEGUN) is not None
-    found = store.get("zarr.json")
-    has_store = found is not None or any(store.get(mark) is not None for mark in ZARR_MARKS[1:])
+    root = store.get("zarr.json")
+    has_store = root is not None or any(store.get(mark) is not None for mark in ZARR_MARKS[1:])
     if overwrite and (has_store or is_begun):
         if not store.is_transaction:
             remove_mark(store, BEGUN, tasks)
         store.delete("")
         return TargetContents()
-    if found is not None:
-        attrs = json.loads(found).get("attributes", {})
+    if root is not None:
+        attrs = json.loads(root).get("attributes", {})
         if isinstance(attrs.get(WRITTEN_BY), dict):
-            own = attrs[WRITTEN_BY]
-            return TargetContents(own["job"], own["is_complete"], own.get("digests"))
+            written = attrs[WRITTEN_BY]
+            return TargetContents(written["job"], written["is_complete"], written.get("digests"))
     if has_store or (not is_begun and not store.is_empty(besides=FOLDER)):
         raise TargetError(
             f"something else lies at {store.name} already",
@@ -282,11 +282,11 @@ def begin(store: WritableStore, objects: Mapping[str, bytes], root: bytes) -> No
 
 def mark_of(store: WritableStore) -> dict[str, bytes]:
     """The mark of the job that writes a target. It is made if objects of a whole store are lost."""
-    found = store.get(BEGUN)
-    if found is None:
-        found = new_mark()
-        store.put(BEGUN, found)
-    return {BEGUN: found}
+    mark = store.get(BEGUN)
+    if mark is None:
+        mark = new_mark()
+        store.put(BEGUN, mark)
+    return {BEGUN: mark}
 
 
 def end(store: WritableStore, tasks: ClusterTasks | None) -> None:

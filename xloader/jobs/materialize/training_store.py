@@ -31,7 +31,6 @@ from xloader.jobs.materialize.target_arrays import (
     with_fitting_shards,
     written_names,
 )
-from xloader.jobs.materialize.target_bounds import find_bounds, packings_of
 from xloader.jobs.materialize.target_metadata import ORIGIN, TargetMetadata, parse_compressors
 from xloader.jobs.materialize.target_records import (
     TargetContents,
@@ -41,7 +40,13 @@ from xloader.jobs.materialize.target_records import (
     end,
     mark_of,
 )
-from xloader.jobs.materialize.value_packing import ValueBounds, parse_dtype, parse_pack
+from xloader.jobs.materialize.value_packing import (
+    ValueBounds,
+    find_bounds,
+    packings_of,
+    parse_dtype,
+    parse_pack,
+)
 from xloader.jobs.progress_bar import ProgressBar
 from xloader.recipe.recipe import Recipe
 from xloader.sources.stores.writable_store import WritableStore, open_writable
@@ -84,14 +89,11 @@ def parse_run(
     progress: bool | None,
 ) -> StoreRun:
     """Check the options that say how a store is written."""
-    return StoreRun(
-        parse_nbytes(memory),
-        usable_cores() if threads is None else check_whole("threads", threads, 1, MOST_THREADS),
-        parse_part(part),
-        overwrite,
-        verify,
-        progress,
+    nbytes = parse_nbytes(memory)
+    num_threads = (
+        usable_cores() if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
     )
+    return StoreRun(nbytes, num_threads, parse_part(part), overwrite, verify, progress)
 
 
 class TrainingStore:
@@ -131,13 +133,13 @@ class TrainingStore:
         if options.shards is not None:
             check_sizes("shards", options.shards, self._recipe, names)
         check_apart(store.name, self._recipe.source)
-        self._found = contents_of(store, overwrite=run.overwrite and not is_dry, tasks=tasks)
+        self._contents = contents_of(store, overwrite=run.overwrite and not is_dry, tasks=tasks)
         if is_dry and run.overwrite:
-            self._found = TargetContents()
+            self._contents = TargetContents()
         self._num_bounds_reads = 0
         self._metadata = self._describe(names, options, is_dry=is_dry)
         self._job = self._facts()
-        self._found.check(self._job, store)
+        self._contents.check(self._job, store)
         with nullcontext() if tasks is None else tasks.memory_errors(run.memory):
             self._jobs = self._plan()
 
@@ -148,7 +150,7 @@ class TrainingStore:
     def write(self) -> Materialized:
         """Write it."""
         run, store = self._run, self._store
-        if self._found.job is None:
+        if self._contents.job is None:
             root = self._metadata.root(self._attribute(None), is_complete=False)
             begin(store, self._metadata.objects, root)
         if self._tasks is not None:
@@ -162,15 +164,15 @@ class TrainingStore:
         self, names: Sequence[str], options: StoreOptions, *, is_dry: bool
     ) -> TargetMetadata:
         """The arrays and the metadata. Bounds of packed values are read if nothing has them."""
-        recipe, known = self._recipe, self._found.job or {}
+        recipe, known = self._recipe, self._contents.job or {}
         requests = parse_pack(options.pack, {n: recipe.variable(n).dtype for n in names})
         dtype = parse_dtype(options.dtype)
         compressors = parse_compressors(options.compressor, checksum=options.checksum)
-        own_known = known.get("bounds", {}) if known.get("source") == self._source_key else {}
+        known_bounds = known.get("bounds", {}) if known.get("source") == self._source_key else {}
         bounds, self._num_bounds_reads = find_bounds(
             recipe,
             requests,
-            own_known,
+            known_bounds,
             options.stats,
             self._memory,
             self._num_threads,
@@ -179,14 +181,10 @@ class TrainingStore:
         )
         self._bounds: dict[str, ValueBounds] = bounds
         packings = packings_of(requests, bounds)
-        arrays = [
-            make_array(recipe, n, options.chunks, options.shards, dtype, packings.get(n))
-            for n in names
-        ]
+        chunks, shards = options.chunks, options.shards
+        arrays = [make_array(recipe, n, chunks, shards, dtype, packings.get(n)) for n in names]
         if options.is_advised:
-            arrays = [
-                with_fitting_shards(array, self._run.memory, self._num_tasks) for array in arrays
-            ]
+            arrays = [with_fitting_shards(a, self._run.memory, self._num_tasks) for a in arrays]
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         attrs = {
             ORIGIN: recipe.source.fingerprint,
@@ -203,33 +201,28 @@ class TrainingStore:
     def _facts(self) -> dict[str, Any]:
         """Everything that fixes the bytes of the target, by what it says, as JSON holds it."""
         arrays = self._metadata.arrays
-        packed = {a.name: a.packing and a.packing.describe() for a in arrays}
+        # The samples are told by the shards that they need.
+        self._needed = {a.name: needed_shards(self._recipe, a) for a in arrays}
+        digest = hashlib.sha256()
+        for name in sorted(self._needed):
+            digest.update(name.encode() + self._needed[name].tobytes())
         facts = {
             "source": self._source_key,
             "variables": sorted(a.name for a in arrays),
             "chunks": {a.name: a.chunks for a in arrays},
             "shards": {a.name: a.shards for a in arrays},
             "dtype": {a.name: a.dtype.str for a in arrays},
-            "pack": packed,
+            "pack": {a.name: a.packing and a.packing.describe() for a in arrays},
             "codecs": {a.name: self._metadata.codecs_of(a.name) for a in arrays},
-            "bounds": {n: [own.least, own.most] for n, own in self._bounds.items()},
+            "bounds": {n: [bounds.least, bounds.most] for n, bounds in self._bounds.items()},
+            "samples": digest.hexdigest(),
         }
-        facts["samples"] = self._needs()
-        found: dict[str, Any] = json.loads(json.dumps(facts))
-        return found
-
-    def _needs(self) -> str:
-        """Names the shards that samples need."""
-        self._needed = {a.name: needed_shards(self._recipe, a) for a in self._metadata.arrays}
-        digest = hashlib.sha256()
-        for name in sorted(self._needed):
-            digest.update(name.encode() + self._needed[name].tobytes())
-        return digest.hexdigest()
+        return dict(json.loads(json.dumps(facts)))
 
     def _plan(self) -> list[ArrayRewrite]:
         key = hashlib.sha256(json.dumps(self._job, sort_keys=True).encode()).hexdigest()
         self._records = TargetRecords(self._store, key)
-        if self._found.job is not None and not self._found.is_complete:
+        if self._contents.job is not None and not self._contents.is_complete:
             self._records.load()
         objects = self._metadata.objects
         run = self._run
@@ -240,11 +233,11 @@ class TrainingStore:
                 metadata=objects[f"{array.name}/zarr.json"],
                 records=self._records,
                 needed=self._needed[array.name],
-                own=shards_of_part(self._needed[array.name], run.part),
+                assigned=shards_of_part(self._needed[array.name], run.part),
                 memory=self._memory,
                 num_threads=self._num_threads,
                 tasks=self._tasks,
-                is_written=self._found.is_complete,
+                is_written=self._contents.is_complete,
                 # Each part would fill an intermediate store of its own.
                 may_pass_between=run.part[1] == 1 and not self._store.is_transaction,
             )
@@ -255,20 +248,19 @@ class TrainingStore:
         """Check what is written, and complete the store if every part is."""
         store, records = self._store, self._records
         keys = {job.array.name: job.keys for job in self._jobs}
-        if not self._found.is_complete and not records.has_all(keys.values()):
+        if not self._contents.is_complete and not records.has_all(keys.values()):
             records.load()
         if not records.has_all(keys.values()):
             # Another part that has completed the store has removed the records too.
-            found = contents_of(store, overwrite=False)
-            return self._summary(is_complete=found.is_complete, digests=found.digests)
+            contents = contents_of(store, overwrite=False)
+            return self._summary(is_complete=contents.is_complete, digests=contents.digests)
         is_verified = self._run.verify
-        read = None
-        if self._tasks is not None:
-            read = partial(read_back_on_cluster, self._tasks, records)
+        tasks = self._tasks
+        read = None if tasks is None else partial(read_back_on_cluster, tasks, records)
         wrong = [
             key
-            for own in keys.values()
-            for key in records.check(own, is_whole=is_verified, read=read)
+            for shards in keys.values()
+            for key in records.check(shards, is_whole=is_verified, read=read)
         ]
         if wrong:
             raise TargetError(
@@ -277,12 +269,12 @@ class TrainingStore:
                 allowed="objects that nothing else changes or removes",
                 remedy="call the same again for those that are gone; else pass overwrite=True",
             )
-        before = self._found.digests or {}
+        before = self._contents.digests or {}
         is_new = is_verified or not before or any(job.wanted.any() for job in self._jobs)
         if not is_new:
             return self._summary(is_complete=True, digests=before)
-        digests = {name: records.digest_of(own) for name, own in keys.items()}
-        damaged = [n for n, own in digests.items() if is_verified and before.get(n, own) != own]
+        digests = {name: records.digest_of(shards) for name, shards in keys.items()}
+        damaged = [n for n, text in digests.items() if is_verified and before.get(n, text) != text]
         if damaged:
             raise TargetError(
                 f"{store.name} was changed after it was complete",

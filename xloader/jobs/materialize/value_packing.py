@@ -1,20 +1,29 @@
-"""How values are stored in a target: as they are, in another dtype, or packed as integers."""
+"""How values are stored in a target: as they are, in another dtype, or packed as integers.
+
+Integers are spread over the values, so the smallest and the largest value are looked for first.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import xarray as xr
 from numpy.typing import DTypeLike, NDArray
 
+from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.option_checks import is_number
 from xloader.core.packing import Packing
 from xloader.errors import OptionError, PackingError
-from xloader.recipe.recipe import find
+from xloader.jobs.chunk_sweep import ChunkValues, sweep_values
+from xloader.recipe.recipe import Recipe, find
 
 _DTYPES: Final = ("int8", "uint8", "int16", "uint16", "int32")
 
@@ -38,7 +47,7 @@ def parse_pack(
     pack: Mapping[str, Any] | None, floats: Mapping[str, np.dtype]
 ) -> dict[str, PackRequest]:
     """Check the option ``pack``."""
-    found = {}
+    requests = {}
     if pack is not None and not isinstance(pack, Mapping):
         raise OptionError(
             "pack= does not say which variables are packed",
@@ -46,7 +55,7 @@ def parse_pack(
             allowed="a mapping from names of variables, or None",
             remedy=_REMEDY_SCALE,
         )
-    for name, asked in (pack or {}).items():
+    for name, request in (pack or {}).items():
         find(name, floats, "variable")
         if floats[name].kind != "f":
             raise OptionError(
@@ -55,43 +64,44 @@ def parse_pack(
                 allowed="pack= for variables of floats",
                 remedy=f"leave {name!r} out of pack=",
             )
-        found[name] = _parse_one(name, asked)
-    return found
+        requests[name] = _parse_request(name, request)
+    return requests
 
 
-def _parse_one(name: str, asked: Any) -> PackRequest:
+def _parse_request(name: str, request: Any) -> PackRequest:
     most, scale, offset = None, None, 0.0
-    if isinstance(asked, Mapping):
+    if isinstance(request, Mapping):
         known = {"dtype", "max_error", "scale_factor", "add_offset"}
-        if not set(asked) <= known or "dtype" not in asked:
-            raise _unknown(name, asked)
-        dtype, most = asked["dtype"], asked.get("max_error")
-        scale, offset = asked.get("scale_factor"), asked.get("add_offset", 0.0)
-    elif isinstance(asked, tuple) and len(asked) == 2:
-        dtype, most = asked
+        if not set(request) <= known or "dtype" not in request:
+            raise _unknown(name, request)
+        dtype, most = request["dtype"], request.get("max_error")
+        scale, offset = request.get("scale_factor"), request.get("add_offset", 0.0)
+    elif isinstance(request, tuple) and len(request) == 2:
+        dtype, most = request
     else:
-        dtype = asked
+        dtype = request
     try:
-        own = np.dtype(dtype)
+        packed_dtype = np.dtype(dtype)
     except TypeError:
-        raise _unknown(name, asked) from None
+        raise _unknown(name, request) from None
     numbers = [number for number in (most, scale, offset) if number is not None]
-    if own.name not in _DTYPES or not all(is_number(n) and math.isfinite(n) for n in numbers):
-        raise _unknown(name, asked)
+    is_known = packed_dtype.name in _DTYPES and all(is_number(n) for n in numbers)
+    if not is_known or not all(map(math.isfinite, numbers)):
+        raise _unknown(name, request)
     if (most is not None and most <= 0) or (scale is not None and scale <= 0):
-        raise _unknown(name, asked)
+        raise _unknown(name, request)
     return PackRequest(
-        own,
+        packed_dtype,
         None if most is None else float(most),
         None if scale is None else float(scale),
         float(offset),
     )
 
 
-def _unknown(name: str, asked: object) -> OptionError:
+def _unknown(name: str, request: object) -> OptionError:
     return OptionError(
         f"pack= does not say how {name!r} is packed",
-        given=repr(asked),
+        given=repr(request),
         allowed=f"one of {', '.join(_DTYPES)}, alone, with a largest error above 0, or with a "
         "scale_factor above 0 and an add_offset",
         remedy=_REMEDY_SCALE,
@@ -124,9 +134,9 @@ def bounds_in(stats: xr.Dataset, name: str) -> ValueBounds | None:
     """The bounds of a variable in the result of `Samples.stats`; None if they are not in it."""
     if name not in stats.data_vars or "stat" not in stats[name].dims:
         return None
-    found = stats[name]
+    table = stats[name]
     try:
-        least, most = found.sel(stat="min").min(), found.sel(stat="max").max()
+        least, most = table.sel(stat="min").min(), table.sel(stat="max").max()
     except KeyError:
         return None
     return ValueBounds(float(least), float(most))
@@ -154,7 +164,9 @@ def make_packing(name: str, request: PackRequest, bounds: ValueBounds, dtype: np
     if scale is None:
         scale = (bounds.most - bounds.least) / (high - low) or 1.0
         offset = bounds.least - low * scale
-    packing = _packing(request.dtype, fill, scale, offset, dtype)
+    # With an offset, xarray decodes integers in float64.
+    stored, wide = request.dtype, np.dtype(np.float64)
+    packing = Packing(stored, stored, (np.int64(fill),), scale, offset, wide, dtype)
     ends = np.array([bounds.least, bounds.most])
     if ((packed := np.rint((ends - offset) / scale)) < low).any() or (packed > high).any():
         raise PackingError(
@@ -174,11 +186,6 @@ def make_packing(name: str, request: PackRequest, bounds: ValueBounds, dtype: np
             remedy=f"pack as int32, allow more, or leave {name!r} out of pack=",
         )
     return packing
-
-
-def _packing(stored: np.dtype, fill: int, scale: float, offset: float, dtype: np.dtype) -> Packing:
-    # With an offset, xarray decodes integers in float64.
-    return Packing(stored, stored, (np.int64(fill),), scale, offset, np.dtype(np.float64), dtype)
 
 
 def error_bound(packing: Packing, bounds: ValueBounds) -> float:
@@ -226,14 +233,100 @@ def parse_dtype(dtype: DTypeLike | None) -> np.dtype | None:
     if dtype is None:
         return None
     try:
-        own = np.dtype(dtype)
+        float_dtype = np.dtype(dtype)
     except TypeError:
-        own = np.dtype("V1")
-    if own.kind != "f" or own.itemsize > 8:
+        float_dtype = np.dtype("V1")
+    if float_dtype.kind != "f" or float_dtype.itemsize > 8:
         raise OptionError(
             "values cannot be written in this dtype",
             given=f"dtype={dtype!r}",
             allowed="float16, float32, float64, or None for that of the source",
             remedy='for integers, pass pack={"t2m": "int16"}',
         )
-    return own.newbyteorder("=")
+    return float_dtype.newbyteorder("=")
+
+
+def find_bounds(
+    recipe: Recipe,
+    requests: Mapping[str, PackRequest],
+    known: Mapping[str, Any],
+    stats: xr.Dataset | None,
+    memory: int,
+    num_threads: int,
+    tasks: ClusterTasks | None = None,
+    *,
+    is_dry: bool = False,
+) -> tuple[dict[str, ValueBounds], int]:
+    """The bounds of all variables to pack."""
+    bounds_of, num_reads = {}, 0
+    if stats is not None and not isinstance(stats, xr.Dataset):
+        raise OptionError(
+            "stats is not the result of samples.stats()",
+            given=type(stats).__name__,
+            allowed='an xarray.Dataset with the dimension "stat"',
+            remedy="leave it out: the bounds are then found by one pass over the values",
+        )
+    for name in requests:
+        bounds = bounds_in(stats, name) if stats is not None else None
+        if bounds is None and name in known:
+            bounds = ValueBounds(*known[name])
+        if bounds is None and is_dry:
+            bounds = ValueBounds(0.0, 1.0)
+            num_reads += math.prod(axis.num_blocks for axis in recipe.axes_of(name))
+        if bounds is None:
+            bounds, reads = _read(recipe, name, memory, num_threads, tasks)
+            num_reads += reads
+        bounds_of[name] = bounds
+    return bounds_of, num_reads
+
+
+def _read(
+    recipe: Recipe, name: str, memory: int, num_threads: int, tasks: ClusterTasks | None
+) -> tuple[ValueBounds, int]:
+    """The bounds of all values of a variable, and the number of chunks read."""
+    read = partial(_read_part, recipe, name, memory, num_threads)
+    if tasks is None:
+        return read(slice(None))
+    axes = recipe.axes_of(name)
+    num_chunks = math.prod(axis.num_blocks for axis in axes)
+    nbytes = math.prod(axis.size for axis in axes) * recipe.variable(name).stored_dtype.itemsize
+    count = min(-(-nbytes // tasks.unit_nbytes(nbytes)), num_chunks)
+    edges = [number * num_chunks // count for number in range(count + 1)]
+    parts = [slice(*pair) for pair in itertools.pairwise(edges)]
+    bounds, num_reads = ValueBounds(math.inf, -math.inf), 0
+    # `read` is what all tasks share, and is called with each part.
+    for _, result in tasks.run("finding bounds of values", operator.call, read, parts):
+        bounds, num_reads = bounds.union(result[0]), num_reads + result[1]
+    return bounds, num_reads
+
+
+def _read_part(
+    recipe: Recipe, name: str, memory: int, num_threads: int, part: slice
+) -> tuple[ValueBounds, int]:
+    """The bounds of the values in a part of the chunks, and the number of chunks read."""
+    packing = recipe.variable(name).packing
+    bounds = ValueBounds(math.inf, -math.inf)
+    lock = threading.Lock()
+
+    def use(chunk: ChunkValues) -> None:
+        nonlocal bounds
+        values = chunk.values if packing is None else packing.unpack(chunk.values)
+        chunk_bounds = ValueBounds.of(values)
+        with lock:
+            bounds = bounds.union(chunk_bounds)
+
+    num_reads = sweep_values(recipe, name, memory // 4, num_threads, use, part)
+    return bounds, num_reads
+
+
+def packings_of(
+    requests: Mapping[str, PackRequest], bounds: Mapping[str, ValueBounds]
+) -> dict[str, tuple[Packing, float]]:
+    """The packing of each variable, and the largest error that it may cause."""
+    packings = {}
+    for name, request in requests.items():
+        # As xloader.open decodes packed integers; see `decoded_dtype`.
+        dtype = np.dtype(np.float64 if request.dtype.itemsize >= 4 else np.float32)
+        packing = make_packing(name, request, bounds[name], dtype)
+        packings[name] = packing, error_bound(packing, bounds[name])
+    return packings

@@ -95,10 +95,10 @@ class ChunkOrder:
         if self.first is self.second:
             return [at]
         lo, hi = np.searchsorted(self.first, [at, at + 1]).tolist()
-        rank, line = self._by_second
-        begin, end = np.searchsorted(line, [at, at + 1]).tolist()
-        others = [piece for piece in rank[begin:end].tolist() if not lo <= piece < hi]
-        return [*range(lo, hi), *others]
+        rank, seconds = self._by_second
+        begin, end = np.searchsorted(seconds, [at, at + 1]).tolist()
+        later = [piece for piece in rank[begin:end].tolist() if not lo <= piece < hi]
+        return [*range(lo, hi), *later]
 
     def tree_of(self, piece: int) -> int:
         """Number of the tree that a piece belongs to."""
@@ -135,24 +135,20 @@ def _ravel(index: list[Ints], sizes: list[int], num: int) -> Ints:
 
 
 def _pairs(
-    chunks: Ints,
-    along: Ints,
-    grid: tuple[int, ...],
-    clock: int,
-    deltas: Sequence[tuple[int, Ints]],
+    chunks: Ints, along: Ints, grid: tuple[int, ...], clock: int, deltas: Sequence[tuple[int, Ints]]
 ) -> tuple[Ints, Ints]:
     """The places of the chunks of each pair that holds differences."""
     stride = math.prod(grid[clock + 1 :])
     rank = np.argsort(chunks, kind="stable")
-    line = chunks[rank]
+    ordered = chunks[rank]
     rows = []
     for number, (delta, occurs) in enumerate(deltas):
-        own = np.flatnonzero(occurs[along])
-        wanted = chunks[own] + delta * stride
-        at = np.minimum(np.searchsorted(line, wanted), len(line) - 1)
-        is_there = line[at] == wanted
-        own, other = own[is_there], rank[at[is_there]]
-        rows.append(np.stack([own, np.full(len(own), number), other]))
+        firsts = np.flatnonzero(occurs[along])
+        wanted = chunks[firsts] + delta * stride
+        at = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+        is_there = ordered[at] == wanted
+        firsts, seconds = firsts[is_there], rank[at[is_there]]
+        rows.append(np.stack([firsts, np.full(len(firsts), number), seconds]))
     first, number, second = np.concatenate(rows, axis=1)
     order = np.lexsort((number, first))
     return np.asarray(first[order], np.int64), np.asarray(second[order], np.int64)
@@ -171,13 +167,13 @@ def needed_chunks(recipe: Recipe, footprint: Footprint | None, variable: str) ->
     (group,) = (g for g in footprint.groups if variable in [d.variable for d in g.demands])
     index = np.unravel_index(footprint.needed(group), group.shape)
     numbers = np.zeros(1, np.int64)
-    found = np.zeros(len(index[0]), np.int64)
+    offsets = np.zeros(len(index[0]), np.int64)
     stride = math.prod(grid)
     for dim, size in zip(dims, grid, strict=True):
         stride //= size
         if dim in windowed:
-            found = found + index[windowed.index(dim)] * stride
+            offsets = offsets + index[windowed.index(dim)] * stride
         else:
             more = np.arange(size, dtype=np.int64) * stride
             numbers = (numbers[:, None] + more).reshape(-1)
-    return np.unique(found[:, None] + numbers)
+    return np.unique(offsets[:, None] + numbers)

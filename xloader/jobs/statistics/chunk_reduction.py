@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints
-from xloader.jobs.covered_elements import BoxCover, Flags
+from xloader.jobs.covered_elements import Flags, mask_of
 from xloader.jobs.statistics.label_pairs import LeadPairs
 from xloader.jobs.statistics.moments import LabelledMoments, Moments, side_by_side
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
@@ -33,17 +33,6 @@ class ChunkElements:
     weights: NDArray[np.float64] | None = None
     rows: Ints | None = None
 
-    @classmethod
-    def of(
-        cls,
-        values: NDArray[Any],
-        cover: BoxCover,
-        weights: NDArray[np.float64] | None = None,
-        rows: Ints | None = None,
-    ) -> ChunkElements:
-        """The elements of a chunk that samples need."""
-        return cls(values, cover.lines, cover.flags, weights, rows)
-
     @property
     def nbytes(self) -> int:
         """Bytes of values and flags."""
@@ -60,15 +49,13 @@ class ChunkElements:
             flags = flags[at]
         if weights is not None and weights.shape[axis] > 1:
             weights = weights[at]
-        rows = self.rows
-        if rows is not None and has_rows:
-            rows = rows[part]
+        rows = self.rows[part] if self.rows is not None and has_rows else self.rows
         return ChunkElements(self.values[at], tuple(lines), flags, weights, rows)
 
     def copy(self) -> ChunkElements:
         """The same elements in memory of their own, so that the chunk can be forgotten."""
         flags = None if self.flags is None else np.array(self.flags)
-        return ChunkElements(np.array(self.values), self.lines, flags, self.weights, self.rows)
+        return replace(self, values=np.array(self.values), flags=flags)
 
     def minus(self, earlier: ChunkElements) -> ChunkElements:
         """The differences from earlier elements, which count if both do."""
@@ -96,7 +83,8 @@ def reduce_elements(
     for axis, line in enumerate(elements.lines):
         if line is not None and axis not in kept:
             elements = elements.take(axis, run_of(np.flatnonzero(line)), has_rows=axis == clock)
-            elements = _without_line(elements, axis)
+            lines = tuple(None if d == axis else line for d, line in enumerate(elements.lines))
+            elements = replace(elements, lines=lines)
     parts, rows = [elements], _ONE_ROW
     if elements.rows is not None:
         assert clock is not None
@@ -105,75 +93,42 @@ def reduce_elements(
             elements.take(clock, run_of(np.flatnonzero(elements.rows == row)), has_rows=True)
             for row in rows
         ]
-    found = [_reduce(part, kept) for part in parts]
+    axes = tuple(axis for axis in range(elements.values.ndim) if axis not in kept)
+    moments = [Moments.of(p.values, axes, mask_of(p.lines, p.flags), p.weights) for p in parts]
     sketches = tuple(s for part in parts for s in _sketches(part, kept)) if has_sketches else ()
-    return LabelledMoments(rows, _stack(found, elements.values.shape, kept), sketches)
+    return LabelledMoments(rows, _stack(moments, elements.values.shape, kept), sketches)
 
 
-def _stack(found: list[Moments], shape: tuple[int, ...], kept: tuple[int, ...]) -> Moments:
+def _stack(moments: list[Moments], shape: tuple[int, ...], kept: tuple[int, ...]) -> Moments:
     """The moments of several labels, along a new axis that comes first."""
-    if len(found) == 1:
+    if len(moments) == 1:
         # Views are made faster than stacks, which counts for small chunks.
-        own = found[0].arrays()
-        return Moments.of_arrays({name: array[None] for name, array in own.items()})
-    if not found:
+        return Moments.of_arrays({name: a[None] for name, a in moments[0].arrays().items()})
+    if not moments:
         return Moments.empty((0, *(shape[axis] for axis in kept)))
-    arrays = [own.arrays() for own in found]
-    return Moments.of_arrays({name: np.stack([own[name] for own in arrays]) for name in arrays[0]})
-
-
-def _without_line(elements: ChunkElements, axis: int) -> ChunkElements:
-    lines = tuple(None if d == axis else line for d, line in enumerate(elements.lines))
-    return ChunkElements(elements.values, lines, elements.flags, elements.weights, elements.rows)
-
-
-def _reduce(elements: ChunkElements, kept: tuple[int, ...]) -> Moments:
-    values = elements.values
-    axes = tuple(axis for axis in range(values.ndim) if axis not in kept)
-    return Moments.of(values, axes, _valid(elements), elements.weights)
-
-
-def _valid(elements: ChunkElements) -> Flags | None:
-    """The elements that count, to be broadcast over the values; None for all."""
-    ndim = elements.values.ndim
-    valid = elements.flags
-    for axis, line in enumerate(elements.lines):
-        if line is not None:
-            own = line.reshape([-1 if d == axis else 1 for d in range(ndim)])
-            valid = own if valid is None else valid & own
-    return valid
+    arrays = [m.arrays() for m in moments]
+    return Moments.of_arrays({name: np.stack([a[name] for a in arrays]) for name in arrays[0]})
 
 
 def _sketches(elements: ChunkElements, kept: tuple[int, ...]) -> Iterator[QuantileSketch]:
     """A sketch for each kept element, in C order."""
-    values, valid, weights = elements.values, _valid(elements), elements.weights
+    values, weights = elements.values, elements.weights
+    valid = mask_of(elements.lines, elements.flags)
     if valid is not None:
         valid = np.broadcast_to(valid, values.shape)
     if weights is not None:
         weights = np.broadcast_to(weights, values.shape)
-    if not kept:
-        yield _sketch(values, valid, weights)
-        return
-    shape = tuple(values.shape[axis] for axis in kept)
-    for index in np.ndindex(*shape):
+    for index in np.ndindex(*(values.shape[axis] for axis in kept)):
         at: list[Any] = [slice(None)] * values.ndim
-        for axis, own in zip(kept, index, strict=True):
-            at[axis] = own
-        cell = tuple(at)
-        yield _sketch(
-            values[cell],
-            None if valid is None else valid[cell],
-            None if weights is None else weights[cell],
-        )
-
-
-def _sketch(
-    values: NDArray[Any], valid: Flags | None, weights: NDArray[np.float64] | None
-) -> QuantileSketch:
-    if valid is not None:
-        values = values[valid]
-        weights = None if weights is None else weights[valid]
-    return QuantileSketch.of(values, weights)
+        for axis, place in zip(kept, index, strict=True):
+            at[axis] = place
+        # With the ellipsis, a single element stays an array.
+        cell = (*at, ...)
+        cell_values, heavy = values[cell], None if weights is None else weights[cell]
+        if valid is not None:
+            cell_values = cell_values[valid[cell]]
+            heavy = None if heavy is None else heavy[valid[cell]]
+        yield QuantileSketch.of(cell_values, heavy)
 
 
 def run_of(places: Ints) -> Taken:
@@ -195,55 +150,52 @@ class LeadPieces:
 
     def deltas(self) -> list[tuple[int, Ints]]:
         """How many blocks later elements lie beyond earlier ones, and for which blocks that is."""
-        found: dict[int, Ints] = {}
+        occurring: dict[int, Ints] = {}
         for pairs in self.leads:
-            own = np.flatnonzero(pairs.partner >= 0)
-            block = self.axis.block_of(own)
-            delta = self.axis.block_of(pairs.partner[own]) - block
-            for one in np.unique(delta).tolist():
-                occurs = found.setdefault(one, np.zeros(self.axis.num_blocks, np.bool_))
-                occurs[block[delta == one]] = True
-        return sorted(found.items())
+            earlier = np.flatnonzero(pairs.partner >= 0)
+            block = self.axis.block_of(earlier)
+            delta = self.axis.block_of(pairs.partner[earlier]) - block
+            for distance in np.unique(delta).tolist():
+                occurs = occurring.setdefault(distance, np.zeros(self.axis.num_blocks, np.bool_))
+                occurs[block[delta == distance]] = True
+        return sorted(occurring.items())
 
     def places(self, first: int, second: int) -> list[tuple[Ints, Ints]]:
         """For each lead, the places of earlier and later elements within two blocks."""
         begin, end = self.axis.span_of(first)
-        other, until = self.axis.span_of(second)
-        found = []
+        later_begin, later_end = self.axis.span_of(second)
+        places = []
         for pairs in self.leads:
             partner = pairs.partner[begin:end]
-            own = np.flatnonzero((partner >= other) & (partner < until))
-            found.append((own, partner[own] - other))
-        return found
+            earlier = np.flatnonzero((partner >= later_begin) & (partner < later_end))
+            places.append((earlier, partner[earlier] - later_begin))
+        return places
 
     def longest_slab(self) -> int:
         """Most elements along time of a chunk that wait for another one."""
         edges = self.axis.edges
         ends: dict[tuple[int, int], tuple[Ints, Ints]] = {}
         for pairs in self.leads:
-            own = np.flatnonzero(pairs.partner >= 0)
-            both = own, pairs.partner[own]
-            block, other = self.axis.block_of(both[0]), self.axis.block_of(both[1])
-            for delta in np.unique(other - block).tolist():
-                at = other - block == delta
-                for side, begins in enumerate((edges[block], edges[other])):
+            earlier = np.flatnonzero(pairs.partner >= 0)
+            both = earlier, pairs.partner[earlier]
+            block, later_block = self.axis.block_of(both[0]), self.axis.block_of(both[1])
+            for delta in np.unique(later_block - block).tolist():
+                at = later_block - block == delta
+                for side, begins in enumerate((edges[block], edges[later_block])):
                     place = (both[side] - begins)[at]
                     # Per block of the earlier elements: first and last element that waits.
-                    lo, hi = ends.setdefault((delta, side), _no_bounds(self.axis.num_blocks))
+                    none = np.full(self.axis.num_blocks, 1 << 60)
+                    lo, hi = ends.setdefault((delta, side), (none, -none))
                     np.minimum.at(lo, block[at], place)
                     np.maximum.at(hi, block[at], place)
         return max((int((hi - lo).max()) + 1 for (d, _), (lo, hi) in ends.items() if d), default=0)
-
-    def _bounds(self, piece: tuple[int, int], side: int) -> tuple[int, int]:
-        taken = [own[side] for own in self.places(*piece)]
-        lo = min(int(own.min()) for own in taken if len(own))
-        return lo, max(int(own.max()) for own in taken if len(own)) + 1
 
     def slab(
         self, elements: ChunkElements, clock: int, piece: tuple[int, int], side: int
     ) -> WaitingElements:
         """The elements of a chunk that wait for another chunk."""
-        lo, hi = self._bounds(piece, side)
+        taken = np.concatenate([pair[side] for pair in self.places(*piece)])
+        lo, hi = int(taken.min()), int(taken.max()) + 1
         return WaitingElements(elements.take(clock, slice(lo, hi), has_rows=True).copy(), lo)
 
     def reduce(
@@ -257,14 +209,14 @@ class LeadPieces:
         has_sketches: bool,
     ) -> LabelledMoments:
         """The statistics of the differences between two chunks, for each lead."""
-        found = []
-        for pairs, (own, other) in zip(self.leads, self.places(*piece), strict=True):
-            first = earlier.elements.take(clock, run_of(own - earlier.begin), has_rows=True)
+        statistics = []
+        for pairs, (firsts, seconds) in zip(self.leads, self.places(*piece), strict=True):
+            first = earlier.elements.take(clock, run_of(firsts - earlier.begin), has_rows=True)
             if pairs.steps:
-                second = later.elements.take(clock, run_of(other - later.begin), has_rows=True)
+                second = later.elements.take(clock, run_of(seconds - later.begin), has_rows=True)
                 first = second.minus(first)
-            found.append(reduce_elements(first, kept, clock, has_sketches=has_sketches))
-        return side_by_side(found)
+            statistics.append(reduce_elements(first, kept, clock, has_sketches=has_sketches))
+        return side_by_side(statistics)
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +225,3 @@ class WaitingElements:
 
     elements: ChunkElements
     begin: int
-
-
-def _no_bounds(num_blocks: int) -> tuple[Ints, Ints]:
-    return np.full(num_blocks, 1 << 60), np.full(num_blocks, -(1 << 60))

@@ -34,24 +34,24 @@ class LeadPairs:
 def find_time_dim(recipe: Recipe, option: str, *, only_times: bool = True) -> str:
     """The dimension of the samples whose labels are times."""
     coords = recipe.source.coordinates(is_indexed=False)
-    found = [dim for dim in recipe.dim_sizes if dim in coords.coords and _are_times(coords[dim])]
-    if not found and not only_times:
-        found = [dim for dim in recipe.dim_sizes if dim.lower() in ROLES["time"].names]
-    if len(found) > 1:
+    dims = [dim for dim in recipe.dim_sizes if dim in coords.coords and _are_times(coords[dim])]
+    if not dims and not only_times:
+        dims = [dim for dim in recipe.dim_sizes if dim.lower() in ROLES["time"].names]
+    if len(dims) > 1:
         raise OptionError(
             f"several dimensions have times as labels, so {option} is not clear",
-            given=", ".join(map(repr, found)),
+            given=", ".join(map(repr, dims)),
             allowed="samples with one dimension of times",
             remedy="take the variables of one of them at a time",
         )
-    if not found:
+    if not dims:
         raise UnknownNameError(
             f"no dimension has times as labels, which {option} needs",
             given=f"dimensions {list(recipe.dim_sizes)}",
             allowed="a dimension with labels of datetime64 or cftime",
             remedy=f"open the data with its time coordinate decoded, or leave {option} out",
         )
-    return found[0]
+    return dims[0]
 
 
 def labels_of(recipe: Recipe, dim: str) -> NDArray[Any] | None:
@@ -92,13 +92,13 @@ def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPai
         since = _steps_since_first(labels, steps)
         span = abs(steps.span) if steps.is_time else np.nan
     order = np.argsort(since, kind="stable")
-    line = since[order]
-    found = []
+    ordered = since[order]
+    pairs = []
     for lead, count in zip(leads, counts, strict=True):
         partner = np.arange(size)
         if count:
-            at = np.minimum(np.searchsorted(line, since + (count - _TOLERANCE)), size - 1)
-            partner = np.where(np.abs(line[at] - since - count) < _TOLERANCE, order[at], -1)
+            at = np.minimum(np.searchsorted(ordered, since + (count - _TOLERANCE)), size - 1)
+            partner = np.where(np.abs(ordered[at] - since - count) < _TOLERANCE, order[at], -1)
         if not (partner >= 0).any():
             raise OptionError(
                 f"no two labels of {dim!r} differ by a lead",
@@ -109,8 +109,8 @@ def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPai
         label: int | np.timedelta64 = count
         if not np.isnan(span):
             label = np.timedelta64(round(span * count), "us").astype("m8[ns]")
-        found.append(LeadPairs(count, label, partner))
-    return tuple(found)
+        pairs.append(LeadPairs(count, label, partner))
+    return tuple(pairs)
 
 
 def _steps_since_first(labels: NDArray[Any], steps: LabelSteps) -> NDArray[np.float64]:

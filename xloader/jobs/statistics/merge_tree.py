@@ -54,8 +54,8 @@ class MergeTree(Generic[T]):
                 allowed=f"each of {self.num_leaves} leaves once",
                 remedy="merge each part once, of the same job",
             )
-        while (found := self.offer(node, value)) is not None:
-            node, first, second = found
+        while (merger := self.offer(node, value)) is not None:
+            node, first, second = merger
             value = self._merge(first, second)
 
     def offer(self, node: Node, value: T) -> tuple[Node, T, T] | None:
@@ -68,10 +68,10 @@ class MergeTree(Generic[T]):
         while self._num_nodes(level) > 1:
             sibling = index ^ 1
             if sibling < self._num_nodes(level):
-                other = self._nodes.pop((level, sibling), None)
-                if other is None:
+                sibling_value = self._nodes.pop((level, sibling), None)
+                if sibling_value is None:
                     break
-                pair = (value, other) if index < sibling else (other, value)
+                pair = (value, sibling_value) if index < sibling else (sibling_value, value)
                 return (level + 1, index >> 1), *pair
             level, index = level + 1, index >> 1
         self._nodes[level, index] = value
@@ -87,15 +87,15 @@ class MergeTree(Generic[T]):
 
     def missing(self) -> list[tuple[int, int]]:
         """The leaves that are missing, as half-open intervals, ascending."""
-        found, at = [], 0
+        gaps, at = [], 0
         for level, index in sorted(self._nodes, key=lambda node: node[1] << node[0]):
             begin = index << level
             if begin > at:
-                found.append((at, begin))
+                gaps.append((at, begin))
             at = min((index + 1) << level, self.num_leaves)
         if at < self.num_leaves:
-            found.append((at, self.num_leaves))
-        return found
+            gaps.append((at, self.num_leaves))
+        return gaps
 
     def result(self) -> T:
         """The merger of all leaves."""
@@ -117,7 +117,7 @@ class MergeTree(Generic[T]):
         """Whether a leaf of the node is there already."""
         level, index = node
         above = ((level + up, index >> up) for up in range(self.num_leaves.bit_length() + 1))
-        if any(own in self._nodes for own in above):
+        if any(ancestor in self._nodes for ancestor in above):
             return True
         begin, end = index << level, (index + 1) << level
-        return any(begin <= own << up < end for up, own in self._nodes)
+        return any(begin <= number << up < end for up, number in self._nodes)

@@ -59,15 +59,8 @@ class Moments:
     @classmethod
     def empty(cls, shape: tuple[int, ...] = ()) -> Self:
         """The moments of no elements."""
-        zero = np.zeros(shape)
-        return cls(
-            np.zeros(shape, np.int64),
-            zero,
-            zero.copy(),
-            zero.copy(),
-            np.full(shape, np.inf),
-            np.full(shape, -np.inf),
-        )
+        count, high = np.zeros(shape, np.int64), np.full(shape, np.inf)
+        return cls(count, np.zeros(shape), np.zeros(shape), np.zeros(shape), high, -high)
 
     @classmethod
     def of(
@@ -101,7 +94,7 @@ class Moments:
             return cls.empty(shape)
         if not kept and valid is None and weights is None:
             # Most chunks are whole, and small ones come in great number.
-            return cls(*map(np.array, _of_line(values.reshape(-1), None, None)))
+            return cls(*map(np.array, _of_row(values.reshape(-1), None, None)))
         if valid is not None:
             valid = np.broadcast_to(valid, values.shape)
         if weights is not None:
@@ -109,12 +102,12 @@ class Moments:
         num_cells = math.prod(shape)
         if num_cells > max(values.size // num_cells // _CELL_RATIO, 1):
             return cls._of_columns(values, valid, weights, kept, shape)
-        rows = [None if own is None else _split(own, kept) for own in (values, valid, weights)]
-        lines = (
-            _of_line(*(None if own is None else own[cell].reshape(-1) for own in rows))  # type: ignore[arg-type]
+        rows = [None if a is None else _split(a, kept) for a in (values, valid, weights)]
+        cells = (
+            _of_row(*(None if array is None else array[cell].reshape(-1) for array in rows))  # type: ignore[arg-type]
             for cell in range(num_cells)
         )
-        return cls(*(np.array(own).reshape(shape) for own in zip(*lines, strict=True)))
+        return cls(*(np.array(numbers).reshape(shape) for numbers in zip(*cells, strict=True)))
 
     @classmethod
     def _of_columns(
@@ -126,22 +119,22 @@ class Moments:
         shape: tuple[int, ...],
     ) -> Self:
         """The moments of many cells, with the reduced axes first, some cells in one call."""
-        found = cls.empty((math.prod(shape),))
+        moments = cls.empty((math.prod(shape),))
         columns, valids, heavy = (
-            None if own is None else _as_columns(own, kept) for own in (values, valid, weights)
+            None if a is None else _as_columns(a, kept) for a in (values, valid, weights)
         )
         assert columns is not None
         step = max(_PIECE_SIZE // len(columns), 1)
         for begin in range(0, columns.shape[1], step):
             at = slice(begin, begin + step)
-            own = _of_block(
+            block = _of_block(
                 columns[:, at],
                 None if valids is None else valids[:, at],
                 None if heavy is None else heavy[:, at],
             )
-            for field, part in zip(fields(found), own, strict=True):
-                getattr(found, field.name)[at] = part
-        return cls(*(getattr(found, field.name).reshape(shape) for field in fields(found)))
+            for field, part in zip(fields(moments), block, strict=True):
+                getattr(moments, field.name)[at] = part
+        return cls(*(getattr(moments, field.name).reshape(shape) for field in fields(moments)))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -242,31 +235,31 @@ def _as_columns(values: NDArray[Any], kept: tuple[int, ...]) -> NDArray[Any]:
     return moved.reshape(-1, num_cells)
 
 
-_Line = tuple[int, float, float, float, float, float]
-_NOTHING: Final[_Line] = (0, 0.0, 0.0, 0.0, math.inf, -math.inf)
+_Row = tuple[int, float, float, float, float, float]
+_NOTHING: Final[_Row] = (0, 0.0, 0.0, 0.0, math.inf, -math.inf)
 
 _spare: list[NDArray[np.float64]] = []
 """Buffers that no thread uses: memory that is asked for anew is slower than the sums."""
 
 
-def _of_line(
+def _of_row(
     values: NDArray[Any], valid: NDArray[np.bool_] | None, weights: NDArray[Any] | None
-) -> _Line:
-    """The six numbers of `Moments` for a line of values."""
+) -> _Row:
+    """The six numbers of `Moments` for a row of values."""
     if valid is not None:
         values = values[valid]
         weights = None if weights is None else weights[valid]
     buffer = _spare.pop() if _spare else np.empty(_PIECE_SIZE)
-    found = []
+    pieces = []
     for begin in range(0, values.size, _PIECE_SIZE):
         at = slice(begin, begin + _PIECE_SIZE)
-        own = _of_piece(values[at], buffer, None if weights is None else weights[at])
-        if own is not None:
-            found.append(own)
+        piece = _of_piece(values[at], buffer, None if weights is None else weights[at])
+        if piece is not None:
+            pieces.append(piece)
     _spare.append(buffer)
-    if len(found) < 2:
-        return found[0] if found else _NOTHING
-    count, weight, mean, m2, least, greatest = map(np.array, zip(*found, strict=True))
+    if len(pieces) < 2:
+        return pieces[0] if pieces else _NOTHING
+    count, weight, mean, m2, least, greatest = map(np.array, zip(*pieces, strict=True))
     total = weight.sum()
     with np.errstate(invalid="ignore", over="ignore"):
         # Equal means stay as they are to the last bit.
@@ -274,20 +267,14 @@ def _of_line(
         if not math.isfinite(middle):
             middle = (weight * mean).sum() / total
         square = m2.sum() + (weight * (mean - middle) ** 2).sum()
-    return (
-        int(count.sum()),
-        float(total),
-        float(middle),
-        float(square),
-        float(least.min()),
-        float(greatest.max()),
-    )
+    extremes = float(least.min()), float(greatest.max())
+    return int(count.sum()), float(total), float(middle), float(square), *extremes
 
 
 def _of_piece(
     piece: NDArray[Any], buffer: NDArray[np.float64], weights: NDArray[Any] | None
-) -> _Line | None:
-    """As `_of_line`, of so few values that they stay in a cache; None if all are NaN."""
+) -> _Row | None:
+    """As `_of_row`, of so few values that they stay in a cache; None if all are NaN."""
     with np.errstate(invalid="ignore", over="ignore"):
         low = np.minimum.reduce(piece)
         if low != low:
@@ -297,25 +284,25 @@ def _of_piece(
             if not piece.size:
                 return None
             low = np.minimum.reduce(piece)
-        own = buffer[: piece.size]
-        own[...] = piece
+        centred = buffer[: piece.size]
+        centred[...] = piece
         weight = float(piece.size)
         if weights is None:
-            mean = float(np.add.reduce(own)) / weight
-            np.subtract(own, mean, out=own)
-            np.multiply(own, own, out=own)
+            mean = float(np.add.reduce(centred)) / weight
+            np.subtract(centred, mean, out=centred)
+            np.multiply(centred, centred, out=centred)
         else:
             weight = float(np.add.reduce(weights, dtype=np.float64))
             # Centred on a value first, a constant keeps its mean to the last bit.
-            np.subtract(own, low, out=own)
-            shift = float(np.add.reduce(own * weights)) / (weight or 1.0)
+            np.subtract(centred, low, out=centred)
+            shift = float(np.add.reduce(centred * weights)) / (weight or 1.0)
             mean = float(low) + shift if weight else 0.0
             if mean != mean:
                 mean = float(np.add.reduce(piece * weights)) / weight
-            np.subtract(own, shift, out=own)
-            np.multiply(own, own, out=own)
-            np.multiply(own, weights, out=own)
-        square = float(np.add.reduce(own))
+            np.subtract(centred, shift, out=centred)
+            np.multiply(centred, centred, out=centred)
+            np.multiply(centred, weights, out=centred)
+        square = float(np.add.reduce(centred))
         return piece.size, weight, mean, square, float(low), float(np.maximum.reduce(piece))
 
 
@@ -329,42 +316,42 @@ def _of_block(
         if num == 1:
             with np.errstate(invalid="ignore"):
                 return 1, 1.0, low, low.astype(np.float64) * 0.0, low, high
-        own = values.astype(np.float64)
+        centred = values.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             # Centred on a value first, a constant keeps its mean to the last bit.
-            own -= low
-            shift = np.add.reduce(own, axis=0) / num
+            centred -= low
+            shift = np.add.reduce(centred, axis=0) / num
             mean = np.asarray(low + shift)
             if (is_lost := np.isnan(mean)).any():
                 # Infinite values: their sum keeps the sign.
                 mean = np.where(is_lost, np.add.reduce(values, axis=0, dtype=np.float64), mean)
-            own -= shift
-            own *= own
-            return num, float(num), mean, np.add.reduce(own, axis=0), low, high
-    own = values.astype(np.float64)
-    is_valid = ~np.isnan(own)
+            centred -= shift
+            centred *= centred
+            return num, float(num), mean, np.add.reduce(centred, axis=0), low, high
+    centred = values.astype(np.float64)
+    is_valid = ~np.isnan(centred)
     if valid is not None:
         is_valid &= valid
     count = np.add.reduce(is_valid, axis=0, dtype=np.int64)
-    least = np.minimum.reduce(own, axis=0, initial=np.inf, where=is_valid)
-    greatest = np.maximum.reduce(own, axis=0, initial=-np.inf, where=is_valid)
+    least = np.minimum.reduce(centred, axis=0, initial=np.inf, where=is_valid)
+    greatest = np.maximum.reduce(centred, axis=0, initial=-np.inf, where=is_valid)
     given = is_valid.astype(np.float64)
     if weights is not None:
         given *= weights
     weight = np.add.reduce(given, axis=0)
     with np.errstate(invalid="ignore", over="ignore"):
         first = np.where(count > 0, least, 0.0)
-        own -= first
-        own[~is_valid] = 0.0
-        shift = np.add.reduce(own * given, axis=0) / np.where(weight > 0, weight, 1.0)
+        centred -= first
+        centred[~is_valid] = 0.0
+        shift = np.add.reduce(centred * given, axis=0) / np.where(weight > 0, weight, 1.0)
         mean = np.where(weight > 0, first + shift, 0.0)
         if (is_lost := np.isnan(mean)).any():
             total = np.add.reduce(np.where(is_valid, values, 0.0) * given, axis=0)
             mean = np.where(is_lost, total, mean)
-        own -= shift
-        own *= own
-        own *= given
-        return count, weight, mean, np.add.reduce(own, axis=0), least, greatest
+        centred -= shift
+        centred *= centred
+        centred *= given
+        return count, weight, mean, np.add.reduce(centred, axis=0), least, greatest
 
 
 @dataclass(frozen=True, eq=False)
@@ -382,7 +369,7 @@ class LabelledMoments:
     @property
     def nbytes(self) -> int:
         """Bytes of the numbers."""
-        return self.rows.nbytes + self.moments.nbytes + sum(own.nbytes for own in self.sketches)
+        return self.rows.nbytes + self.moments.nbytes + sum(s.nbytes for s in self.sketches)
 
     def merge(self, other: LabelledMoments) -> LabelledMoments:
         """The moments of the elements of both, by label."""
@@ -394,11 +381,8 @@ class LabelledMoments:
             first = self.spread(rows, has_sketches=has_sketches)
             second = other.spread(rows, has_sketches=has_sketches)
         pairs = zip(first.sketches, second.sketches, strict=True)
-        return LabelledMoments(
-            rows,
-            first.moments.merge(second.moments),
-            tuple(one.merge(two) for one, two in pairs),
-        )
+        sketches = tuple(left.merge(right) for left, right in pairs)
+        return LabelledMoments(rows, first.moments.merge(second.moments), sketches)
 
     def spread(self, rows: Ints, *, has_sketches: bool) -> LabelledMoments:
         """The same moments among more labels, which have no elements.
@@ -409,30 +393,30 @@ class LabelledMoments:
             return self
         cells = self.moments.shape[1:]
         at = np.searchsorted(rows, self.rows)
-        found = Moments.empty((len(rows), *cells))
-        for field in fields(found):
-            getattr(found, field.name)[at] = getattr(self.moments, field.name)
+        moments = Moments.empty((len(rows), *cells))
+        for field in fields(moments):
+            getattr(moments, field.name)[at] = getattr(self.moments, field.name)
         if not has_sketches:
-            return LabelledMoments(rows, found)
+            return LabelledMoments(rows, moments)
         num = math.prod(cells)
         sketches = [QuantileSketch.empty()] * (len(rows) * num)
-        for row, own in enumerate(at.tolist()):
-            sketches[own * num : (own + 1) * num] = self.sketches[row * num : (row + 1) * num]
-        return LabelledMoments(rows, found, tuple(sketches))
+        for row, place in enumerate(at.tolist()):
+            sketches[place * num : (place + 1) * num] = self.sketches[row * num : (row + 1) * num]
+        return LabelledMoments(rows, moments, tuple(sketches))
 
     def to_bytes(self) -> bytes:
         """The numbers as bytes, the same on every machine."""
         cells = self.moments.shape[1:]
         arrays = self.moments.arrays()
-        texts = [own.to_bytes() for own in self.sketches]
+        texts = [sketch.to_bytes() for sketch in self.sketches]
         head = [len(self.rows), len(cells), *cells, len(texts), *map(len, texts)]
         parts = [
             struct.pack(f"<q{len(head)}q", len(head), *head),
             self.rows.astype("<i8").tobytes(),
         ]
         parts += [
-            own.astype("<i8" if name == "count" else "<f8").tobytes()
-            for name, own in arrays.items()
+            array.astype("<i8" if name == "count" else "<f8").tobytes()
+            for name, array in arrays.items()
         ]
         return b"".join([*parts, *texts])
 
@@ -449,11 +433,11 @@ class LabelledMoments:
         at += rows.nbytes
         arrays = {}
         for field in fields(Moments):
-            kind = np.int64 if field.name == "count" else np.float64
-            little = np.dtype(kind).newbyteorder("<")
-            own = np.frombuffer(data, little, math.prod(shape), at)
-            arrays[field.name] = own.astype(kind).reshape(shape)
-            at += own.nbytes
+            dtype = np.int64 if field.name == "count" else np.float64
+            little = np.dtype(dtype).newbyteorder("<")
+            numbers = np.frombuffer(data, little, math.prod(shape), at)
+            arrays[field.name] = numbers.astype(dtype).reshape(shape)
+            at += numbers.nbytes
         sketches = []
         for nbytes in lengths:
             sketches.append(QuantileSketch.from_bytes(data[at : at + nbytes]))
@@ -469,7 +453,7 @@ def side_by_side(parts: list[LabelledMoments]) -> LabelledMoments:
     has_sketches = any(part.sketches for part in parts)
     spread = [part.spread(rows, has_sketches=has_sketches) for part in parts]
     arrays = {
-        field.name: np.stack([getattr(own.moments, field.name) for own in spread], axis=1)
+        field.name: np.stack([getattr(part.moments, field.name) for part in spread], axis=1)
         for field in fields(Moments)
     }
     sketches: tuple[QuantileSketch, ...] = ()
@@ -478,7 +462,7 @@ def side_by_side(parts: list[LabelledMoments]) -> LabelledMoments:
         sketches = tuple(
             sketch
             for row in range(len(rows))
-            for own in spread
-            for sketch in own.sketches[row * num : (row + 1) * num]
+            for part in spread
+            for sketch in part.sketches[row * num : (row + 1) * num]
         )
     return LabelledMoments(rows, Moments.of_arrays(arrays), sketches)

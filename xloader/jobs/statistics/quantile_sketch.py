@@ -93,18 +93,18 @@ class QuantileSketch:
 
         The values, of the shape of ``q``; NaN for a sketch of no values.
         """
-        asked = np.asarray(q, np.float64)
-        if not ((asked >= 0) & (asked <= 1)).all():
+        ranks = np.asarray(q, np.float64)
+        if not ((ranks >= 0) & (ranks <= 1)).all():
             raise OptionError(
                 "a quantile is not between 0 and 1",
-                given=asked.tolist(),
+                given=ranks.tolist(),
                 allowed="numbers from 0 to 1, such as 0.99 for the 99th percentile",
                 remedy="divide percentiles by 100",
             )
         if not self.size:
-            return np.full(asked.shape, np.nan)
-        found = np.asarray(self._digest.quantile(asked.reshape(-1)), np.float64)
-        return found.reshape(asked.shape)
+            return np.full(ranks.shape, np.nan)
+        values = np.asarray(self._digest.quantile(ranks.reshape(-1)), np.float64)
+        return values.reshape(ranks.shape)
 
     @staticmethod
     def rank_error(q: float) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,53 +40,8 @@ _WRITE_RATIO: Final = 3
 """How many times its bytes a result takes while it is written."""
 
 
-@dataclass(frozen=True, eq=False)
-class StatsRun:
-    """A job of statistics, and what carries it out."""
-
-    job: StatsJob
-    memory_nbytes: int
-    num_threads: int
-    tasks: ClusterTasks | None
-    progress: bool | None
-
-    def compute(self, trees: StatsTrees, wanted: Pieces, kept_nbytes: int) -> int:
-        """Compute the statistics of some pieces, which stay in memory."""
-        if self.tasks is None:
-            return self._do(self._sweep(kept_nbytes), trees, wanted)
-        cluster = StatsOnCluster(self.job, self.tasks, wanted)
-        cluster.check_memory(self.memory_nbytes, kept_nbytes, 0, is_flushed=False)
-        return self._do(cluster, trees, wanted)
-
-    def compute_files(self, parts: StatsParts, wanted: Pieces, *, is_written: bool) -> int:
-        """Compute the statistics of some pieces, which are written to files now and then."""
-        job, memory = self.job, self.job.memory
-        trees = StatsTrees(job.orders, None, parts, memory.flush_nbytes)
-        kept = memory.waiting_for_file_nbytes(job.all_pieces())
-        least = _WRITE_RATIO * job.template.nbytes * is_written
-        if self.tasks is None:
-            sweep = self._sweep(kept, least, memory.flush_nbytes)
-            return self._do(sweep, trees, wanted)
-        cluster = StatsOnCluster(job, self.tasks, wanted)
-        cluster.check_memory(self.memory_nbytes, kept, least, is_flushed=True)
-        return self._do(cluster, trees, wanted)
-
-    def _sweep(
-        self, kept_nbytes: int, least_nbytes: int = 0, most_done_nbytes: int | None = None
-    ) -> StatsSweep:
-        memory = self.job.memory
-        kept_nbytes += memory.under_way_nbytes
-        most_nbytes = memory.most_read_nbytes(self.memory_nbytes, kept_nbytes, least_nbytes)
-        return self.job.sweep(self.job.jobs, most_nbytes, self.num_threads, most_done_nbytes)
-
-    def _do(self, way: StatsSweep | StatsOnCluster, trees: StatsTrees, wanted: Pieces) -> int:
-        with ProgressBar("Statistics", way.num_chunks(wanted), self.progress) as bar:
-            try:
-                way.run(wanted, trees, bar.advance)
-            finally:
-                # Also after an error: what has been computed need not be computed again.
-                trees.flush(is_last=True)
-        return way.num_reads
+Compute = Callable[..., int]
+"""`_compute` for one job: ``compute(trees, wanted, kept_nbytes)``."""
 
 
 def compute_stats(
@@ -120,11 +75,45 @@ def compute_stats(
     # All ranks of a group must get the same numbers, so the whole of a slab counts.
     job = StatsJob(recipe.planned, dim, by, quantiles, leads, weights)
     tasks = _find_tasks(client, job, own_part)
-    run = StatsRun(job, memory_nbytes, num_threads, tasks, progress)
+    compute = partial(_compute, job, memory_nbytes, num_threads, tasks, progress)
     if target is None:
-        return _in_memory(run, own_part)
+        return _in_memory(job, compute, own_part)
     _check_names(job)
-    return _in_files(run, own_part, target, overwrite=overwrite)
+    return _in_files(job, compute, own_part, target, overwrite=overwrite)
+
+
+def _compute(
+    job: StatsJob,
+    memory_nbytes: int,
+    num_threads: int,
+    tasks: ClusterTasks | None,
+    progress: bool | None,
+    trees: StatsTrees,
+    wanted: Pieces,
+    kept_nbytes: int,
+    least_nbytes: int = 0,
+    *,
+    flush_nbytes: int | None = None,
+) -> int:
+    """Compute the statistics of some pieces; the number of chunks read.
+
+    `flush_nbytes`: bytes after which they are written; None if they stay in memory.
+    """
+    way: StatsSweep | StatsOnCluster
+    if tasks is None:
+        kept_nbytes += job.memory.under_way_nbytes
+        most_nbytes = job.memory.most_read_nbytes(memory_nbytes, kept_nbytes, least_nbytes)
+        way = job.sweep(job.jobs, most_nbytes, num_threads, flush_nbytes)
+    else:
+        way, is_flushed = StatsOnCluster(job, tasks, wanted), flush_nbytes is not None
+        way.check_memory(memory_nbytes, kept_nbytes, least_nbytes, is_flushed=is_flushed)
+    with ProgressBar("Statistics", way.num_chunks(wanted), progress) as bar:
+        try:
+            way.run(wanted, trees, bar.advance)
+        finally:
+            # Also after an error: what has been computed need not be computed again.
+            trees.flush(is_last=True)
+    return way.num_reads
 
 
 def _find_tasks(client: Any, job: StatsJob, part: tuple[int, int] | None) -> ClusterTasks | None:
@@ -141,24 +130,24 @@ def _find_tasks(client: Any, job: StatsJob, part: tuple[int, int] | None) -> Clu
     return None
 
 
-def _in_memory(run: StatsRun, part: tuple[int, int] | None) -> xr.Dataset | PartialStats:
+def _in_memory(
+    job: StatsJob, compute: Compute, part: tuple[int, int] | None
+) -> xr.Dataset | PartialStats:
     """The statistics of all pieces, or those of a part."""
-    job = run.job
     if part is None:
         result = StatsResult(job.template)
-        run.compute(StatsTrees(job.orders, result.put), job.all_pieces(), job.template.nbytes)
+        compute(StatsTrees(job.orders, result.put), job.all_pieces(), job.template.nbytes)
         return result.dataset()
     trees = StatsTrees(job.orders)
-    wanted = [_share(own, part) for own in job.all_pieces()]
-    num_reads = run.compute(trees, wanted, job.memory.nodes_nbytes(wanted))
+    wanted = [_share(pieces, part) for pieces in job.all_pieces()]
+    num_reads = compute(trees, wanted, job.memory.nodes_nbytes(wanted))
     return PartialStats(part, num_reads, job.template, trees.drain())
 
 
 def _in_files(
-    run: StatsRun, part: tuple[int, int] | None, target: Path, *, overwrite: bool
+    job: StatsJob, compute: Compute, part: tuple[int, int] | None, target: Path, *, overwrite: bool
 ) -> xr.Dataset | PartialStats:
     """The statistics of the pieces that no file beside the target has yet."""
-    job = run.job
     finished = None if overwrite else _finished(job, target)
     if finished is not None and part is None:
         return finished
@@ -168,8 +157,12 @@ def _in_files(
             parts = open_stats_parts(target, job.template, overwrite=overwrite)
             wanted = _missing(job, parts)
             if part is not None:
-                wanted = [_share(own, part) for own in wanted]
-            num_reads = run.compute_files(parts, wanted, is_written=part is None)
+                wanted = [_share(pieces, part) for pieces in wanted]
+            flush_nbytes = job.memory.flush_nbytes
+            trees = StatsTrees(job.orders, None, parts, flush_nbytes)
+            kept = min(2 * flush_nbytes, job.memory.nodes_nbytes(job.all_pieces()))
+            least = _WRITE_RATIO * job.template.nbytes * (part is None)
+            num_reads = compute(trees, wanted, kept, least, flush_nbytes=flush_nbytes)
         if part is not None:
             return PartialStats(part, num_reads, job.template, {}, str(target))
         return write_target(target, merge_stored(target), overwrite=overwrite)
@@ -177,11 +170,11 @@ def _in_files(
         if overwrite or not target.exists():
             raise
         # An equal job that was faster has removed the parts.
-        return _in_files(run, part, target, overwrite=False)
+        return _in_files(job, compute, part, target, overwrite=False)
 
 
 def _check_names(job: StatsJob) -> None:
-    names = [own.name for own in job.template.variables]
+    names = [variable.name for variable in job.template.variables]
     check_stored_names([*names, *map(str, job.template.labels.coords)])
     if any("/" in name for name in names):
         raise OptionError(
@@ -194,15 +187,15 @@ def _check_names(job: StatsJob) -> None:
 
 def _finished(job: StatsJob, target: Path) -> xr.Dataset | None:
     """The result of the job if it lies at the target already, with a warning."""
-    found = finished_stats(target, job.template.key)
-    if found is not None:
+    result = finished_stats(target, job.template.key)
+    if result is not None:
         # Fingerprints do not look at values.
         warn_caller(
             f"the result of this job lies at {target} already, and is returned as it is. If "
             "values in the data have changed since, pass overwrite=True",
             StatisticsWarning,
         )
-    return found
+    return result
 
 
 def _check_part(part: Any) -> tuple[int, int]:
@@ -220,19 +213,20 @@ def _check_part(part: Any) -> tuple[int, int]:
 def _share(pieces: NDArray[np.bool_], part: tuple[int, int]) -> NDArray[np.bool_]:
     """The pieces that one part of the job computes."""
     number, count = part
-    own = np.zeros_like(pieces)
+    chosen = np.zeros_like(pieces)
     size = len(pieces)
-    own[size * number // count : size * (number + 1) // count] = True
-    return own & pieces
+    chosen[size * number // count : size * (number + 1) // count] = True
+    return chosen & pieces
 
 
 def _missing(job: StatsJob, parts: StatsParts) -> list[NDArray[np.bool_]]:
     """Per variable, the pieces that no file holds."""
-    found = job.all_pieces()
-    for own in parts.nodes():
-        variable, tree = own.tree
+    pieces = job.all_pieces()
+    for node in parts.nodes():
+        variable, tree = node.tree
         order = job.jobs[variable].order
         begin, end = order.edges[tree : tree + 2].tolist()
-        level, index = own.node
-        found[variable][begin + (index << level) : min(begin + ((index + 1) << level), end)] = False
-    return found
+        level, index = node.node
+        last = min(begin + ((index + 1) << level), end)
+        pieces[variable][begin + (index << level) : last] = False
+    return pieces

@@ -19,6 +19,7 @@ from xloader.errors import EmptySamplesError, MemoryBudgetError, OptionError
 from xloader.jobs.chunk_sweep import group_of, whole_recipe
 from xloader.jobs.covered_elements import CoveredElements
 from xloader.jobs.statistics.chunk_order import ChunkOrder, needed_chunks
+from xloader.jobs.statistics.chunk_reduction import LeadPieces
 from xloader.jobs.statistics.label_pairs import Lead
 from xloader.jobs.statistics.stats_options import (
     Dims,
@@ -26,7 +27,7 @@ from xloader.jobs.statistics.stats_options import (
     channel_dims,
     parse_stats_options,
 )
-from xloader.jobs.statistics.stats_sweep import StatsSweep, VariableJob, lead_pieces, waiting_nbytes
+from xloader.jobs.statistics.stats_sweep import StatsSweep, VariableJob, waiting_nbytes
 from xloader.jobs.statistics.stats_template import StatsTemplate, VariableForm
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout, make_layouts
@@ -36,7 +37,8 @@ from xloader.transforms.statistics_forms import CLOCK_DIM, FINGERPRINT, GRID, OP
 
 def form_of(job: VariableJob) -> VariableForm:
     """The form of the statistics of a variable."""
-    order = job.order
+    order, stored = job.order, job.stored.attrs
+    attrs = {key: str(stored[key]) for key in ("units", "long_name") if key in stored}
     return VariableForm(
         job.stored.name,
         tuple(job.stored.dims[axis] for axis in order.kept),
@@ -45,11 +47,7 @@ def form_of(job: VariableJob) -> VariableForm:
         tuple(np.diff(order.edges).tolist()),
         job.clock is not None and bool(job.options.by),
         job.leads is not None,
-        {
-            key: str(job.stored.attrs[key])
-            for key in ("units", "long_name")
-            if key in job.stored.attrs
-        },
+        attrs,
     )
 
 
@@ -58,14 +56,14 @@ def template_of(
 ) -> StatsTemplate:
     """The form of a result, with its coordinates."""
     _check_names(recipe, options, forms)
-    named = {**json.loads(options.to_json()), "variables": [own.name for own in forms]}
+    named = {**json.loads(options.to_json()), "variables": [form.name for form in forms]}
     attrs = {FINGERPRINT: recipe.source.fingerprint, GRID: grids_of(recipe)}
     attrs[OPTIONS] = json.dumps(named)
     if options.by:
         attrs[CLOCK_DIM] = options.time_dim
     digest = options.weights.digest if options.weights is not None else ""
     samples = replace(recipe, steps=()).fingerprint
-    details = [(own.name, own.edges, own.leaves) for own in forms]
+    details = [(form.name, form.edges, form.leaves) for form in forms]
     chosen = f"{options.to_json()} {digest} {options.quantiles} {details}"
     return StatsTemplate(
         forms,
@@ -79,20 +77,20 @@ def template_of(
             "samples": samples,
             "options": hashlib.sha256(chosen.encode()).hexdigest(),
         },
-        _labels_of(recipe, options, {dim for own in forms for dim in own.dims}),
+        _labels_of(recipe, options, {dim for form in forms for dim in form.dims}),
     )
 
 
 def _check_names(recipe: Recipe, options: StatsOptions, forms: tuple[VariableForm, ...]) -> None:
     """Refuse names in the data that the result needs for its own dimensions."""
     added = {"stat", *filter(None, [options.by]), *(["lead"] if options.leads else [])}
-    kept = {dim for own in forms for dim in own.dims}
+    kept = {dim for form in forms for dim in form.dims}
     coords = {
         str(name)
-        for name, own in recipe.source.coordinates(is_indexed=False).coords.items()
-        if own.dims and set(map(str, own.dims)) <= kept
+        for name, coord in recipe.source.coordinates(is_indexed=False).coords.items()
+        if coord.dims and set(map(str, coord.dims)) <= kept
     }
-    if clash := sorted(added & (kept | coords | {own.name for own in forms})):
+    if clash := sorted(added & (kept | coords | {form.name for form in forms})):
         raise OptionError(
             "the statistics have dimensions of their own, whose names the data has, too",
             given=", ".join(map(repr, clash)),
@@ -107,18 +105,18 @@ def _labels_of(recipe: Recipe, options: StatsOptions, kept: set[str]) -> xr.Data
     # Without indexes, so that the labels of time are not read for nothing.
     source = recipe.source.coordinates(is_indexed=False)
     coords = xr.Dataset()
-    for name, own in source.coords.items():
-        if not own.dims or not set(map(str, own.dims)) <= kept:
+    for name, coord in source.coords.items():
+        if not coord.dims or not set(map(str, coord.dims)) <= kept:
             continue
-        places = {dim: np.asarray(recipe.kept_of(str(dim)), np.int64) for dim in own.dims}
+        places = {dim: np.asarray(recipe.kept_of(str(dim)), np.int64) for dim in coord.dims}
         if getattr(source.indexes.get(name), "nlevels", 1) > 1:
             # Its levels are coordinates of their own, and files cannot hold it.
             continue
-        chosen = own.variable.isel(places)
+        chosen = coord.variable.isel(places)
         values = np.asarray(chosen.values)
         if values.dtype.kind == "U":
             values = values.astype(object)
-        coords = coords.assign_coords({str(name): (own.dims, values, own.attrs)})
+        coords = coords.assign_coords({str(name): (coord.dims, values, coord.attrs)})
     if options.labels is not None:
         labels = options.labels
         coords = coords.assign_coords(
@@ -147,23 +145,20 @@ class StatsMemory:
 
     def __init__(self, jobs: list[VariableJob]) -> None:
         self._jobs = jobs
-        most = max(own.node_nbytes for own in jobs)
+        most = max(job.node_nbytes for job in jobs)
         self.flush_nbytes = min(_FLUSH_NBYTES, _FLUSH_NODES * most)
         self.work_nbytes = max(map(_work_nbytes, jobs))
-        self.tree_nbytes = max(own.tree_nbytes for own in jobs)
-        self.under_way_nbytes = max(own.tree_nbytes + waiting_nbytes(own) for own in jobs)
-        self.max_chunk_nbytes = max(own.chunk_nbytes for own in jobs)
+        self.tree_nbytes = max(job.tree_nbytes for job in jobs)
+        self.under_way_nbytes = max(job.tree_nbytes + waiting_nbytes(job) for job in jobs)
+        self.max_chunk_nbytes = max(job.chunk_nbytes for job in jobs)
 
     def nodes_nbytes(self, wanted: Sequence[NDArray[np.bool_]]) -> int:
         """Bytes of the statistics of some pieces of each variable, merged as far as they go."""
-        return sum(
-            own.node_nbytes * _num_trees(own, pieces)
-            for own, pieces in zip(self._jobs, wanted, strict=True)
-        )
-
-    def waiting_for_file_nbytes(self, wanted: Sequence[NDArray[np.bool_]]) -> int:
-        """Most bytes of statistics that are done and wait for the next file."""
-        return min(2 * self.flush_nbytes, self.nodes_nbytes(wanted))
+        nbytes = 0
+        for job, pieces in zip(self._jobs, wanted, strict=True):
+            trees = np.searchsorted(job.order.edges, np.flatnonzero(pieces), side="right")
+            nbytes += job.node_nbytes * len(np.unique(trees))
+        return nbytes
 
     def most_read_nbytes(self, memory_nbytes: int, kept_nbytes: int, least_nbytes: int = 0) -> int:
         """Decoded bytes of chunks that may be read at a time."""
@@ -184,21 +179,17 @@ def check_memory(memory_nbytes: int, least_nbytes: int, num_shares: int = 1) -> 
     )
 
 
-def _num_trees(job: VariableJob, pieces: NDArray[np.bool_]) -> int:
-    return len(np.unique(np.searchsorted(job.order.edges, np.flatnonzero(pieces), side="right")))
-
-
 def _work_nbytes(job: VariableJob) -> int:
     """Bytes that a thread takes for the largest chunk, and for merging its statistics."""
-    own, options = job.stored.stored_dtype.itemsize, job.options
+    itemsize, options = job.stored.stored_dtype.itemsize, job.options
     unpacked = 0 if job.stored.packing is None else job.stored.dtype.itemsize
     extra = _WORK_ITEMSIZE if options.weights is None else _WEIGHTED_ITEMSIZE
     if job.leads is not None or job.order.kept or options.quantiles:
         extra += _WEIGHTED_ITEMSIZE
     if options.quantiles and options.weights is not None:
         extra += _WEIGHTED_ITEMSIZE
-    num_elements = -(-job.chunk_nbytes // own)
-    return (2 * own + unpacked + extra) * num_elements + 2 * job.leaf_nbytes + job.node_nbytes
+    num_elements = -(-job.chunk_nbytes // itemsize)
+    return (2 * itemsize + unpacked + extra) * num_elements + 2 * job.leaf_nbytes + job.node_nbytes
 
 
 class StatsJob:
@@ -241,7 +232,7 @@ class StatsJob:
         recipe, options = self.recipe, self.options
         stored, axes = recipe.variable(name), recipe.axes_of(name)
         kept_dims = options.kept_dims(recipe, channel_dims(recipe, layouts, name), name)
-        kept = tuple(axis for axis, own in enumerate(stored.dims) if own in kept_dims)
+        kept = tuple(axis for axis, dim in enumerate(stored.dims) if dim in kept_dims)
         time_dim = options.time_dim
         clock = stored.dims.index(time_dim) if time_dim in stored.dims else None
         if clock is not None and clock in kept:
@@ -251,7 +242,9 @@ class StatsJob:
                 allowed="by and leads where the time is not kept",
                 remedy="pass dim=...",
             )
-        pieces = lead_pieces(options.leads, axes, clock)
+        pieces = None
+        if options.leads and clock is not None:
+            pieces = LeadPieces(options.leads, axes[clock])
         chunks = needed_chunks(recipe, needed, name)
         deltas = () if pieces is None else pieces.deltas()
         order = ChunkOrder.of(name, axes, kept, chunks, clock, deltas)
@@ -260,12 +253,12 @@ class StatsJob:
 
     def all_pieces(self) -> list[NDArray[np.bool_]]:
         """Per variable, all of its pieces."""
-        return [np.ones(own.order.num_pieces, np.bool_) for own in self.jobs]
+        return [np.ones(job.order.num_pieces, np.bool_) for job in self.jobs]
 
     @property
     def orders(self) -> list[ChunkOrder]:
         """The pieces of each variable."""
-        return [own.order for own in self.jobs]
+        return [job.order for job in self.jobs]
 
     @cached_property
     def template(self) -> StatsTemplate:
@@ -293,10 +286,10 @@ class StatsJob:
 def _variables(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> list[str]:
     """The variables whose statistics are made, in the order of the store."""
     if recipe.windows is None:
-        found = {name for name in recipe.variables if recipe.variable(name).dtype.kind in "biuf"}
+        taken = {name for name in recipe.variables if recipe.variable(name).dtype.kind in "biuf"}
     else:
-        found = {part.variable for own in layouts for part in own.parts}
-    names = [name for name in recipe.variables if name in found]
+        taken = {part.variable for layout in layouts for part in layout.parts}
+    names = [name for name in recipe.variables if name in taken]
     empty = [
         name for name in names if not math.prod(len(a.selection) for a in recipe.axes_of(name))
     ]

@@ -60,16 +60,16 @@ def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
     """
     if not target.exists():
         return None
-    found = _stored_stats(target)
+    result = _stored_stats(target)
     folder = stats_folder(target)
     key_of_parts = StatsParts(folder).template.key if _has_parts(target) else None
     if key is None:
         key = key_of_parts
-    if found is None or key not in (None, found.attrs[JOB]):
+    if result is None or key not in (None, result.attrs[JOB]):
         raise TargetError(
             f"something lies at {target} already",
             given="something else than statistics"
-            if found is None
+            if result is None
             else "statistics of other data, samples or options",
             allowed="a path where nothing lies, or the result of the same job",
             remedy="open it with xarray, choose another path, or pass overwrite=True",
@@ -77,7 +77,7 @@ def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
     if key_of_parts == key or not folder.exists():
         # The job was killed after its result was whole.
         remove_folder(folder)
-    return found
+    return result
 
 
 def _stored_stats(target: Path) -> xr.Dataset | None:
@@ -134,8 +134,8 @@ def merge_stored(target: Path) -> xr.Dataset:
     """The result of the partial statistics beside a target."""
     parts = StatsParts(stats_folder(target))
     trees: dict[tuple[int, int], dict[Node, LabelledMoments | StoredNode]] = {}
-    for own in parts.nodes():
-        trees.setdefault(own.tree, {})[own.node] = own
+    for node in parts.nodes():
+        trees.setdefault(node.tree, {})[node.node] = node
     damaged = parts.damaged()
     note = f"{len(damaged)} files are damaged, such as {damaged[0].name}" if damaged else ""
     return _merge(parts.template, trees, note)
@@ -144,29 +144,29 @@ def merge_stored(target: Path) -> xr.Dataset:
 def merge_parts(parts: Sequence[PartialStats]) -> xr.Dataset:
     """The result of parts in memory."""
     first = parts[0]
-    if any(own.path for own in parts):
+    if any(part.path for part in parts):
         raise PartsError(
             "these parts were written to files",
-            given=", ".join(sorted({own.path for own in parts if own.path})),
+            given=", ".join(sorted({part.path for part in parts if part.path})),
             allowed="parts of stats(part=...) without a path",
             remedy="pass the path instead: xloader.merge(path)",
         )
-    for own in parts:
+    for part in parts:
         differing = [
             name
             for name, digest in first.template.fingerprint.items()
-            if own.template.fingerprint[name] != digest
+            if part.template.fingerprint[name] != digest
         ]
-        if differing or own.part[1] != first.part[1]:
+        if differing or part.part[1] != first.part[1]:
             raise PartsError(
                 "the parts are of different jobs",
                 given=f"parts with other {', '.join(differing)}"
                 if differing
-                else f"parts of {first.part[1]} and of {own.part[1]}",
+                else f"parts of {first.part[1]} and of {part.part[1]}",
                 allowed="parts of one job",
                 remedy="run all parts with the same samples and options",
             )
-    numbers = [own.part[0] for own in parts]
+    numbers = [part.part[0] for part in parts]
     twice = sorted({number for number in numbers if numbers.count(number) > 1})
     missing = sorted(set(range(first.part[1])) - set(numbers))
     if twice or missing:
@@ -177,8 +177,8 @@ def merge_parts(parts: Sequence[PartialStats]) -> xr.Dataset:
             remedy=f"run the parts {missing}" if missing else f"pass the parts {twice} once",
         )
     trees: dict[tuple[int, int], dict[Node, LabelledMoments | StoredNode]] = {}
-    for own in parts:
-        for tree, nodes in own.nodes.items():
+    for part in parts:
+        for tree, nodes in part.nodes.items():
             trees.setdefault(tree, {}).update(nodes)
     return _merge(first.template, trees)
 
@@ -192,8 +192,8 @@ def _merge(
     for variable, form in enumerate(template.variables):
         for number, num_leaves in enumerate(form.leaves):
             tree = MergeTree(num_leaves, LabelledMoments.merge)
-            for node, own in sorted(trees.get((variable, number), {}).items()):
-                tree.add_node(node, own.load() if isinstance(own, StoredNode) else own)
+            for node, value in sorted(trees.get((variable, number), {}).items()):
+                tree.add_node(node, value.load() if isinstance(value, StoredNode) else value)
             missing = tree.missing()
             num_missing += sum(end - begin for begin, end in missing)
             if not missing:

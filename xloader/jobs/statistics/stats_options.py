@@ -59,11 +59,11 @@ def parse_weights(recipe: Recipe, variables: list[str], weights: Any) -> Element
     if weights is None:
         return None
     if isinstance(weights, str) and weights == "area":
-        found = _areas(recipe)
+        parsed = _areas(recipe)
     elif isinstance(weights, xr.DataArray) and weights.dtype.kind in "biuf":
         check_fits(recipe, weights, "weights")
         dims = tuple(map(str, weights.dims))
-        found = ElementWeights(dims, np.asarray(weights.values, np.float64))
+        parsed = ElementWeights(dims, np.asarray(weights.values, np.float64))
     else:
         raise OptionError(
             "weights are neither 'area' nor an array of numbers",
@@ -71,28 +71,28 @@ def parse_weights(recipe: Recipe, variables: list[str], weights: Any) -> Element
             allowed="'area', or an xarray.DataArray along some dimensions of the samples",
             remedy="pass weights='area' to weight by the cosine of the latitude",
         )
-    if not (np.isfinite(found.values) & (found.values >= 0)).all():
+    if not (np.isfinite(parsed.values) & (parsed.values >= 0)).all():
         raise OptionError(
             "a weight is negative or not finite",
-            given=f"weights from {np.min(found.values)} to {np.max(found.values)}",
+            given=f"weights from {np.min(parsed.values)} to {np.max(parsed.values)}",
             allowed="finite numbers of at least 0",
             remedy="replace them by 0 to leave out their elements",
         )
-    if not any(set(found.dims) <= set(recipe.dims_of(name)) for name in variables):
+    if not any(set(parsed.dims) <= set(recipe.dims_of(name)) for name in variables):
         raise OptionError(
             "no variable has all dimensions of the weights",
-            given=f"weights along {', '.join(found.dims)}",
+            given=f"weights along {', '.join(parsed.dims)}",
             allowed=f"dimensions of one of { {name: recipe.dims_of(name) for name in variables} }",
             remedy="pass weights along fewer dimensions",
         )
-    return found
+    return parsed
 
 
 def _areas(recipe: Recipe) -> ElementWeights:
     coords = recipe.source.coordinates(is_indexed=False)
     lat = coords[find_coordinate(coords, "lat")]
     kept = {str(dim): recipe.kept_of(str(dim)) for dim in lat.dims}
-    lat = lat.isel({dim: own if isinstance(own, int) else list(own) for dim, own in kept.items()})
+    lat = lat.isel({dim: n if isinstance(n, int) else list(n) for dim, n in kept.items()})
     values = np.asarray(lat.values, np.float64)
     angles = values if is_in_radians(lat) else np.deg2rad(values)
     # Rounded latitudes of the poles may lie a little beyond them.
@@ -127,14 +127,14 @@ class StatsOptions:
 
     def to_json(self) -> str:
         """The options in short, as JSON."""
-        found: dict[str, object] = {
+        options: dict[str, object] = {
             "dim": list(self.dim or ()),
             "by": self.by,
             "quantiles": list(self.quantiles),
             "leads": [pairs.steps for pairs in self.leads],
             "weights": self.weights_text,
         }
-        return json.dumps({key: own for key, own in found.items() if own})
+        return json.dumps({key: value for key, value in options.items() if value})
 
     def kept_dims(self, recipe: Recipe, channels: set[str], variable: str) -> tuple[str, ...]:
         """The dimensions of a variable that its statistics keep."""
@@ -198,27 +198,27 @@ def parse_stats_options(
 def _parse_dim(recipe: Recipe, variables: list[str], dim: Dims) -> tuple[str, ...] | None:
     if dim is None:
         return None
-    known = list(dict.fromkeys(own for name in variables for own in recipe.dims_of(name)))
+    known = list(dict.fromkeys(d for name in variables for d in recipe.dims_of(name)))
     if dim is ...:
         return tuple(known)
     dims = [dim] if isinstance(dim, str) else list(map(str, _list_of("dim", dim, "a name")))
-    for own in dims:
-        find(own, known, "dimension")
+    for name in dims:
+        find(name, known, "dimension")
     return tuple(sorted(set(dims), key=known.index))
 
 
 def _parse_quantiles(quantiles: Iterable[float] | float) -> tuple[float, ...]:
     given = [quantiles] if is_number(quantiles) else _list_of("quantiles", quantiles, "a number")
-    for own in given:
-        if not is_number(own) or not 0 <= own <= 1:
+    for quantile in given:
+        if not is_number(quantile) or not 0 <= quantile <= 1:
             raise OptionError(
                 "a quantile is not between 0 and 1",
-                given=repr(own),
+                given=repr(quantile),
                 allowed="numbers from 0 to 1, such as 0.99 for the 99th percentile",
                 remedy="divide percentiles by 100",
             )
     # Numbers that have the same label, such as 0.1 and 0.1 + 1e-17, are one.
-    return tuple(sorted({quantile_label(own): float(own) for own in given}.values()))
+    return tuple(sorted({quantile_label(quantile): float(quantile) for quantile in given}.values()))
 
 
 def _list_of(option: str, given: Any, single: str) -> list[Any]:
@@ -249,11 +249,10 @@ def channel_dims(recipe: Recipe, layouts: tuple[FieldLayout, ...], variable: str
     """The dimensions of a variable that become channels in some field."""
     if recipe.windows is None:
         return set()
-    with_channels = {own.name for own in layouts if own.channels is not None}
     has_channels = any(
         part.variable == variable
-        for own in layouts
-        if own.name in with_channels
-        for part in own.parts
+        for layout in layouts
+        if layout.channels is not None
+        for part in layout.parts
     )
     return set(recipe.channel_dims(variable)) if has_channels else set()

@@ -29,12 +29,7 @@ from xloader.errors import PartsError
 from xloader.jobs.statistics.merge_tree import Node
 from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_template import StatsTemplate
-from xloader.sources.stores.write_places import (
-    remove_folder,
-    whole_file,
-    whole_folder,
-    writing,
-)
+from xloader.sources.stores.write_places import remove_folder, whole_file, whole_folder, writing
 
 FORM_FILE: Final = Path("form", "stats.json")
 _LABELS: Final = Path("form", "labels.zarr")
@@ -127,11 +122,11 @@ class StatsParts:
         A subtree that lies in a larger one was computed by two runs at a time, with the same bits;
         it is left out.
         """
-        found: dict[tuple[Tree, Node], StoredNode] = {}
+        nodes: dict[tuple[Tree, Node], StoredNode] = {}
         for path in sorted((self.folder / "nodes").glob("*.nodes")):
-            for own in _nodes_of(path, self.template.key):
-                found.setdefault((own.tree, own.node), own)
-        return [own for (tree, node), own in found.items() if not _is_within(tree, node, found)]
+            for node in _nodes_of(path, self.template.key):
+                nodes.setdefault((node.tree, node.node), node)
+        return [node for key, node in nodes.items() if not _is_within(*key, nodes)]
 
     def damaged(self) -> list[Path]:
         """Files that cannot be read, and so do not count."""
@@ -139,9 +134,9 @@ class StatsParts:
         return [path for path in paths if not _nodes_of(path, self.template.key)]
 
 
-def _is_within(tree: Tree, node: Node, found: dict[tuple[Tree, Node], StoredNode]) -> bool:
+def _is_within(tree: Tree, node: Node, nodes: dict[tuple[Tree, Node], StoredNode]) -> bool:
     level, index = node
-    return any((tree, (level + up, index >> up)) in found for up in range(1, 64 - level))
+    return any((tree, (level + up, index >> up)) in nodes for up in range(1, 64 - level))
 
 
 def _nodes_of(path: Path, key: str) -> list[StoredNode]:
@@ -158,11 +153,11 @@ def _nodes_of(path: Path, key: str) -> list[StoredNode]:
                 crc = zlib.crc32(piece, crc)
             if crc != head["crc32"]:
                 return []
-            found, at = [], len(line) + len(index)
-            for variable, tree, level, own, nbytes in json.loads(index):
-                found.append(StoredNode((variable, tree), (level, own), path, at, nbytes))
+            nodes, at = [], len(line) + len(index)
+            for variable, tree, level, number, nbytes in json.loads(index):
+                nodes.append(StoredNode((variable, tree), (level, number), path, at, nbytes))
                 at += nbytes
-            return found
+            return nodes
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
@@ -178,21 +173,20 @@ def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) 
         parts = StatsParts(folder)
         differing = [
             name
-            for name, own in template.fingerprint.items()
-            if parts.template.fingerprint.get(name) != own
+            for name, digest in template.fingerprint.items()
+            if parts.template.fingerprint.get(name) != digest
         ]
         if not differing:
             return parts
-        error = PartsError(
+        raise PartsError(
             f"{folder} holds statistics of another job",
             given=f"a job with other {', '.join(differing)}",
             allowed="the data, the samples and the options with which it was begun",
             remedy="call it as before, choose another path, or pass overwrite=True to begin anew",
         )
-    except PartsError as unreadable:
-        error = unreadable
-    if not overwrite:
-        raise error
+    except PartsError:
+        if not overwrite:
+            raise
     remove_folder(folder)
     _make(folder, template)
     return StatsParts(folder)
@@ -200,7 +194,7 @@ def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) 
 
 def _check_is_ours(folder: Path) -> None:
     """Refuse a folder that holds something else, such as the predictions of a mosaic."""
-    strange = [own.name for own in folder.iterdir() if own.suffix != ".partial"]
+    strange = [path.name for path in folder.iterdir() if path.suffix != ".partial"]
     if strange:
         raise PartsError(
             f"{folder} holds something else than partial statistics",
@@ -240,7 +234,7 @@ class PartialStats:
     part: tuple[int, int]
     num_reads: int
     template: StatsTemplate = field(repr=False)
-    nodes: Mapping[tuple[int, int], Mapping[Node, LabelledMoments]] = field(repr=False)
+    nodes: Mapping[Tree, Mapping[Node, LabelledMoments]] = field(repr=False)
     path: str = ""
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from xloader.jobs.statistics.chunk_reduction import (
     WaitingElements,
     reduce_elements,
 )
-from xloader.jobs.statistics.label_pairs import LeadPairs
 from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_options import StatsOptions
 from xloader.jobs.statistics.stats_trees import StatsTrees
@@ -100,7 +99,7 @@ class VariableJob:
         rows = None
         if self.clock is not None and options.rows is not None:
             rows = options.rows[parts[dims[self.clock]]]
-        return ChunkElements.of(values, cover, weights, rows)
+        return ChunkElements(values, cover.lines, cover.flags, weights, rows)
 
 
 class StatsSweep:
@@ -145,50 +144,25 @@ class StatsSweep:
         trees: StatsTrees,
         advance: Callable[[], None],
     ) -> None:
-        def use(at: int, chunk: ChunkValues) -> None:
-            self._use(job, at, wanted, trees, chunk)
-            advance()
-
-        for wave in _waves(job, chunks_of(job.order, wanted), self._most_done_nbytes):
-            sweep.do(self._tasks(sweep, job, wave, use))
-            trees.flush()
-
-    def _tasks(
-        self,
-        sweep: ChunkSweep,
-        job: VariableJob,
-        wave: Ints,
-        use: Callable[[int, ChunkValues], None],
-    ) -> list[Any]:
-        blocks = job.order.blocks(wave)
-        begins = [
-            axis.edges[blocks[:, number]].tolist() for number, axis in enumerate(job.order.axes)
-        ]
-        rows = zip(*begins, strict=True) if begins else [()] * len(wave)
-        at = dict(zip(rows, wave.tolist(), strict=True))
-        windowed = self._sweep[1].windows.dims
-        places = [
-            job.stored.dims.index(dim) if dim in job.stored.dims else None for dim in windowed
-        ]
-        read = [
-            tuple(0 if place is None else row[place] for place in places) for row in blocks.tolist()
-        ]
-        return sweep.read(job.group, read, lambda chunk: use(at[chunk.begins], chunk))
-
-    def _use(
-        self,
-        job: VariableJob,
-        at: int,
-        wanted: NDArray[np.bool_],
-        trees: StatsTrees,
-        chunk: ChunkValues,
-    ) -> None:
-        elements = job.elements(chunk)
-        for piece in job.order.pieces_of(at):
-            if wanted[piece]:
-                value = self._reduce(job, piece, at, elements)
+        def use(place_of: dict[tuple[int, ...], int], chunk: ChunkValues) -> None:
+            elements, at = job.elements(chunk), place_of[chunk.begins]
+            for piece in job.order.pieces_of(at):
+                value = self._reduce(job, piece, at, elements) if wanted[piece] else None
                 if value is not None:
                     trees.add_piece(job.number, piece, value)
+            advance()
+
+        stored, axes = job.stored.dims, job.order.axes
+        windowed = self._sweep[1].windows.dims
+        places = [stored.index(dim) if dim in stored else None for dim in windowed]
+        for wave in _waves(job, chunks_of(job.order, wanted), self._most_done_nbytes):
+            blocks = job.order.blocks(wave)
+            begins = [axis.edges[blocks[:, n]].tolist() for n, axis in enumerate(axes)]
+            rows = zip(*begins, strict=True) if begins else [()] * len(wave)
+            at = dict(zip(rows, wave.tolist(), strict=True))
+            read = [tuple(0 if n is None else row[n] for n in places) for row in blocks.tolist()]
+            sweep.do(sweep.read(job.group, read, partial(use, at)))
+            trees.flush()
 
     def _reduce(
         self, job: VariableJob, piece: int, at: int, elements: ChunkElements
@@ -213,16 +187,16 @@ class StatsSweep:
         key = job.number, piece
         side = ends.index(at)
         with self._lock:
-            other = self._waiting.pop(key, None)
-        if other is None:
+            waiting = self._waiting.pop(key, None)
+        if waiting is None:
             slab = job.leads.slab(elements, job.clock, tuple(along), side)
             with self._lock:
-                other = self._waiting.pop(key, None)
-                if other is None:
+                waiting = self._waiting.pop(key, None)
+                if waiting is None:
                     self._waiting[key] = side, slab
                     return None
         pair = [WaitingElements(elements, 0), WaitingElements(elements, 0)]
-        pair[other[0]] = other[1]
+        pair[waiting[0]] = waiting[1]
         return reduce(*pair)
 
 
@@ -243,13 +217,6 @@ def _waves(job: VariableJob, places: Ints, most_done_nbytes: int | None) -> Iter
         each = min(each, max(most_done_nbytes // job.node_nbytes * least, 1))
     for begin in range(0, len(places), each):
         yield places[begin : begin + each]
-
-
-def lead_pieces(
-    leads: tuple[LeadPairs, ...], job_axes: Any, clock: int | None
-) -> LeadPieces | None:
-    """The differences of a variable along its axis of time, if there are any."""
-    return LeadPieces(leads, job_axes[clock]) if leads and clock is not None else None
 
 
 def waiting_nbytes(job: VariableJob) -> int:

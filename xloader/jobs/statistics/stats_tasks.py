@@ -67,9 +67,9 @@ def cut_units(
     last: list[PieceRange] = []
     read_nbytes = result_nbytes = 0
     for job, pieces in zip(jobs, wanted, strict=True):
-        line = _CutLine(source, job, pieces, sizes)
-        for ranges, chunks_nbytes in line.ranges():
-            nodes_nbytes = job.node_nbytes * sum(num_nodes(job.order, own)[0] for own in ranges)
+        cuts = _Cuts(source, job, pieces, sizes)
+        for ranges, chunks_nbytes in cuts.ranges():
+            nodes_nbytes = job.node_nbytes * sum(num_nodes(job.order, span)[0] for span in ranges)
             read_nbytes += chunks_nbytes
             result_nbytes += nodes_nbytes
             # Small variables share a unit.
@@ -80,7 +80,7 @@ def cut_units(
     return [*units, tuple(last)] if last else units
 
 
-class _CutLine:
+class _Cuts:
     """The chunks of a variable in order, and what it costs to cut before each of them."""
 
     def __init__(
@@ -102,15 +102,15 @@ class _CutLine:
 
     def ranges(self) -> list[tuple[list[PieceRange], int]]:
         """The ranges between two cuts, and the decoded bytes of their chunks."""
-        found = []
+        stretches = []
         begin = 0
         while begin < len(self._chunks):
             end = self._next_cut(begin)
             ranges = self._wanted_between(begin, end)
             if ranges:
-                found.append((ranges, (end - begin) * self._job.chunk_nbytes))
+                stretches.append((ranges, (end - begin) * self._job.chunk_nbytes))
             begin = end
-        return found
+        return stretches
 
     def _next_cut(self, begin: int) -> int:
         """The best number of a chunk before which to cut next."""
@@ -185,47 +185,45 @@ def _num_open(low: Ints, high: Ints, num: int) -> Ints:
 
 def _shards(source: Source, variable: str, order: ChunkOrder, places: Ints) -> Ints | None:
     """The number of the shard of each chunk; None if no two chunks share one."""
-    stored: list[Ints] = []
-    for axis in order.axes:
-        chunks = [axis.stored_chunk(block) for block in range(axis.num_blocks)]
-        stored.append(np.array(chunks, np.int64))
-    origin = [int(own[0]) for own in stored]
+    stored = [[axis.stored_chunk(n) for n in range(axis.num_blocks)] for axis in order.axes]
+    origin = [along[0] for along in stored]
     numbers = []
-    for dim, own in enumerate(stored):
+    for dim, along in enumerate(stored):
         # Shards form a grid, so it is enough to look along each dimension.
         keys = []
-        for chunk in own.tolist():
+        for chunk in along:
             key = source.bundle_of(variable, (*origin[:dim], chunk, *origin[dim + 1 :]))
             keys.append(key.name if isinstance(key, SmallKey) else key)
         if any(key is None for key in keys):
             return None
-        numbers.append(np.cumsum([False, *(one != two for one, two in itertools.pairwise(keys))]))
-    if all(len(own) == own[-1] + 1 for own in numbers):
+        is_new = [before != after for before, after in itertools.pairwise(keys)]
+        numbers.append(np.cumsum([False, *is_new]))
+    if all(len(along) == along[-1] + 1 for along in numbers):
         return None
     index = order.blocks(places)
-    shape = tuple(int(own[-1]) + 1 for own in numbers)
-    at = tuple(own[index[:, dim]] for dim, own in enumerate(numbers))
+    shape = tuple(int(along[-1]) + 1 for along in numbers)
+    at = tuple(along[index[:, dim]] for dim, along in enumerate(numbers))
     return np.asarray(np.ravel_multi_index(at, shape), np.int64)
 
 
-def num_nodes(order: ChunkOrder, own: PieceRange) -> tuple[int, int]:
+def num_nodes(order: ChunkOrder, pieces: PieceRange) -> tuple[int, int]:
     """Number of complete subtrees that the statistics of a range are merged to."""
-    first, last = order.tree_of(own.begin), order.tree_of(own.end - 1)
-    found, num_open = max(last - first - 1, 0), 0
+    first, last = order.tree_of(pieces.begin), order.tree_of(pieces.end - 1)
+    count, num_open = max(last - first - 1, 0), 0
     for tree in {first, last}:
         edge, until = order.edges[tree : tree + 2].tolist()
-        num = num_subtrees(max(own.begin - edge, 0), own.end - edge, until - edge)
-        found += num
-        if own.begin > edge or own.end < until:
+        num = num_subtrees(max(pieces.begin - edge, 0), pieces.end - edge, until - edge)
+        count += num
+        if pieces.begin > edge or pieces.end < until:
             num_open += num
-    return found, num_open
+    return count, num_open
 
 
-def num_chunks(order: ChunkOrder, own: PieceRange) -> int:
+def num_chunks(order: ChunkOrder, pieces: PieceRange) -> int:
     """Number of chunks that the pieces of a range need."""
     if order.first is order.second:
-        return own.end - own.begin
-    part = slice(own.begin, own.end)
+        return pieces.end - pieces.begin
+    part = slice(pieces.begin, pieces.end)
     return len(np.union1d(order.first[part], order.second[part]))
 
 
@@ -235,12 +233,12 @@ def num_subtrees(begin: int, end: int, num_leaves: int) -> int:
     if end >= num_leaves:
         # The last leaf goes up alone, as if there were more of them.
         end = 1 << height
-    found = 0
+    count = 0
     while begin < end:
         most = height if begin == 0 else (begin & -begin).bit_length() - 1
         begin += 1 << min(most, int(math.log2(end - begin)))
-        found += 1
-    return found
+        count += 1
+    return count
 
 
 _RESULT_NBYTES: Final = 1 << 24
@@ -288,33 +286,25 @@ class StatsWork:
         return StatsWork, (self.recipe, self.settings, self.most_nbytes)
 
 
-@dataclass(frozen=True, eq=False)
-class UnitStats:
-    """The statistics of a unit."""
-
-    nodes: Nodes
-    num_reads: int
-
-
-def compute_unit(work: StatsWork, unit: StatsUnit) -> UnitStats:
-    """Compute the statistics of a unit on one thread. This is the task of a worker."""
+def compute_unit(work: StatsWork, unit: StatsUnit) -> tuple[Nodes, int]:
+    """The statistics of a unit, and the number of reads, on one thread: the task of a worker."""
     job = work.job
     wanted = wanted_of(job, unit)
     trees = StatsTrees(job.orders)
     numbers = sorted(wanted)
     sweep = job.sweep([job.jobs[number] for number in numbers], work.most_nbytes, 1)
     sweep.run([wanted[number] for number in numbers], trees, lambda: None)
-    return UnitStats(trees.drain(), sweep.num_reads)
+    return trees.drain(), sweep.num_reads
 
 
-def wanted_of(job: StatsJob, unit: StatsUnit) -> dict[int, np.ndarray[Any, np.dtype[np.bool_]]]:
+def wanted_of(job: StatsJob, unit: StatsUnit) -> dict[int, NDArray[np.bool_]]:
     """By number of the variable, whether each of its pieces is in a unit."""
-    found: dict[int, np.ndarray[Any, np.dtype[np.bool_]]] = {}
+    wanted: dict[int, NDArray[np.bool_]] = {}
     for number, begin, end in unit:
-        if number not in found:
-            found[number] = np.zeros(job.jobs[number].order.num_pieces, np.bool_)
-        found[number][begin:end] = True
-    return found
+        if number not in wanted:
+            wanted[number] = np.zeros(job.jobs[number].order.num_pieces, np.bool_)
+        wanted[number][begin:end] = True
+    return wanted
 
 
 class StatsOnCluster:
@@ -325,8 +315,8 @@ class StatsOnCluster:
         self._tasks = tasks
         self._most_nbytes = 0
         total = sum(
-            len(chunks_of(own.order, pieces)) * own.chunk_nbytes
-            for own, pieces in zip(job.jobs, wanted, strict=True)
+            len(chunks_of(variable_job.order, pieces)) * variable_job.chunk_nbytes
+            for variable_job, pieces in zip(job.jobs, wanted, strict=True)
         )
         # Ends of units are looked for in the upper half of this size.
         unit_nbytes = tasks.unit_nbytes(total, MOST_UNITS // 2)
@@ -340,7 +330,7 @@ class StatsOnCluster:
         """Check that the memory is enough here, and for the tasks of a worker."""
         memory = self._job.memory
         sizes = [self._nodes_nbytes(unit) for unit in self._units]
-        unit, cut = (max(own, default=0) for own in zip(*sizes, strict=True)) if sizes else (0, 0)
+        unit, cut = map(max, zip(*sizes, strict=True)) if sizes else (0, 0)
         # Subtrees wait for the units that are computed at the same time.
         waiting = memory.tree_nbytes + cut * min(self._tasks.most_running, len(sizes))
         here = max(kept_nbytes + unit + waiting * (not is_flushed), least_nbytes)
@@ -351,30 +341,30 @@ class StatsOnCluster:
 
     def _nodes_nbytes(self, unit: StatsUnit) -> tuple[int, int]:
         """Bytes of the statistics of a unit, and of those of trees that it does not complete."""
-        found = cut = 0
-        for own in unit:
-            job = self._job.jobs[own.variable]
-            num, num_cut = num_nodes(job.order, own)
-            found += num * job.node_nbytes
+        whole = cut = 0
+        for pieces in unit:
+            job = self._job.jobs[pieces.variable]
+            num, num_cut = num_nodes(job.order, pieces)
+            whole += num * job.node_nbytes
             cut += num_cut * job.node_nbytes
-        return found, cut
+        return whole, cut
 
     def num_chunks(self, wanted: Pieces) -> int:
         """Number of chunks that the tasks read. With leads, two tasks may read the same one."""
         return sum(map(self._num_chunks, self._units))
 
     def _num_chunks(self, unit: StatsUnit) -> int:
-        return sum(num_chunks(self._job.jobs[own.variable].order, own) for own in unit)
+        return sum(num_chunks(self._job.jobs[pieces.variable].order, pieces) for pieces in unit)
 
     def run(self, wanted: Pieces, trees: StatsTrees, advance: Callable[[int], None]) -> None:
         """Compute the statistics of the pieces."""
         work = StatsWork.of(self._job, self._most_nbytes)
-        found = self._tasks.run("computing statistics", compute_unit, work, self._units)
-        with closing(found):
-            for unit, result in found:
-                for tree, nodes in result.nodes.items():
-                    for node, value in nodes.items():
+        results = self._tasks.run("computing statistics", compute_unit, work, self._units)
+        with closing(results):
+            for unit, (nodes, num_reads) in results:
+                for tree, values in nodes.items():
+                    for node, value in values.items():
                         trees.add(tree, node, value)
-                self.num_reads += result.num_reads
+                self.num_reads += num_reads
                 advance(self._num_chunks(unit))
                 trees.flush()

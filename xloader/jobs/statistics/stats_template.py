@@ -43,14 +43,14 @@ class VariableForm:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Number of elements along the kept dimensions."""
-        return tuple(own[-1] for own in self.edges)
+        return tuple(edges[-1] for edges in self.edges)
 
     def box(self, tree: int) -> tuple[slice, ...]:
         """The kept elements of a tree."""
-        grid = tuple(len(own) - 1 for own in self.edges)
+        grid = tuple(len(edges) - 1 for edges in self.edges)
         index = np.unravel_index(self.places[tree], grid) if grid else ()
         pairs = zip(self.edges, map(int, index), strict=True)
-        return tuple(slice(own[at], own[at + 1]) for own, at in pairs)
+        return tuple(slice(edges[at], edges[at + 1]) for edges, at in pairs)
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class StatsTemplate:
     @property
     def num_leaves(self) -> int:
         """Number of pieces of all variables."""
-        return sum(sum(own.leaves) for own in self.variables)
+        return sum(sum(form.leaves) for form in self.variables)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the result."""
-        return sum(8 * math.prod(self.shape_of(own)) for own in self.variables)
+        return sum(8 * math.prod(self.shape_of(form)) for form in self.variables)
 
     def shape_of(self, form: VariableForm) -> tuple[int, ...]:
         """Shape of the statistics of a variable."""
@@ -92,8 +92,8 @@ class StatsTemplate:
 
     def to_json(self) -> str:
         """All but the coordinates, as JSON."""
-        parts = {key: own for key, own in self.__dict__.items() if key != "labels"}
-        parts["variables"] = [asdict(own) for own in self.variables]
+        parts = {key: value for key, value in self.__dict__.items() if key != "labels"}
+        parts["variables"] = [asdict(form) for form in self.variables]
         return json.dumps({"version": _VERSION, **parts}, default=dict)
 
     @classmethod
@@ -103,10 +103,10 @@ class StatsTemplate:
         if parts.pop("version") != _VERSION:
             raise ValueError("another version")
         forms = []
-        for own in parts.pop("variables"):
-            edges = tuple(map(tuple, own.pop("edges")))
-            own = {key: tuple(v) if isinstance(v, list) else v for key, v in own.items()}
-            forms.append(VariableForm(edges=edges, **own))
+        for facts in parts.pop("variables"):
+            edges = tuple(map(tuple, facts.pop("edges")))
+            facts = {key: tuple(v) if isinstance(v, list) else v for key, v in facts.items()}
+            forms.append(VariableForm(edges=edges, **facts))
         parts["quantiles"] = tuple(parts["quantiles"])
         return cls(variables=tuple(forms), labels=labels, **parts)
 
@@ -150,8 +150,8 @@ class StatsResult:
         """The result."""
         template = self._template
         values = {
-            form.name: (template.dims_of(form), own, dict(form.attrs))
-            for form, own in zip(template.variables, self._arrays, strict=True)
+            form.name: (template.dims_of(form), array, dict(form.attrs))
+            for form, array in zip(template.variables, self._arrays, strict=True)
         }
         coords = {"stat": np.array(template.stats, object), **template.labels.coords}
         return xr.Dataset(values, coords, {**template.attrs, JOB: template.key})
@@ -174,10 +174,10 @@ def moments_table(moments: Moments) -> NDArray[np.float64]:
 
 def _stats_of(value: LabelledMoments, quantiles: tuple[float, ...]) -> NDArray[np.float64]:
     """The statistics along a new axis that comes first."""
-    found = moments_table(value.moments)
+    basic = moments_table(value.moments)
     if not quantiles:
-        return found
-    asked = np.array(quantiles)
-    rows = [own.quantile(asked) for own in value.sketches]
+        return basic
+    ranks = np.array(quantiles)
+    rows = [sketch.quantile(ranks) for sketch in value.sketches]
     table = np.array(rows).reshape(*value.moments.shape, len(quantiles))
-    return np.concatenate([found, np.moveaxis(table, -1, 0)])
+    return np.concatenate([basic, np.moveaxis(table, -1, 0)])

@@ -10,13 +10,10 @@ from typing import Final
 from xloader.jobs.statistics.chunk_order import ChunkOrder
 from xloader.jobs.statistics.merge_tree import MergeTree, Node
 from xloader.jobs.statistics.moments import LabelledMoments
-from xloader.jobs.statistics.stats_parts import StatsParts
+from xloader.jobs.statistics.stats_parts import StatsParts, Tree
 
 _FLUSH_SECONDS: Final = 10.0
 """Statistics are written after so much time, or when they take too many bytes."""
-
-Tree = tuple[int, int]
-"""Number of a variable, and of one of its trees."""
 
 Nodes = dict[Tree, dict[Node, LabelledMoments]]
 """The statistics of complete subtrees."""
@@ -57,22 +54,22 @@ class StatsTrees:
                 tree = self._trees[key] = MergeTree(num_leaves, LabelledMoments.merge)
         while True:
             with self._lock:
-                found = tree.offer(node, value)
-                if found is None:
+                merger = tree.offer(node, value)
+                if merger is None:
                     if self._finished is not None and tree.is_complete:
                         self._finished(*key, tree.result())
                         del self._trees[key]
                     return
             # Without the lock: moments of many cells take a while.
-            node, first, second = found
+            node, first, second = merger
             value = first.merge(second)
 
     def drain(self) -> Nodes:
         """The subtrees that were made since the last call, which are forgotten here."""
         with self._lock:
-            found = {tree: dict(own.nodes) for tree, own in self._trees.items()}
+            nodes = {tree: dict(merged.nodes) for tree, merged in self._trees.items()}
             self._trees.clear()
-        return found
+        return nodes
 
     @property
     def nbytes(self) -> int:

@@ -42,13 +42,13 @@ class SampleUnit:
 def cut_samples(footprint: Footprint, most_nbytes: int, num_threads: int) -> list[SampleUnit]:
     """Cut samples into units, along the dimension where that is fastest."""
     total = sum(int(g.read_nbytes(footprint.needed(g)).sum()) for g in footprint.groups)
-    found = []
+    choices = []
     for dim in range(len(footprint.windows.dims)):
         units = _units(footprint, dim, -(-total // most_nbytes))
         # Reads take the time, on as many threads as there are units.
         cost = num_reads(footprint, units) / min(len(units), num_threads)
-        found.append((cost, -len(units), units))
-    return min(found, key=lambda own: own[:2])[2]
+        choices.append((cost, -len(units), units))
+    return min(choices, key=lambda choice: choice[:2])[2]
 
 
 def num_reads(footprint: Footprint, units: list[SampleUnit]) -> int:
@@ -100,20 +100,14 @@ def ids_of(recipe: Recipe, unit: SampleUnit) -> Ints:
         first = math.prod(shape[unit.dim + 1 :])
         within = np.arange(unit.begin * first, unit.end * first)
         outer = np.arange(math.prod(shape[: unit.dim])) * (first * shape[unit.dim])
-        own = (outer[:, None] + within).reshape(-1)
-        return own if subset is None else subset.ids_of(own)
-    found = [np.zeros(0, np.int64)]
+        numbers = (outer[:, None] + within).reshape(-1)
+        return numbers if subset is None else subset.ids_of(numbers)
+    pieces = [np.zeros(0, np.int64)]
     for begin in range(0, recipe.num_ids, _PIECE_SIZE):
         ids = np.arange(begin, min(begin + _PIECE_SIZE, recipe.num_ids))
         along = recipe.positions_of(ids)[:, unit.dim]
-        found.append(ids[(unit.begin <= along) & (along < unit.end)])
-    return np.concatenate(found)
-
-
-def subset_of(recipe: Recipe, ids: Ints) -> Subset:
-    """The subset of some samples, without weights."""
-    whole = recipe.subset or Subset(len(recipe.require_windows()))
-    return whole.select(ids)
+        pieces.append(ids[(unit.begin <= along) & (along < unit.end)])
+    return np.concatenate(pieces)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,11 +127,11 @@ class BatchSweep:
         needed = [(group, footprint.needed(group)) for group in footprint.groups]
         total = sum(int(group.read_nbytes(blocks).sum()) for group, blocks in needed)
         units = cut_samples(footprint, tasks.unit_nbytes(total), tasks.num_threads)
-        own = replace(self, memory_nbytes=tasks.task_memory(self.memory_nbytes))
+        task = replace(self, memory_nbytes=tasks.task_memory(self.memory_nbytes))
         num_reads = 0
         with tasks.memory_errors(self.memory_nbytes):
-            run = tasks.run("sweeping samples", fill_unit, (own, out.dtype), units)
-            for unit, (values, count) in run:
+            results = tasks.run("sweeping samples", fill_unit, (task, out.dtype), units)
+            for unit, (values, count) in results:
                 out[ids_of(self.recipe, unit)] = values
                 num_reads += count
         return num_reads
@@ -152,7 +146,8 @@ def fill_unit(
     out = np.zeros(len(ids), dtype)
     if not len(ids):
         return out, 0
-    part = replace(sweep.recipe, subset=subset_of(sweep.recipe, ids))
+    whole = sweep.recipe.subset or Subset(len(sweep.recipe.require_windows()))
+    part = replace(sweep.recipe, subset=whole.select(ids))
     names = SampleNames(sweep.recipe, ids)
     return out, _fill(replace(sweep, recipe=part), out, 1, names)
 
@@ -161,8 +156,7 @@ def _fill(
     sweep: BatchSweep, out: NDArray[Any], threads: int | None, names: SampleNames | None = None
 ) -> int:
     options = LoaderOptions(memory=sweep.memory_nbytes, threads=threads)
-    own = sweep.recipe, options, names, sweep.batch_size
-    with make_sweep_loader(Loader, *own) as loader:
+    with make_sweep_loader(Loader, sweep.recipe, options, names, sweep.batch_size) as loader:
         for batch in loader:
             at = batch.ids if names is None else names.rows_of(batch.ids)
             out[at] = sweep.function(batch)

@@ -112,13 +112,13 @@ class CacheFile:
             # Nobody writes a mask for a day.
             if left.stat().st_mtime < time.time() - 86_400:
                 left.unlink(missing_ok=True)
-        found = sorted(
+        files = sorted(
             (stat.st_mtime_ns, stat.st_size, path)
             for path in self.folder.glob(f"*.{self.kind}")
             for stat in [path.stat()]
         )
-        total = nbytes + sum(size for _, size, _ in found)
-        for _, size, path in found:
+        total = nbytes + sum(size for _, size, _ in files)
+        for _, size, path in files:
             if total <= _MOST_NBYTES:
                 return
             path.unlink(missing_ok=True)
@@ -146,10 +146,8 @@ def cache_file(
             remedy="leave cache out to use the user's cache folder",
         )
     names = tuple(sorted(variables))
-    if not names:
-        return None
-    if any(recipe.variable(name).is_computed for name in names):
-        # A function may change, and a fingerprint holds its name only.
+    # A function may change, and a fingerprint holds its name only.
+    if not names or any(recipe.variable(name).is_computed for name in names):
         return None
     stamp = stamp_of_files(recipe.source.name, names)
     if cache is None and stamp is None:
@@ -184,5 +182,5 @@ def stamp_of_files(name: str, variables: tuple[str, ...]) -> str | None:
 
 def _add_stamp(digest: hashlib._Hash, path: str) -> None:
     with suppress(OSError):
-        found = os.stat(path)
-        digest.update(f"{path}\0{found.st_mtime_ns}\0{found.st_size}\n".encode())
+        stat = os.stat(path)
+        digest.update(f"{path}\0{stat.st_mtime_ns}\0{stat.st_size}\n".encode())

@@ -116,12 +116,12 @@ class SampleMask:
 
     def _same(self, given: SampleMask | ArrayLike) -> SampleMask:
         """The other mask, or one flag for each sample, as a mask of the same samples."""
-        other = given if isinstance(given, SampleMask) else SampleMask.of(given)
-        if len(self) != len(other):
+        mask = given if isinstance(given, SampleMask) else SampleMask.of(given)
+        if len(self) != len(mask):
             raise OptionError(
                 "the masks belong to different samples",
-                given=f"masks of {len(self):,} and {len(other):,} samples",
+                given=f"masks of {len(self):,} and {len(mask):,} samples",
                 allowed="masks of the same samples, which have the same length",
                 remedy="make both masks by is_valid of the same samples",
             )
-        return other
+        return mask

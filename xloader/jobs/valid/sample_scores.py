@@ -45,14 +45,14 @@ def score_samples(
             remedy='pass for example lambda batch: batch["rain"].mean(axis=(1, 2, 3))',
         )
     # All ranks of a group must get the same numbers, so the whole of a slab counts.
-    own = _each_once(recipe.planned)
-    file = _file_of(own, fn, cache)
-    found = None if file is None else file.load(8 * own.num_ids)
-    if found is not None:
-        return np.frombuffer(found, "<f8").astype(np.float64)
-    scores = np.full(own.num_ids, np.nan)
-    tasks = find_cluster(client, own, beside=fn)
-    sweep = BatchSweep(own, partial(_call, fn), parse_nbytes(memory), batch_size)
+    recipe = _each_once(recipe.planned)
+    file = _file_of(recipe, fn, cache)
+    data = None if file is None else file.load(8 * recipe.num_ids)
+    if data is not None:
+        return np.frombuffer(data, "<f8").astype(np.float64)
+    scores = np.full(recipe.num_ids, np.nan)
+    tasks = find_cluster(client, recipe, beside=fn)
+    sweep = BatchSweep(recipe, partial(_call, fn), parse_nbytes(memory), batch_size)
     sweep.fill(scores, threads, tasks)
     if file is not None:
         file.save(scores.astype("<f8").tobytes())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Final
 
@@ -20,6 +20,7 @@ from xloader.core.axis import Ints
 from xloader.core.footprint import Footprint, Group
 from xloader.core.windows import Windows
 from xloader.jobs.valid.batch_sweep import nearest
+from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 
@@ -55,10 +56,10 @@ class StartLine:
         return self._windows_from(begin - last), self._windows_from(end - first)
 
     def _windows_from(self, elements: Ints) -> Ints:
-        found = self.windows.num_before(self.dim, elements)
+        numbers = self.windows.num_before(self.dim, elements)
         if self.positions is None:
-            return found
-        return np.asarray(np.searchsorted(self.positions, found), np.int64)
+            return numbers
+        return np.asarray(np.searchsorted(self.positions, numbers), np.int64)
 
 
 def sum_windows(values: Ints, axis: int, begin: int, starts: Ints, span: Span) -> Ints:
@@ -75,9 +76,9 @@ def sum_windows(values: Ints, axis: int, begin: int, starts: Ints, span: Span) -
     at = starts + (first - begin)
     lo = np.where(at >= 0, at, at % step)
     hi = np.minimum(at + step * count, lo + step * -(-np.maximum(size - lo, 0) // step))
-    found = flat[np.maximum(hi, lo)]
-    found -= flat[lo]
-    return np.moveaxis(found, 0, axis)
+    totals = flat[np.maximum(hi, lo)]
+    totals -= flat[lo]
+    return np.moveaxis(totals, 0, axis)
 
 
 class RollingCounts:
@@ -101,22 +102,22 @@ class RollingCounts:
 
     def add(self, begins: tuple[int, ...], counts: Ints) -> None:
         """Add counts to a box of windows that begins at ``begins``."""
-        own = list(begins)
+        shifted = list(begins)
         if self._has_sweep:
-            own[0] -= self._first
-        box = tuple(slice(b, b + n) for b, n in zip(own, counts.shape, strict=True))
+            shifted[0] -= self._first
+        box = tuple(slice(b, b + n) for b, n in zip(shifted, counts.shape, strict=True))
         self._counts[box] += counts
 
     def peek(self, begin: int, end: int) -> NDArray[np.signedinteger]:
         """The counts of windows ``begin`` to ``end`` along the first dimension, or all of them."""
         if not self._has_sweep:
             return self._counts
-        found = self._counts[begin - self._first : end - self._first]
-        if len(found) < end - begin:
+        counts = self._counts[begin - self._first : end - self._first]
+        if len(counts) < end - begin:
             # No chunk that is needed reaches into these windows, so no room was made for them.
-            none = np.zeros((end - begin - len(found), *found.shape[1:]), found.dtype)
-            found = np.concatenate([found, none])
-        return found
+            none = np.zeros((end - begin - len(counts), *counts.shape[1:]), counts.dtype)
+            counts = np.concatenate([counts, none])
+        return counts
 
     def drop(self, end: int) -> None:
         """Forget the windows below ``end`` along the first dimension."""
@@ -137,11 +138,15 @@ _MOST_BLOCKS = 1 << 12
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The windows whose elements are counted: all, or those at the positions of a subset."""
+    """The windows whose elements are counted: all, or those at the positions of a subset.
+
+    `num_along`: most windows along the sweep that one block reaches into.
+    """
 
     dims: tuple[str, ...]
     order: tuple[int, ...]
     lines: tuple[StartLine, ...]
+    num_along: int
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -221,10 +226,10 @@ class SweepLine:
             ends = np.maximum.accumulate(self.hi[begin : begin + _MOST_BLOCKS])
             fitting = np.searchsorted(ends, self.lo[begin] + most_along, side="right")
             end = begin + max(int(fitting), 1)
-            own = slice(begin, end)
+            at = slice(begin, end)
             blocks = []
             for number, group in enumerate(self.groups):
-                numbers = self.block[own][self.group[own] == number]
+                numbers = self.block[at][self.group[at] == number]
                 rows = np.stack(np.unravel_index(numbers, group.shape), axis=-1)
                 blocks.append((group, [tuple(row) for row in rows.tolist()]))
             complete = int(self.lo[end]) if end < size else self.num_windows
@@ -242,17 +247,14 @@ def _reached(group: Group, dim: int, line: StartLine) -> tuple[Ints, Ints] | Non
         for access in group.accesses
         if (span := access[dim]) is not None
     ]
-    lo = np.min([own[0] for own in ranges], axis=0)
-    return lo, np.maximum(np.max([own[1] for own in ranges], axis=0), lo)
+    lo = np.min([reach[0] for reach in ranges], axis=0)
+    return lo, np.maximum(np.max([reach[1] for reach in ranges], axis=0), lo)
 
 
 def choose_places(
     recipe: Recipe, layouts: tuple[FieldLayout, ...], footprint: Footprint | None
-) -> tuple[Places, int]:
-    """The windows to count, swept along the dimension where fewest are under way.
-
-    Also returns the most windows along the sweep that one block reaches into.
-    """
+) -> Places:
+    """The windows to count, swept along the dimension where fewest are under way."""
     windows, subset = recipe.require_windows(), recipe.subset
     lines = [StartLine(windows, dim) for dim in range(len(windows.dims))]
     if subset is not None and _FEW * len(subset) < len(windows):
@@ -261,27 +263,76 @@ def choose_places(
             ids = np.arange(begin, min(begin + _PIECE_SIZE, len(subset)))
             columns = recipe.positions_of(ids).T
             kept = [np.union1d(old, new) for old, new in zip(kept, columns, strict=True)]
-        lines = [StartLine(windows, dim, own) for dim, own in enumerate(kept)]
+        lines = [StartLine(windows, dim, positions) for dim, positions in enumerate(kept)]
+    accesses = [part.accesses for layout in layouts for part in layout.parts]
+    taken_dims = [[span is not None for span in access] for access in accesses]
     costs, spans = [], []
     for dim, line in enumerate(lines):
-        found = [_reached(group, dim, line) for group in footprint.groups] if footprint else []
-        longest = max((int((r[1] - r[0]).max(initial=0)) for r in found if r), default=0)
+        reached = [_reached(group, dim, line) for group in footprint.groups] if footprint else []
+        longest = max((int((r[1] - r[0]).max(initial=0)) for r in reached if r), default=0)
         spans.append(longest)
-        costs.append(
-            sum(
-                math.prod(
-                    longest if d == dim else len(lines[d])
-                    for d, access in enumerate(part.accesses)
-                    if access is not None
-                )
-                for layout in layouts
-                for part in layout.parts
-            )
-        )
+        sizes = [longest if d == dim else len(lines[d]) for d in range(len(lines))]
+        costs.append(sum(math.prod(itertools.compress(sizes, taken)) for taken in taken_dims))
     sweep = costs.index(min(costs))
     order = (sweep, *(dim for dim in range(len(lines)) if dim != sweep))
     dims = tuple(windows.dims[dim] for dim in order)
-    return Places(dims, order, tuple(lines[dim] for dim in order)), spans[sweep]
+    return Places(dims, order, tuple(lines[dim] for dim in order), spans[sweep])
+
+
+def may_hold_nan(recipe: Recipe, variable: str) -> bool:
+    """Whether a variable can hold NaN. Integers can if they are packed with fill values.
+
+    Computed variables count as valid: samples are chosen by what is stored.
+    """
+    stored = recipe.variable(variable)
+    if stored.is_computed:
+        return False
+    if stored.packing is None:
+        return stored.dtype.kind == "f"
+    return bool(stored.packing.fills) or stored.packing.stored_dtype.kind == "f"
+
+
+@dataclass(frozen=True, eq=False)
+class SampleCheck:
+    """Which samples hold enough valid elements: what is asked, and how windows are swept for it."""
+
+    recipe: Recipe
+    layouts: tuple[FieldLayout, ...]
+    at_least: float
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Pickles leave out cached properties.
+        return SampleCheck, tuple(getattr(self, field.name) for field in fields(self))
+
+    @cached_property
+    def footprint(self) -> Footprint | None:
+        """The chunks of variables that may hold NaN, which are read; None if there are none."""
+        recipe = self.recipe
+        read = tuple(
+            replace(
+                layout, parts=tuple(p for p in layout.parts if may_hold_nan(recipe, p.variable))
+            )
+            for layout in self.layouts
+        )
+        if not any(layout.parts for layout in read):
+            return None
+        return make_footprint(recipe, tuple(layout for layout in read if layout.parts))
+
+    @cached_property
+    def line(self) -> SweepLine:
+        """All blocks that are read, in the order of the sweep."""
+        assert self.footprint is not None
+        return SweepLine.of(self.footprint, self.places)
+
+    @cached_property
+    def parts(self) -> tuple[SweepLine, SweepLine]:
+        """The blocks of variables without the sweep dimension, and the others."""
+        return self.line.apart(self.places)
+
+    @cached_property
+    def places(self) -> Places:
+        """The windows that are counted."""
+        return choose_places(self.recipe, self.layouts, self.footprint)
 
 
 _ENOUGH: Final = 0.75
@@ -290,20 +341,23 @@ _ENOUGH: Final = 0.75
 
 @dataclass(frozen=True)
 class SweepUnit:
-    """Blocks whose elements are counted apart."""
+    """Blocks whose elements are counted apart.
+
+    `alone`: the windows that no other unit reaches into.
+    """
 
     begin: int
     end: int
     first: int
     last: int
-    own: tuple[int, int]
+    alone: tuple[int, int]
     done: int
     share: tuple[int, int] = (0, 1)
 
     @property
     def num_border(self) -> int:
         """Number of windows along the sweep of which it gives counts."""
-        return self.own[0] - self.first + max(self.last - self.own[1], 0)
+        return self.alone[0] - self.first + max(self.last - self.alone[1], 0)
 
 
 def cut_sweep(
@@ -312,20 +366,16 @@ def cut_sweep(
     """Cut a sweep into units."""
     if not len(line.lo):
         return []
-    levels = _levels(line, recipe, places)
+    is_new = np.diff(line.lo, prepend=line.lo[0]) > 0
+    is_whole = is_new & ~_within_objects(line, recipe, places)
+    # The blocks at which a unit may begin: the fewest, then more, then all but the first.
+    levels = [np.flatnonzero(is_whole), np.flatnonzero(is_new), np.arange(1, len(line.lo))]
     while True:
         begins = _begins(line, levels, most_nbytes)
         units = list(_units(line, begins, most_nbytes))
         if len(units) == 1 or sum(unit.num_border for unit in units) <= most_border:
             return units
         most_nbytes *= 2
-
-
-def _levels(line: SweepLine, recipe: Recipe, places: Places) -> list[Ints]:
-    """The blocks at which a unit may begin: the fewest, then more, then all but the first."""
-    is_new = np.diff(line.lo, prepend=line.lo[0]) > 0
-    is_whole = is_new & ~_within_objects(line, recipe, places)
-    return [np.flatnonzero(is_whole), np.flatnonzero(is_new), np.arange(1, len(line.lo))]
 
 
 def _begins(line: SweepLine, levels: list[Ints], most_nbytes: int) -> list[int]:
@@ -348,11 +398,11 @@ def _within_objects(line: SweepLine, recipe: Recipe, places: Places) -> NDArray[
     dim, name = places.order[0], places.dims[0]
     steps = np.zeros(len(line.lo) + 1, np.int64)
     for number, group in enumerate(line.groups):
-        axis, own = group.axes[dim], np.flatnonzero(line.group == number)
-        if axis is None or not len(own):
+        axis, rows = group.axes[dim], np.flatnonzero(line.group == number)
+        if axis is None or not len(rows):
             continue
         along, which = np.unique(
-            np.unravel_index(line.block[own], group.shape)[dim], return_inverse=True
+            np.unravel_index(line.block[rows], group.shape)[dim], return_inverse=True
         )
         for demand in group.demands:
             chunk = [0] * len(recipe.variable(demand.variable).dims)
@@ -366,8 +416,8 @@ def _within_objects(line: SweepLine, recipe: Recipe, places: Places) -> NDArray[
                 numbers.append(keys.setdefault(key, len(keys)))
             objects = np.array(numbers)[which]
             firsts, lasts = np.full(len(keys), len(line.lo)), np.zeros(len(keys), np.int64)
-            np.minimum.at(firsts, objects, own)
-            np.maximum.at(lasts, objects, own)
+            np.minimum.at(firsts, objects, rows)
+            np.maximum.at(lasts, objects, rows)
             np.add.at(steps, firsts + 1, 1)
             np.add.at(steps, lasts + 1, -1)
     return np.cumsum(steps)[:-1] > 0
@@ -381,14 +431,14 @@ def _units(line: SweepLine, begins: list[int], most_nbytes: int) -> Iterator[Swe
         first = int(line.lo[begin]) if begin else 0
         last = int(line.hi[begin:end].max())
         done = int(line.lo[end]) if end < len(sizes) else line.num_windows
-        alone = max(int(reach[begin - 1]), first) if begin else 0
-        own = (alone, done) if alone < done else (first, first)
+        first_alone = max(int(reach[begin - 1]), first) if begin else 0
+        alone = (first_alone, done) if first_alone < done else (first, first)
         count = 1
         if end - begin == 1 and sizes[begin] > 1.5 * most_nbytes:
             reads = line.groups[line.group[begin]].num_reads_per_block
             count = min(-(-int(sizes[begin]) // most_nbytes), reads)
         if count == 1:
-            yield SweepUnit(begin, end, first, last, own, done)
+            yield SweepUnit(begin, end, first, last, alone, done)
             continue
         for number in range(count):
             complete = done if number == count - 1 else first

@@ -19,8 +19,7 @@ import numpy as np
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.axis import Ints
 from xloader.core.window_sets import BitPacker, WindowBits
-from xloader.jobs.valid.sample_check import SampleCheck
-from xloader.jobs.valid.sweep_line import Places, SweepLine, SweepUnit, cut_sweep
+from xloader.jobs.valid.sweep_line import Places, SampleCheck, SweepUnit, cut_sweep
 from xloader.jobs.valid.window_counter import WindowCounter, WindowCounts
 from xloader.jobs.wanted_elements import WantedElements
 from xloader.recipe.recipe import Recipe
@@ -54,11 +53,6 @@ class CountTask:
     memory_nbytes: int
     static: tuple[Ints, ...] | None = None
 
-    @property
-    def line(self) -> SweepLine:
-        """The blocks of all such tasks."""
-        return self.check.parts[0 if self.static is None else 1]
-
 
 @dataclass(frozen=True, eq=False)
 class UnitCounts:
@@ -75,9 +69,10 @@ def count_unit(task: CountTask, unit: SweepUnit) -> UnitCounts:
     counter = WindowCounter(task.check, task.wanted, unit)
     if task.static is not None:
         counter.add_static(task.static)
-    line = task.line.take(slice(unit.begin, unit.end))
+    blocks = task.check.parts[0 if task.static is None else 1]
+    line = blocks.take(slice(unit.begin, unit.end))
     num_reads = counter.read(line, task.memory_nbytes, 1, unit.share)
-    counter.advance(unit.own[1])
+    counter.advance(unit.alone[1])
     counter.put_aside(unit.last)
     static = counter.static_counts() if task.static is None else ()
     return UnitCounts(num_reads, counter.borders, counter.packer.bits(), static)
@@ -117,17 +112,17 @@ def count_in_units(
     static, moving = check.parts
     cut = partial(cut_sweep, recipe=check.recipe, places=check.places, most_nbytes=unit_nbytes)
     units = cut(static, most_border=0)
-    for _, found in run(CountTask(check, wanted, task_memory), units) if units else ():
-        counter.add_static(found.static)
-        num_reads += found.num_reads
-    units = cut(moving, most_border=border_nbytes // max(counter.window_nbytes, 1))
+    for _, counts in run(CountTask(check, wanted, task_memory), units) if units else ():
+        counter.add_static(counts.static)
+        num_reads += counts.num_reads
+    units = cut(moving, most_border=border_nbytes // max(counter.counts_nbytes()[1], 1))
     task = CountTask(check, wanted, task_memory, counter.static_counts())
     waiting: dict[SweepUnit, UnitCounts] = {}
     left = iter(units)
     ahead = next(left, None)
-    for unit, found in run(task, units) if units else ():
-        num_reads += found.num_reads
-        waiting[unit] = found
+    for unit, counts in run(task, units) if units else ():
+        num_reads += counts.num_reads
+        waiting[unit] = counts
         while ahead in waiting:
             _add_unit(counter, ahead, waiting.pop(ahead))
             ahead = next(left, None)
@@ -135,16 +130,16 @@ def count_in_units(
     return _of_samples(check.recipe, check.places, counter.packer.bits()), num_reads
 
 
-def _add_unit(counter: WindowCounter, unit: SweepUnit, found: UnitCounts) -> None:
+def _add_unit(counter: WindowCounter, unit: SweepUnit, counts: UnitCounts) -> None:
     """Add the counts of a unit, once those of all units before it are added."""
-    begin, end = unit.own
-    for border in found.borders:
+    begin, end = unit.alone
+    for border in counts.borders:
         if border.begin < begin:
             counter.add_border(border)
     if begin < end:
         counter.complete(begin)
-        counter.add_bits(end, found.bits)
-    for border in found.borders:
+        counter.add_bits(end, counts.bits)
+    for border in counts.borders:
         if border.begin >= begin:
             counter.add_border(border)
     counter.complete(unit.done)

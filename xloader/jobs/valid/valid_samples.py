@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,8 @@ from xloader.core.window_sets import WindowBits
 from xloader.errors import OptionError
 from xloader.jobs.valid.batch_sweep import BatchSweep
 from xloader.jobs.valid.cache_files import Cache, CacheFile, cache_file
-from xloader.jobs.valid.sample_check import SampleCheck, may_hold_nan
 from xloader.jobs.valid.sample_mask import SampleMask
+from xloader.jobs.valid.sweep_line import SampleCheck, may_hold_nan
 from xloader.jobs.valid.valid_counts import count_on_cluster, count_valid
 from xloader.jobs.valid.window_counter import WindowCounter
 from xloader.jobs.wanted_elements import MaskArgument
@@ -51,54 +51,56 @@ def find_valid(
     num_threads = threads if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
     memory_nbytes = parse_nbytes(memory)
     # All ranks of a group must choose the same samples, so the whole of a slab counts.
-    own, labels = _of_fields(recipe.planned, fields)
-    layouts = tuple(layout_of(own, field) for field in own.fields if field.name in labels.others)
-    argument = None if mask is None else MaskArgument(own, mask)
+    checked, gathered, columns = _of_fields(recipe.planned, fields)
+    layouts = tuple(layout_of(checked, f) for f in checked.fields if f.name in gathered)
+    argument = None if mask is None else MaskArgument(checked, mask)
     if argument is not None:
-        _require_use(own, layouts, argument)
+        _require_use(checked, layouts, argument)
     # Fields that are added later were not checked, so those that were have their names told.
     named = [field.name for field in recipe.fields]
     names = fields or (named and [*named, *(column.name for column in recipe.label_columns)])
-    told = [*map(repr, names), f"at_least={share:g}"]
+    texts = [*map(repr, names), f"at_least={share:g}"]
     if argument is not None:
-        told.append(f"mask={mask!r}" if isinstance(mask, str) else "mask=...")
-    check = f"is_valid({', '.join(told)})"
+        texts.append(f"mask={mask!r}" if isinstance(mask, str) else "mask=...")
+    check = f"is_valid({', '.join(texts)})"
+    num_ids = checked.num_ids
     if not layouts:
-        return SampleMask(labels.valid(share), check, 0, time.monotonic() - begun)
-    file = _file_of(own, layouts, share, argument, cache)
-    found = None if file is None else file.load(WindowBits.words_nbytes(own.num_ids))
-    if found is not None:
-        bits = WindowBits(own.num_ids, np.frombuffer(found, "<u8"))
-        return SampleMask(labels.among(bits, share), check, 0, time.monotonic() - begun)
-    if set(own.require_windows().ends) != {"stop"}:
-        _refuse_mask(argument)
-        tasks = find_cluster(client, own)
-        bits, num_reads = _count_in_batches(own, layouts, share, memory_nbytes, num_threads, tasks)
+        bits = _without_nan(WindowBits.of_flags(np.ones(num_ids, np.bool_)), columns, share)
+        return SampleMask(bits, check, 0, time.monotonic() - begun)
+    file = _file_of(checked, layouts, share, argument, cache)
+    data = None if file is None else file.load(WindowBits.words_nbytes(num_ids))
+    if data is not None:
+        bits = _without_nan(WindowBits(num_ids, np.frombuffer(data, "<u8")), columns, share)
+        return SampleMask(bits, check, 0, time.monotonic() - begun)
+    if set(checked.require_windows().ends) != {"stop"}:
+        if argument is not None:
+            raise OptionError(
+                "a mask cannot be used where windows wrap or are padded",
+                given="mask= together with wrap= or pad= of .window(...)",
+                allowed="mask= with windows that stay within the array",
+                remedy="leave mask= out, and apply the mask to the data first: "
+                "ds.where(mask).xloader",
+            )
+        tasks = find_cluster(client, checked)
+        bits, num_reads = _count_in_batches(
+            checked, layouts, share, memory_nbytes, num_threads, tasks
+        )
     else:
-        checks = SampleCheck(own, layouts, share)
-        tasks = find_cluster(client, own, beside_nbytes=partial(_sent_nbytes, checks, argument))
+        checks = SampleCheck(checked, layouts, share)
+        tasks = find_cluster(client, checked, beside_nbytes=partial(_sent_nbytes, checks, argument))
         cores = num_threads or usable_cores()
         bits, num_reads = _count(checks, argument, memory_nbytes, cores, tasks)
     if file is not None:
         file.save(bits.words.tobytes())
-    return SampleMask(labels.among(bits, share), check, num_reads, time.monotonic() - begun)
-
-
-def _refuse_mask(argument: MaskArgument | None) -> None:
-    if argument is not None:
-        raise OptionError(
-            "a mask cannot be used where windows wrap or are padded",
-            given="mask= together with wrap= or pad= of .window(...)",
-            allowed="mask= with windows that stay within the array",
-            remedy="leave mask= out, and apply the mask to the data first: ds.where(mask).xloader",
-        )
+    bits = _without_nan(bits, columns, share)
+    return SampleMask(bits, check, num_reads, time.monotonic() - begun)
 
 
 def _sent_nbytes(check: SampleCheck, argument: MaskArgument | None) -> int:
     """Bytes that tasks get beside the samples: the mask as bits, and counts that all need."""
     sizes = () if argument is None else tuple(check.recipe.dim_sizes[d] for d in argument.dims)
     mask_nbytes = 0 if argument is None else math.prod(sizes) // 8
-    return mask_nbytes + WindowCounter(check).static_nbytes
+    return mask_nbytes + WindowCounter(check).counts_nbytes()[0]
 
 
 def _count(
@@ -166,50 +168,38 @@ def _check_share(at_least: Any) -> float:
     return float(at_least)
 
 
-@dataclass(frozen=True, eq=False)
-class _LabelFields:
-    """The fields to check that are columns of a table of points, and the names of the others."""
-
-    columns: tuple[LabelColumn, ...]
-    others: frozenset[str]
-    num_ids: int
-
-    def among(self, bits: WindowBits, at_least: float) -> WindowBits:
-        """The samples of ``bits`` that have no NaN in the columns."""
-        # Without columns, flags of all samples would take much memory for nothing.
-        return bits & self.valid(at_least) if self.columns else bits
-
-    def valid(self, at_least: float) -> WindowBits:
-        """Which samples have no NaN in the columns; all of them if NaN are allowed."""
-        is_valid = np.ones(self.num_ids, np.bool_)
-        for column in self.columns:
-            if at_least > 0 and column.values.dtype.kind == "f":
-                is_valid &= ~np.isnan(column.values)
-        return WindowBits.of_flags(is_valid)
+def _without_nan(bits: WindowBits, columns: Sequence[LabelColumn], at_least: float) -> WindowBits:
+    """The samples of ``bits`` that have no NaN in the columns; all of them if NaN are allowed."""
+    # Without columns, flags of all samples would take much memory for nothing.
+    if not columns or at_least <= 0:
+        return bits
+    is_valid = np.ones(bits.size, np.bool_)
+    for column in columns:
+        if column.values.dtype.kind == "f":
+            is_valid &= ~np.isnan(column.values)
+    return bits & WindowBits.of_flags(is_valid)
 
 
-def _of_fields(recipe: Recipe, names: Sequence[str]) -> tuple[Recipe, _LabelFields]:
+def _of_fields(recipe: Recipe, names: Sequence[str]) -> tuple[Recipe, set[str], list[LabelColumn]]:
     """The recipe with what is checked as its fields, without transforms and each sample once.
 
-    Names are those of fields or of their variables. Fields that are columns of a table are given
-    apart.
+    Names are those of fields or of their variables. Also the names of the fields to check, and
+    those that are columns of a table of points.
     """
     gathered, columns = recipe.gathered_fields, recipe.label_columns
-    own_names = [field.name for field in gathered] + [column.name for column in columns]
+    known = [field.name for field in gathered] + [column.name for column in columns]
     variables = [name for field in gathered for name in field.variables]
     for name in names:
-        find(name, list(dict.fromkeys(own_names + variables)), "field or variable of a field")
-    wanted = set(names or own_names)
-    checked = tuple(part for field in gathered for part in _wanted_parts(field, wanted))
-    # Fields that are not checked need not be laid out; without any, all would be gathered.
-    kept = checked or gathered
+        find(name, list(dict.fromkeys(known + variables)), "field or variable of a field")
+    wanted = set(names or known)
+    parts = tuple(part for field in gathered for part in _wanted_parts(field, wanted))
     # Samples of weight 0 are checked, too: weights may change later.
     chosen = None if recipe.subset is None else recipe.subset.indices
     subset = None if chosen is None else Subset(len(recipe.require_windows()), chosen)
-    own = tuple(column for column in columns if column.name in wanted)
-    changed = replace(recipe, fields=kept, steps=(), subset=subset)
-    others = frozenset(field.name for field in checked)
-    return changed, _LabelFields(own, others, recipe.num_ids)
+    # Fields that are not checked need not be laid out; without any, all would be gathered.
+    changed = replace(recipe, fields=parts or gathered, steps=(), subset=subset)
+    chosen_columns = [column for column in columns if column.name in wanted]
+    return changed, {part.name for part in parts}, chosen_columns
 
 
 def _wanted_parts(field: Field, wanted: set[str]) -> tuple[Field, ...]:
@@ -225,8 +215,8 @@ def _wanted_parts(field: Field, wanted: set[str]) -> tuple[Field, ...]:
 
 def _require_use(recipe: Recipe, layouts: tuple[FieldLayout, ...], argument: MaskArgument) -> None:
     """Refuse a mask with dimensions that no variable of the fields has."""
-    dims = {p.variable: recipe.dims_of(p.variable) for own in layouts for p in own.parts}
-    if not any(set(argument.dims) <= set(own) for own in dims.values()):
+    dims = {p.variable: recipe.dims_of(p.variable) for layout in layouts for p in layout.parts}
+    if not any(set(argument.dims) <= set(variable_dims) for variable_dims in dims.values()):
         raise OptionError(
             "the mask has dimensions that no variable of the fields has together",
             given=f"a mask along {', '.join(argument.dims)}",

@@ -23,9 +23,16 @@ from xloader.core.footprint import Footprint
 from xloader.core.window_sets import BitPacker, WindowBits
 from xloader.errors import MemoryBudgetError
 from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
-from xloader.jobs.valid.sample_check import SampleCheck, may_hold_nan
-from xloader.jobs.valid.sweep_line import RollingCounts, Span, SweepLine, SweepUnit, sum_windows
-from xloader.jobs.wanted_elements import WantedElements
+from xloader.jobs.valid.sweep_line import (
+    RollingCounts,
+    SampleCheck,
+    Span,
+    SweepLine,
+    SweepUnit,
+    may_hold_nan,
+    sum_windows,
+)
+from xloader.jobs.wanted_elements import WantedElements, cut_along
 from xloader.recipe.layout import FieldPart
 
 _PIECE_SIZE = 1 << 16
@@ -84,7 +91,9 @@ class WindowCounter:
         self._recipe, self._wanted = check.recipe, wanted
         self._check = check
         self.places = check.places
-        self._own = (0, self.places.shape[0]) if unit is None else unit.own
+        self._alone = (0, self.places.shape[0]) if unit is None else unit.alone
+        # Number of windows at each position along the sweep.
+        self._num_below = math.prod(self.places.shape[1:])
         self._num_done = 0 if unit is None else unit.first
         self._border_copies = 0 if unit is None else _BORDER_COPIES
         totals = [math.prod(layout.shape) for layout in check.layouts]
@@ -98,18 +107,13 @@ class WindowCounter:
                 self._add_part(number, part)
         self._wanted_sums: dict[tuple[int, ...], Ints] = {}
         self._lock = threading.Lock()
-        self.packer = BitPacker((self._own[1] - self._own[0]) * self._num_below)
+        self.packer = BitPacker((self._alone[1] - self._alone[0]) * self._num_below)
         self.borders: list[WindowCounts] = []
-
-    @property
-    def _num_below(self) -> int:
-        """Number of windows at each position along the sweep."""
-        return math.prod(self.places.shape[1:])
 
     def _add_part(self, number: int, part: FieldPart) -> None:
         recipe, name = self._recipe, part.variable
         dims = recipe.dims_of(name)
-        size = math.prod(own.stop - own.start for own in part.box)
+        size = math.prod(side.stop - side.start for side in part.box)
         is_read = may_hold_nan(recipe, name)
         is_masked = self._wanted is not None and set(self._wanted.dims) <= set(dims)
         if not is_read and not is_masked:
@@ -122,37 +126,33 @@ class WindowCounter:
             for axis, dim in enumerate(self.places.dims)
             if dim in dims and (span := part.accesses[self.places.order[axis]]) is not None
         }
-        others = [recipe.dim_sizes[dim] for dim in dims if dim not in self.places.dims]
-        once = math.prod(others) * math.prod(span[2] for span in spans.values())
+        whole_sizes = [recipe.dim_sizes[dim] for dim in dims if dim not in self.places.dims]
+        once = math.prod(whole_sizes) * math.prod(span[2] for span in spans.values())
         counts = None
         if is_read:
             sizes = tuple(self.places.shape[axis] for axis in spans)
             counts = RollingCounts(sizes, 0 in spans, self._dtype, self._num_done)
-        own = PartSum(number, name, tuple(spans), tuple(spans.values()), size // once, counts)
-        self._parts.append(own)
+        part_sum = PartSum(number, name, tuple(spans), tuple(spans.values()), size // once, counts)
+        self._parts.append(part_sum)
 
     def read(
-        self,
-        line: SweepLine,
-        memory_nbytes: int,
-        num_threads: int,
-        share: tuple[int, int] = (0, 1),
+        self, line: SweepLine, memory_nbytes: int, num_threads: int, share: tuple[int, int] = (0, 1)
     ) -> int:
         """Read chunks and count their elements, and return the number of chunks."""
         footprint = self._check.footprint
         assert footprint is not None
-        fixed, unit = self._counts_nbytes()
+        fixed, unit = self.counts_nbytes()
         half, ratio = memory_nbytes // 2, self._work_ratio(footprint)
-        room = half - fixed - self._border_copies * unit * self._check.num_along
-        most_along = max(room // max(2 * unit, 1), self._check.num_along)
+        room = half - fixed - self._border_copies * unit * self.places.num_along
+        most_along = max(room // max(2 * unit, 1), self.places.num_along)
         with ChunkSweep(self._recipe, footprint, int(half / ratio), num_threads) as sweep:
             for wave in line.waves(most_along):
                 for counts in self._counts(is_static=False):
                     counts.reserve(wave.end)
                 tasks = [
                     task
-                    for group, own in wave.blocks
-                    for task in sweep.read(group, own, self._count, share)
+                    for group, blocks in wave.blocks
+                    for task in sweep.read(group, blocks, self._count, share)
                 ]
                 sweep.do(tasks)
                 self.advance(wave.complete)
@@ -163,10 +163,10 @@ class WindowCounter:
         footprint = self._check.footprint
         assert footprint is not None
         at_work = math.ceil(footprint.max_chunk_nbytes * self._work_ratio(footprint))
-        fixed, unit = self._counts_nbytes()
+        fixed, unit = self.counts_nbytes()
         # Counts are copied when there come more of them.
         copies = 2 if num_tasks is None else 2 + _BORDER_COPIES
-        least = max(at_work, fixed + copies * unit * self._check.num_along)
+        least = max(at_work, fixed + copies * unit * self.places.num_along)
         count = num_tasks or 1
         if least > memory_nbytes // count // 2:
             raise MemoryBudgetError(
@@ -180,12 +180,12 @@ class WindowCounter:
 
     def _work_ratio(self, footprint: Footprint) -> float:
         """Bytes at work for each decoded byte of a chunk, while its valid elements are summed."""
-        found = []
+        ratios = []
         for variable in map(self._recipe.variable, footprint.variables):
-            own = variable.stored_dtype.itemsize
+            itemsize = variable.stored_dtype.itemsize
             unpacked = 0 if variable.packing is None else variable.dtype.itemsize
-            found.append((own + unpacked + _WORK_ITEMSIZE) / own)
-        return max(found)
+            ratios.append((itemsize + unpacked + _WORK_ITEMSIZE) / itemsize)
+        return max(ratios)
 
     def _counts(self, *, is_static: bool) -> list[RollingCounts]:
         """The counts of the parts that lack the sweep dimension, or of those that have it."""
@@ -195,26 +195,16 @@ class WindowCounter:
             if part.counts is not None and is_static == (0 not in part.axes)
         ]
 
-    @property
-    def static_nbytes(self) -> int:
-        """Bytes of the counts of variables without the sweep dimension."""
-        return self._counts_nbytes()[0]
-
-    @property
-    def window_nbytes(self) -> int:
-        """Bytes of the counts of all windows at one position along the sweep."""
-        return self._counts_nbytes()[1]
-
     def static_counts(self) -> tuple[Ints, ...]:
         """The counts of variables without the sweep dimension, which all windows along it share."""
         return tuple(counts.peek(0, 0) for counts in self._counts(is_static=True))
 
     def add_static(self, counts: tuple[Ints, ...]) -> None:
         """Add to `static_counts`."""
-        for own, more in zip(self._counts(is_static=True), counts, strict=True):
-            own.add((0,) * more.ndim, more)
+        for total, more in zip(self._counts(is_static=True), counts, strict=True):
+            total.add((0,) * more.ndim, more)
 
-    def _counts_nbytes(self) -> tuple[int, int]:
+    def counts_nbytes(self) -> tuple[int, int]:
         """Bytes of all counts: those in any case, and those for each window along the sweep."""
         fixed = unit = 0
         for part in self._parts:
@@ -236,16 +226,21 @@ class WindowCounter:
         if wanted is not None and set(wanted.dims) <= set(variable.dims):
             sizes = dict(zip(variable.dims, values.shape, strict=True))
             parts = {dim: slice(begins[dim], begins[dim] + sizes[dim]) for dim in variable.dims}
-            is_valid &= wanted.along(variable.dims, parts)
-        dims = [dim for dim in variable.dims if dim in self.places.dims]
-        others = tuple(a for a, dim in enumerate(variable.dims) if dim not in self.places.dims)
-        sums = np.add.reduce(is_valid, axis=others, dtype=int_dtype(values.size))
+            is_valid &= cut_along(wanted.flags, wanted.dims, variable.dims, parts)
+        sums = self._along_windows(is_valid, variable.dims)
         del is_valid, values
-        order = sorted(range(len(dims)), key=lambda axis: self.places.dims.index(dims[axis]))
-        sums = np.asarray(sums).transpose(order)
         for part in self._parts:
             if part.variable == chunk.variable and part.counts is not None:
                 self._add(part, sums, begins)
+
+    def _along_windows(self, flags: NDArray[np.bool_], dims: tuple[str, ...]) -> Ints:
+        """How many flags are set, along the windowed dimensions in the order of `places`."""
+        windowed = self.places.dims
+        whole_axes = tuple(axis for axis, dim in enumerate(dims) if dim not in windowed)
+        sums = np.add.reduce(flags, axis=whole_axes, dtype=int_dtype(flags.size))
+        kept = [dim for dim in dims if dim in windowed]
+        order = sorted(range(len(kept)), key=lambda axis: windowed.index(kept[axis]))
+        return np.asarray(sums).transpose(order)
 
     def _add(self, part: PartSum, sums: Ints, begins: dict[str, int]) -> None:
         """Add the valid elements of a chunk, by element along its windowed dimensions."""
@@ -254,7 +249,7 @@ class WindowCounter:
             line, begin = self.places.lines[number], begins[self.places.dims[number]]
             end = begin + sums.shape[axis]
             ends = line.touching(np.array([begin]), np.array([end]), span)
-            lo, hi = (int(own[0]) for own in ends)
+            lo, hi = (int(limit[0]) for limit in ends)
             if lo >= hi:
                 return
             sums = sum_windows(sums, axis, begin, line.starts(lo, hi), span)
@@ -265,8 +260,8 @@ class WindowCounter:
 
     def advance(self, end: int) -> None:
         """Finish the windows below ``end`` along the sweep, which no chunk to come reaches."""
-        self.put_aside(min(end, self._own[0]))
-        self.complete(min(end, self._own[1]))
+        self.put_aside(min(end, self._alone[0]))
+        self.complete(min(end, self._alone[1]))
 
     def put_aside(self, end: int) -> None:
         """Take the counts of the windows up to ``end`` along the sweep as they are."""
@@ -281,9 +276,9 @@ class WindowCounter:
 
     def add_border(self, border: WindowCounts) -> None:
         """Add counts that another counter has put aside."""
-        for own, more in zip(self._counts(is_static=False), border.counts, strict=True):
-            own.reserve(border.end)
-            own.add((border.begin,) + (0,) * (more.ndim - 1), more)
+        for total, more in zip(self._counts(is_static=False), border.counts, strict=True):
+            total.reserve(border.end)
+            total.add((border.begin,) + (0,) * (more.ndim - 1), more)
 
     def add_bits(self, end: int, bits: WindowBits) -> None:
         """Append the bits of the windows up to ``end`` along the sweep, from another counter."""
@@ -328,17 +323,13 @@ class WindowCounter:
         wanted = self._wanted
         assert wanted is not None
         if part.axes not in self._wanted_sums:
-            others = tuple(a for a, dim in enumerate(wanted.dims) if dim not in self.places.dims)
-            kept = [dim for dim in wanted.dims if dim in self.places.dims]
-            sums = np.add.reduce(wanted.flags, axis=others, dtype=int_dtype(wanted.flags.size))
-            order = sorted(range(len(kept)), key=lambda a: self.places.dims.index(kept[a]))
-            self._wanted_sums[part.axes] = np.asarray(sums).transpose(order)
-        found = self._wanted_sums[part.axes]
+            self._wanted_sums[part.axes] = self._along_windows(wanted.flags, wanted.dims)
+        counts = self._wanted_sums[part.axes]
         for axis, (number, span) in enumerate(zip(part.axes, part.spans, strict=True)):
             line = self.places.lines[number]
             starts = line.starts(begin, end) if number == 0 else line.starts(0, len(line))
             first = int(starts[0]) + span[0]
             last = int(starts[-1]) + span[0] + span[1] * (span[2] - 1)
-            own = (slice(None),) * axis + (slice(first, last + 1),)
-            found = sum_windows(found[own], axis, first, starts, span)
-        return found
+            box = (slice(None),) * axis + (slice(first, last + 1),)
+            counts = sum_windows(counts[box], axis, first, starts, span)
+        return counts
