@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -77,23 +76,10 @@ _CLOCK_LAG: Final = 67.0 / 86400
 _ARC_SECOND: Final = np.pi / (180 * 3600)
 
 
-@dataclass(frozen=True)
-class SunPosition:
-    """The place of the Sun as seen from the centre of the Earth, at some times.
+def _sun_at(days: Floats) -> tuple[Floats, Floats, Floats]:
+    """The Sun's angle above the equator, apparent less mean solar time, and the Sun's distance.
 
-    `declination`: its angle above the equator, in radians. `equation_of_time`: apparent less mean
-    solar time, as an angle in radians; ``2 pi`` is a day.
-    """
-
-    declination: Floats
-    equation_of_time: Floats
-    distance: Floats
-
-
-def sun_at(days: Floats) -> SunPosition:
-    """The place of the Sun at some times.
-
-    Arrays of the shape of ``days``.
+    As seen from the centre of the Earth, in radians (``2 pi`` is a day) and astronomical units.
     """
     t = (np.asarray(days, np.float64) + _CLOCK_LAG) / 365250.0
     distance = _sum(_DISTANCE, t)
@@ -104,11 +90,8 @@ def sun_at(days: Floats) -> SunPosition:
     ascension = np.arctan2(np.sin(longitude) * np.cos(tilt), np.cos(longitude))
     mean_longitude = 280.4664567 + 360007.6982779 * t + 0.03032028 * t**2 + t**3 / 49931
     lead = np.deg2rad(mean_longitude - 0.0057183) - ascension + nodding * np.cos(tilt)
-    return SunPosition(
-        declination=np.arcsin(np.sin(tilt) * np.sin(longitude)),
-        equation_of_time=(lead + np.pi) % (2 * np.pi) - np.pi,
-        distance=distance,
-    )
+    declination = np.arcsin(np.sin(tilt) * np.sin(longitude))
+    return declination, (lead + np.pi) % (2 * np.pi) - np.pi, distance
 
 
 def _sum(powers: tuple[Series, ...], t: Floats) -> Floats:
@@ -215,13 +198,13 @@ def _sunlight(
         total = level * np.cos(angle + east)
         total += upright
         return np.asarray(np.maximum(total, 0.0) * solar_constant)
-    num_parts = math.ceil(days / _MOST_DAYS - 1e-9)
-    parts = []
-    for part in range(num_parts):
-        middle = days * ((part + 0.5) / num_parts - 1)
+    num_pieces = math.ceil(days / _MOST_DAYS - 1e-9)
+    means = []
+    for piece in range(num_pieces):
+        middle = days * ((piece + 0.5) / num_pieces - 1)
         upright, level, angle = _angles(instants, middle, north)
-        parts.append(_mean_above_horizon(upright, level, angle + east, days / num_parts))
-    return np.asarray(sum(parts) * (solar_constant / num_parts))
+        means.append(_mean_above_horizon(upright, level, angle + east, days / num_pieces))
+    return np.asarray(sum(means) * (solar_constant / num_pieces))
 
 
 def _angles(instants: Instants, later: float, north: Floats) -> tuple[Floats, Floats, Floats]:
@@ -230,12 +213,12 @@ def _angles(instants: Instants, later: float, north: Floats) -> tuple[Floats, Fl
     They are those of ``later`` days after the times. The light at one astronomical unit counts as
     1.
     """
-    sun = sun_at(instants.days + later)
-    strength = sun.distance**-2.0
-    upright = strength * np.sin(sun.declination) * np.sin(north)
-    level = strength * np.cos(sun.declination) * np.cos(north)
+    declination, equation_of_time, distance = _sun_at(instants.days + later)
+    strength = distance**-2.0
+    upright = strength * np.sin(declination) * np.sin(north)
+    level = strength * np.cos(declination) * np.cos(north)
     turned = (instants.day_fraction + later) * 2 * np.pi - np.pi
-    return upright, level, turned + sun.equation_of_time
+    return upright, level, turned + equation_of_time
 
 
 def _mean_above_horizon(upright: Floats, level: Floats, angle: Floats, days: float) -> Floats:
