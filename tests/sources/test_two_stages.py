@@ -170,7 +170,7 @@ def test_what_is_decoded_of_what_is_held_goes(monkeypatch: pytest.MonkeyPatch):
     fetched, outs = fetch(source, CHUNKS)
     held = [weakref.ref(data) for data in fetched._held]
     alive = []
-    array = source._handle.get().arrays["t"]
+    array = source._arrays.get()["t"]
     decode = array.decode
 
     def watch(*args: Any) -> None:

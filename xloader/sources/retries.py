@@ -123,8 +123,8 @@ def _own_status(error: BaseException) -> int | None:
             given = int(given)
         if isinstance(given, int) and 100 <= given < 600:
             return given
-    found = _STATUS_IN_TEXT.search(str(error)) if _is_obstores(error) else None
-    return int(found[1]) if found else None
+    match = _STATUS_IN_TEXT.search(str(error)) if _is_obstores(error) else None
+    return int(match[1]) if match else None
 
 
 def told_pause(error: BaseException) -> float | None:
@@ -322,9 +322,9 @@ class Attempts:
                 raise TimeoutError(f"{show_attempts(num_failed)} of {seconds:g} s") from error
             raise self.timeout_error(num_failed, seconds) from error
         self.num_retries += 1
-        told = told_pause(error)
+        pause = told_pause(error)
         # Random, so that threads that failed together do not all retry at the same moment.
-        return told if told is not None else self.retry_policy.pause_after(num_failed) * _jitter()
+        return pause if pause is not None else self.retry_policy.pause_after(num_failed) * _jitter()
 
     def _move(self, since: float) -> None:
         """Set a later start for the present wait, because the request made progress."""

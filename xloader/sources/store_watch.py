@@ -53,10 +53,10 @@ def generation_of(path: str) -> int | None:
 def stamp_of(path: str) -> Stamp | None:
     """The stamp of a file, or None if the file does not exist."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Stamp(found.st_mtime_ns, found.st_size, found.st_ino)
+    return Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 @dataclass(frozen=True)
@@ -100,18 +100,13 @@ class Watch:
     """Base class of all watches. By itself it watches nothing and never finds a change."""
 
     def __init__(self, store: str, *, is_near: bool = True) -> None:
-        self._store = store
+        self.store = store
         self.is_near = is_near
         # Tokens instead of a counter: several threads set them, and no note may be lost.
         self._read: object = None
         self._checked: object = None
         self.looked_at = -float("inf")
         self._change = ""
-
-    @property
-    def store(self) -> str:
-        """Name of the store."""
-        return self._store
 
     @property
     def is_unchecked(self) -> bool:
@@ -137,7 +132,7 @@ class Watch:
         if self._change:
             raise StoreChangedError(
                 f"the store changed after it was opened: {self._change}",
-                given=self._store,
+                given=self.store,
                 allowed="a store that does not change while it is read",
                 remedy="open the store again, and make a new loader",
             )
@@ -175,4 +170,4 @@ class FileWatch(Watch):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Tokens of reads and looks are valid in this process only.
-        return FileWatch, (self._store, self._opened)
+        return FileWatch, (self.store, self._opened)

@@ -163,7 +163,7 @@ def _reads_alike(store: Store) -> bool:
     """Whether ``get_sync`` reads what ``get`` reads: a subclass may override ``get`` only."""
     if "get_sync" in getattr(store, "__dict__", {}):
         return True
-    names = [vars(kind).keys() & {"get", "get_sync"} for kind in type(store).__mro__]
+    names = [vars(base).keys() & {"get", "get_sync"} for base in type(store).__mro__]
     return "get_sync" in next(filter(None, names), set())
 
 

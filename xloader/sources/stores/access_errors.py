@@ -49,8 +49,8 @@ def access_error(
     else:
         what = "the store cannot be opened"
         remedy = "check the URL, and the store's answer in this message"
-    told = ", ".join(part for part in (name, tried) if part)
-    return SourceAccessError(f"{what} ({told_of(error, secrets)})", given=told, remedy=remedy)
+    given = ", ".join(filter(None, (name, tried)))
+    return SourceAccessError(f"{what} ({told_of(error, secrets)})", given=given, remedy=remedy)
 
 
 def is_denied(error: BaseException) -> bool:

@@ -23,6 +23,7 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import CopiesWarning, UnsupportedDataError, XloaderError
 from xloader.sources import zarr_adapter
 from xloader.sources.stores import object_stores
+from xloader.sources.stores.bounded_reads import protocols_of
 from xloader.sources.stores.ordinary_files import OrdinaryFiles, with_ordinary_files
 from xloader.sources.stores.per_process import Home, PerProcess
 from xloader.sources.stores.redaction import safe_name, scrub, secrets_of, secrets_of_url
@@ -56,26 +57,15 @@ def _pack_by_value(value: object, name: str, remedy: str) -> bytes:
     except XloaderError:
         raise
     except Exception as error:
-        kind = type(value)
-        bases = [base.__name__ for base in kind.__mro__[1:-1] if base.__module__ != "abc"]
+        value_type = type(value)
+        bases = [base.__name__ for base in value_type.__mro__[1:-1] if base.__module__ != "abc"]
         of = f" (a kind of {bases[0]})" if bases else ""
         raise UnsupportedDataError(
             f"{name} cannot be sent to another process",
-            given=f"{kind.__module__}.{kind.__qualname__}{of}: {error}",
+            given=f"{value_type.__module__}.{value_type.__qualname__}{of}: {error}",
             allowed="objects that can be pickled",
             remedy=remedy,
         ) from error
-
-
-def unpack(data: bytes) -> Any:
-    """The value from the bytes that `pack` made."""
-    return pickle.loads(data)
-
-
-def check_picklable(subject: object, name: str = "") -> None:
-    """Check that an object can be sent to another process, before it is sent."""
-    called = name or getattr(subject, "name", "") or f"a {type(subject).__name__}"
-    pack(subject, str(called), "leave out the object that is named here, or open the data by path")
 
 
 _FORKABLE: Final = (LocalStore, MemoryStore, ZipStore)
@@ -190,8 +180,8 @@ class UrlPlace:
         """The URL without credentials. For references, also the file that holds them."""
         references = self.options.get("fo")
         if self.url.startswith("reference://") and references is not None:
-            told = safe_name(references) if isinstance(references, str) else "a mapping"
-            return f"{safe_name(self.url)} of {told}"
+            file = safe_name(references) if isinstance(references, str) else "a mapping"
+            return f"{safe_name(self.url)} of {file}"
         return safe_name(self.url)
 
     @property
@@ -290,7 +280,7 @@ class GivenPlace(_OneWay):
     def _unpack(self) -> Store:
         """Unpickle the store in the process where the location arrived."""
         assert self._packed is not None, "only what was packed is unpacked"
-        store: Store = unpack(self._packed)
+        store: Store = pickle.loads(self._packed)
         # Otherwise the data would be in memory twice.
         self._packed = None
         return store
@@ -342,14 +332,14 @@ def _options_of(store: Store) -> object:
     inner = zarr_adapter.innermost(store)
     if isinstance(inner, ObjectStore):
         options = getattr(inner.store, "config", None), getattr(inner.store, "client_options", None)
-        return [dict(part) for part in options if part]
+        return [dict(group) for group in options if group]
     return getattr(getattr(inner, "fs", None), "storage_options", None)
 
 
 def _name_of(store: Store, secrets: tuple[str, ...]) -> str:
     """The store's own text, without credentials and memory addresses."""
-    told = re.sub(r" object at 0x[0-9a-f]+", "", str(store))
-    return scrub(told.removeprefix("object_store://"), secrets)
+    text = re.sub(r" object at 0x[0-9a-f]+", "", str(store))
+    return scrub(text.removeprefix("object_store://"), secrets)
 
 
 def lies_in_memory(store: Store) -> bool:
@@ -357,13 +347,7 @@ def lies_in_memory(store: Store) -> bool:
     if isinstance(store, ObjectStore):
         return type(store.store).__name__ == "MemoryStore"
     fs = getattr(store, "fs", None)
-    return "memory" in _protocols(getattr(fs, "sync_fs", fs))
-
-
-def _protocols(fs: Any) -> tuple[str, ...]:
-    """Protocols of an fsspec file system, as a tuple."""
-    protocol = getattr(fs, "protocol", ())
-    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+    return "memory" in protocols_of(getattr(fs, "sync_fs", fs))
 
 
 def _copy_of_memory(store: Store) -> MemoryStore:

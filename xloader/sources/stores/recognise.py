@@ -73,9 +73,9 @@ def _place_of_repository(repository: Any, versions: Mapping[str, Any]) -> StoreL
             given=", ".join(versions),
             allowed="one of branch=, tag= and snapshot_id=",
         )
-    where, asked = _where_of(repository), dict(versions) or {"branch": "main"}
+    where, version = _where_of(repository), dict(versions) or {"branch": "main"}
     try:
-        session = repository.readonly_session(**asked)
+        session = repository.readonly_session(**version)
     # icechunk raises one class of error for everything.
     except Exception as error:
         if "not found" not in str(error):
@@ -84,7 +84,7 @@ def _place_of_repository(repository: Any, versions: Mapping[str, Any]) -> StoreL
         known += [f"tag={name!r}" for name in sorted(repository.list_tags())]
         raise SourceNotFoundError(
             "the repository has no such version",
-            given=", ".join(f"{name}={value!r}" for name, value in asked.items()),
+            given=", ".join(f"{name}={value!r}" for name, value in version.items()),
             allowed=", ".join(known),
         ) from error
     is_in_memory = re.search("in-?memory", repr(repository.storage), re.IGNORECASE) is not None
@@ -109,10 +109,10 @@ def _place_of_session(
 
 def _where_of(repository: Any) -> str:
     """Path or bucket of a repository's storage, for messages."""
-    told = scrub(repr(repository.storage))
+    storage = scrub(repr(repository.storage))
     # icechunk 1 writes "path=...", and icechunk 2 "path: ...".
-    found = re.findall(r"\b(?:path|bucket|prefix|account|container)(?:=|: )([^,)\s]+)", told)
-    return "/".join(part for part in found if part != "None")
+    pieces = re.findall(r"\b(?:path|bucket|prefix|account|container)(?:=|: )([^,)\s]+)", storage)
+    return "/".join(piece for piece in pieces if piece != "None")
 
 
 def is_obstore(source: object) -> bool:
@@ -120,5 +120,5 @@ def is_obstore(source: object) -> bool:
     stores = sys.modules.get("obstore.store")
     return stores is not None and isinstance(
         source,
-        tuple(kind for name, kind in vars(stores).items() if re.fullmatch(r"[A-Z]\w+Store", name)),
+        tuple(cls for name, cls in vars(stores).items() if re.fullmatch(r"[A-Z]\w+Store", name)),
     )

@@ -94,11 +94,11 @@ class KnowsEncoding(Protocol):
 
 def encoding_of(source: object, variable: str) -> StoredEncoding:
     """How a file stores a variable, as far as xarray has found it out."""
-    found = source.encoding(variable) if isinstance(source, KnowsEncoding) else {}
-    level = found.get("complevel")
+    encoding = source.encoding(variable) if isinstance(source, KnowsEncoding) else {}
+    level = encoding.get("complevel")
     filters = [
         f"{name} {level}" if name == "zlib" and level else name
         for name in _FILTERS
-        if found.get(name)
+        if encoding.get(name)
     ]
-    return StoredEncoding(str(found.get("dtype", "")), tuple(filters))
+    return StoredEncoding(str(encoding.get("dtype", "")), tuple(filters))

@@ -72,19 +72,19 @@ class WritableStore:
         if self._is_absent:
             return None
         prototype = zarr_adapter.default_buffer_prototype()
-        found = self._ask(self.store.get(key, prototype), f"while reading {key}")
-        return None if found is None else bytes(found.to_bytes())
+        buffer = self._ask(self.store.get(key, prototype), f"while reading {key}")
+        return None if buffer is None else bytes(buffer.to_bytes())
 
     def size_of(self, key: str) -> int | None:
         """Size of an object in bytes; None if there is none."""
 
-        async def found() -> int | None:
+        async def measured() -> int | None:
             try:
                 return await self.store.getsize(key)
             except FileNotFoundError:
                 return None
 
-        size: int | None = self._ask(found(), f"while looking for {key}")
+        size: int | None = self._ask(measured(), f"while looking for {key}")
         return size
 
     def keys(self, prefix: str = "") -> list[str]:
@@ -137,8 +137,8 @@ class WritableStore:
         except Exception as error:
             if _is_full(error):
                 raise full_error(self.name, tried) from cause_of(error, self._secrets)
-            told = access_error(error, self.name, self._secrets, tried)
-            raise told from cause_of(error, self._secrets)
+            fault = access_error(error, self.name, self._secrets, tried)
+            raise fault from cause_of(error, self._secrets)
 
 
 _OTHER_FORMATS: Final = (".zip", ".nc", ".nc4", ".h5", ".hdf5", ".grib", ".grb", ".grib2", ".tif")
@@ -189,8 +189,8 @@ def _at_url(
             f"a library for this kind of URL is not installed ({error})", given=safe_name(url)
         ) from error
     except (ValueError, NotImplementedError) as error:
-        told = access_error(error, place.name, place.secrets, "while opening it for writing")
-        raise told from cause_of(error, place.secrets)
+        fault = access_error(error, place.name, place.secrets, "while opening it for writing")
+        raise fault from cause_of(error, place.secrets)
     return WritableStore(_retried(store, retry_policy), place.name, place.secrets)
 
 
@@ -206,8 +206,8 @@ def _store_of(target: object) -> Store | None:
         return target
     icechunk = sys.modules.get("icechunk")
     if icechunk is not None and isinstance(target, icechunk.Session):
-        own: Store = target.store
-        return own
+        store: Store = target.store
+        return store
     if is_obstore(target):
         return ObjectStore(target, read_only=False)  # type: ignore[type-var]
     fsspec = sys.modules.get("fsspec")

@@ -103,10 +103,10 @@ def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | N
         # The codec's name is the only quoted text in numcodecs' error, and the first in zarr's.
         quoted = re.search(r"['\"]+([^'\"]+)['\"]+", str(error))
         codec = quoted.group(1) if quoted else str(error)
-        if codec.removeprefix("numcodecs.") in _OF_OBJECTS:
+        short_name = codec.removeprefix(_PREFIX)
+        if short_name in _OF_OBJECTS:
             return _refusal(f"an array of {name}", codec)
-        own = codec.removeprefix("numcodecs.")
-        package = next((p for start, p in _PACKAGES.items() if own.startswith(start)), "")
+        package = next((p for start, p in _PACKAGES.items() if short_name.startswith(start)), "")
         return UnsupportedDataError(
             f"{name} has an array with an unknown codec",
             given=repr(codec),

@@ -164,11 +164,6 @@ class Sharding:
         return math.prod(self.chunks_per_shard)
 
     @property
-    def index_nbytes(self) -> int:
-        """Size of an index in memory, in bytes."""
-        return self.index_chain.nbytes
-
-    @property
     def index_stored_nbytes(self) -> int:
         """Size of an index as stored, in bytes."""
         return self.index_chain.stored_nbytes

@@ -40,7 +40,7 @@ class _Chunks:
         self._missing = missing
         self._seconds = 0.0
         self._awaited = 0
-        self._told: Sequence[Read] | None = None
+        self._named_reads: Sequence[Read] | None = None
         # Whether chunks took memory that is not counted, as filters and lists of elements do.
         self._is_copied = False
         self.nbytes = 0
@@ -69,8 +69,8 @@ class _Chunks:
     def _timed(self, parts: Iterator[FetchedPart]) -> Iterator[FetchedPart]:
         """The parts as they arrive from the store. The time that each takes is counted."""
         # Where several stores are joined, the reads are told there under other names.
-        told = current().reads
-        self._told = told if len(told) == len(self._reads) else None
+        reads = current().reads
+        self._named_reads = reads if len(reads) == len(self._reads) else None
         while True:
             begin = perf_counter()
             try:
@@ -85,32 +85,34 @@ class _Chunks:
             del part
 
     def _arriving(
-        self, asked: Sequence[tuple[ObjectPart, int]], room_nbytes: int
+        self, wanted: Sequence[tuple[ObjectPart, int]], room_nbytes: int
     ) -> Iterator[tuple[int, list[Bytes | None]]]:
         """Read parts of objects, each given with the number of its first read.
 
         Yield how many parts had been read before, and the bytes of the next ones.
         """
-        parts, num_begun = [part for part, _ in asked], 0
-        numbers = [number for _, number in asked]
-        told = None if self._told is None else [self._told[number] for number in numbers]
+        parts, num_begun = [part for part, _ in wanted], 0
+        numbers = [number for _, number in wanted]
+        reads = (
+            None if self._named_reads is None else [self._named_reads[number] for number in numbers]
+        )
         arriving = self._arrays[0].objects.get_parts(parts, room_nbytes)
         while num_begun < len(parts):
             self._awaited = numbers[num_begun]
-            if told is not None:
-                current().reads = told[num_begun:]
-            found = next(arriving)
-            num_found = len(found)
-            yield num_begun, found
+            if reads is not None:
+                current().reads = reads[num_begun:]
+            buffers = next(arriving)
+            num_buffers = len(buffers)
+            yield num_begun, buffers
             # The bytes are freed before the next ones arrive.
-            del found
-            num_begun += num_found
+            del buffers
+            num_begun += num_buffers
 
     def _await(self, numbers: Sequence[int]) -> None:
         """Note which reads are waited for, so that errors name the first of them."""
         self._awaited = numbers[0]
-        if self._told is not None:
-            current().reads = [self._told[number] for number in numbers]
+        if self._named_reads is not None:
+            current().reads = [self._named_reads[number] for number in numbers]
 
     def _put(self, chunks: Sequence[tuple[int, Bytes | None]], outs: Sequence[NDArray[Any]]) -> int:
         """Decode chunks, or write the fill value of absent ones. Return how many are absent."""
@@ -140,13 +142,13 @@ class _Chunks:
         if compiled is None or not chunks:
             return chunks
         arrays, reads = self._arrays, self._reads
-        is_done = compiled.decode(
+        decoded = compiled.decode(
             [
                 (data, arrays[number].chain(reads[number].chunk), reads[number].cut, outs[number])
                 for number, data in chunks
             ]
         )
-        return [chunk for chunk, is_own in zip(chunks, is_done, strict=True) if not is_own]
+        return [chunk for chunk, is_decoded in zip(chunks, decoded, strict=True) if not is_decoded]
 
 
 class SingleChunks(_Chunks):
@@ -174,10 +176,10 @@ class SingleChunks(_Chunks):
             (ObjectPart(array.key(chunk), 0, None, chain.stored_nbytes), at)
             for at, ((array, chunk), chain) in enumerate(zip(pairs, chains, strict=True))
         ]
-        for num_begun, found in self._arriving(parts, sum(chain.nbytes for chain in chains)):
-            nbytes = sum(data.nbytes for data in found if data is not None)
-            yield FetchedPart(list(enumerate(found, num_begun)), len(found), nbytes)
-            del found
+        for num_begun, buffers in self._arriving(parts, sum(chain.nbytes for chain in chains)):
+            nbytes = sum(data.nbytes for data in buffers if data is not None)
+            yield FetchedPart(list(enumerate(buffers, num_begun)), len(buffers), nbytes)
+            del buffers
 
 
 class ShardChunks(_Chunks):
@@ -197,22 +199,22 @@ class ShardChunks(_Chunks):
         ranges: list[ShardRange] = []
         for numbers in self._by_shard():
             self._await(numbers)
-            asked = [(number, self._reads[number].chunk) for number in numbers]
-            located = self._arrays[numbers[0]].locate(asked)
+            chunks_here = [(number, self._reads[number].chunk) for number in numbers]
+            located = self._arrays[numbers[0]].locate(chunks_here)
             yield from located.parts
             ranges += located.ranges
             # A shard that was fetched whole is freed before others arrive.
             del located
-        parts = [(own.part, own.first_number) for own in ranges]
-        for num_begun, found in self._arriving(parts, sum(own.nbytes for own in ranges)):
+        parts = [(span.part, span.first_number) for span in ranges]
+        for num_begun, buffers in self._arriving(parts, sum(span.nbytes for span in ranges)):
             chunks: list[tuple[int, Bytes | None]] = []
-            for own, data in zip(ranges[num_begun:], found, strict=False):
-                self._awaited = own.first_number
-                chunks += own.chunks(data)
+            for span, data in zip(ranges[num_begun:], buffers, strict=False):
+                self._awaited = span.first_number
+                chunks += span.chunks(data)
                 del data
-            nbytes = sum(data.nbytes for data in found if data is not None)
-            yield FetchedPart(chunks, len(found), nbytes)
-            del found, chunks
+            nbytes = sum(data.nbytes for data in buffers if data is not None)
+            yield FetchedPart(chunks, len(buffers), nbytes)
+            del buffers, chunks
 
     def _by_shard(self) -> list[list[int]]:
         """The numbers of the reads of each shard."""

@@ -30,7 +30,7 @@ def reads_together() -> bool:
 
 
 def read_parts(
-    prefix: str, parts: Sequence[ObjectPart], buffer: Bytes, told: array[int]
+    prefix: str, parts: Sequence[ObjectPart], buffer: Bytes, answers: array[int]
 ) -> tuple[list[Bytes | None], int]:
     """Read parts of files into one buffer, as many as it has room for.
 
@@ -39,23 +39,21 @@ def read_parts(
     function = find_function("xloader_read_files", _ARGUMENTS)
     assert function is not None, "reads_together() says whether there is one"
     paths, offset = bytearray(), 0
-    asked = array("q")
+    requests = array("q")
     for at, (key, start, stop, most) in enumerate(parts):
         if not at or key != parts[at - 1].key:
             offset = len(paths)
             paths += os.fsencode(prefix + key) + b"\0"
-        asked.extend((offset, start, -1 if stop is None else stop - start, most))
-    num = function(
-        *(bytes(paths), asked.buffer_info()[0], len(parts)),
-        *(address_of(buffer), buffer.size, told.buffer_info()[0]),
-    )
+        requests.extend((offset, start, -1 if stop is None else stop - start, most))
+    asked_at, told_at = requests.buffer_info()[0], answers.buffer_info()[0]
+    num = function(bytes(paths), asked_at, len(parts), address_of(buffer), buffer.size, told_at)
     if not num:
-        return [], told[1]
-    found = [
+        return [], answers[1]
+    buffers = [
         None if size == _ABSENT else buffer[begin : begin + size]
-        for begin, size in zip(told[: 2 * num : 2], told[1 : 2 * num : 2], strict=True)
+        for begin, size in zip(answers[: 2 * num : 2], answers[1 : 2 * num : 2], strict=True)
     ]
-    return found, 0
+    return buffers, 0
 
 
 _STORED: Final = 2
@@ -100,39 +98,39 @@ class Files(Asking):
             return
         while begin < len(parts):
             rest = parts[begin:]
-            told = array("q", (_PENDING,)) * (2 * len(rest))
+            answers = array("q", (_PENDING,)) * (2 * len(rest))
             # Before they are made, so that those of a thread that is given up count as well.
             attempts.num_requests += len(rest)
-            read = partial(self._read_together, rest, room_nbytes, told)
+            read = partial(self._read_together, rest, room_nbytes, answers)
             if len({part.key for part in rest}) == 1:
-                found = attempts.wait_for(rest[0].key, read)
+                buffers = attempts.wait_for(rest[0].key, read)
             else:
                 keys = [part.key for part in rest]
-                found = attempts.wait_for(
-                    keys, read, partial(_num_there, told), partial(_awaited, told)
+                buffers = attempts.wait_for(
+                    keys, read, partial(_num_there, answers), partial(_awaited, answers)
                 )
-            attempts.num_requests -= len(rest) - len(found)
-            if not found:
+            attempts.num_requests -= len(rest) - len(buffers)
+            if not buffers:
                 # One by one, to retry what may pass, and to tell what is wrong.
-                found = [attempts.ask(rest[0].key, partial(self._get_part, *rest[0]))]
-            begin += len(found)
-            yield found
+                buffers = [attempts.ask(rest[0].key, partial(self._get_part, *rest[0]))]
+            begin += len(buffers)
+            yield buffers
             # Views of the buffer would keep it alive when a larger one takes its place.
-            del found
+            del buffers
 
     def _read_together(
-        self, parts: Sequence[ObjectPart], room_nbytes: int, told: array[int]
+        self, parts: Sequence[ObjectPart], room_nbytes: int, answers: array[int]
     ) -> list[Bytes | None]:
         """Read the first parts with one compiled call; none where that is not possible."""
         room = min(room_nbytes + len(parts) * _SPARE_NBYTES, _ROOM_NBYTES)
         room = max(room, SCRATCH.size(_STORED))
-        found, needed = read_parts(self._prefix, parts, SCRATCH.take(room, _STORED), told)
+        buffers, needed = read_parts(self._prefix, parts, SCRATCH.take(room, _STORED), answers)
         if needed > room:
-            told[1::2] = array("q", (_PENDING,)) * len(parts)
-            found, _ = read_parts(self._prefix, parts[:1], SCRATCH.take(needed, _STORED), told)
-        is_whole = all(data is not None for data in found)
+            answers[1::2] = array("q", (_PENDING,)) * len(parts)
+            buffers, _ = read_parts(self._prefix, parts[:1], SCRATCH.take(needed, _STORED), answers)
+        is_whole = all(data is not None for data in buffers)
         # If the whole store is gone, its chunks must not be read as fill values.
-        return found if is_whole or os.path.isdir(self._root) else []
+        return buffers if is_whole or os.path.isdir(self._root) else []
 
     def _get_part(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
         """Read some bytes of a file. The arguments are those of a slice of all its bytes."""
@@ -142,9 +140,9 @@ class Files(Asking):
             file = _open(path)
             try:
                 if stop is None or start < 0:
-                    found = os.fstat(file)
-                    check_mode(found.st_mode, path)
-                    start, stop, _ = slice(start, stop).indices(found.st_size)
+                    status = os.fstat(file)
+                    check_mode(status.st_mode, path)
+                    start, stop, _ = slice(start, stop).indices(status.st_size)
                 check_size(key, stop - start, most)
                 return _read_into(file, start, SCRATCH.take(stop - start, _STORED))
             finally:
@@ -160,14 +158,14 @@ class Files(Asking):
             raise
 
 
-def _num_there(told: array[int]) -> int:
+def _num_there(answers: array[int]) -> int:
     """Number of parts that are read so far."""
-    return len(told) // 2 - told[1::2].count(_PENDING)
+    return len(answers) // 2 - answers[1::2].count(_PENDING)
 
 
-def _awaited(told: array[int]) -> int:
+def _awaited(answers: array[int]) -> int:
     """Number of the first part that is not read yet; they may be read in any order."""
-    sizes = told[1::2]
+    sizes = answers[1::2]
     return sizes.index(_PENDING) if _PENDING in sizes else len(sizes)
 
 

@@ -129,15 +129,15 @@ class Asynchronous(Objects):
     ) -> Iterator[list[Bytes | None]]:
         """Read parts of objects, those of one object concurrently."""
         for key, group in groupby(parts, key=lambda part: part.key):
-            own = list(group)
-            yield list(self._get_all(key, list(map(_request, own)), own[0].most_nbytes))
+            members = list(group)
+            yield list(self._get_all(key, list(map(_request, members)), members[0].most_nbytes))
 
     def _get_all(
         self, key: str, parts: Sequence[ByteRequest | None], most: int = MOST_OBJECT_NBYTES
     ) -> Iterator[Bytes | None]:
         attempts = current()
-        found = attempts.ask(key, lambda: sync(self._gather(attempts, key, parts, most)))
-        return map(_as_bytes, found)
+        buffers = attempts.ask(key, lambda: sync(self._gather(attempts, key, parts, most)))
+        return map(_as_bytes, buffers)
 
     async def _gather(
         self, attempts: Attempts, key: str, parts: Sequence[ByteRequest | None], most: int
@@ -181,18 +181,18 @@ class OfObstore(Asking):
     ) -> Iterator[list[Bytes | None]]:
         """Read parts of objects: a single one directly, several of one through zarr."""
         for _, group in groupby(parts, key=lambda part: part.key):
-            own = list(group)
-            if len(own) == 1:
-                yield from super().get_parts(own, room_nbytes)
+            members = list(group)
+            if len(members) == 1:
+                yield from super().get_parts(members, room_nbytes)
             else:
-                yield from self._by_zarr.get_parts(own, room_nbytes)
+                yield from self._by_zarr.get_parts(members, room_nbytes)
 
     def _get(self, key: str, most: int) -> Bytes | None:
         try:
-            found = self._obstore.get(self._inner, key)
+            answer = self._obstore.get(self._inner, key)
             # Known from the head of the answer, before the bytes come.
-            check_size(key, found.meta["size"], most)
-            return _view(found.bytes())
+            check_size(key, answer.meta["size"], most)
+            return _view(answer.bytes())
         except ABSENT:
             return None
 

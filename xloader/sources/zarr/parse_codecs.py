@@ -211,14 +211,14 @@ def _make_chain(steps: Sequence[Step | None], nbytes: int, turns: Sequence[Turn]
 
 
 def _step_of(codec: object) -> Step | None:
-    kind = type(codec)
-    if kind in _COMPRESSORS:
-        return Compressed(_COMPRESSORS[kind])
-    if kind is numcodecs.fletcher32.Fletcher32:
+    codec_type = type(codec)
+    if codec_type in _COMPRESSORS:
+        return Compressed(_COMPRESSORS[codec_type])
+    if codec_type is numcodecs.fletcher32.Fletcher32:
         return Checked("fletcher32")
-    if kind in _CHECKSUMS:
-        return Checked(_CHECKSUMS[kind], cast(Any, codec).location == "start")
-    if kind is numcodecs.shuffle.Shuffle:
+    if codec_type in _CHECKSUMS:
+        return Checked(_CHECKSUMS[codec_type], cast(Any, codec).location == "start")
+    if codec_type is numcodecs.shuffle.Shuffle:
         return Shuffled(int(cast(Any, codec).elementsize))
     return None
 

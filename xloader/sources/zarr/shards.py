@@ -84,22 +84,22 @@ class IndexCache:
                 return self._kept[name], 0
             coming, reader = self._coming.get(name, (None, attempts))
             if coming is None or reader.is_given_up:
-                mine: Future[Index | None] = Future()
-                coming, self._coming[name] = None, (mine, attempts)
-                attempts.on_given_up = partial(_stop, mine)
+                future: Future[Index | None] = Future()
+                coming, self._coming[name] = None, (future, attempts)
+                attempts.on_given_up = partial(_stop, future)
         if coming is not None:
             return attempts.wait_for(reader.key, coming.result), 0
         try:
             index = read()
-            self._arrive(name, mine, index)
-            if not mine.done():
-                mine.set_result(index)
+            self._arrive(name, future, index)
+            if not future.done():
+                future.set_result(index)
         except BaseException as error:
-            self._arrive(name, mine, None)
+            self._arrive(name, future, None)
             if not isinstance(error, Exception):
-                _stop(mine)
-            elif not mine.done():
-                mine.set_exception(error)
+                _stop(future)
+            elif not future.done():
+                future.set_exception(error)
             raise
         finally:
             attempts.on_given_up = None
@@ -116,9 +116,9 @@ class IndexCache:
             dropped = self._kept.pop(name, None)
             self._nbytes -= 0 if dropped is None else dropped.nbytes
 
-    def _arrive(self, name: Name, mine: Future[Index | None], index: Index | None) -> None:
+    def _arrive(self, name: Name, future: Future[Index | None], index: Index | None) -> None:
         with self._lock:
-            if self._coming.get(name, (None,))[0] is mine:
+            if self._coming.get(name, (None,))[0] is future:
                 del self._coming[name]
             if index is not None:
                 self._keep(name, index)
@@ -235,18 +235,18 @@ def coalesce(
     """Join chunks that lie close together in their shard."""
     joined: list[tuple[Span, list[Placed]]] = []
     first = last = 0
-    own: list[Placed] = []
+    members: list[Placed] = []
     for chunk in sorted(chunks):
         start, end, _ = chunk
-        if own and start - last <= most_gap and max(last, end) - first <= most_nbytes:
-            own.append(chunk)
+        if members and start - last <= most_gap and max(last, end) - first <= most_nbytes:
+            members.append(chunk)
             last = max(last, end)
             continue
-        if own:
-            joined.append(((first, last), own))
-        first, last, own = start, end, [chunk]
-    if own:
-        joined.append(((first, last), own))
+        if members:
+            joined.append(((first, last), members))
+        first, last, members = start, end, [chunk]
+    if members:
+        joined.append(((first, last), members))
     return joined
 
 
@@ -301,8 +301,8 @@ class ShardReader:
         parts = [FetchedPart(absent, num_requests)] if absent or num_requests else []
         guard = _guard_nbytes(shard.sharding)
         ranges = [
-            ShardRange(ObjectPart(shard.key, start, end + guard), guard, own)
-            for (start, end), own in coalesce(there)
+            ShardRange(ObjectPart(shard.key, start, end + guard), guard, members)
+            for (start, end), members in coalesce(there)
         ]
         return Located(parts, ranges)
 
@@ -324,8 +324,8 @@ class ShardReader:
         last = data.size if is_at_start else data.size - nbytes
         if any(end > last for _, end, _ in there):
             raise DamagedObjectError(_PAST_CHUNKS)
-        found = [(number, data[start:end]) for start, end, number in there]
-        return FetchedPart([*absent, *found], 1, data.nbytes)
+        present = [(number, data[start:end]) for start, end, number in there]
+        return FetchedPart([*absent, *present], 1, data.nbytes)
 
     def _read_index(self, shard: Shard) -> Index | None:
         nbytes = shard.sharding.index_stored_nbytes

@@ -99,9 +99,7 @@ class StoredArray:
         self._chains: dict[tuple[int, ...], Chain | None] = {}
         self._shardings: dict[tuple[int, ...], Sharding | None] = {}
         self._known_shards: dict[tuple[int, ...], Shard] = {}
-        self._shards: ShardReader | None = None
-        if objects is not None:
-            self._shards = self._make_shard_reader()
+        self._shards = None if objects is None else self._make_shard_reader()
 
     @property
     def objects(self) -> Objects:
@@ -175,7 +173,7 @@ class StoredArray:
         return self._shards.locate(self._shard_of(first), chunks, num_within)
 
     def stored_share(self, itemsize: int) -> float | None:
-        """Stored bytes for each decoded byte, of a few objects; see `object_sizes.stored_share`."""
+        """Stored bytes for each decoded byte, of a few objects; None if that is not known."""
         return stored_share(self._store, self._grid, self.key, itemsize)
 
     def inventory(self) -> ObjectInventory | None:
@@ -224,7 +222,7 @@ class StoredArray:
     def index(self, chunk: tuple[int, ...], cut: Cut, out: NDArray[Any]) -> None:
         """Read a part of a chunk through zarr's own indexing."""
         origin, valid = self._grid.origin_of(chunk), self._grid.shape_of(chunk)
-        is_slices = all(isinstance(part, slice) and part.step in (None, 1) for part in cut)
+        is_slices = all(isinstance(kept, slice) and kept.step in (None, 1) for kept in cut)
         if is_slices:
             selection = cast("tuple[slice, ...]", shift(cut, origin, valid))
         else:

@@ -226,8 +226,8 @@ def _sizes_of_document(
         return tuple(int(n) for n in metadata.chunks), None
     document: Mapping[str, Any] = metadata.to_dict()
     inner = None
-    (codec, *others) = document["codecs"]
-    if not others and codec["name"] == "sharding_indexed":
+    (codec, *rest) = document["codecs"]
+    if not rest and codec["name"] == "sharding_indexed":
         inner = tuple(int(n) for n in codec["configuration"]["chunk_shape"])
     grid = document["chunk_grid"]
     key = {"regular": "chunk_shape", "rectilinear": "chunk_shapes"}[grid["name"]]
@@ -238,7 +238,7 @@ def _expanded(sizes: int | Sequence[int | Sequence[int]]) -> Sizes:
     """The sizes along one dimension. In the document, a pair is a size and its repeats."""
     if isinstance(sizes, int):
         return sizes
-    pairs = [(part, 1) if isinstance(part, int) else tuple(part) for part in sizes]
+    pairs = [(size, 1) if isinstance(size, int) else tuple(size) for size in sizes]
     count = sum(int(times) for _, times in pairs)
     if count > MOST_BLOCKS:
         raise UnsupportedDataError(
