@@ -232,8 +232,9 @@ class Attempts:
         while True:
             self.num_requests += 1
             num_counted, begin = self.num_requests, time.monotonic()
+            self._keys, self._num_there, self._awaited = (key,), int, int
             try:
-                return self._wait_for((key,), call)
+                return self._wait(call, time.monotonic() + _GRACE)
             except Exception as error:
                 pause = self._pause_after(error, begin)
             finally:
@@ -277,16 +278,8 @@ class Attempts:
     ) -> T:
         """Wait once for a store, or for another thread that waits for it, without a retry."""
         self._num_failed, self._is_exhausted = 0, False
-        return self._wait_for((key,) if isinstance(key, str) else key, call, num_there, awaited)
-
-    def _wait_for(
-        self,
-        keys: Sequence[str],
-        call: Callable[[], T],
-        num_there: Callable[[], int] = int,
-        awaited: Callable[[], int] = int,
-    ) -> T:
-        self._keys, self._num_there, self._awaited = keys, num_there, awaited
+        self._keys = (key,) if isinstance(key, str) else key
+        self._num_there, self._awaited = num_there, awaited
         return self._wait(call, time.monotonic() + _GRACE)
 
     def _wait(self, call: Callable[[], T], since: float | None) -> T:

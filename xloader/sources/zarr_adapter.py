@@ -41,9 +41,11 @@ _MISSING = ""
 """The text of the failed import, if this release of zarr lacks a part; else empty."""
 
 try:
-    from zarr.abc.store import RangeByteRequest, SuffixByteRequest, SupportsGetSync
-    from zarr.buffer import default_buffer_prototype
-    from zarr.core.sync import sync
+    from zarr.abc.store import RangeByteRequest as RangeByteRequest
+    from zarr.abc.store import SuffixByteRequest as SuffixByteRequest
+    from zarr.abc.store import SupportsGetSync as SupportsGetSync
+    from zarr.buffer import default_buffer_prototype as default_buffer_prototype
+    from zarr.core.sync import sync as sync
 except ImportError as error:
     _MISSING = str(error)
 
@@ -54,24 +56,6 @@ except ImportError as error:
     if not TYPE_CHECKING:
         RangeByteRequest = SuffixByteRequest = default_buffer_prototype = sync = _refuse
         SupportsGetSync = type("SupportsGetSync", (), {})
-
-__all__ = [
-    "RangeByteRequest",
-    "SuffixByteRequest",
-    "SupportsGetSync",
-    "allow_rectilinear_chunks",
-    "array_of",
-    "default_buffer_prototype",
-    "innermost",
-    "is_known",
-    "is_synchronous",
-    "open_zip",
-    "read_selection",
-    "read_zip",
-    "size_in_zip",
-    "sync",
-    "warn_of_unknown_release",
-]
 
 _WARNED: Final = threading.Event()
 

@@ -12,9 +12,8 @@ import json
 import pickle
 import zlib
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from xloader.core.packing import Packing
 from xloader.errors import OptionError
-from xloader.sources.base import Announced, Fetched, Outcome, Read, Source, Variable, key_within
+from xloader.sources.base import Announced, Described, Fetched, Outcome, Read, Source, key_within
 from xloader.sources.chunk_sizes import num_chunks
 from xloader.sources.combined.continuity import check_coordinates, join_coordinates
 from xloader.sources.combined.joined_variables import join_variable, require_names
@@ -56,7 +55,7 @@ def concat_sources(sources: Sequence[Source], dim: str) -> Source:
     return ConcatSource(tuple(sources), dim)
 
 
-class ConcatSource:
+class ConcatSource(Described):
     """Several sources joined along a dimension.
 
     Labels are not checked here. `concat_sources` checks them first.
@@ -65,7 +64,13 @@ class ConcatSource:
     def __init__(self, sources: tuple[Source, ...], dim: str) -> None:
         self._sources = sources
         self._dim = dim
+        names = [source.name for source in sources]
+        self._name = " and ".join(names)
+        if len(names) > 2:
+            self._name = f"{len(names)} sources along {dim!r}, {names[0]} to {names[-1]}"
         self._variables = {name: join_variable(sources, name, dim) for name in sources[0].variables}
+        digests = [dim, *(source.fingerprint for source in sources)]
+        self._fingerprint = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
         self._axes = {
             name: variable.dims.index(dim) if dim in variable.dims else None
             for name, variable in self._variables.items()
@@ -83,25 +88,6 @@ class ConcatSource:
         """The stored objects as in the first source; None if they are shards."""
         stored = stored_objects_of(self._sources[0], variable)
         return None if stored is None or stored.shards is not None else stored
-
-    @property
-    def name(self) -> str:
-        """Names of the sources. Only the first and the last, if there are more than two."""
-        names = [source.name for source in self._sources]
-        if len(names) <= 2:
-            return " and ".join(names)
-        return f"{len(names)} sources along {self._dim!r}, {names[0]} to {names[-1]}"
-
-    @property
-    def variables(self) -> Mapping[str, Variable]:
-        """The data variables that can be read, by name."""
-        return MappingProxyType(self._variables)
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the dimension and of the sources' fingerprints, in order."""
-        described = [self._dim, *(source.fingerprint for source in self._sources)]
-        return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -37,11 +37,6 @@ class MixedSource(Described):
             self._variables, {name: source.fingerprint for name, source in owners.items()}
         )
 
-    @property
-    def parts(self) -> tuple[Source, ...]:
-        """The sources, each once, in the order of their first variables."""
-        return tuple({id(source): source for source in self._owners.values()}.values())
-
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """Bundle of the chunk in the variable's own source; see `Source.bundle_of`."""
         key = self._owners[variable].bundle_of(variable, chunk)
@@ -70,7 +65,10 @@ class MixedSource(Described):
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of the home, then those of the other sources; see `Source.notes`."""
-        every = [*self._home.notes, *(note for source in self.parts for note in source.notes)]
+        every = [
+            *self._home.notes,
+            *(note for source in self._owners.values() for note in source.notes),
+        ]
         return tuple(dict.fromkeys(every))
 
     def is_through_xarray(self, variable: str) -> bool:

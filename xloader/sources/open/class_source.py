@@ -131,7 +131,9 @@ class ClassSource(Described):
         dataset = open_file(path, self._open_kwargs)
         try:
             for read in reads:
-                wrong = self._difference(read.variable, _described(dataset, read, self._dtype))
+                names = (read.variable,) if read.variable in dataset.data_vars else ()
+                variable = describe(dataset, names, self._dtype).get(read.variable)
+                wrong = self._difference(read.variable, variable)
                 if wrong:
                     results.append(wrong)
                     continue
@@ -276,12 +278,6 @@ def _along_files(variable: Variable, num_files: int) -> Variable:
         index_nbytes=0,
         thinning=1,
     )
-
-
-def _described(dataset: xr.Dataset, read: Read, dtype: DTypeLike | None) -> Variable | None:
-    if read.variable not in dataset.data_vars:
-        return None
-    return describe(dataset, (read.variable,), dtype)[read.variable]
 
 
 def _whole(source: Source, variable: Variable) -> tuple[NDArray[Any], Outcome]:

@@ -11,7 +11,7 @@ import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self, TypeAlias
 
 import cloudpickle
 import zarr
@@ -76,52 +76,6 @@ _NEAR: Final = (*_FORKABLE, OrdinaryFiles)
 
 They are compared exactly, because a subclass may override methods.
 """
-
-
-class StoreLocation(Protocol):
-    """The place where a store is. It pickles, and opens the store in any process."""
-
-    @property
-    def name(self) -> str:
-        """Name of the location for messages, without credentials."""
-        ...
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """Texts that no message may show."""
-        ...
-
-    @property
-    def version(self) -> str:
-        """Version of the store that is read. Empty if the store has only one."""
-        ...
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether the data cannot change, as in a snapshot."""
-        ...
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the store is one that this process already has open."""
-        ...
-
-    @property
-    def is_forkable(self) -> bool:
-        """Whether a forked child may open the store anew, whatever its parent did with it."""
-        ...
-
-    def open_store(self) -> Store:
-        """Open the store, or return it if it is open already."""
-        ...
-
-    def by_fsspec(self) -> StoreLocation:
-        """The same location, opened by fsspec where obstore would open its URL."""
-        ...
-
-    def patient(self, retry_policy: RetryPolicy) -> StoreLocation:
-        """The same location with a retry policy."""
-        ...
 
 
 class _OneWay:
@@ -313,6 +267,10 @@ class GivenPlace(_OneWay):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._store = PerProcess(self._unpack, self.name)
+
+
+StoreLocation: TypeAlias = PathPlace | UrlPlace | GivenPlace
+"""The place where a store is. It pickles, and opens the store in any process."""
 
 
 def is_zip(path: str) -> bool:

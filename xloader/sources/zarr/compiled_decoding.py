@@ -158,11 +158,5 @@ def _addresses(module: types.ModuleType, names: Sequence[str]) -> list[int]:
         library = ctypes.CDLL(str(module.__file__))
     except OSError:
         return [0] * len(names)
-    return [_address(library, name) for name in names]
-
-
-def _address(library: ctypes.CDLL, name: str) -> int:
-    try:
-        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
-    except AttributeError:
-        return 0
+    functions = [getattr(library, name, 0) for name in names]
+    return [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]

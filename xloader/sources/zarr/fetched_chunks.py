@@ -27,6 +27,8 @@ from xloader.sources.zarr.stored_array import StoredArray
 class _Chunks:
     """Base class of chunks that xloader decodes itself."""
 
+    _held: list[FetchedPart] | None = None
+
     def __init__(
         self,
         arrays: Sequence[StoredArray],
@@ -62,8 +64,17 @@ class _Chunks:
             scratch_nbytes = SCRATCH.decoding_nbytes + (0 if is_held else stored_nbytes)
         return Outcome(num_missing, num_requests, self._seconds, scratch_nbytes)
 
+    def hold(self) -> None:
+        """Fetch the stored bytes of all the chunks, and keep them until they are decoded."""
+        self._held = list(self._timed(self._fetch()))
+        self.nbytes = sum(part.nbytes for part in self._held)
+
     def _parts(self) -> Iterator[FetchedPart]:
         """The chunks, some at a time: fetched now, or held before and released here."""
+        return self._timed(self._fetch()) if self._held is None else _let_go(self._held)
+
+    def _fetch(self) -> Iterator[FetchedPart]:
+        """The chunks as they arrive from the store."""
         raise NotImplementedError
 
     def _timed(self, parts: Iterator[FetchedPart]) -> Iterator[FetchedPart]:
@@ -93,9 +104,7 @@ class _Chunks:
         """
         parts, num_begun = [part for part, _ in wanted], 0
         numbers = [number for _, number in wanted]
-        reads = (
-            None if self._named_reads is None else [self._named_reads[number] for number in numbers]
-        )
+        reads = None if self._named_reads is None else [self._named_reads[n] for n in numbers]
         arriving = self._arrays[0].objects.get_parts(parts, room_nbytes)
         while num_begun < len(parts):
             self._awaited = numbers[num_begun]
@@ -108,12 +117,6 @@ class _Chunks:
             del buffers
             num_begun += num_buffers
 
-    def _await(self, numbers: Sequence[int]) -> None:
-        """Note which reads are waited for, so that errors name the first of them."""
-        self._awaited = numbers[0]
-        if self._named_reads is not None:
-            current().reads = [self._named_reads[number] for number in numbers]
-
     def _put(self, chunks: Sequence[tuple[int, Bytes | None]], outs: Sequence[NDArray[Any]]) -> int:
         """Decode chunks, or write the fill value of absent ones. Return how many are absent."""
         there = [(number, data) for number, data in chunks if data is not None]
@@ -124,10 +127,8 @@ class _Chunks:
             array.fill(outs[number])
         for number, data in self._left(there, outs):
             read, array = self._reads[number], self._arrays[number]
-            is_plain = array.chain(read.chunk).simple and all(
-                isinstance(c, slice) for c in read.cut
-            )
-            self._is_copied |= not is_plain
+            are_slices = all(isinstance(elements, slice) for elements in read.cut)
+            self._is_copied |= not (array.chain(read.chunk).simple and are_slices)
             try:
                 array.decode(data, read.chunk, read.cut, outs[number], SCRATCH)
             except Exception as error:
@@ -154,21 +155,6 @@ class _Chunks:
 class SingleChunks(_Chunks):
     """Chunks that are each stored as an object of their own, of one store."""
 
-    _held: list[Bytes | None] | None = None
-
-    def hold(self) -> None:
-        """Fetch the stored bytes of all the chunks, and keep them until they are decoded."""
-        self._held = [data for part in self._timed(self._fetch()) for _, data in part.chunks]
-        self.nbytes = sum(data.nbytes for data in self._held if data is not None)
-
-    def _parts(self) -> Iterator[FetchedPart]:
-        if self._held is None:
-            yield from self._timed(self._fetch())
-            return
-        for number in range(len(self._held)):
-            data, self._held[number] = self._held[number], None
-            yield FetchedPart([(number, data)], 1)
-
     def _fetch(self) -> Iterator[FetchedPart]:
         pairs = [(a, read.chunk) for a, read in zip(self._arrays, self._reads, strict=True)]
         chains = [array.chain(chunk) for array, chunk in pairs]
@@ -185,20 +171,16 @@ class SingleChunks(_Chunks):
 class ShardChunks(_Chunks):
     """Chunks of shards of one store. Their ranges are fetched together."""
 
-    _held: list[FetchedPart] | None = None
-
-    def hold(self) -> None:
-        """Fetch the stored bytes of all the chunks, and keep them until they are decoded."""
-        self._held = list(self._timed(self._fetch()))
-        self.nbytes = sum(part.nbytes for part in self._held)
-
-    def _parts(self) -> Iterator[FetchedPart]:
-        return self._timed(self._fetch()) if self._held is None else _let_go(self._held)
-
     def _fetch(self) -> Iterator[FetchedPart]:
+        shards: dict[tuple[StoredArray, tuple[int, ...]], list[int]] = {}
+        for number, (array, read) in enumerate(zip(self._arrays, self._reads, strict=True)):
+            shards.setdefault((array, array.grid.object_of(read.chunk)), []).append(number)
         ranges: list[ShardRange] = []
-        for numbers in self._by_shard():
-            self._await(numbers)
+        for numbers in shards.values():
+            # Errors name the first of the reads that are waited for.
+            self._awaited = numbers[0]
+            if self._named_reads is not None:
+                current().reads = [self._named_reads[number] for number in numbers]
             chunks_here = [(number, self._reads[number].chunk) for number in numbers]
             located = self._arrays[numbers[0]].locate(chunks_here)
             yield from located.parts
@@ -215,13 +197,6 @@ class ShardChunks(_Chunks):
             nbytes = sum(data.nbytes for data in buffers if data is not None)
             yield FetchedPart(chunks, len(buffers), nbytes)
             del buffers, chunks
-
-    def _by_shard(self) -> list[list[int]]:
-        """The numbers of the reads of each shard."""
-        shards: dict[tuple[StoredArray, tuple[int, ...]], list[int]] = {}
-        for number, (array, read) in enumerate(zip(self._arrays, self._reads, strict=True)):
-            shards.setdefault((array, array.object_of(read.chunk)), []).append(number)
-        return list(shards.values())
 
 
 def _let_go(parts: list[FetchedPart]) -> Iterator[FetchedPart]:

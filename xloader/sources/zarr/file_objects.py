@@ -45,8 +45,10 @@ def read_parts(
             offset = len(paths)
             paths += os.fsencode(prefix + key) + b"\0"
         requests.extend((offset, start, -1 if stop is None else stop - start, most))
-    asked_at, told_at = requests.buffer_info()[0], answers.buffer_info()[0]
-    num = function(bytes(paths), asked_at, len(parts), address_of(buffer), buffer.size, told_at)
+    requests_at, answers_at = requests.buffer_info()[0], answers.buffer_info()[0]
+    num = function(
+        bytes(paths), requests_at, len(parts), address_of(buffer), buffer.size, answers_at
+    )
     if not num:
         return [], answers[1]
     buffers = [

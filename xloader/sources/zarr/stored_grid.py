@@ -65,8 +65,7 @@ class StoredGrid:
     @cached_property
     def regular_shape(self) -> tuple[int, ...] | None:
         """The stored shape of every chunk; None if chunks differ."""
-        sizes = self.inner_shape or self.object_sizes
-        return tuple(n for n in sizes if isinstance(n, int)) if _are_ints(sizes) else None
+        return _as_ints(self.inner_shape or self.object_sizes)
 
     @cached_property
     def largest_shape(self) -> tuple[int, ...]:
@@ -161,8 +160,7 @@ class StoredGrid:
     @cached_property
     def _num_per_object(self) -> tuple[int, ...] | None:
         """Number of chunks per shard along each dimension; None if shards differ."""
-        firsts = self._first_chunks
-        return tuple(n for n in firsts if isinstance(n, int)) if _are_ints(firsts) else None
+        return _as_ints(self._first_chunks)
 
     @cached_property
     def _first_chunks(self) -> tuple[Begins, ...]:
@@ -278,5 +276,7 @@ def _clipped(sizes: Sizes, size: int) -> Sizes:
     return compact(tuple(n for n in within if n > 0))
 
 
-def _are_ints(sizes: Sequence[Sizes]) -> bool:
-    return all(isinstance(n, int) for n in sizes)
+def _as_ints(sizes: Sequence[Sizes]) -> tuple[int, ...] | None:
+    """The sizes, if there is one number for each dimension; else None."""
+    ints = tuple(n for n in sizes if isinstance(n, int))
+    return ints if len(ints) == len(sizes) else None

@@ -186,7 +186,9 @@ class ZarrSource(Described):
             return Deferred(partial(self._read_values, array, reads))
         begin = time.perf_counter()
         dtype = self._variables[variable].stored_dtype
-        values = [np.empty(shape_of(read.cut, array.shape_of(read.chunk)), dtype) for read in reads]
+        values = [
+            np.empty(shape_of(read.cut, array.grid.shape_of(read.chunk)), dtype) for read in reads
+        ]
         outcome = self._read_values(array, reads, values)
         return Values(values, replace(outcome, fetch_seconds=time.perf_counter() - begin))
 
