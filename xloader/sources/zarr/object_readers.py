@@ -26,7 +26,7 @@ from xloader.sources.stores.ordinary_files import OrdinaryFiles
 from xloader.sources.stores.retrying_store import plain
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.file_objects import Files
-from xloader.sources.zarr.object_protocol import ABSENT, Asking, ObjectPart, Objects
+from xloader.sources.zarr.object_protocol import ABSENT, Asking, ObjectPiece, Objects
 from xloader.sources.zarr_adapter import (
     RangeByteRequest,
     SuffixByteRequest,
@@ -71,7 +71,7 @@ def objects_of(store: Store) -> Objects:
 
 
 class _OneByOne(Asking):
-    """Base class for stores that are read with one direct call for each part, without a wait."""
+    """Base class for stores that are read with one direct call for each piece, without a wait."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -124,34 +124,34 @@ class Asynchronous(Objects):
         """Read the end of an object."""
         return next(self._get_all(key, [SuffixByteRequest(nbytes)]))
 
-    def get_parts(
-        self, parts: Sequence[ObjectPart], room_nbytes: int
+    def get_pieces(
+        self, pieces: Sequence[ObjectPiece], room_nbytes: int
     ) -> Iterator[list[Bytes | None]]:
-        """Read parts of objects, those of one object concurrently."""
-        for key, group in groupby(parts, key=lambda part: part.key):
+        """Read pieces of objects, those of one object concurrently."""
+        for key, group in groupby(pieces, key=lambda piece: piece.key):
             members = list(group)
             yield list(self._get_all(key, list(map(_request, members)), members[0].most_nbytes))
 
     def _get_all(
-        self, key: str, parts: Sequence[ByteRequest | None], most: int = MOST_OBJECT_NBYTES
+        self, key: str, pieces: Sequence[ByteRequest | None], most: int = MOST_OBJECT_NBYTES
     ) -> Iterator[Bytes | None]:
         attempts = current()
-        buffers = attempts.ask(key, lambda: sync(self._gather(attempts, key, parts, most)))
+        buffers = attempts.ask(key, lambda: sync(self._gather(attempts, key, pieces, most)))
         return map(_as_bytes, buffers)
 
     async def _gather(
-        self, attempts: Attempts, key: str, parts: Sequence[ByteRequest | None], most: int
+        self, attempts: Attempts, key: str, pieces: Sequence[ByteRequest | None], most: int
     ) -> list[Buffer | None]:
-        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or len(parts))
+        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or len(pieces))
 
-        async def get(part: ByteRequest | None) -> Buffer | None:
-            """Read one part of the object, once fewer requests than the limit are under way."""
+        async def get(piece: ByteRequest | None) -> Buffer | None:
+            """Read one piece of the object, once fewer requests than the limit are under way."""
             async with limit:
                 return await attempts.ask_async(
-                    key, lambda: get_bounded(self._store, key, self._prototype, part, most)
+                    key, lambda: get_bounded(self._store, key, self._prototype, piece, most)
                 )
 
-        return await asyncio.gather(*map(get, parts))
+        return await asyncio.gather(*map(get, pieces))
 
 
 class OfObstore(Asking):
@@ -176,16 +176,16 @@ class OfObstore(Asking):
             # Azure cannot read the last bytes of an object. zarr then requests its size first.
             return self._by_zarr.get_last(key, nbytes)
 
-    def get_parts(
-        self, parts: Sequence[ObjectPart], room_nbytes: int
+    def get_pieces(
+        self, pieces: Sequence[ObjectPiece], room_nbytes: int
     ) -> Iterator[list[Bytes | None]]:
-        """Read parts of objects: a single one directly, several of one through zarr."""
-        for _, group in groupby(parts, key=lambda part: part.key):
+        """Read pieces of objects: a single one directly, several of one through zarr."""
+        for _, group in groupby(pieces, key=lambda piece: piece.key):
             members = list(group)
             if len(members) == 1:
-                yield from super().get_parts(members, room_nbytes)
+                yield from super().get_pieces(members, room_nbytes)
             else:
-                yield from self._by_zarr.get_parts(members, room_nbytes)
+                yield from self._by_zarr.get_pieces(members, room_nbytes)
 
     def _get(self, key: str, most: int) -> Bytes | None:
         try:
@@ -210,9 +210,9 @@ class OfObstore(Asking):
             return None
 
 
-def _request(part: ObjectPart) -> ByteRequest | None:
-    assert part.stop is not None or not part.start, "the end of a part is known, or it is all"
-    return None if part.stop is None else RangeByteRequest(part.start, part.stop)
+def _request(piece: ObjectPiece) -> ByteRequest | None:
+    assert piece.stop is not None or not piece.start, "the end of a piece is known, or it is all"
+    return None if piece.stop is None else RangeByteRequest(piece.start, piece.stop)
 
 
 def _as_bytes(buffer: Buffer | None) -> Bytes | None:

@@ -25,7 +25,7 @@ from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, DamagedObje
 from xloader.sources.zarr.codec_chain import SPARE_NBYTES, Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import Scratch
-from xloader.sources.zarr.object_protocol import ObjectPart, Objects, Span
+from xloader.sources.zarr.object_protocol import ObjectPiece, Objects, Span
 
 Index: TypeAlias = NDArray[np.uint64]
 """Offset and size of each chunk of a shard in bytes, of shape ``(*chunks_per_shard, 2)``."""
@@ -167,7 +167,7 @@ class Shard:
     sharding: Sharding
 
 
-class FetchedPart(NamedTuple):
+class FetchedPiece(NamedTuple):
     """Some chunks that were fetched together.
 
     `chunks`: None where it is absent.
@@ -189,14 +189,14 @@ chunks asked for."""
 class ShardRange(NamedTuple):
     """A range of a shard that is fetched with one request."""
 
-    part: ObjectPart
+    piece: ObjectPiece
     guard_nbytes: int
     members: list[Placed]
 
     @property
     def nbytes(self) -> int:
         """Size of the range in bytes."""
-        _, start, stop, _ = self.part
+        _, start, stop, _ = self.piece
         assert stop is not None, "the end of a range is known"
         return stop - start
 
@@ -207,7 +207,7 @@ class ShardRange(NamedTuple):
         return number
 
     def chunks(self, data: Bytes | None) -> list[tuple[int, Bytes | None]]:
-        """The chunks, as in `FetchedPart`.
+        """The chunks, as in `FetchedPiece`.
 
         `data`: the bytes of the range; None if the shard is absent.
         """
@@ -215,7 +215,7 @@ class ShardRange(NamedTuple):
             return [(number, None) for *_, number in self.members]
         if self.guard_nbytes and data.size < self.nbytes:
             raise DamagedObjectError(_PAST_CHUNKS)
-        begin = self.part.start
+        begin = self.piece.start
         # A chunk gets too few bytes if those of the range end before it does.
         return [(number, data[start - begin : end - begin]) for start, end, number in self.members]
 
@@ -223,7 +223,7 @@ class ShardRange(NamedTuple):
 class Located(NamedTuple):
     """Chunks of one shard, found by its index."""
 
-    parts: list[FetchedPart]
+    pieces: list[FetchedPiece]
     ranges: list[ShardRange]
 
 
@@ -298,15 +298,15 @@ class ShardReader:
                 return Located([whole], [])
         index, num_requests = self.index(shard)
         there, absent = self._find(shard, index, chunks)
-        parts = [FetchedPart(absent, num_requests)] if absent or num_requests else []
+        pieces = [FetchedPiece(absent, num_requests)] if absent or num_requests else []
         guard = _guard_nbytes(shard.sharding)
         ranges = [
-            ShardRange(ObjectPart(shard.key, start, end + guard), guard, members)
+            ShardRange(ObjectPiece(shard.key, start, end + guard), guard, members)
             for (start, end), members in coalesce(there)
         ]
-        return Located(parts, ranges)
+        return Located(pieces, ranges)
 
-    def _read_whole(self, shard: Shard, chunks: Sequence[Numbered]) -> FetchedPart | None:
+    def _read_whole(self, shard: Shard, chunks: Sequence[Numbered]) -> FetchedPiece | None:
         """The chunks of a shard that is read as a whole; None if it is too large for that."""
         nbytes = shard.sharding.index_stored_nbytes
         most = nbytes + 2 * self._nbytes * shard.sharding.num_chunks + SPARE_NBYTES
@@ -316,7 +316,7 @@ class ShardReader:
             # That is no damage: padding may follow the chunks, or what was there before them.
             return None
         if data is None:
-            return FetchedPart([(number, None) for number, _ in chunks], 1)
+            return FetchedPiece([(number, None) for number, _ in chunks], 1)
         is_at_start = shard.sharding.is_at_start
         index = _parse(shard.sharding, data[:nbytes] if is_at_start else data[-nbytes:])
         self._indexes.put((self._owner, shard.key), index)
@@ -325,12 +325,12 @@ class ShardReader:
         if any(end > last for _, end, _ in there):
             raise DamagedObjectError(_PAST_CHUNKS)
         present = [(number, data[start:end]) for start, end, number in there]
-        return FetchedPart([*absent, *present], 1, data.nbytes)
+        return FetchedPiece([*absent, *present], 1, data.nbytes)
 
     def _read_index(self, shard: Shard) -> Index | None:
         nbytes = shard.sharding.index_stored_nbytes
         if shard.sharding.is_at_start:
-            ((data,),) = self._objects.get_parts([ObjectPart(shard.key, 0, nbytes)], nbytes)
+            ((data,),) = self._objects.get_pieces([ObjectPiece(shard.key, 0, nbytes)], nbytes)
         else:
             data = self._objects.get_last(shard.key, nbytes)
         return None if data is None else _parse(shard.sharding, data)
@@ -338,7 +338,7 @@ class ShardReader:
     def _find(
         self, shard: Shard, index: Index | None, chunks: Sequence[Numbered]
     ) -> tuple[list[Placed], list[tuple[int, Bytes | None]]]:
-        """Where chunks lie in their shard, and those that are absent as in `FetchedPart`."""
+        """Where chunks lie in their shard, and those that are absent as in `FetchedPiece`."""
         if index is None:
             return [], [(number, None) for number, _ in chunks]
         sharding = shard.sharding
