@@ -246,7 +246,9 @@ class BlockRequests:
                 futures = request.futures if announced else self._send(client, request)
                 if attempts.is_given_up:
                     self._forget(request)
-                return list(client.gather(futures, direct=self._is_direct(client)))
+                if self._are_reached is None:
+                    self._are_reached = _reaches_workers(client)
+                return list(client.gather(futures, direct=self._are_reached))
         finally:
             attempts.on_given_up = None
             self._forget(request)
@@ -301,12 +303,6 @@ class BlockRequests:
             if request in self._waiting:
                 self._waiting.remove(request)
             self._changed.notify_all()
-
-    def _is_direct(self, client: Any) -> bool:
-        """Whether results come from the workers and not through the scheduler."""
-        if self._are_reached is None:
-            self._are_reached = _reaches_workers(client)
-        return self._are_reached
 
 
 def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:

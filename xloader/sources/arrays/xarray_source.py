@@ -122,7 +122,8 @@ class XarraySource(Described):
             return Deferred(partial(self._read, reads))
         begin = time.perf_counter()
         values = list(self._values_of(reads))
-        self._note_read()
+        if self._watch is not None:
+            self._watch.note_read()
         return Values(values, Outcome(0, len(reads), time.perf_counter() - begin))
 
     def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
@@ -141,10 +142,7 @@ class XarraySource(Described):
         return self._coordinates.get().variables[variable].chunks is not None
 
     def values(self, read: Read) -> NDArray[Any]:
-        """Read a part of a block. Errors of xarray are passed on.
-
-        The values, in the shape of the read's cut.
-        """
+        """Read a block, in the shape of the read's cut. Errors of xarray are passed on."""
         array = self._handle.get().variables[read.variable]
         variable = self._variables[read.variable]
         return current().ask(self._key, lambda: self._values(array, variable, read.chunk, read.cut))
@@ -154,13 +152,9 @@ class XarraySource(Described):
         for read, out, values in zip(reads, outs, self._values_of(reads), strict=True):
             with self._chunk_errors(read):
                 np.copyto(out, values, casting="same_kind")
-        self._note_read()
-        return Outcome(num_missing=0, num_requests=len(reads))
-
-    def _note_read(self) -> None:
-        """Note at the watch that values were read."""
         if self._watch is not None:
             self._watch.note_read()
+        return Outcome(num_missing=0, num_requests=len(reads))
 
     def _look(self) -> None:
         """Look whether the files have changed."""

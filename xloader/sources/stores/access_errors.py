@@ -69,10 +69,7 @@ def told_of(error: BaseException, secrets: tuple[str, ...] = ()) -> str:
 
 
 def cause_of(error: BaseException, secrets: tuple[str, ...] = ()) -> BaseException | None:
-    """The error to chain as a cause, or None where that would show a credential.
-
-    None if its text, or that of an error before it, holds a credential.
-    """
+    """The error to chain as a cause; None if the text of it or its causes holds a credential."""
     texts = (str(link) for link in linked_errors(error, with_contexts=True))
     return error if all(scrub(_without_answer(t), secrets) == t for t in texts) else None
 

@@ -69,10 +69,7 @@ def most_stored_nbytes(array: zarr.Array[Any] | zarr.AsyncArray[Any]) -> int:
 async def get_bounded(
     store: Store, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None, most: int
 ) -> Buffer | None:
-    """Read an object of a store, or a part of it.
-
-    The bytes, or None if the object is absent.
-    """
+    """Read an object of a store, or a part of it; None if it is absent."""
     if byte_range is not None:
         # The index of a shard may claim parts of any size.
         claimed = getattr(byte_range, "end", 0) - getattr(byte_range, "start", 0)

@@ -35,10 +35,7 @@ class RetryingStore(WrapperStore[Store]):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Read an object, or a part of it, with retries.
-
-        None if there is no such object.
-        """
+        """Read an object, or a part of it, with retries; None if there is none."""
         most = self._most_nbytes
         return await current(self._retry_policy).ask_async(
             key, lambda: get_bounded(self._store, key, prototype, byte_range, most)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
+from zarr.storage import LocalStore, MemoryStore, ZipStore
 
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError, UnsupportedDataError, XloaderError
@@ -22,7 +22,7 @@ from xloader.sources import zarr_adapter
 from xloader.sources.stores.access_errors import access_error, cause_of
 from xloader.sources.stores.locations import GivenPlace, UrlPlace, lies_in_memory
 from xloader.sources.stores.ordinary_files import local_path
-from xloader.sources.stores.recognise import is_obstore
+from xloader.sources.stores.recognise import store_of
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.stores.retrying_store import RetryingStore
 from xloader.sources.stores.write_places import FULL_ERRNOS, full_error
@@ -202,20 +202,11 @@ def _retried(store: Store, retry_policy: RetryPolicy) -> Store:
 
 def _store_of(target: object) -> Store | None:
     """The store of an object that is open already; None if it is no store."""
-    if isinstance(target, Store):
-        return target
     icechunk = sys.modules.get("icechunk")
     if icechunk is not None and isinstance(target, icechunk.Session):
         store: Store = target.store
         return store
-    if is_obstore(target):
-        return ObjectStore(target, read_only=False)  # type: ignore[type-var]
-    fsspec = sys.modules.get("fsspec")
-    if fsspec is not None and isinstance(target, fsspec.FSMap):
-        from zarr.storage import FsspecStore
-
-        return FsspecStore.from_mapper(target, read_only=False)
-    return None
+    return store_of(target, is_read_only=False)
 
 
 def _unsuited(given: str) -> UnsupportedDataError:

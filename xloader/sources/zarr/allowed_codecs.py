@@ -95,10 +95,7 @@ def _check_settings(path: str, codec: Mapping[str, Any]) -> None:
 
 
 def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | None:
-    """Translate an error of zarr at opening, if it is about a codec.
-
-    None if it is not about a codec.
-    """
+    """Translate an error of zarr at opening; None if it is not about a codec."""
     if isinstance(error, UnknownCodecError | zarr.errors.UnknownCodecError):
         # The codec's name is the only quoted text in numcodecs' error, and the first in zarr's.
         quoted = re.search(r"['\"]+([^'\"]+)['\"]+", str(error))

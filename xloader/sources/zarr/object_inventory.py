@@ -69,10 +69,7 @@ def take_inventory(
 
 
 def list_keys(store: Store, prefix: str, most: int | None = None) -> list[str] | None:
-    """The keys of a store that begin with a prefix.
-
-    None if the store cannot be listed.
-    """
+    """The keys of a store that begin with a prefix; None if the store cannot be listed."""
     if not (zarr_adapter.is_known() and store.supports_listing):
         return None
 

@@ -37,26 +37,17 @@ class Objects(Protocol):
     """Interface: stored objects, read by key. Each result is None for an absent object."""
 
     def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
-        """Read a whole object.
-
-        Its bytes, or None if it is absent.
-        """
+        """Read a whole object."""
         ...
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        """Read the end of an object, or all of it if it is shorter.
-
-        The bytes, or None if the object is absent.
-        """
+        """Read the end of an object, or all of it if it is shorter."""
         ...
 
     def get_pieces(
         self, pieces: Sequence[ObjectPiece], room_nbytes: int
     ) -> Iterator[list[Bytes | None]]:
-        """Read pieces of objects, several at a time where that is cheaper.
-
-        The bytes of some pieces, in the order given; None for an absent object.
-        """
+        """Read pieces of objects in the order given, several at a time where that is cheaper."""
         ...
 
 

@@ -6,7 +6,8 @@ Each kind of store is read in its quickest way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,7 +42,7 @@ from xloader.sources.zarr_adapter import (
 
 if TYPE_CHECKING:
     from obstore import GetOptions
-    from zarr.abc.buffer import Buffer
+    from zarr.abc.buffer import Buffer, BufferPrototype
     from zarr.abc.store import ByteRequest
 
 
@@ -64,49 +65,33 @@ def objects_of(store: Store) -> Objects:
     if is_in_files(store):
         return Files(str(cast("LocalStore", store).root))
     if type(store) is ZipStore:
-        return Zipped(store)
+        return _OneByOne(store, partial(read_zip, store))
     if is_synchronous(store):
-        return Synchronous(cast("SupportsGetSync", store))
+        reader = cast("SupportsGetSync", store)
+        return _OneByOne(store, partial(_get_sync, reader, default_buffer_prototype()))
     return OfObstore(store) if type(store) is ObjectStore else Asynchronous(store)
 
 
 class _OneByOne(Asking):
-    """Base class for stores that are read with one direct call for each piece, without a wait."""
+    """The objects of a store that is read with one direct call for each piece, without a wait."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(
+        self, store: Store, read: Callable[[str, ByteRequest | None], Buffer | None]
+    ) -> None:
         self._store = store
-        # Made once, because zarr looks it up in its settings.
-        self._prototype = default_buffer_prototype()
+        self._read = read
 
     def _get(self, key: str, most: int) -> Bytes | None:
         check_size(key, told_size(self._store, key), most)
-        data = self._read(key, None)
+        data = _as_bytes(self._read(key, None))
         check_size(key, 0 if data is None else data.size, most)
         return data
 
     def _get_last(self, key: str, nbytes: int) -> Bytes | None:
-        return self._read(key, SuffixByteRequest(nbytes))
+        return _as_bytes(self._read(key, SuffixByteRequest(nbytes)))
 
     def _get_range(self, key: str, start: int, stop: int) -> Bytes | None:
-        return self._read(key, RangeByteRequest(start, stop))
-
-    def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
-        raise NotImplementedError
-
-
-class Synchronous(_OneByOne):
-    """The objects of a store that reads on the calling thread, such as one in memory."""
-
-    def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
-        prototype = self._prototype
-        return _as_bytes(self._store.get_sync(key, prototype=prototype, byte_range=byte_range))
-
-
-class Zipped(_OneByOne):
-    """The members of a zip file. The store's lock lets one thread read at a time."""
-
-    def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
-        return _as_bytes(read_zip(self._store, key, byte_range))
+        return _as_bytes(self._read(key, RangeByteRequest(start, stop)))
 
 
 class Asynchronous(Objects):
@@ -208,6 +193,12 @@ class OfObstore(Asking):
             return _view(self._obstore.get_range(self._inner, key, start=start, end=stop))
         except ABSENT:
             return None
+
+
+def _get_sync(
+    store: SupportsGetSync, prototype: BufferPrototype, key: str, byte_range: ByteRequest | None
+) -> Buffer | None:
+    return store.get_sync(key, prototype=prototype, byte_range=byte_range)
 
 
 def _request(piece: ObjectPiece) -> ByteRequest | None:

@@ -170,7 +170,7 @@ class Shard:
 class FetchedPiece(NamedTuple):
     """Some chunks that were fetched together.
 
-    `chunks`: None where it is absent.
+    `chunks`: by their place among the chunks asked for; None where one is absent.
     """
 
     chunks: list[tuple[int, Bytes | None]]
