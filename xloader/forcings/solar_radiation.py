@@ -75,6 +75,17 @@ _CLOCK_LAG: Final = 67.0 / 86400
 
 _ARC_SECOND: Final = np.pi / (180 * 3600)
 
+SOLAR_CONSTANT: Final = 1361.0
+"""Total solar irradiance at one astronomical unit, in W/m2.
+
+G. Kopp and J. L. Lean, "A new, lower value of total solar irradiance", Geophysical Research Letters
+38, L01706, 2011: 1360.8 +- 0.5 W/m2.
+"""
+
+_MOST_DAYS: Final = 3 / 24
+"""Longest interval, in days, over which the Sun counts as standing still beside the stars. Over a
+day its drift would change the mean by 0.7 W/m2, over three hours by 0.06."""
+
 
 def _sun_at(days: Floats) -> tuple[Floats, Floats, Floats]:
     """The Sun's angle above the equator, apparent less mean solar time, and the Sun's distance.
@@ -113,19 +124,6 @@ def _nutation(centuries: Floats) -> tuple[Floats, Floats]:
     in_tilt = 9.20 * np.cos(node) + 0.57 * np.cos(2 * sun)
     in_tilt += 0.10 * np.cos(2 * moon) - 0.09 * np.cos(2 * node)
     return _ARC_SECOND * in_longitude, _ARC_SECOND * in_tilt
-
-
-SOLAR_CONSTANT: Final = 1361.0
-"""Total solar irradiance at one astronomical unit, in W/m2.
-
-G. Kopp and J. L. Lean, "A new, lower value of total solar irradiance", Geophysical Research Letters
-38, L01706, 2011: 1360.8 +- 0.5 W/m2.
-"""
-
-
-_MOST_DAYS: Final = 3 / 24
-"""Longest interval, in days, over which the Sun counts as standing still beside the stars. Over a
-day its drift would change the mean by 0.7 W/m2, over three hours by 0.06."""
 
 
 def insolation(

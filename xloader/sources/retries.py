@@ -62,6 +62,11 @@ _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 509, 520, 5
 _LONGEST_TOLD: Final = 600.0
 """The longest pause, in seconds, that is granted to a store that asks for one."""
 
+_GRACE: Final = 0.2
+"""Seconds that an event loop has to end a request itself, before its thread is abandoned."""
+
+_CURRENT: Final[ContextVar[Attempts | None]] = ContextVar("xloader_attempts", default=None)
+
 
 def linked_errors(error: BaseException, *, with_contexts: bool = False) -> Iterator[BaseException]:
     """Yield an error and the errors that it was raised from, each once.
@@ -165,9 +170,6 @@ def _is_obstores(error: BaseException) -> bool:
 
 
 T = TypeVar("T")
-
-_GRACE: Final = 0.2
-"""Seconds that an event loop has to end a request itself, before its thread is abandoned."""
 
 
 class Abandoned(BaseException):
@@ -399,9 +401,6 @@ class Attempts:
         if self.read is not None:
             what = f"chunk {self.read.chunk} of variable {self.read.variable!r}"
         return f"{what} (key {self.key!r}) of {self.store}"
-
-
-_CURRENT: Final[ContextVar[Attempts | None]] = ContextVar("xloader_attempts", default=None)
 
 
 def current(otherwise: RetryPolicy | None = None) -> Attempts:

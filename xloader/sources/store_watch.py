@@ -17,6 +17,15 @@ from typing import Final, NamedTuple
 
 from xloader.errors import SourceAccessError, StoreChangedError
 
+_GET_GENERATION: Final = 0x80087601
+"""Number of Linux's call ``FS_IOC_GETVERSION``, which gives a file's generation."""
+
+LOOK_SECONDS: Final = 5.0
+"""Least time between two looks at one array, if a look needs a request."""
+
+_LATEST: Final[list[object]] = [None]
+"""A list of one: the token of the latest read in this process."""
+
 
 class Stamp(NamedTuple):
     """Modification time, size and inode of a file.
@@ -27,10 +36,6 @@ class Stamp(NamedTuple):
     mtime_ns: int
     nbytes: int
     inode: int
-
-
-_GET_GENERATION: Final = 0x80087601
-"""Number of Linux's call ``FS_IOC_GETVERSION``, which gives a file's generation."""
 
 
 def generation_of(path: str) -> int | None:
@@ -81,14 +86,6 @@ class StampedFiles:
         Another machine may have its own copies of the files, with other stamps.
         """
         return self if self.host == socket.gethostname() else StampedFiles.now(*self.paths)
-
-
-LOOK_SECONDS: Final = 5.0
-"""Least time between two looks at one array, if a look needs a request."""
-
-
-_LATEST: Final[list[object]] = [None]
-"""A list of one: the token of the latest read in this process."""
 
 
 def latest_read() -> object:

@@ -59,6 +59,8 @@ except ImportError as error:
 
 _WARNED: Final = threading.Event()
 
+_RECTILINEAR: Final = "array.rectilinear_chunks"
+
 
 def is_known() -> bool:
     """Whether this release of zarr has the parts that direct reading needs."""
@@ -77,9 +79,6 @@ def warn_of_unknown_release() -> None:
         "newer xloader.",
         ZarrReleaseWarning,
     )
-
-
-_RECTILINEAR: Final = "array.rectilinear_chunks"
 
 
 class _RectilinearSetting:

@@ -1,4 +1,4 @@
-"""The choice of a dataset's variables, their dtypes, and the digest that identifies a source."""
+"""The choice of a dataset's variables, how their numbers are decoded, and a source's digest."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from xloader.core.messages import closest
 from xloader.core.packing import Packing
 from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
 from xloader.sources.base import Variable
+
+READABLE_KINDS: Final = "biuf"
+"""Kinds of NumPy dtype that can be read: bool, signed and unsigned integers, and floats."""
 
 
 class _XarrayOnlyError(Exception):
@@ -128,10 +131,6 @@ def _check_known(
     seen = _seen_dtype(decoded.encoding, stored)
     if not is_masked and not num_factors and decoded_to.kind != "b" and decoded_to != seen:
         raise _XarrayOnlyError(f"{stored} to {decoded_to}")
-
-
-READABLE_KINDS: Final = "biuf"
-"""Kinds of NumPy dtype that can be read: bool, signed and unsigned integers, and floats."""
 
 
 class DefaultDtype(str):

@@ -43,6 +43,23 @@ from xloader.sources.retries import current
 Graph = dict[Any, Any]
 """Tasks by key, in the form that dask's schedulers take."""
 
+_WHAT: Final = "computing blocks"
+
+_REACH_SECONDS: Final = 2.0
+"""Time in which a worker must answer, so that results are fetched from the workers themselves."""
+
+_COUNT_SECONDS: Final = 5.0
+"""Time after which the threads of the workers are counted again, as clusters grow and shrink."""
+
+_AHEAD_PER_THREAD: Final = 8
+"""Requests that are announced and not fetched yet, for each thread of the workers."""
+
+_AHEAD_SHARE: Final = 8
+"""The blocks that are announced take up to one part in so many of the workers' memory."""
+
+_MOST_NBYTES: Final = 2**16
+"""Largest array in memory that becomes a part of each task that needs it."""
+
 
 class BlockGraph:
     """The graph of some dask arrays, from which the tasks of single blocks are taken."""
@@ -158,23 +175,6 @@ class _LayerKeys:
 
     def __contains__(self, key: Any) -> bool:
         return self.owner(key) is not None
-
-
-_WHAT: Final = "computing blocks"
-_REACH_SECONDS: Final = 2.0
-"""Time in which a worker must answer, so that results are fetched from the workers themselves."""
-
-_COUNT_SECONDS: Final = 5.0
-"""Time after which the threads of the workers are counted again, as clusters grow and shrink."""
-
-_AHEAD_PER_THREAD: Final = 8
-"""Requests that are announced and not fetched yet, for each thread of the workers."""
-
-_AHEAD_SHARE: Final = 8
-"""The blocks that are announced take up to one part in so many of the workers' memory."""
-
-_MOST_NBYTES: Final = 2**16
-"""Largest array in memory that becomes a part of each task that needs it."""
 
 
 @dataclass(eq=False)

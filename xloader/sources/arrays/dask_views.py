@@ -60,6 +60,9 @@ _PLACES: Final = {
 }
 """Import paths of the known classes and functions, in every version that is supported."""
 
+_PLAIN: Final = (LocalStore, MemoryStore)
+"""Stores without a connection, a thread or an open file."""
+
 
 @dataclass(frozen=True)
 class _Grid:
@@ -342,10 +345,6 @@ def _as_key(kept: Any) -> Any:
 def _known(name: str) -> Any:
     """The class or function with a name in `_PLACES`."""
     return look_up(_PLACES[name])
-
-
-_PLAIN: Final = (LocalStore, MemoryStore)
-"""Stores without a connection, a thread or an open file."""
 
 
 def survives_fork(dataset: xr.Dataset, names: tuple[str, ...]) -> bool:

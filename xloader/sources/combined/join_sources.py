@@ -23,6 +23,9 @@ from xloader.sources.combined.shared_names import SharedNames, dims_of
 Method = Literal["nearest", "ffill"] | None
 """How labels are found that a source does not have."""
 
+_MOST_NAMES = 4
+"""The most sources that the name of a joined source lists."""
+
 
 def match_labels(
     on: str, labels: Mapping[str, Labels], method: Method, tolerance: Any
@@ -161,10 +164,6 @@ def _nothing_common(on: str, labels: Mapping[str, Labels], method: Method) -> Em
 
 def _show(label: Any) -> str:
     return str(label.isoformat()) if hasattr(label, "isoformat") else str(label)
-
-
-_MOST_NAMES = 4
-"""The most sources that the name of a joined source lists."""
 
 
 def join_sources(

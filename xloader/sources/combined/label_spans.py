@@ -1,4 +1,4 @@
-"""Labels that are the same, and distances between labels."""
+"""Labels that are the same, distances between labels, and advice where only their order differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a source of an open ``xr.Dataset``.
+"""Makes a source of an open ``xr.Dataset`` or ``xr.DataTree``.
 
 Variables that are plain views of Zarr arrays are read directly. All others are read through
 xarray.

@@ -42,6 +42,9 @@ from xloader.sources.zarr.zarr_source import ZarrSource
 WRITTEN_BY: Final = "xloader_materialize"
 """Attribute of a store that `Samples.materialize` writes: the job, and whether it is complete."""
 
+_ENDING: Final = re.compile(r"\.(nc4?|cdf|h(df|e)?5|hdf|gri?b2?|tiff?|zarr|zip|parq)", re.I)
+"""The ending of a file or store that a folder may hold."""
+
 
 def from_zarr(
     opener: ZarrOpener,
@@ -308,10 +311,6 @@ def _not_found(opener: ZarrOpener) -> XloaderError:
         allowed="a directory or store with zarr.json, or .zgroup for Zarr v2",
         remedy=_remedy_of(opener),
     )
-
-
-_ENDING: Final = re.compile(r"\.(nc4?|cdf|h(df|e)?5|hdf|gri?b2?|tiff?|zarr|zip|parq)", re.I)
-"""The ending of a file or store that a folder may hold."""
 
 
 def _remedy_of(opener: ZarrOpener) -> str:

@@ -24,7 +24,7 @@ from xloader.sources.stores.access_errors import told_of
 from xloader.sources.stores.group_openers import HidingStore
 from xloader.sources.stores.stored_objects import CHUNK_KEY
 from xloader.sources.zarr.allowed_codecs import check_codecs, unknown_codec_error
-from xloader.sources.zarr.object_inventory import METADATA, list_keys
+from xloader.sources.zarr.object_inventory import METADATA, list_keys, list_names
 from xloader.sources.zarr.stored_array import check_keys
 from xloader.sources.zarr.stored_grid import grid_of
 
@@ -289,18 +289,8 @@ class _Arrays:
 
     def _folders(self) -> list[str]:
         """Names of the folders in the group."""
-        if not (zarr_adapter.is_known() and self._store.supports_listing):
-            return []
-
-        async def collect() -> list[str]:
-            return [name async for name in self._store.list_dir(self._prefix.rstrip("/"))]
-
-        try:
-            names = zarr_adapter.sync(collect())
-        # A store over HTTP claims that it can be listed, and then fails in a way of its own.
-        except Exception:
-            return []
-        return [name.rstrip("/") for name in names if name not in METADATA]
+        names = list_names(self._store, lambda: self._store.list_dir(self._prefix.rstrip("/")))
+        return [name.rstrip("/") for name in names or () if name not in METADATA]
 
     def _get(self, key: str) -> bytes | None:
         """The bytes of an object of the group; None if there is none, or it cannot be read."""

@@ -21,6 +21,9 @@ import xarray as xr
 from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK
 from xarray.backends.plugins import guess_engine
 
+_GATES: Final[dict[int, Gate]] = {}
+"""The gates, by process id."""
+
 
 class Gate:
     """A lock under which many threads may read files, or one thread may open a file.
@@ -85,10 +88,6 @@ class Gate:
             # Ctrl-C also ends a wait, and the others must not wait for a thread that is gone.
             self._queue.remove(ticket)
             self._changed.notify_all()
-
-
-_GATES: Final[dict[int, Gate]] = {}
-"""The gates, by process id."""
 
 
 class FileLock:

@@ -32,6 +32,15 @@ from xloader.sources.stores.retrying_store import RetryingStore
 MOST_QUIET_NBYTES: Final = 64 * 2**20
 """64 MiB. A warning is raised if more data than this is copied into every process."""
 
+_FORKABLE: Final = (LocalStore, MemoryStore, ZipStore)
+"""Kinds of stores whose libraries still work in a forked child."""
+
+_NEAR: Final = (*_FORKABLE, OrdinaryFiles)
+"""Stores that read files or memory of this machine.
+
+They are compared exactly, because a subclass may override methods.
+"""
+
 
 def pack(value: object, name: str, remedy: str) -> bytes:
     """Pickle a value into bytes, with an error that names the value if that fails."""
@@ -66,16 +75,6 @@ def _pack_by_value(value: object, name: str, remedy: str) -> bytes:
             allowed="objects that can be pickled",
             remedy=remedy,
         ) from error
-
-
-_FORKABLE: Final = (LocalStore, MemoryStore, ZipStore)
-"""Kinds of stores whose libraries still work in a forked child."""
-
-_NEAR: Final = (*_FORKABLE, OrdinaryFiles)
-"""Stores that read files or memory of this machine.
-
-They are compared exactly, because a subclass may override methods.
-"""
 
 
 class _OneWay:

@@ -14,6 +14,9 @@ CHUNK_KEY: Final = re.compile(r"(?:c[./])?\d+(?:[./]\d+)*|c")
 of a single value.
 """
 
+_FILTERS: Final = ("zlib", "zstd", "bzip2", "blosc", "szip", "shuffle", "fletcher32")
+"""Names of filters in the encodings of xarray."""
+
 
 @dataclass(frozen=True)
 class StoredObjects:
@@ -77,10 +80,6 @@ class KnowsInventory(Protocol):
 def inventory_of(source: object, variable: str) -> ObjectInventory | None:
     """The stored objects of a variable, as its store lists them; None if that is not known."""
     return source.inventory(variable) if isinstance(source, KnowsInventory) else None
-
-
-_FILTERS: Final = ("zlib", "zstd", "bzip2", "blosc", "szip", "shuffle", "fletcher32")
-"""Names of filters in the encodings of xarray."""
 
 
 @runtime_checkable

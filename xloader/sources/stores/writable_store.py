@@ -32,6 +32,9 @@ _FULL_TEXT: Final = re.compile(r"no space left on device|os error 28|quota excee
 _PARTIAL: Final = re.compile(r"\.[0-9a-f]{32}\.partial$")
 """End of the names that zarr gives to files while they are written."""
 
+_OTHER_FORMATS: Final = (".zip", ".nc", ".nc4", ".h5", ".hdf5", ".grib", ".grb", ".grib2", ".tif")
+"""Ends of paths of files, where nobody expects a folder."""
+
 
 class WritableStore:
     """A store that is written."""
@@ -139,10 +142,6 @@ class WritableStore:
                 raise full_error(self.name, tried) from cause_of(error, self._secrets)
             fault = access_error(error, self.name, self._secrets, tried)
             raise fault from cause_of(error, self._secrets)
-
-
-_OTHER_FORMATS: Final = (".zip", ".nc", ".nc4", ".h5", ".hdf5", ".grib", ".grb", ".grib2", ".tif")
-"""Ends of paths of files, where nobody expects a folder."""
 
 
 def open_writable(

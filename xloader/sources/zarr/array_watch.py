@@ -43,6 +43,12 @@ _DECODING: Final = (
 
 _PLURAL: Final = ("chunks", "shards", "codecs", "dimensions")
 
+_FOLDERS: Final = (LocalStore, OrdinaryFiles)
+"""Classes of stores whose metadata documents are files."""
+
+_OTHER: Final = {2: 3, 3: 2}
+"""For each version of the Zarr format, the other one."""
+
 
 def keys_of(path: str, zarr_format: int) -> tuple[str, ...]:
     """Keys of an array's metadata documents."""
@@ -126,13 +132,6 @@ def _as_text(value: Any) -> str:
     if isinstance(value, list | tuple) and all(isinstance(number, int) for number in value):
         return str(tuple(value))
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-
-
-_FOLDERS: Final = (LocalStore, OrdinaryFiles)
-"""Classes of stores whose metadata documents are files."""
-
-_OTHER: Final = {2: 3, 3: 2}
-"""For each version of the Zarr format, the other one."""
 
 
 @dataclass(frozen=True)

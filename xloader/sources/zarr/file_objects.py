@@ -23,6 +23,21 @@ _ABSENT: Final = -1
 
 _ARGUMENTS: Final = (ADDRESS, ADDRESS, NUMBER, ADDRESS, NUMBER, ADDRESS)
 
+_STORED: Final = 2
+"""Number of the scratch buffer for stored bytes. Chunks are decoded in buffers 0 and 1."""
+
+_ROOM_NBYTES: Final = 1 << 22
+"""Pieces of files are read together up to this many bytes. Larger pieces are read alone."""
+
+_SPARE_NBYTES: Final = 128
+"""More than the alignment of a piece, and what a compressor adds to a small chunk."""
+
+_PENDING: Final = -(2**62)
+"""The size of a piece that is not read yet."""
+
+# With O_NONBLOCK a fifo opens at once, and can be refused. Ordinary files are not affected.
+_READ_ONLY: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+
 
 def reads_together() -> bool:
     """Whether `read_pieces` can read, because the library was compiled."""
@@ -56,23 +71,6 @@ def read_pieces(
         for begin, size in zip(answers[: 2 * num : 2], answers[1 : 2 * num : 2], strict=True)
     ]
     return buffers, 0
-
-
-_STORED: Final = 2
-"""Number of the scratch buffer for stored bytes. Chunks are decoded in buffers 0 and 1."""
-
-
-_ROOM_NBYTES: Final = 1 << 22
-"""Pieces of files are read together up to this many bytes. Larger pieces are read alone."""
-
-_SPARE_NBYTES: Final = 128
-"""More than the alignment of a piece, and what a compressor adds to a small chunk."""
-
-_PENDING: Final = -(2**62)
-"""The size of a piece that is not read yet."""
-
-# With O_NONBLOCK a fifo opens at once, and can be refused. Ordinary files are not affected.
-_READ_ONLY: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class Files(Asking):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -31,6 +31,8 @@ _MOST_SIZES: Final = 1_000
 """Sizes of so many objects are asked for. Of more objects, the total is estimated from a few."""
 
 _NUM_NAMED: Final = 3
+
+_MOST_OBJECTS: Final = 8
 
 
 def take_inventory(
@@ -70,16 +72,23 @@ def take_inventory(
 
 def list_keys(store: Store, prefix: str, most: int | None = None) -> list[str] | None:
     """The keys of a store that begin with a prefix; None if the store cannot be listed."""
+    return list_names(store, lambda: store.list_prefix(prefix), most)
+
+
+def list_names(
+    store: Store, make_listing: Callable[[], AsyncIterator[str]], most: int | None = None
+) -> list[str] | None:
+    """The names in a listing of a store, the first of them at most; None if it cannot be listed."""
     if not (zarr_adapter.is_known() and store.supports_listing):
         return None
 
     async def collect() -> list[str]:
-        keys = []
-        async for key in store.list_prefix(prefix):
-            keys.append(key)
-            if most is not None and len(keys) >= most:
+        names = []
+        async for name in make_listing():
+            names.append(name)
+            if most is not None and len(names) >= most:
                 break
-        return keys
+        return names
 
     try:
         return list(zarr_adapter.sync(collect()))
@@ -102,9 +111,6 @@ def _sizes_of(store: Store, keys: Sequence[str]) -> list[int] | None:
         return list(zarr_adapter.sync(ask()))
     except (XloaderError, OSError):
         return None
-
-
-_MOST_OBJECTS: Final = 8
 
 
 def stored_share(

@@ -33,6 +33,20 @@ Index: TypeAlias = NDArray[np.uint64]
 Name: TypeAlias = Hashable
 """Identifies a shard among those of all stores."""
 
+_CACHES: Final[dict[int, IndexCache]] = {}
+"""The cache of each process, by process id."""
+
+MOST_GAP_NBYTES: Final = 64 * 2**10
+"""The widest gap between two chunks, in bytes, that is fetched along with them in one request."""
+
+MOST_RANGE_NBYTES: Final = 16 * 2**20
+"""The most bytes that are fetched with one request, unless one chunk is larger."""
+
+ABSENT: Final = 2**64 - 1
+"""The value of both offset and size, in an index, of a chunk that the shard does not hold."""
+
+_PAST_CHUNKS: Final = "the index of the shard points past the end of the shard's chunks"
+
 
 class IndexCache:
     """Cache of shard indexes that drops the least recently used ones when it is full.
@@ -140,22 +154,6 @@ def _stop(coming: Future[Index | None]) -> None:
     # The index may arrive at the same moment.
     with suppress(InvalidStateError):
         coming.set_exception(_ReaderStoppedError())
-
-
-_CACHES: Final[dict[int, IndexCache]] = {}
-"""The cache of each process, by process id."""
-
-
-MOST_GAP_NBYTES: Final = 64 * 2**10
-"""The widest gap between two chunks, in bytes, that is fetched along with them in one request."""
-
-MOST_RANGE_NBYTES: Final = 16 * 2**20
-"""The most bytes that are fetched with one request, unless one chunk is larger."""
-
-ABSENT: Final = 2**64 - 1
-"""The value of both offset and size, in an index, of a chunk that the shard does not hold."""
-
-_PAST_CHUNKS: Final = "the index of the shard points past the end of the shard's chunks"
 
 
 @dataclass(frozen=True)
