@@ -168,7 +168,7 @@ def test_what_is_decoded_of_what_is_held_goes(monkeypatch: pytest.MonkeyPatch):
     store = LatencyStore(store_of("direct"), 0.0)
     source = open_source(store)
     fetched, outs = fetch(source, CHUNKS)
-    held = [weakref.ref(data) for data in fetched._held]
+    held = [weakref.ref(data) for piece in fetched._held for _, data in piece.chunks]
     alive = []
     array = source._arrays.get()["t"]
     decode = array.decode
