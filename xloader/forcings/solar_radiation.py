@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -87,11 +88,21 @@ _MOST_DAYS: Final = 3 / 24
 day its drift would change the mean by 0.7 W/m2, over three hours by 0.06."""
 
 
-def _sun_at(days: Floats) -> tuple[Floats, Floats, Floats]:
-    """The Sun's angle above the equator, apparent less mean solar time, and the Sun's distance.
+@dataclass(frozen=True)
+class SunPosition:
+    """The place of the Sun as seen from the centre of the Earth, at some times.
 
-    As seen from the centre of the Earth, in radians (``2 pi`` is a day) and astronomical units.
+    `declination`: its angle above the equator, in radians. `equation_of_time`: apparent less mean
+    solar time, as an angle in radians; ``2 pi`` is a day.
     """
+
+    declination: Floats
+    equation_of_time: Floats
+    distance: Floats
+
+
+def sun_at(days: Floats) -> SunPosition:
+    """The place of the Sun at some times, in arrays of the shape of ``days``."""
     t = (np.asarray(days, np.float64) + _CLOCK_LAG) / 365250.0
     distance = _sum(_DISTANCE, t)
     nodding, tilt_change = _nutation(10 * t)
@@ -101,8 +112,11 @@ def _sun_at(days: Floats) -> tuple[Floats, Floats, Floats]:
     ascension = np.arctan2(np.sin(longitude) * np.cos(tilt), np.cos(longitude))
     mean_longitude = 280.4664567 + 360007.6982779 * t + 0.03032028 * t**2 + t**3 / 49931
     lead = np.deg2rad(mean_longitude - 0.0057183) - ascension + nodding * np.cos(tilt)
-    declination = np.arcsin(np.sin(tilt) * np.sin(longitude))
-    return declination, (lead + np.pi) % (2 * np.pi) - np.pi, distance
+    return SunPosition(
+        declination=np.arcsin(np.sin(tilt) * np.sin(longitude)),
+        equation_of_time=(lead + np.pi) % (2 * np.pi) - np.pi,
+        distance=distance,
+    )
 
 
 def _sum(powers: tuple[Series, ...], t: Floats) -> Floats:
@@ -211,12 +225,12 @@ def _angles(instants: Instants, later: float, north: Floats) -> tuple[Floats, Fl
     They are those of ``later`` days after the times. The light at one astronomical unit counts as
     1.
     """
-    declination, equation_of_time, distance = _sun_at(instants.days + later)
-    strength = distance**-2.0
-    upright = strength * np.sin(declination) * np.sin(north)
-    level = strength * np.cos(declination) * np.cos(north)
+    sun = sun_at(instants.days + later)
+    strength = sun.distance**-2.0
+    upright = strength * np.sin(sun.declination) * np.sin(north)
+    level = strength * np.cos(sun.declination) * np.cos(north)
     turned = (instants.day_fraction + later) * 2 * np.pi - np.pi
-    return upright, level, turned + equation_of_time
+    return upright, level, turned + sun.equation_of_time
 
 
 def _mean_above_horizon(upright: Floats, level: Floats, angle: Floats, days: float) -> Floats:

@@ -73,8 +73,9 @@ class Decoder:
             numbers += (0,) * (width - len(row))
         # Not an array of NumPy, whose address takes longer to find.
         table = array("q", numbers)
-        address, codecs = table.buffer_info()[0], self.addresses.buffer_info()[0]
-        self.function(address, width, len(rows), codecs, scratch)
+        self.function(
+            table.buffer_info()[0], width, len(rows), self.addresses.buffer_info()[0], scratch
+        )
         return [codec == _DONE for codec in table[::width]]
 
     def _row(self, data: Bytes, chain: Chain, cut: Cut, out: NDArray[Any]) -> tuple[int, ...]:
