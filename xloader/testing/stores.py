@@ -102,13 +102,11 @@ class _TappedStore(WrapperStore[Store]):
         None for an absent key.
         """
         await self._pause()
-        requests = list(key_ranges)
-        for key, byte_range in requests:
+        ranges = list(key_ranges)
+        for key, byte_range in ranges:
             self._ask(key, byte_range)
-        buffers = await self._store.get_partial_values(prototype, requests)
-        return [
-            self._answer(key, buffer) for (key, _), buffer in zip(requests, buffers, strict=True)
-        ]
+        buffers = await self._store.get_partial_values(prototype, ranges)
+        return [self._answer(key, buffer) for (key, _), buffer in zip(ranges, buffers, strict=True)]
 
     async def get_ranges(self, key: str, byte_ranges: Any, **options: Any) -> AsyncIterator[Any]:
         """Read ranges of one key, where zarr has this method. Each request is a read."""
