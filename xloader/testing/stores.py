@@ -118,10 +118,10 @@ class _TappedStore(WrapperStore[Store]):
         self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
     ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
         await self._pause()
-        asked = list(requests)
-        for key, _, byte_range in asked:
+        pending = list(requests)
+        for key, _, byte_range in pending:
             self._ask(key, byte_range)
-        async for key, buffer in self._store._get_many(asked):
+        async for key, buffer in self._store._get_many(pending):
             yield key, self._answer(key, buffer)
 
 
