@@ -127,17 +127,17 @@ def test_each_arrival_lets_the_time_limit_start_anew() -> None:
 
 def hang_after_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the compiled read of ``KEY`` hang, after the files before it."""
-    read_parts = compiled_files.read_parts
+    read_pieces = compiled_files.read_pieces
 
     def read_or_hang(prefix: str, parts: Any, buffer: Any, told: Any) -> Any:
         keys = [part.key for part in parts]
         if KEY in keys and keys.index(KEY):
-            read_parts(prefix, parts[: keys.index(KEY)], buffer, told)
+            read_pieces(prefix, parts[: keys.index(KEY)], buffer, told)
         if KEY in keys:
             released[-1].wait(FOR_EVER)
-        return read_parts(prefix, parts, buffer, told)
+        return read_pieces(prefix, parts, buffer, told)
 
-    monkeypatch.setattr(file_objects, "read_parts", read_or_hang)
+    monkeypatch.setattr(file_objects, "read_pieces", read_or_hang)
 
 
 @kinds

@@ -17,8 +17,8 @@ import xloader
 from xloader.compiled.helpers import Helpers, waited_seconds
 from xloader.compiled.library import load_library
 from xloader.errors import CorruptChunkError, MissingChunkWarning
-from xloader.sources.zarr.file_objects import _PENDING, _awaited, _num_there, read_parts
-from xloader.sources.zarr.object_protocol import ObjectPart
+from xloader.sources.zarr.file_objects import _PENDING, _awaited, _num_there, read_pieces
+from xloader.sources.zarr.object_protocol import ObjectPiece
 
 pytestmark = pytest.mark.skipif(
     load_library()[0] is None, reason="xloader was installed without a compiler"
@@ -185,18 +185,18 @@ def parts_in(folder, num, nbytes):
     rng = np.random.default_rng(1)
     for number in range(num):
         (folder / str(number)).write_bytes(rng.bytes(nbytes))
-    return [ObjectPart(str(number)) for number in range(num)]
+    return [ObjectPiece(str(number)) for number in range(num)]
 
 
 def read(folder, parts, room):
     told = array("q", (-9,)) * (2 * len(parts))
-    found, needed = read_parts(f"{folder}/", parts, np.empty(room, np.uint8), told)
+    found, needed = read_pieces(f"{folder}/", parts, np.empty(room, np.uint8), told)
     return [None if data is None else data.tobytes() for data in found], needed
 
 
 def test_many_files_are_read_by_helpers_too(tmp_path):
     parts = parts_in(tmp_path, 96, 1 << 20)
-    parts += [ObjectPart("7", start, start + 9) for start in (0, 500, 1 << 20)]
+    parts += [ObjectPiece("7", start, start + 9) for start in (0, 500, 1 << 20)]
     expected = read(tmp_path, parts, 100 << 20)
     found, waited = on_a_helped_thread(lambda: read(tmp_path, parts, 100 << 20))
     assert found == expected
@@ -225,7 +225,9 @@ def test_files_of_giant_sizes_change_nothing_outside_the_buffer(tmp_path):
     memory = np.full(120 << 20, 7, np.uint8)
     guard, told = 50 << 20, array("q", (-9,)) * (2 * len(parts))
     buffer = memory[guard : 2 * guard]
-    (found, needed), _ = on_a_helped_thread(lambda: read_parts(f"{tmp_path}/", parts, buffer, told))
+    (found, needed), _ = on_a_helped_thread(
+        lambda: read_pieces(f"{tmp_path}/", parts, buffer, told)
+    )
     assert needed == 0
     assert 0 < len(found) <= 60
     assert [data.tobytes() for data in found] == whole[: len(found)]
@@ -238,16 +240,16 @@ def test_sums_of_sizes_do_not_wrap(tmp_path, size):
     # Its size is not known before it is read: some file systems tell 0 for files with contents.
     (tmp_path / "0").write_bytes(b"")
     (tmp_path / "1").write_bytes(b"ab")
-    parts = [ObjectPart("1"), *[ObjectPart("0", 5, size)] * 4]
+    parts = [ObjectPiece("1"), *[ObjectPiece("0", 5, size)] * 4]
     assert read(tmp_path, parts, 1000) == ([b"ab"], 0)
     assert read(tmp_path, parts[1:], 1000) == ([], -2)
-    parts = [ObjectPart("1", start, size) for start in (0, 1, 2, size - 1)] * 2
+    parts = [ObjectPiece("1", start, size) for start in (0, 1, 2, size - 1)] * 2
     assert read(tmp_path, parts, 1000) == ([b"ab", b"b", b"", b""] * 2, 0)
 
 
 def test_larger_files_than_there_can_be_are_not_read(tmp_path):
     parts_in(tmp_path, 3, 100)
-    parts = [ObjectPart("0", most_nbytes=100), ObjectPart("1", most_nbytes=99)]
+    parts = [ObjectPiece("0", most_nbytes=100), ObjectPiece("1", most_nbytes=99)]
     found, needed = read(tmp_path, parts, 1000)
     assert ([len(data) for data in found], needed) == ([100], 0)
     assert read(tmp_path, parts[1:], 1000) == ([], -2)

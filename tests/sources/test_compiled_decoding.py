@@ -30,8 +30,8 @@ from xloader.sources.zarr.compiled_decoding import Decoder, decoder
 from xloader.sources.zarr.decode import SCRATCH, Compressed
 from xloader.sources.zarr.fetched_chunks import ShardChunks
 from xloader.sources.zarr.file_objects import Files
-from xloader.sources.zarr.object_protocol import ObjectPart
-from xloader.sources.zarr.shards import FetchedPart
+from xloader.sources.zarr.object_protocol import ObjectPiece
+from xloader.sources.zarr.shards import FetchedPiece
 from xloader.testing import truncate, write_store
 
 SHAPE = (6, 8, 10)
@@ -234,8 +234,8 @@ def test_the_first_chunk_of_a_shard_that_has_not_arrived_is_named() -> None:
         def tell(self, error: Exception, read: Read, *_: Any, **__: Any) -> None:
             raise KeyError(read.chunk) from error
 
-    def parts() -> Iterator[FetchedPart]:
-        yield FetchedPart([(1, None)], 1)
+    def parts() -> Iterator[FetchedPiece]:
+        yield FetchedPiece([(1, None)], 1)
         raise OSError
 
     reads = [Read("a", (number,), (slice(0, 1),)) for number in range(2)]
@@ -263,7 +263,7 @@ def test_a_buffer_is_freed_before_a_larger_one_takes_its_place(tmp_path: Path) -
         return found
 
     with mock.patch.object(file_objects, "SCRATCH", SimpleNamespace(take=watch, size=SCRATCH.size)):
-        for found in files.get_parts([ObjectPart(f"{size}") for size in sizes], 0):
+        for found in files.get_pieces([ObjectPiece(f"{size}") for size in sizes], 0):
             del found
     assert len(alive) > 2
     assert not any(alive)

@@ -21,7 +21,7 @@ from dask.array.core import slices_from_chunks
 import xloader
 from tests.sources import kinds
 from xloader.errors import CorruptChunkError, RepeatedTasksWarning, UnsupportedDataError
-from xloader.sources.arrays.dask_blocks import BlockComputer, compute_blocks, effort_of
+from xloader.sources.arrays.dask_blocks import BlockComputer, effort_of
 from xloader.sources.arrays.xarray_source import XarraySource, describe
 from xloader.sources.base import Read, Source
 from xloader.sources.open.open_source import open_source
@@ -198,7 +198,7 @@ def test_blocks_equal_what_dask_computes(name: str):
     whole = array.compute(scheduler="synchronous")
     places = dict(zip(np.ndindex(array.numblocks), slices_from_chunks(array.chunks), strict=True))
     for index, place in places.items():
-        (block,) = compute_blocks([(array, index)])
+        (block,) = BlockComputer().compute([(array, index)])
         np.testing.assert_array_equal(block, whole[place])
     # dask's own culling keeps some tasks that are not needed, so it is an upper bound.
     middle = tuple(count // 2 for count in array.numblocks)

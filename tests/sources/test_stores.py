@@ -31,7 +31,7 @@ from xloader.errors import (
 from xloader.sources.open.open_source import open_source
 from xloader.sources.stores import locations as pickling
 from xloader.sources.stores.group_openers import ZarrOpener
-from xloader.sources.stores.locations import check_picklable
+from xloader.sources.stores.locations import pack
 from xloader.sources.stores.recognise import place_at
 from xloader.sources.stores.redaction import safe_name, scrub, secrets_of, secrets_of_url
 from xloader.testing import SourceRecorder, write_store
@@ -164,16 +164,16 @@ def test_what_does_not_pickle_is_named() -> None:
     store = write_store(dataset, kinds.CHUNKS)
     assert isinstance(store, MemoryStore)
     samples = xloader.open(LockedStore(store._store_dict)).window(time=2)
-    for attempt in (lambda: pickle.dumps(samples), lambda: check_picklable(samples, "these")):
+    for attempt in (lambda: pickle.dumps(samples), lambda: pack(samples, "these", "")):
         with pytest.raises(
             UnsupportedDataError, match=r"LockedStore \(a kind of MemoryStore\)"
         ) as e:
             attempt()
         assert "cannot pickle '_thread.lock' object" in str(e.value)
         assert "path or URL" in str(e.value)
-    check_picklable(open_source(store))
+    pack(open_source(store), "a source", "")
     with pytest.raises(UnsupportedDataError, match="a lock cannot be sent"):
-        check_picklable(threading.Lock(), "a lock")
+        pack(threading.Lock(), "a lock", "")
 
 
 def test_much_memory_that_travels_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from xloader.sources.zarr import fetched_chunks, shards
 from xloader.sources.zarr import file_objects as compiled_files
 from xloader.sources.zarr.decode import SCRATCH
 from xloader.sources.zarr.file_objects import Files
-from xloader.sources.zarr.object_protocol import ObjectPart
+from xloader.sources.zarr.object_protocol import ObjectPiece
 from xloader.testing import CountingStore, LatencyStore, SourceRecorder, truncate, write_store
 
 KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind}
@@ -168,9 +168,9 @@ def test_what_is_decoded_of_what_is_held_goes(monkeypatch: pytest.MonkeyPatch):
     store = LatencyStore(store_of("direct"), 0.0)
     source = open_source(store)
     fetched, outs = fetch(source, CHUNKS)
-    held = [weakref.ref(data) for data in fetched._held]
+    held = [weakref.ref(data) for piece in fetched._held for _, data in piece.chunks]
     alive = []
-    array = source._handle.get().arrays["t"]
+    array = source._arrays.get()["t"]
     decode = array.decode
 
     def watch(*args: Any) -> None:
@@ -237,10 +237,10 @@ def test_files_give_what_zarr_gives(tmp_path: Path, reading: str):
             store.get_sync(f"{size}", byte_range=RangeByteRequest(*span)).to_bytes()
             for span in spans
         ]
-        parts = [ObjectPart(f"{size}", *span) for span in spans]
+        parts = [ObjectPiece(f"{size}", *span) for span in spans]
         ranges = [
             None if data is None else data.tobytes()
-            for found in files.get_parts(parts, sum(stop - start for start, stop in spans))
+            for found in files.get_pieces(parts, sum(stop - start for start, stop in spans))
             for data in found
         ]
         assert ranges == expected
@@ -253,13 +253,13 @@ def test_files_give_what_zarr_gives(tmp_path: Path, reading: str):
     for key in ("absent", "folder", "5000/below"):
         assert files.get(key) is None
         assert files.get_last(key, 1) is None
-        parts = [ObjectPart(key, 0, 1), ObjectPart(key, 1, 2)]
-        assert [data for found in files.get_parts(parts, 2) for data in found] == [None, None]
+        parts = [ObjectPiece(key, 0, 1), ObjectPiece(key, 1, 2)]
+        assert [data for found in files.get_pieces(parts, 2) for data in found] == [None, None]
     keys, expected = ["1", "absent", "5000", "0"], [1, None, 5000, 0]
     for room, num_calls in ((10_000, 1), (4000, 3), (0, 3)):
         SCRATCH._buffers.clear()
         lists = []
-        for found in files.get_parts([ObjectPart(key) for key in keys], room):
+        for found in files.get_pieces([ObjectPiece(key) for key in keys], room):
             lists.append([None if data is None else data.tobytes() for data in found])
         together = [data for own in lists for data in own]
         assert [None if data is None else len(data) for data in together] == expected
@@ -279,7 +279,7 @@ def test_a_file_that_comes_in_pieces_is_read_whole(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("os.preadv", three_at_most, raising=False)
     files = Files(str(tmp_path))
     assert files.get("chunk").tobytes() == b"0123456789"
-    ((part,),) = files.get_parts([ObjectPart("chunk", 4, 12)], 8)
+    ((part,),) = files.get_pieces([ObjectPiece("chunk", 4, 12)], 8)
     assert part.tobytes() == b"456789"
     monkeypatch.undo()
     monkeypatch.delattr("os.preadv", raising=False)

@@ -18,7 +18,7 @@ from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import object_readers as objects
 from xloader.sources.zarr import shards
 from xloader.sources.zarr import shards as indexes
-from xloader.sources.zarr.object_protocol import ObjectPart
+from xloader.sources.zarr.object_protocol import ObjectPiece
 from xloader.sources.zarr.object_readers import objects_of
 from xloader.testing import LatencyStore, is_chunk_key
 
@@ -129,9 +129,9 @@ def test_obstore_gives_what_zarr_gives(obstore: Any, tmp_path: Any):
             assert listed(ours.get(key)) == listed(theirs.get(key))
             assert listed(ours.get_last(key, 7)) == listed(theirs.get_last(key, 7))
             for spans in ([(3, 50)], [(3, 50), (90, 100)]):
-                parts = [ObjectPart(key, *span) for span in spans]
+                parts = [ObjectPiece(key, *span) for span in spans]
                 one, other = (
-                    [listed(data) for found in reader.get_parts(parts, 100) for data in found]
+                    [listed(data) for found in reader.get_pieces(parts, 100) for data in found]
                     for reader in (ours, theirs)
                 )
                 assert one == other

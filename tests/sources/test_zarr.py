@@ -125,7 +125,7 @@ def test_one_request_per_read():
         for chunk in np.ndindex(kinds.num_chunks(variable)):
             store.reset()
             kinds.read(source, name, chunk)
-            assert store.reads == {source._handle.get().arrays[name].key(chunk): 1}
+            assert store.reads == {source._arrays.get()[name].key(chunk): 1}
             assert not store.metadata_reads
 
 

@@ -41,10 +41,7 @@ class Instants:
 
 
 def instants_of(time: Any) -> Instants:
-    """Times as numbers.
-
-    Arrays of the shape of ``time``.
-    """
+    """Times as numbers, in arrays of the shape of ``time``."""
     labels = checked_times(
         time,
         "",

@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 from xloader.core.messages import closest
 from xloader.errors import OptionError, UnknownNameError
 
-Role = Literal["time", "lat", "lon"]
-"""A coordinate that is known by its meaning."""
-
 
 @dataclass(frozen=True)
 class RoleMarks:
@@ -50,11 +47,11 @@ def find_coordinate(coords: xr.Dataset, role: str) -> str:
     """
     marks = ROLES[role]
     for test in _tests(marks, role):
-        found = [
+        names = [
             str(name) for name, coord in coords.coords.items() if test(str(name).lower(), coord)
         ]
-        if found:
-            return _choose(coords, found, marks, role)
+        if names:
+            return _choose(coords, names, marks, role)
     raise UnknownNameError(
         f"no coordinate for {role!r} was found",
         given=", ".join(map(repr, coords.coords)) or "no coordinates",
@@ -67,7 +64,7 @@ def find_coordinate(coords: xr.Dataset, role: str) -> str:
 
 def angle_of(name: str, attrs: Mapping[Any, Any]) -> Literal["lat", "lon"] | None:
     """Which angle a coordinate is: latitude, longitude or neither."""
-    angles: tuple[Literal["lat", "lon"], ...] = ("lat", "lon")
+    angles: Final = ("lat", "lon")
     for role in angles:
         marks, units = ROLES[role], str(attrs.get("units", "")).lower()
         if attrs.get("standard_name") == marks.standard_name or units in marks.units:
@@ -120,40 +117,40 @@ def _holds_times(coord: xr.DataArray) -> bool:
     return hasattr(np.asarray(coord[(0,) * coord.ndim].values).item(), "dayofyr")
 
 
-def _choose(coords: xr.Dataset, found: list[str], marks: RoleMarks, role: str) -> str:
-    if len(found) > 1:
-        by_name = [name for name in found if name.lower() in marks.names]
-        found = by_name or [name for name in found if name in coords.dims] or found
-        found.sort(key=lambda name: (name not in coords.dims, name.lower() != marks.names[0]))
-        if by_name or len(found) == 1:
-            return found[0]
+def _choose(coords: xr.Dataset, names: list[str], marks: RoleMarks, role: str) -> str:
+    if len(names) > 1:
+        by_name = [name for name in names if name.lower() in marks.names]
+        names = by_name or [name for name in names if name in coords.dims] or names
+        names.sort(key=lambda name: (name not in coords.dims, name.lower() != marks.names[0]))
+        if by_name or len(names) == 1:
+            return names[0]
         raise OptionError(
             f"several coordinates could be {role!r}",
-            given=", ".join(map(repr, found)),
+            given=", ".join(map(repr, names)),
             allowed="one coordinate",
-            remedy=f'name it, as in forcing(..., coords={{"{role}": {found[0]!r}}})',
+            remedy=f'name it, as in forcing(..., coords={{"{role}": {names[0]!r}}})',
         )
-    return found[0]
+    return names[0]
 
 
 def on_arrays(
     fn: Callable[..., NDArray[Any]], attrs: Mapping[str, str], *labels: Any
 ) -> xr.DataArray | NDArray[Any]:
     """Call a formula on labels as plain arrays."""
-    named = [own for own in labels if isinstance(own, xr.DataArray)]
+    named = [label for label in labels if isinstance(label, xr.DataArray)]
     if not named:
         return fn(*map(np.asarray, labels))
-    if any(own.indexes for own in named):
+    if any(label.indexes for label in named):
         named = list(xr.align(*named, join="exact", copy=False))
-    dims = list(dict.fromkeys(dim for own in named for dim in own.dims))
+    dims = list(dict.fromkeys(dim for label in named for dim in label.dims))
     rest, arrays = iter(named), []
-    for own in labels:
-        if not isinstance(own, xr.DataArray):
-            arrays.append(np.asarray(own))
+    for label in labels:
+        if not isinstance(label, xr.DataArray):
+            arrays.append(np.asarray(label))
             continue
         taken = next(rest).variable
         kept = [dim for dim in dims if dim in taken.dims]
         values = np.asarray(taken.transpose(*kept).values)
         arrays.append(values[tuple(slice(None) if dim in kept else None for dim in dims)])
-    coords = {name: coord for own in named for name, coord in own.coords.items()}
+    coords = {name: coord for label in named for name, coord in label.coords.items()}
     return xr.DataArray(fn(*arrays), coords, dims, attrs=dict(attrs))

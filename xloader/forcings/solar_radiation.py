@@ -76,6 +76,17 @@ _CLOCK_LAG: Final = 67.0 / 86400
 
 _ARC_SECOND: Final = np.pi / (180 * 3600)
 
+SOLAR_CONSTANT: Final = 1361.0
+"""Total solar irradiance at one astronomical unit, in W/m2.
+
+G. Kopp and J. L. Lean, "A new, lower value of total solar irradiance", Geophysical Research Letters
+38, L01706, 2011: 1360.8 +- 0.5 W/m2.
+"""
+
+_MOST_DAYS: Final = 3 / 24
+"""Longest interval, in days, over which the Sun counts as standing still beside the stars. Over a
+day its drift would change the mean by 0.7 W/m2, over three hours by 0.06."""
+
 
 @dataclass(frozen=True)
 class SunPosition:
@@ -91,10 +102,7 @@ class SunPosition:
 
 
 def sun_at(days: Floats) -> SunPosition:
-    """The place of the Sun at some times.
-
-    Arrays of the shape of ``days``.
-    """
+    """The place of the Sun at some times, in arrays of the shape of ``days``."""
     t = (np.asarray(days, np.float64) + _CLOCK_LAG) / 365250.0
     distance = _sum(_DISTANCE, t)
     nodding, tilt_change = _nutation(10 * t)
@@ -130,19 +138,6 @@ def _nutation(centuries: Floats) -> tuple[Floats, Floats]:
     in_tilt = 9.20 * np.cos(node) + 0.57 * np.cos(2 * sun)
     in_tilt += 0.10 * np.cos(2 * moon) - 0.09 * np.cos(2 * node)
     return _ARC_SECOND * in_longitude, _ARC_SECOND * in_tilt
-
-
-SOLAR_CONSTANT: Final = 1361.0
-"""Total solar irradiance at one astronomical unit, in W/m2.
-
-G. Kopp and J. L. Lean, "A new, lower value of total solar irradiance", Geophysical Research Letters
-38, L01706, 2011: 1360.8 +- 0.5 W/m2.
-"""
-
-
-_MOST_DAYS: Final = 3 / 24
-"""Longest interval, in days, over which the Sun counts as standing still beside the stars. Over a
-day its drift would change the mean by 0.7 W/m2, over three hours by 0.06."""
 
 
 def insolation(
@@ -215,13 +210,13 @@ def _sunlight(
         total = level * np.cos(angle + east)
         total += upright
         return np.asarray(np.maximum(total, 0.0) * solar_constant)
-    num_parts = math.ceil(days / _MOST_DAYS - 1e-9)
-    parts = []
-    for part in range(num_parts):
-        middle = days * ((part + 0.5) / num_parts - 1)
+    num_pieces = math.ceil(days / _MOST_DAYS - 1e-9)
+    means = []
+    for piece in range(num_pieces):
+        middle = days * ((piece + 0.5) / num_pieces - 1)
         upright, level, angle = _angles(instants, middle, north)
-        parts.append(_mean_above_horizon(upright, level, angle + east, days / num_parts))
-    return np.asarray(sum(parts) * (solar_constant / num_parts))
+        means.append(_mean_above_horizon(upright, level, angle + east, days / num_pieces))
+    return np.asarray(sum(means) * (solar_constant / num_pieces))
 
 
 def _angles(instants: Instants, later: float, north: Floats) -> tuple[Floats, Floats, Floats]:

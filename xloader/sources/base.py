@@ -102,11 +102,11 @@ class SmallKey(NamedTuple):
     name: Hashable
 
 
-def key_within(part: Hashable, key: Hashable) -> Hashable:
+def key_within(owner: Hashable, key: Hashable) -> Hashable:
     """The key of a bundle within a source that is made of several parts."""
     if key is None:
         return None
-    return SmallKey((part, key.name)) if isinstance(key, SmallKey) else (part, key)
+    return SmallKey((owner, key.name)) if isinstance(key, SmallKey) else (owner, key)
 
 
 @runtime_checkable

@@ -27,7 +27,7 @@ Sizes: TypeAlias = int | tuple[int, ...]
 def compact(sizes: tuple[int, ...]) -> Sizes:
     """The common size of all chunks, where only the last may be shorter, else all sizes."""
     first = sizes[0] if sizes else 1
-    is_regular = all(part == first for part in sizes[:-1]) and sizes[-1:] <= (first,)
+    is_regular = all(size == first for size in sizes[:-1]) and sizes[-1:] <= (first,)
     return max(1, first) if is_regular else sizes
 
 
@@ -52,9 +52,9 @@ def span_of(sizes: Sizes, index: int, size: int) -> tuple[int, int]:
     return start, start + sizes[index]
 
 
-def join_sizes(parts: Sequence[tuple[Sizes, int]]) -> Sizes:
+def join_sizes(pieces: Sequence[tuple[Sizes, int]]) -> Sizes:
     """The chunk sizes of several parts that follow each other along one dimension."""
-    kept = [(sizes, size) for sizes, size in parts if size]
+    kept = [(sizes, size) for sizes, size in pieces if size]
     first = kept[0][0] if kept else 1
     # Decided without listing the chunks: each of millions of elements may be a chunk.
     if (
@@ -63,7 +63,7 @@ def join_sizes(parts: Sequence[tuple[Sizes, int]]) -> Sizes:
         and all(size % first == 0 for _, size in kept[:-1])
     ):
         return first
-    count = sum(num_chunks(*part) for part in kept)
+    count = sum(num_chunks(*piece) for piece in kept)
     if count > MOST_BLOCKS:
         raise OptionError(
             "the joined parts have different chunk sizes, and too many chunks to list",
@@ -71,38 +71,38 @@ def join_sizes(parts: Sequence[tuple[Sizes, int]]) -> Sizes:
             allowed=f"up to {MOST_BLOCKS}, or parts of equal chunks that end at a chunk boundary",
             remedy="store the parts in larger chunks, or join fewer of them",
         )
-    return compact(tuple(itertools.chain.from_iterable(each(*part) for part in kept)))
+    return compact(tuple(itertools.chain.from_iterable(each(*piece) for piece in kept)))
 
 
 def take(array: NDArray[Any], cut: Cut) -> NDArray[Any]:
     """Cut an array along each dimension independently."""
-    if sum(isinstance(part, np.ndarray) for part in cut) <= 1:
+    if sum(isinstance(elements, np.ndarray) for elements in cut) <= 1:
         return np.asarray(array[cut])
-    for axis, part in enumerate(cut):
-        array = array[(slice(None),) * axis + (part,)]
+    for axis, elements in enumerate(cut):
+        array = array[(slice(None),) * axis + (elements,)]
     return array
 
 
 def is_ordered(cut: Cut) -> bool:
     """Whether a cut keeps the stored order, so that one as large as its chunk is the chunk."""
-    return all(isinstance(part, slice) or bool((np.diff(part) > 0).all()) for part in cut)
+    return all(isinstance(kept, slice) or bool((np.diff(kept) > 0).all()) for kept in cut)
 
 
 def shift(cut: Cut, origin: tuple[int, ...], shape: tuple[int, ...]) -> Cut:
     """Convert offsets within a chunk to offsets within the whole array."""
     moved: list[slice | NDArray[np.int64]] = []
-    for part, start, size in zip(cut, origin, shape, strict=True):
-        if isinstance(part, slice):
-            first, stop, step = part.indices(size)
+    for elements, start, size in zip(cut, origin, shape, strict=True):
+        if isinstance(elements, slice):
+            first, stop, step = elements.indices(size)
             moved.append(slice(start + first, start + stop, step))
         else:
-            moved.append(part + start)
+            moved.append(elements + start)
     return tuple(moved)
 
 
 def shape_of(cut: Cut, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of the part that a cut takes out of an array of the given shape, in elements."""
     return tuple(
-        len(range(*part.indices(size))) if isinstance(part, slice) else len(part)
-        for part, size in zip(cut, shape, strict=True)
+        len(range(*elements.indices(size))) if isinstance(elements, slice) else len(elements)
+        for elements, size in zip(cut, shape, strict=True)
     )

@@ -13,12 +13,14 @@ from xloader.sources.retries import current
 
 
 class Deferred:
-    """Chunks that are read only when they are decoded, for stores without waiting times."""
+    """Chunks that a function decodes, which also reads them where the store has no waiting times.
 
-    nbytes = 0
+    `nbytes`: bytes that the function holds.
+    """
 
-    def __init__(self, read: Callable[[Sequence[NDArray[Any]]], Outcome]) -> None:
+    def __init__(self, read: Callable[[Sequence[NDArray[Any]]], Outcome], nbytes: int = 0) -> None:
         self._read = read
+        self.nbytes = nbytes
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
         """Read the chunks; see `Fetched.decode`."""
@@ -54,17 +56,17 @@ class Several:
     @property
     def nbytes(self) -> int:
         """Memory that the parts hold, in bytes."""
-        return sum(part.nbytes for part, _ in self._parts)
+        return sum(fetched.nbytes for fetched, _ in self._parts)
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
         """Decode one part after the other; see `Fetched.decode`."""
         attempts, outcomes = current(), []
         reads = attempts.reads
-        for part, numbers in self._parts:
+        for fetched, numbers in self._parts:
             if len(reads) == len(outs):
                 attempts.reads = [reads[number] for number in numbers]
-            outcomes.append(part.decode([outs[number] for number in numbers]))
-        scratch = [own.scratch_nbytes for own in outcomes if own.scratch_nbytes is not None]
+            outcomes.append(fetched.decode([outs[number] for number in numbers]))
+        scratch = [o.scratch_nbytes for o in outcomes if o.scratch_nbytes is not None]
         return Outcome(
             num_missing=sum(outcome.num_missing for outcome in outcomes),
             num_requests=sum(outcome.num_requests for outcome in outcomes),
@@ -90,12 +92,12 @@ def announce_to(bundles: Sequence[Sequence[tuple[Source, Read]]]) -> Announced |
     """Announce bundles of chunks to the sources that own them; see `Source.announce`."""
     shares: dict[int, tuple[Source, list[list[Read]]]] = {}
     for bundle in bundles:
-        own: dict[int, list[Read]] = {}
+        reads_by_source: dict[int, list[Read]] = {}
         for source, read in bundle:
-            own.setdefault(id(source), []).append(read)
+            reads_by_source.setdefault(id(source), []).append(read)
             shares.setdefault(id(source), (source, []))
-        for number, reads in own.items():
+        for number, reads in reads_by_source.items():
             shares[number][1].append(reads)
-    found = [source.announce(share) for source, share in shares.values()]
-    held = [announced for announced in found if announced is not None]
-    return Announced(min(one.most_bundles for one in held), held) if held else None
+    announcements = [source.announce(share) for source, share in shares.values()]
+    held = [announced for announced in announcements if announced is not None]
+    return Announced(min(announced.most_bundles for announced in held), held) if held else None

@@ -62,6 +62,11 @@ _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 509, 520, 5
 _LONGEST_TOLD: Final = 600.0
 """The longest pause, in seconds, that is granted to a store that asks for one."""
 
+_GRACE: Final = 0.2
+"""Seconds that an event loop has to end a request itself, before its thread is abandoned."""
+
+_CURRENT: Final[ContextVar[Attempts | None]] = ContextVar("xloader_attempts", default=None)
+
 
 def linked_errors(error: BaseException, *, with_contexts: bool = False) -> Iterator[BaseException]:
     """Yield an error and the errors that it was raised from, each once.
@@ -123,8 +128,8 @@ def _own_status(error: BaseException) -> int | None:
             given = int(given)
         if isinstance(given, int) and 100 <= given < 600:
             return given
-    found = _STATUS_IN_TEXT.search(str(error)) if _is_obstores(error) else None
-    return int(found[1]) if found else None
+    match = _STATUS_IN_TEXT.search(str(error)) if _is_obstores(error) else None
+    return int(match[1]) if match else None
 
 
 def told_pause(error: BaseException) -> float | None:
@@ -165,9 +170,6 @@ def _is_obstores(error: BaseException) -> bool:
 
 
 T = TypeVar("T")
-
-_GRACE: Final = 0.2
-"""Seconds that an event loop has to end a request itself, before its thread is abandoned."""
 
 
 class Abandoned(BaseException):
@@ -232,8 +234,9 @@ class Attempts:
         while True:
             self.num_requests += 1
             num_counted, begin = self.num_requests, time.monotonic()
+            self._keys, self._num_there, self._awaited = (key,), int, int
             try:
-                return self._wait_for((key,), call)
+                return self._wait(call, time.monotonic() + _GRACE)
             except Exception as error:
                 pause = self._pause_after(error, begin)
             finally:
@@ -277,16 +280,8 @@ class Attempts:
     ) -> T:
         """Wait once for a store, or for another thread that waits for it, without a retry."""
         self._num_failed, self._is_exhausted = 0, False
-        return self._wait_for((key,) if isinstance(key, str) else key, call, num_there, awaited)
-
-    def _wait_for(
-        self,
-        keys: Sequence[str],
-        call: Callable[[], T],
-        num_there: Callable[[], int] = int,
-        awaited: Callable[[], int] = int,
-    ) -> T:
-        self._keys, self._num_there, self._awaited = keys, num_there, awaited
+        self._keys = (key,) if isinstance(key, str) else key
+        self._num_there, self._awaited = num_there, awaited
         return self._wait(call, time.monotonic() + _GRACE)
 
     def _wait(self, call: Callable[[], T], since: float | None) -> T:
@@ -322,9 +317,9 @@ class Attempts:
                 raise TimeoutError(f"{show_attempts(num_failed)} of {seconds:g} s") from error
             raise self.timeout_error(num_failed, seconds) from error
         self.num_retries += 1
-        told = told_pause(error)
+        pause = told_pause(error)
         # Random, so that threads that failed together do not all retry at the same moment.
-        return told if told is not None else self.retry_policy.pause_after(num_failed) * _jitter()
+        return pause if pause is not None else self.retry_policy.pause_after(num_failed) * _jitter()
 
     def _move(self, since: float) -> None:
         """Set a later start for the present wait, because the request made progress."""
@@ -406,9 +401,6 @@ class Attempts:
         if self.read is not None:
             what = f"chunk {self.read.chunk} of variable {self.read.variable!r}"
         return f"{what} (key {self.key!r}) of {self.store}"
-
-
-_CURRENT: Final[ContextVar[Attempts | None]] = ContextVar("xloader_attempts", default=None)
 
 
 def current(otherwise: RetryPolicy | None = None) -> Attempts:

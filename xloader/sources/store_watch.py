@@ -17,6 +17,15 @@ from typing import Final, NamedTuple
 
 from xloader.errors import SourceAccessError, StoreChangedError
 
+_GET_GENERATION: Final = 0x80087601
+"""Number of Linux's call ``FS_IOC_GETVERSION``, which gives a file's generation."""
+
+LOOK_SECONDS: Final = 5.0
+"""Least time between two looks at one array, if a look needs a request."""
+
+_LATEST: Final[list[object]] = [None]
+"""A list of one: the token of the latest read in this process."""
+
 
 class Stamp(NamedTuple):
     """Modification time, size and inode of a file.
@@ -27,10 +36,6 @@ class Stamp(NamedTuple):
     mtime_ns: int
     nbytes: int
     inode: int
-
-
-_GET_GENERATION: Final = 0x80087601
-"""Number of Linux's call ``FS_IOC_GETVERSION``, which gives a file's generation."""
 
 
 def generation_of(path: str) -> int | None:
@@ -53,10 +58,10 @@ def generation_of(path: str) -> int | None:
 def stamp_of(path: str) -> Stamp | None:
     """The stamp of a file, or None if the file does not exist."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Stamp(found.st_mtime_ns, found.st_size, found.st_ino)
+    return Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 @dataclass(frozen=True)
@@ -83,14 +88,6 @@ class StampedFiles:
         return self if self.host == socket.gethostname() else StampedFiles.now(*self.paths)
 
 
-LOOK_SECONDS: Final = 5.0
-"""Least time between two looks at one array, if a look needs a request."""
-
-
-_LATEST: Final[list[object]] = [None]
-"""A list of one: the token of the latest read in this process."""
-
-
 def latest_read() -> object:
     """A token that is replaced at each read that any watch of this process notes."""
     return _LATEST[0]
@@ -100,18 +97,13 @@ class Watch:
     """Base class of all watches. By itself it watches nothing and never finds a change."""
 
     def __init__(self, store: str, *, is_near: bool = True) -> None:
-        self._store = store
+        self.store = store
         self.is_near = is_near
         # Tokens instead of a counter: several threads set them, and no note may be lost.
         self._read: object = None
         self._checked: object = None
         self.looked_at = -float("inf")
         self._change = ""
-
-    @property
-    def store(self) -> str:
-        """Name of the store."""
-        return self._store
 
     @property
     def is_unchecked(self) -> bool:
@@ -137,7 +129,7 @@ class Watch:
         if self._change:
             raise StoreChangedError(
                 f"the store changed after it was opened: {self._change}",
-                given=self._store,
+                given=self.store,
                 allowed="a store that does not change while it is read",
                 remedy="open the store again, and make a new loader",
             )
@@ -175,4 +167,4 @@ class FileWatch(Watch):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Tokens of reads and looks are valid in this process only.
-        return FileWatch, (self._store, self._opened)
+        return FileWatch, (self.store, self._opened)

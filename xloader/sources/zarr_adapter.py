@@ -41,9 +41,11 @@ _MISSING = ""
 """The text of the failed import, if this release of zarr lacks a part; else empty."""
 
 try:
-    from zarr.abc.store import RangeByteRequest, SuffixByteRequest, SupportsGetSync
-    from zarr.buffer import default_buffer_prototype
-    from zarr.core.sync import sync
+    from zarr.abc.store import RangeByteRequest as RangeByteRequest
+    from zarr.abc.store import SuffixByteRequest as SuffixByteRequest
+    from zarr.abc.store import SupportsGetSync as SupportsGetSync
+    from zarr.buffer import default_buffer_prototype as default_buffer_prototype
+    from zarr.core.sync import sync as sync
 except ImportError as error:
     _MISSING = str(error)
 
@@ -55,25 +57,9 @@ except ImportError as error:
         RangeByteRequest = SuffixByteRequest = default_buffer_prototype = sync = _refuse
         SupportsGetSync = type("SupportsGetSync", (), {})
 
-__all__ = [
-    "RangeByteRequest",
-    "SuffixByteRequest",
-    "SupportsGetSync",
-    "allow_rectilinear_chunks",
-    "array_of",
-    "default_buffer_prototype",
-    "innermost",
-    "is_known",
-    "is_synchronous",
-    "open_zip",
-    "read_selection",
-    "read_zip",
-    "size_in_zip",
-    "sync",
-    "warn_of_unknown_release",
-]
-
 _WARNED: Final = threading.Event()
+
+_RECTILINEAR: Final = "array.rectilinear_chunks"
 
 
 def is_known() -> bool:
@@ -93,9 +79,6 @@ def warn_of_unknown_release() -> None:
         "newer xloader.",
         ZarrReleaseWarning,
     )
-
-
-_RECTILINEAR: Final = "array.rectilinear_chunks"
 
 
 class _RectilinearSetting:
@@ -163,7 +146,7 @@ def _reads_alike(store: Store) -> bool:
     """Whether ``get_sync`` reads what ``get`` reads: a subclass may override ``get`` only."""
     if "get_sync" in getattr(store, "__dict__", {}):
         return True
-    names = [vars(kind).keys() & {"get", "get_sync"} for kind in type(store).__mro__]
+    names = [vars(base).keys() & {"get", "get_sync"} for base in type(store).__mro__]
     return "get_sync" in next(filter(None, names), set())
 
 

@@ -16,10 +16,10 @@ class KeyCounter:
         self.counts: Counter[Any] = Counter()
         self.lock = threading.Lock()
 
-    def add(self, item: object) -> None:
+    def add(self, key: object) -> None:
         """Count an item once."""
         with self.lock:
-            self.counts[item] += 1
+            self.counts[key] += 1
 
     def snapshot(self) -> Counter[Any]:
         """A copy of the counts."""
@@ -47,9 +47,9 @@ class SharedTally:
         with open(path, "ab"):
             pass
 
-    def add(self, item: object) -> None:
+    def add(self, key: object) -> None:
         """Count an item once."""
-        line = pickle.dumps((os.getpid(), item)).hex().encode() + b"\n"
+        line = pickle.dumps((os.getpid(), key)).hex().encode() + b"\n"
         # Processes may write at once. A line that is appended in one call is not mixed with others.
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         try:
@@ -59,7 +59,7 @@ class SharedTally:
 
     def snapshot(self) -> Counter[Any]:
         """The counts of all processes together."""
-        return Counter(item for _, item in self.lines())
+        return Counter(key for _, key in self.lines())
 
     def lines(self) -> list[tuple[int, Any]]:
         """Every counted item, with the id of the process that counted it."""

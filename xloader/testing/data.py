@@ -144,15 +144,15 @@ def datasets(
         sizes = {dim: draw(st.integers(1, max_size)) for dim in dims}
         dataset, chunks, first = xr.Dataset(), {}, 1
         for number in range(draw(st.integers(1, max_variables))):
-            own = dims
+            chosen_dims = dims
             if number:
                 ordered = draw(st.permutations(dims))
-                own = tuple(ordered[: draw(st.integers(1, len(dims)))])
-            shape = tuple(sizes[dim] for dim in own)
+                chosen_dims = tuple(ordered[: draw(st.integers(1, len(dims)))])
+            shape = tuple(sizes[dim] for dim in chosen_dims)
             last = first + int(np.prod(shape))
             values = np.arange(first, last).astype(draw(st.sampled_from(dtypes)))
             name = f"v{number}"
-            dataset[name] = (own, values.reshape(shape))
+            dataset[name] = (chosen_dims, values.reshape(shape))
             chunks[name] = tuple(draw(st.integers(1, size + 1)) for size in shape)
             first = last
         if draw(st.booleans()):

@@ -7,12 +7,13 @@ import copy
 import os
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
 from xloader.errors import OptionError
+from xloader.sources.zarr.object_inventory import METADATA
 from xloader.sources.zarr_adapter import (
     SupportsGetSync,
     default_buffer_prototype,
@@ -23,9 +24,6 @@ from xloader.testing.counters import KeyCounter, SharedTally
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer, BufferPrototype
     from zarr.abc.store import ByteRequest
-
-METADATA_NAMES: Final = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
-"""Last parts of keys that hold metadata. All other keys hold a chunk or a shard."""
 
 Fault = Exception | None | Callable[[bytes], bytes]
 """The way in which a read goes wrong.
@@ -54,10 +52,10 @@ class _TappedStore(WrapperStore[Store]):
 
     def _with_store(self, store: Store) -> Self:
         # zarr makes read-only copies of a store. They must share the records of this one.
-        other = copy.copy(self)
-        other._store = store
-        other._bind()
-        return other
+        twin = copy.copy(self)
+        twin._store = store
+        twin._bind()
+        return twin
 
     def _ask(self, key: str, byte_range: ByteRequest | None) -> None:
         """Called before each read."""
@@ -104,11 +102,11 @@ class _TappedStore(WrapperStore[Store]):
         None for an absent key.
         """
         await self._pause()
-        asked = list(key_ranges)
-        for key, byte_range in asked:
+        ranges = list(key_ranges)
+        for key, byte_range in ranges:
             self._ask(key, byte_range)
-        buffers = await self._store.get_partial_values(prototype, asked)
-        return [self._answer(key, buffer) for (key, _), buffer in zip(asked, buffers, strict=True)]
+        buffers = await self._store.get_partial_values(prototype, ranges)
+        return [self._answer(key, buffer) for (key, _), buffer in zip(ranges, buffers, strict=True)]
 
     async def get_ranges(self, key: str, byte_ranges: Any, **options: Any) -> AsyncIterator[Any]:
         """Read ranges of one key, where zarr has this method. Each request is a read."""
@@ -120,10 +118,10 @@ class _TappedStore(WrapperStore[Store]):
         self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
     ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
         await self._pause()
-        asked = list(requests)
-        for key, _, byte_range in asked:
+        pending = list(requests)
+        for key, _, byte_range in pending:
             self._ask(key, byte_range)
-        async for key, buffer in self._store._get_many(asked):
+        async for key, buffer in self._store._get_many(pending):
             yield key, self._answer(key, buffer)
 
 
@@ -166,11 +164,11 @@ class CountingStore(_TappedStore):
             raise OptionError(
                 "the store does not record who reads it", remedy="make it with log=, a file's path"
             )
-        found: dict[str, set[int]] = {}
+        pids_by_key: dict[str, set[int]] = {}
         for pid, (key, _) in self._tally.lines():
             if is_chunk_key(key):
-                found.setdefault(key, set()).add(pid)
-        return found
+                pids_by_key.setdefault(key, set()).add(pid)
+        return pids_by_key
 
     @property
     def reads(self) -> Counter[str]:
@@ -189,7 +187,7 @@ class CountingStore(_TappedStore):
         The byte range is None if the whole object was read.
         """
         items = self._tally.snapshot().items()
-        return Counter({asked: n for asked, n in items if is_chunk_key(asked[0])})
+        return Counter({request: count for request, count in items if is_chunk_key(request[0])})
 
     @property
     def num_reads(self) -> int:
@@ -307,4 +305,4 @@ def is_chunk_key(key: str) -> bool:
     >>> is_chunk_key("t2m/c/0/0"), is_chunk_key("t2m/zarr.json")
     (True, False)
     """
-    return key.rpartition("/")[2] not in METADATA_NAMES
+    return key.rpartition("/")[2] not in METADATA

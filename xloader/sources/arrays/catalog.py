@@ -1,4 +1,4 @@
-"""The choice of a dataset's variables, their dtypes, and the digest that identifies a source."""
+"""The choice of a dataset's variables, how their numbers are decoded, and a source's digest."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from xloader.core.messages import closest
 from xloader.core.packing import Packing
 from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
 from xloader.sources.base import Variable
+
+READABLE_KINDS: Final = "biuf"
+"""Kinds of NumPy dtype that can be read: bool, signed and unsigned integers, and floats."""
 
 
 class _XarrayOnlyError(Exception):
@@ -37,18 +40,18 @@ class Coding:
 def coding_of(decoded: xr.DataArray, stored: np.dtype, dtype: np.dtype | None = None) -> Coding:
     """Find how a stored variable is decoded."""
     scale, offset = factors_of(decoded)
-    own: np.dtype = np.dtype(decoded.dtype).newbyteorder("=")
+    values_dtype: np.dtype = np.dtype(decoded.dtype).newbyteorder("=")
     try:
         fills = _fills(decoded.encoding, stored)
         seen = _seen_dtype(decoded.encoding, stored)
         num_factors = (scale is not None) + (offset is not None)
-        _check_known(decoded, stored, own, bool(fills), num_factors)
+        _check_known(decoded, stored, values_dtype, bool(fills), num_factors)
     except _XarrayOnlyError as reason:
         return Coding(None, str(reason))
     native = stored.newbyteorder("=")
-    if not fills and not num_factors and own == native:
+    if not fills and not num_factors and values_dtype == native:
         return Coding(None)
-    return Coding(Packing(native, seen, fills, scale, offset, own, dtype or own))
+    return Coding(Packing(native, seen, fills, scale, offset, values_dtype, dtype or values_dtype))
 
 
 def factors_of(decoded: xr.DataArray) -> tuple[Any, Any]:
@@ -77,25 +80,22 @@ def _factor(decoded: xr.DataArray, attribute: str) -> Any:
 
 def _fills(encoding: Mapping[Any, Any], stored: np.dtype) -> tuple[Any, ...]:
     """The numbers that stand for a missing value, of the types that xarray compares with."""
-    found: set[Any] = set()
+    fills: set[Any] = set()
     for attribute in ("missing_value", "_FillValue"):
         if attribute in encoding:
             # NumPy scalars: Python numbers would be compared in another dtype.
-            found |= {fill for fill in np.ravel(encoding[attribute]) if not _is_null(fill)}
+            given = np.ravel(encoding[attribute])
+            fills |= {fill for fill in given if fill is not None and fill == fill}
     fill = encoding.get("_FillValue")
     if _changes_sign(encoding, stored) and fill is not None:
         # xarray converts ``_FillValue`` but not ``missing_value``. The unconverted number may
         # stay in the set: no value with the other sign is ever equal to it.
-        other = _other_sign(stored)
-        converted = np.array(fill, stored).view(other) if stored.kind == "i" else other.type(fill)
-        found.add(converted.item())
-    if not all(np.asarray(fill).dtype.kind in "biuf" for fill in found):
+        seen = _other_sign(stored)
+        converted = np.array(fill, stored).view(seen) if stored.kind == "i" else seen.type(fill)
+        fills.add(converted.item())
+    if not all(np.asarray(fill).dtype.kind in "biuf" for fill in fills):
         raise _XarrayOnlyError("a fill value that is not a number")
-    return tuple(sorted(found))
-
-
-def _is_null(fill: Any) -> bool:
-    return fill is None or bool(fill != fill)
+    return tuple(sorted(fills))
 
 
 def _changes_sign(encoding: Mapping[Any, Any], stored: np.dtype) -> bool:
@@ -112,25 +112,25 @@ def _seen_dtype(encoding: Mapping[Any, Any], stored: np.dtype) -> np.dtype:
 
 
 def _check_known(
-    decoded: xr.DataArray, stored: np.dtype, own: np.dtype, is_masked: bool, num_factors: int
+    decoded: xr.DataArray,
+    stored: np.dtype,
+    decoded_to: np.dtype,
+    is_masked: bool,
+    num_factors: int,
 ) -> None:
     """Raise `_XarrayOnlyError` where xarray computes in other steps than a `Packing`."""
-    if own.kind == "b" and stored.kind != "b" and (is_masked or num_factors):
+    if decoded_to.kind == "b" and stored.kind != "b" and (is_masked or num_factors):
         raise _XarrayOnlyError("packed numbers decoded to bool")
-    if is_masked and own.kind != "f":
+    if is_masked and decoded_to.kind != "f":
         # For units of time, xarray keeps integers and marks missing values by the smallest one.
-        raise _XarrayOnlyError(f"missing values in {own}")
+        raise _XarrayOnlyError(f"missing values in {decoded_to}")
     is_wide = stored.kind in "iu" and stored.itemsize == 4
-    if is_wide and is_masked and num_factors == 2 and own == np.dtype("f4"):
+    if is_wide and is_masked and num_factors == 2 and decoded_to == np.dtype("f4"):
         # For units of time, xarray chooses a dtype twice: float64 for the mask, then float32.
         raise _XarrayOnlyError("masked in float64, scaled in float32")
     seen = _seen_dtype(decoded.encoding, stored)
-    if not is_masked and not num_factors and own.kind != "b" and own != seen:
-        raise _XarrayOnlyError(f"{stored} to {own}")
-
-
-READABLE_KINDS: Final = "biuf"
-"""Kinds of NumPy dtype that can be read: bool, signed and unsigned integers, and floats."""
+    if not is_masked and not num_factors and decoded_to.kind != "b" and decoded_to != seen:
+        raise _XarrayOnlyError(f"{stored} to {decoded_to}")
 
 
 class DefaultDtype(str):
@@ -168,15 +168,15 @@ def choose(
                 remedy="open another group with group=, or convert them with xarray's astype",
             )
         variables = readable
-    asked = (variables,) if isinstance(variables, str) else tuple(dict.fromkeys(variables))
-    if not asked:
+    chosen = (variables,) if isinstance(variables, str) else tuple(dict.fromkeys(variables))
+    if not chosen:
         raise OptionError(
             "variables= is empty",
-            given=asked,
+            given=chosen,
             allowed=", ".join(readable),
             remedy="leave variables= out to take them all",
         )
-    for name in asked:
+    for name in chosen:
         if name not in there:
             raise _unknown(name, readable, dataset, source)
         if not is_readable(there[name]):
@@ -194,7 +194,7 @@ def choose(
                 remedy=f"call ds[{name!r}].data.compute_chunk_sizes() first, which computes it "
                 "once; or leave it out with variables=[...]",
             )
-    return asked
+    return chosen
 
 
 def _unknown(name: str, readable: list[str], dataset: xr.Dataset, source: str) -> UnknownNameError:
@@ -215,14 +215,14 @@ def _unknown(name: str, readable: list[str], dataset: xr.Dataset, source: str) -
 
 def decoded_dtype(array: xr.DataArray, dtype: DTypeLike | None) -> np.dtype:
     """The dtype of a variable's values when they are read, in native byte order."""
-    own: np.dtype = np.dtype(array.dtype).newbyteorder("=")
+    values_dtype: np.dtype = np.dtype(array.dtype).newbyteorder("=")
     if dtype is None:
-        return own
+        return values_dtype
     try:
-        asked = np.dtype(str(dtype) if isinstance(dtype, str) else dtype).newbyteorder("=")
+        wanted_dtype = np.dtype(str(dtype) if isinstance(dtype, str) else dtype).newbyteorder("=")
     except TypeError:
-        asked = np.dtype("V1")
-    if asked.kind != "f":
+        wanted_dtype = np.dtype("V1")
+    if wanted_dtype.kind != "f":
         raise OptionError(
             "packed integers cannot be decoded to this dtype",
             given=f"dtype={dtype!r}",
@@ -230,13 +230,13 @@ def decoded_dtype(array: xr.DataArray, dtype: DTypeLike | None) -> np.dtype:
             remedy="open with mask_and_scale=False to keep the packed integers",
         )
     stored = array.encoding.get("dtype")
-    if not isinstance(stored, np.dtype) or stored.kind not in "iu" or own.kind != "f":
-        return own
+    if not isinstance(stored, np.dtype) or stored.kind not in "iu" or values_dtype.kind != "f":
+        return values_dtype
     if factors_of(array) == (None, None):
-        return own
+        return values_dtype
     if isinstance(dtype, DefaultDtype) and stored.itemsize >= 4:
         return np.dtype(np.float64)
-    return asked
+    return wanted_dtype
 
 
 def fingerprint(

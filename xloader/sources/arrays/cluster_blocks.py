@@ -43,6 +43,23 @@ from xloader.sources.retries import current
 Graph = dict[Any, Any]
 """Tasks by key, in the form that dask's schedulers take."""
 
+_WHAT: Final = "computing blocks"
+
+_REACH_SECONDS: Final = 2.0
+"""Time in which a worker must answer, so that results are fetched from the workers themselves."""
+
+_COUNT_SECONDS: Final = 5.0
+"""Time after which the threads of the workers are counted again, as clusters grow and shrink."""
+
+_AHEAD_PER_THREAD: Final = 8
+"""Requests that are announced and not fetched yet, for each thread of the workers."""
+
+_AHEAD_SHARE: Final = 8
+"""The blocks that are announced take up to one part in so many of the workers' memory."""
+
+_MOST_NBYTES: Final = 2**16
+"""Largest array in memory that becomes a part of each task that needs it."""
+
 
 class BlockGraph:
     """The graph of some dask arrays, from which the tasks of single blocks are taken."""
@@ -58,10 +75,7 @@ class BlockGraph:
         # computing a small block.
         self._graph = optimize_blockwise(graph, keys=[array.name for array in arrays])  # type: ignore[no-untyped-call]
         self._optimize = arrays[0].__dask_optimize__
-        self.is_shuffled = any(
-            type(layer).__module__.startswith("distributed.shuffle")
-            for layer in self._graph.layers.values()
-        )
+        self.is_shuffled = any(map(_is_exchange, self._graph.layers.values()))
 
     def tasks(self, keys: Sequence[Hashable]) -> Graph:
         """The optimized tasks that some blocks need."""
@@ -92,11 +106,11 @@ def needed_tasks(graph: Any, layers: Sequence[str], keys: Sequence[Hashable]) ->
         layer = graph.layers[name]
         lower = _LayerKeys(graph, graph.dependencies[name])
         if type(layer) is MaterializedLayer:
-            found, below = _walk(layer, wanted[name], lower)
+            layer_tasks, below = _walk(layer, wanted[name], lower)
         else:
             culled, depends = layer.cull(wanted[name], frozenset())
-            found, below = dict(culled), set().union(*depends.values())
-        tasks.update(found)
+            layer_tasks, below = dict(culled), set().union(*depends.values())
+        tasks.update(layer_tasks)
         _claim(lower, below, wanted)
     return tasks
 
@@ -107,23 +121,23 @@ def _walk(
     """The tasks of a layer that some keys need, and the keys that these need of other layers."""
     from dask.core import keys_in_tasks
 
-    found: Graph = {}
+    tasks: Graph = {}
     below: set[Hashable] = set()
     left = list(keys)
     while left:
         key = left.pop()
-        if key in found:
+        if key in tasks:
             continue
         if key not in layer:
             below.add(key)
             continue
-        task = found[key] = layer[key]
+        task = tasks[key] = layer[key]
         known = getattr(task, "dependencies", None)
         if known is None:
             # A task as a tuple, or an alias as a plain key.
             known = {*keys_in_tasks(layer, [task]), *keys_in_tasks(cast(Any, lower), [task])}
         left.extend(known)
-    return found, below
+    return tasks, below
 
 
 def _claim(keys: _LayerKeys, some: Iterable[Hashable], wanted: dict[str, set[Hashable]]) -> None:
@@ -154,30 +168,13 @@ class _LayerKeys:
     def owner(self, key: Any) -> str | None:
         """Name of the layer that has a key. None if there is none."""
         if isinstance(key, tuple) and key and isinstance(key[0], str):
-            found = self._blockwise.get(key[0])
-            if found is not None:
-                return found
+            layer_name = self._blockwise.get(key[0])
+            if layer_name is not None:
+                return layer_name
         return next((name for name, layer in self._others.items() if key in layer), None)
 
     def __contains__(self, key: Any) -> bool:
         return self.owner(key) is not None
-
-
-_WHAT: Final = "computing blocks"
-_REACH_SECONDS: Final = 2.0
-"""Time in which a worker must answer, so that results are fetched from the workers themselves."""
-
-_COUNT_SECONDS: Final = 5.0
-"""Time after which the threads of the workers are counted again, as clusters grow and shrink."""
-
-_AHEAD_PER_THREAD: Final = 8
-"""Requests that are announced and not fetched yet, for each thread of the workers."""
-
-_AHEAD_SHARE: Final = 8
-"""The blocks that are announced take up to one part in so many of the workers' memory."""
-
-_MOST_NBYTES: Final = 2**16
-"""Largest array in memory that becomes a part of each task that needs it."""
 
 
 @dataclass(eq=False)
@@ -249,8 +246,9 @@ class BlockRequests:
                 futures = request.futures if announced else self._send(client, request)
                 if attempts.is_given_up:
                     self._forget(request)
-                found: list[Any] = client.gather(futures, direct=self._is_direct(client))
-                return found
+                if self._are_reached is None:
+                    self._are_reached = _reaches_workers(client)
+                return list(client.gather(futures, direct=self._are_reached))
         finally:
             attempts.on_given_up = None
             self._forget(request)
@@ -264,7 +262,10 @@ class BlockRequests:
         with self._sending:
             # Another thread may have sent it meanwhile.
             if request in self._waiting:
-                self._send_waiting(client)
+                with self._changed:
+                    sent, self._waiting = self._waiting, []
+                    self._out.update(sent)
+                self._send_all(client, sent)
         if request.error is not None:
             raise request.error
         return request.futures
@@ -281,13 +282,6 @@ class BlockRequests:
         enough = max(len(self._waiting), self._num_threads)
         return len(self._out) <= enough or request not in self._waiting
 
-    def _send_waiting(self, client: Any) -> None:
-        """Send all requests that wait, as one graph."""
-        with self._changed:
-            sent, self._waiting = self._waiting, []
-            self._out.update(sent)
-        self._send_all(client, sent)
-
     @staticmethod
     def _send_all(client: Any, requests: Sequence[Request]) -> None:
         """Send requests as one graph. Those that cannot be sent get an error."""
@@ -298,8 +292,8 @@ class BlockRequests:
                 requests[0].error = error
                 return
             # One of them may be at fault, which must not fail the others.
-            for one in requests:
-                BlockRequests._send_all(client, [one])
+            for request in requests:
+                BlockRequests._send_all(client, [request])
 
     def _forget(self, request: Request) -> None:
         """Let the cluster forget the tasks of a request, and send others in its place."""
@@ -309,12 +303,6 @@ class BlockRequests:
             if request in self._waiting:
                 self._waiting.remove(request)
             self._changed.notify_all()
-
-    def _is_direct(self, client: Any) -> bool:
-        """Whether results come from the workers and not through the scheduler."""
-        if self._are_reached is None:
-            self._are_reached = _reaches_workers(client)
-        return self._are_reached
 
 
 def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
@@ -349,13 +337,13 @@ def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
 
 def _submit(client: Any, requests: Sequence[Request]) -> None:
     tasks: Graph = {}
-    asked: list[list[Hashable]] = []
+    key_groups: list[list[Hashable]] = []
     for request in requests:
-        own, keys = _renamed(_joined(request.tasks, request.keys), request.keys)
-        tasks |= own
-        asked.append(keys)
-    found = client.get(tasks, asked, sync=False)
-    for request, futures in zip(requests, found, strict=True):
+        renamed, keys = _renamed(_joined(request.tasks, request.keys), request.keys)
+        tasks |= renamed
+        key_groups.append(keys)
+    future_groups = client.get(tasks, key_groups, sync=False)
+    for request, futures in zip(requests, future_groups, strict=True):
         request.futures = futures
 
 
@@ -389,21 +377,22 @@ def _renamed(tasks: Graph, keys: Sequence[Hashable]) -> tuple[Graph, list[Hashab
     from dask._task_spec import GraphNode
 
     # Persisted blocks have their name on the cluster.
-    own = {key: task for key, task in tasks.items() if isinstance(task, GraphNode)}
-    if any(_is_exchange(task) for task in own.values()):
+    nodes = {key: task for key, task in tasks.items() if isinstance(task, GraphNode)}
+    if any(map(_is_exchange, nodes.values())):
         return tasks, list(keys)
-    needed = {key: task.dependencies & own.keys() for key, task in own.items()}
+    needed = {key: task.dependencies & nodes.keys() for key, task in nodes.items()}
     names: dict[Any, Any] = {}
     for key in graphlib.TopologicalSorter(needed).static_order():
-        told = [type(own[key]).__name__, *sorted(repr(names[one]) for one in needed[key])]
-        names[key] = _suffixed(key, hashlib.blake2b(repr(told).encode(), digest_size=8).hexdigest())
-    renamed = {names[key]: task.substitute(names, key=names[key]) for key, task in own.items()}
-    held = {key: task for key, task in tasks.items() if key not in own}
+        below = sorted(repr(names[lower]) for lower in needed[key])
+        text = repr([type(nodes[key]).__name__, *below])
+        names[key] = _suffixed(key, hashlib.blake2b(text.encode(), digest_size=8).hexdigest())
+    renamed = {names[key]: task.substitute(names, key=names[key]) for key, task in nodes.items()}
+    held = {key: task for key, task in tasks.items() if key not in nodes}
     return {**held, **renamed}, [names.get(key, key) for key in keys]
 
 
 def _is_exchange(task: Any) -> bool:
-    """Whether it is a task of dask's p2p rechunk. These find each other by their names."""
+    """Whether a task or layer is of dask's p2p rechunk, whose tasks find each other by name."""
     return type(task).__module__.startswith("distributed.shuffle")
 
 

@@ -19,7 +19,6 @@ from xloader.errors import ClusterError, ClusterWarning
 from xloader.sources.arrays.cluster_blocks import (
     BlockGraph,
     BlockRequests,
-    Graph,
     Request,
     has_layers,
     needed_tasks,
@@ -84,11 +83,13 @@ class BlockComputer:
             raise _shuffled(keys[0])
         if client is None:
             self._tell_of_closed()
-            found = _get_sync(with_held_values(graph.tasks(keys), keys), keys)
+            from dask.local import get_sync
+
+            results = get_sync(with_held_values(graph.tasks(keys), keys), keys)
         else:
             self._last_client = weakref.ref(client)
-            found = BlockRequests.of(client).get(client, partial(graph.tasks, keys), keys)
-        return [_checked(block, *place) for block, place in zip(found, blocks, strict=True)]
+            results = BlockRequests.of(client).get(client, partial(graph.tasks, keys), keys)
+        return [_checked(block, *place) for block, place in zip(results, blocks, strict=True)]
 
     def announce(self, bundles: Sequence[Sequence[BlockPlace]]) -> Announced | None:
         """Have the cluster compute blocks that `compute` will be called for."""
@@ -129,16 +130,6 @@ class BlockComputer:
             return self._graphs[names]
 
 
-def compute_blocks(blocks: Sequence[BlockPlace]) -> list[NDArray[Any]]:
-    """Compute one block of each of some dask arrays once; see `BlockComputer.compute`."""
-    return BlockComputer().compute(blocks)
-
-
-def is_on_cluster() -> bool:
-    """Whether blocks are computed on a cluster."""
-    return active_client() is not None
-
-
 def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
     """Group the dask variables that are made from the same tasks, block by block."""
     groups: list[tuple[set[str], list[str]]] = []
@@ -173,13 +164,6 @@ def _shuffled(key: Hashable) -> ClusterError:
         "does by itself only where no client is active, or write the data to a store; or keep a "
         "client open, and read in its process (num_workers=0, processes=0)",
     )
-
-
-def _get_sync(tasks: Graph, keys: Sequence[Any]) -> Any:
-    """Values of some keys, computed on this thread."""
-    from dask.local import get_sync
-
-    return get_sync(tasks, list(keys))
 
 
 def _compute_whole(array: Any) -> Any:

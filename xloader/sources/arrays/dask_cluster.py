@@ -90,15 +90,15 @@ def worker_threads(client: Any) -> dict[str, int]:
     """Number of threads of each worker that is there now, at least 1, by address."""
     check_open(client)
     # `client.nthreads` may wait for ever on a client that is closed meanwhile.
-    found = client.sync(client.scheduler.ncores, callback_timeout=_ANSWER_SECONDS)
-    return {address: max(number, 1) for address, number in found.items()}
+    counts = client.sync(client.scheduler.ncores, callback_timeout=_ANSWER_SECONDS)
+    return {address: max(number, 1) for address, number in counts.items()}
 
 
 def worker_totals(client: Any) -> tuple[int, int]:
     """Number of threads of all workers, and the memory that they may use in bytes."""
     check_open(client)
-    found = client.sync(client.scheduler.identity, n_workers=0, callback_timeout=_ANSWER_SECONDS)
-    return found["total_threads"], found["total_memory"]
+    identity = client.sync(client.scheduler.identity, n_workers=0, callback_timeout=_ANSWER_SECONDS)
+    return identity["total_threads"], identity["total_memory"]
 
 
 def release_futures(futures: Iterable[Any]) -> None:
@@ -214,18 +214,18 @@ def cluster_errors(what: str, client: Any = None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        told = _told_of(error)
-        if told is None and isinstance(error, Exception) and client and is_closed(client):
-            told = _LOST
-        if told is None:
+        explanation = _explanation_of(error)
+        if explanation is None and isinstance(error, Exception) and client and is_closed(client):
+            explanation = _LOST
+        if explanation is None:
             raise
-        fault, remedy = told
+        fault, remedy = explanation
         raise ClusterError(
             f"the dask cluster failed while {what}: {fault}", given=str(error), remedy=remedy
         ) from error
 
 
-def _told_of(error: BaseException) -> tuple[str, str] | None:
+def _explanation_of(error: BaseException) -> tuple[str, str] | None:
     """The fault of the cluster and its remedy; None for errors that tasks raised themselves."""
     from distributed import CancelledError, KilledWorker
     from distributed.client import ClosedClientError

@@ -60,6 +60,9 @@ _PLACES: Final = {
 }
 """Import paths of the known classes and functions, in every version that is supported."""
 
+_PLAIN: Final = (LocalStore, MemoryStore)
+"""Stores without a connection, a thread or an open file."""
+
 
 @dataclass(frozen=True)
 class _Grid:
@@ -72,8 +75,8 @@ class _Grid:
         """The block at a position of the grid."""
         places = dict(zip(self.order, index, strict=True))
         kept = (
-            part if isinstance(part, int) else part[places[dim]]
-            for dim, part in enumerate(self.kept)
+            selection if isinstance(selection, int) else selection[places[dim]]
+            for dim, selection in enumerate(self.kept)
         )
         return IndexedArray(tuple(kept), self.order)
 
@@ -82,10 +85,10 @@ def view_of_graph(array: Any) -> LazyView:
     """Find the array that a dask array is a plain view of."""
     with reading("dask"):
         source, grid = _read_graph(array.__dask_graph__(), array.name)
-    parts = [part if isinstance(part, int) else join(part) for part in grid.kept]
+    selections = [kept if isinstance(kept, int) else join(kept) for kept in grid.kept]
     view = view_of(source)
-    view = view.select([_as_key(part) for part in parts])
-    shown = [dim for dim, part in enumerate(parts) if not isinstance(part, int)]
+    view = view.select([_as_key(kept) for kept in selections])
+    shown = [dim for dim, kept in enumerate(selections) if not isinstance(kept, int)]
     view = view.transpose([shown.index(dim) for dim in grid.order])
     if view.shape != array.shape:
         raise UnrecognisedError("of another shape than its blocks")
@@ -227,23 +230,23 @@ def _followed(layer: Mapping[Any, Any], grid: _Grid, below: str, name: str) -> _
 
 def _evaluated(task: Any, value: Callable[[Hashable], Any]) -> Any:
     """The value of a task: a block, or the numbers that select from a block."""
-    kind = type(task)
-    if kind is _known("data"):
+    task_type = type(task)
+    if task_type is _known("data"):
         return task.value
-    if kind is _known("alias"):
+    if task_type is _known("alias"):
         return value(task.target)
-    if kind is _known("reference"):
+    if task_type is _known("reference"):
         return value(task.key)
-    if kind is _known("list"):
-        return [_evaluated(part, value) for part in task.args]
-    if kind is tuple and task and callable(task[0]):
+    if task_type is _known("list"):
+        return [_evaluated(argument, value) for argument in task.args]
+    if task_type is tuple and task and callable(task[0]):
         # A task in an older form, of which dask itself makes none that only move elements.
         raise UnrecognisedError("computed")
-    if kind is not _known("task"):
+    if task_type is not _known("task"):
         return task
     if task.kwargs:
         raise UnrecognisedError("computed")
-    arguments = [_evaluated(part, value) for part in task.args]
+    arguments = [_evaluated(argument, value) for argument in task.args]
     if task.func is _known("getitem"):
         return _selected(*arguments)
     if task.func is _known("points"):
@@ -321,33 +324,27 @@ def _assembled(blocks: Mapping[tuple[int, ...], IndexedArray]) -> _Grid:
     return grid
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(first: Any, second: Any) -> bool:
     """Whether two selections keep the same elements."""
-    if isinstance(one, int | range) and isinstance(other, int | range):
-        return one == other
-    return one is other or np.array_equal(np.asarray(one), np.asarray(other))
+    if isinstance(first, int | range) and isinstance(second, int | range):
+        return first == second
+    return first is second or np.array_equal(np.asarray(first), np.asarray(second))
 
 
-def _as_key(part: Any) -> Any:
+def _as_key(kept: Any) -> Any:
     """A selection as a key for `LazyView.select`."""
-    if isinstance(part, int):
-        return part
-    if isinstance(part, range):
+    if isinstance(kept, range):
         # Down to the first element, a slice would need the end -1, which is the last element.
-        if part.step < 0:
-            return np.asarray(part, np.int64)
-        return slice(part.start, part.stop, part.step)
-    return part
+        if kept.step < 0:
+            return np.asarray(kept, np.int64)
+        return slice(kept.start, kept.stop, kept.step)
+    return kept
 
 
 @functools.cache
 def _known(name: str) -> Any:
     """The class or function with a name in `_PLACES`."""
     return look_up(_PLACES[name])
-
-
-_PLAIN: Final = (LocalStore, MemoryStore)
-"""Stores without a connection, a thread or an open file."""
 
 
 def survives_fork(dataset: xr.Dataset, names: tuple[str, ...]) -> bool:

@@ -54,14 +54,14 @@ def cut(kept: range | NDArray[np.int64], key: Any) -> Kept:
     return np.asarray(kept[offsets], np.int64)
 
 
-def join(parts: Sequence[range | NDArray[np.int64]]) -> range | NDArray[np.int64]:
+def join(selections: Sequence[range | NDArray[np.int64]]) -> range | NDArray[np.int64]:
     """Concatenate selections of one dimension."""
-    parts = [part for part in parts if len(part)]
-    if not parts:
+    selections = [kept for kept in selections if len(kept)]
+    if not selections:
         return range(0)
-    if whole_range := _joined_range(parts):
+    if whole_range := _joined_range(selections):
         return whole_range
-    whole = np.concatenate([np.asarray(part, np.int64) for part in parts])
+    whole = np.concatenate([np.asarray(kept, np.int64) for kept in selections])
     if len(whole) == 1:
         return range(int(whole[0]), int(whole[0]) + 1)
     step = int(whole[1] - whole[0])
@@ -70,15 +70,15 @@ def join(parts: Sequence[range | NDArray[np.int64]]) -> range | NDArray[np.int64
     return whole
 
 
-def _joined_range(parts: Sequence[range | NDArray[np.int64]]) -> range | None:
+def _joined_range(selections: Sequence[range | NDArray[np.int64]]) -> range | None:
     """The range that consecutive ranges make, found without listing their elements, or None."""
-    steps = {part.step for part in parts if isinstance(part, range) and len(part) > 1}
-    if len(steps) != 1 or not all(isinstance(part, range) for part in parts):
+    steps = {kept.step for kept in selections if isinstance(kept, range) and len(kept) > 1}
+    if len(steps) != 1 or not all(isinstance(kept, range) for kept in selections):
         return None
     (step,) = steps
-    if any(other[0] != one[-1] + step for one, other in itertools.pairwise(parts)):
+    if any(after[0] != before[-1] + step for before, after in itertools.pairwise(selections)):
         return None
-    return range(int(parts[0][0]), int(parts[-1][-1]) + step, step)
+    return range(int(selections[0][0]), int(selections[-1][-1]) + step, step)
 
 
 def separate(keys: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
@@ -103,13 +103,13 @@ def separate(keys: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
             if size != 1 or not free:
                 return None
             owners[axis] = free.pop(0)
-    parts: list[Any] = [int(array.flat[0]) if array.size else 0 for array in arrays]
+    selections: list[Any] = [int(array.flat[0]) if array.size else 0 for array in arrays]
     for axis, dim in owners.items():
         array = arrays[dim].reshape((1,) * (len(shape) - arrays[dim].ndim) + arrays[dim].shape)
-        along = tuple(slice(None) if other == axis else 0 for other in range(len(shape)))
-        parts[dim] = array[along].reshape(-1)
+        along = tuple(slice(None) if number == axis else 0 for number in range(len(shape)))
+        selections[dim] = array[along].reshape(-1)
     shown = [dim for dim in range(len(arrays)) if dim in owners.values()]
-    return parts, [shown.index(owners[axis]) for axis in range(len(shape))]
+    return selections, [shown.index(owners[axis]) for axis in range(len(shape))]
 
 
 def _varying(array: NDArray[Any]) -> list[int]:

@@ -34,6 +34,7 @@ from xloader.sources.base import (
     key_within,
 )
 from xloader.sources.chunk_sizes import Sizes, compact
+from xloader.sources.fetched import Deferred
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
 
@@ -45,11 +46,6 @@ class Selected:
     base: str
     kept: tuple[int | Selection, ...]
     order: tuple[int, ...]
-
-    @property
-    def dropped(self) -> tuple[int, ...]:
-        """The stored dimensions that are not offered."""
-        return tuple(dim for dim in range(len(self.kept)) if dim not in self.order)
 
 
 class SelectedBlocks:
@@ -97,7 +93,8 @@ class SelectedBlocks:
     def _expand(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Axes and new dimensions that turn an offered array into a stored one."""
         order = self.selected.order
-        return tuple(int(axis) for axis in np.argsort(order)), self.selected.dropped
+        dropped = tuple(dim for dim in range(len(self.axes)) if dim not in order)
+        return tuple(int(axis) for axis in np.argsort(order)), dropped
 
     def chunk(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
         """Index of the stored chunk that a block is cut from."""
@@ -139,24 +136,6 @@ class SelectedBlocks:
         return stored
 
 
-class _Turned:
-    """Fetched chunks of the base source, decoded into arrays with the offered dimensions."""
-
-    def __init__(self, fetched: Fetched, views: Sequence[SelectedBlocks]) -> None:
-        self._fetched = fetched
-        self._views = views
-
-    @property
-    def nbytes(self) -> int:
-        """Memory that the fetched chunks hold, in bytes."""
-        return self._fetched.nbytes
-
-    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
-        """Decode the chunks into views of the arrays; see `Fetched.decode`."""
-        places = [view.place(out) for view, out in zip(self._views, outs, strict=True)]
-        return self._fetched.decode(places)
-
-
 class SelectedSource(Described):
     """A source whose variables are selections of another source's variables."""
 
@@ -170,10 +149,10 @@ class SelectedSource(Described):
         self._name = base.name
         self._selected = dict(selected)
         self._dims = dict(dims)
-        bases = Counter(part.base for part in selected.values())
+        bases = Counter(view.base for view in selected.values())
         self._repeated = {base for base, count in bases.items() if count > 1}
         self._views = {
-            name: SelectedBlocks(part, base.variables[part.base]) for name, part in selected.items()
+            name: SelectedBlocks(view, base.variables[view.base]) for name, view in selected.items()
         }
         self._variables = {
             name: replace(
@@ -186,7 +165,7 @@ class SelectedSource(Described):
             )
             for name, view in self._views.items()
         }
-        kept = {name: [part.kept, part.order, part.base] for name, part in selected.items()}
+        kept = {name: [view.kept, view.order, view.base] for name, view in selected.items()}
         self._fingerprint = catalog.fingerprint(
             self._variables, {name: [base.fingerprint, repr(kept[name])] for name in kept}
         )
@@ -204,7 +183,12 @@ class SelectedSource(Described):
         """Fetch the stored chunks of some blocks together; see `Source.fetch`."""
         views = [self._views[read.variable] for read in reads]
         stored = [view.read(read) for view, read in zip(views, reads, strict=True)]
-        return _Turned(self._base.fetch(stored), views)
+        fetched = self._base.fetch(stored)
+
+        def decode(outs: Sequence[NDArray[Any]]) -> Outcome:
+            return fetched.decode([view.place(out) for view, out in zip(views, outs, strict=True)])
+
+        return Deferred(decode, fetched.nbytes)
 
     def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
         """Announce the stored chunks of some blocks; see `Source.announce`."""
@@ -243,8 +227,8 @@ class SelectedSource(Described):
 
     def stored_objects(self, variable: str) -> StoredObjects | None:
         """The stored objects of the stored variable; None for shards, which a selection shifts."""
-        found = stored_objects_of(self._base, self._views[variable].selected.base)
-        return None if found is None or found.shards is not None else found
+        stored = stored_objects_of(self._base, self._views[variable].selected.base)
+        return None if stored is None or stored.shards is not None else stored
 
     def __reduce__(self) -> tuple[object, ...]:
         # The rest is derived from these, and its size grows with the number of chunks.

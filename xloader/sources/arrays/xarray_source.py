@@ -23,7 +23,8 @@ from xloader.errors import (
 )
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.cluster_blocks import wait_for_persisted
-from xloader.sources.arrays.dask_blocks import BlockComputer, is_on_cluster
+from xloader.sources.arrays.dask_blocks import BlockComputer
+from xloader.sources.arrays.dask_cluster import active_client
 from xloader.sources.arrays.xarray_views import held_by, is_from_zarr, is_loaded
 from xloader.sources.base import Announced, Cut, Described, Fetched, Outcome, Read, Variable
 from xloader.sources.chunk_sizes import Sizes, compact, shift, span_of, take
@@ -121,27 +122,27 @@ class XarraySource(Described):
             return Deferred(partial(self._read, reads))
         begin = time.perf_counter()
         values = list(self._values_of(reads))
-        self._note_read()
+        if self._watch is not None:
+            self._watch.note_read()
         return Values(values, Outcome(0, len(reads), time.perf_counter() - begin))
 
     def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
         """Have a cluster compute blocks before they are fetched; see `Source.announce`."""
         variables = self._handle.get().variables
-        asked = [
+        block_groups = [
             [(array.data, chunk) for array, chunk in blocks if array.chunks is not None]
             for blocks in ([(variables[r.variable], r.chunk) for r in reads] for reads in bundles)
         ]
-        return current().wait_for(self._key, lambda: self._computer.announce(asked))
+        return current().wait_for(self._key, lambda: self._computer.announce(block_groups))
 
     def is_waiting(self, variable: str) -> bool:
         """Whether a cluster computes the variable's blocks."""
-        return is_on_cluster() and self._coordinates.get().variables[variable].chunks is not None
+        if active_client() is None:
+            return False
+        return self._coordinates.get().variables[variable].chunks is not None
 
     def values(self, read: Read) -> NDArray[Any]:
-        """Read a part of a block. Errors of xarray are passed on.
-
-        The values, in the shape of the read's cut.
-        """
+        """Read a block, in the shape of the read's cut. Errors of xarray are passed on."""
         array = self._handle.get().variables[read.variable]
         variable = self._variables[read.variable]
         return current().ask(self._key, lambda: self._values(array, variable, read.chunk, read.cut))
@@ -151,13 +152,9 @@ class XarraySource(Described):
         for read, out, values in zip(reads, outs, self._values_of(reads), strict=True):
             with self._chunk_errors(read):
                 np.copyto(out, values, casting="same_kind")
-        self._note_read()
-        return Outcome(num_missing=0, num_requests=len(reads))
-
-    def _note_read(self) -> None:
-        """Note at the watch that values were read."""
         if self._watch is not None:
             self._watch.note_read()
+        return Outcome(num_missing=0, num_requests=len(reads))
 
     def _look(self) -> None:
         """Look whether the files have changed."""
@@ -237,11 +234,11 @@ class XarraySource(Described):
             for sizes, index, size in zip(variable.chunks, chunk, variable.shape, strict=True)
         ]
         shape = tuple(stop - start for start, stop in spans)
-        part = array[shift(cut, tuple(start for start, _ in spans), shape)]
+        selected = array[shift(cut, tuple(start for start, _ in spans), shape)]
         if is_in_memory(array):
-            return part.to_numpy()
+            return selected.to_numpy()
         with Gate.of_process().reading():
-            return part.to_numpy()
+            return selected.to_numpy()
 
 
 def describe(dataset: xr.Dataset, variables: tuple[str, ...], dtype: Any) -> dict[str, Variable]:
@@ -310,7 +307,7 @@ def default_blocks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 def _fitted(sizes: Any, size: int) -> Sizes:
     """Chunk sizes from an encoding, fitted to the size of a dimension."""
     if isinstance(sizes, tuple | list):
-        whole = tuple(int(part) for part in sizes)
+        whole = tuple(int(chunk_size) for chunk_size in sizes)
         # A selection made after the file was opened keeps the encoding of the whole variable.
         return compact(whole) if sum(whole) == size and min(whole) > 0 else max(1, *whole)
     return max(1, min(int(sizes), max(size, 1)))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
@@ -108,7 +108,7 @@ class LazyView(IndexedArray):
 
     def encoding(self) -> dict[str, Any]:
         """The CF attributes from which the decoding steps were made."""
-        found: dict[str, Any] = {}
+        encoding: dict[str, Any] = {}
         functions = [step.args[0] for step in self.steps if isinstance(step, functools.partial)]
         order = [np.asarray, _known("mask"), _known("scale")]
         places = [order.index(function.func) for function in functions]
@@ -117,15 +117,15 @@ class LazyView(IndexedArray):
         for function in functions:
             given = function.keywords
             if function.func is np.asarray:
-                found["_Unsigned"] = "true" if np.dtype(given["dtype"]).kind == "u" else "false"
+                encoding["_Unsigned"] = "true" if np.dtype(given["dtype"]).kind == "u" else "false"
             elif function.func is _known("mask"):
                 # An array of objects keeps their types, which decide how they are compared.
                 fills = list(given["encoded_fill_values"])
-                found["missing_value"] = np.array(fills, object)
+                encoding["missing_value"] = np.array(fills, object)
             else:
                 factors = {key: given[key] for key in ("scale_factor", "add_offset")}
-                found.update({k: value for k, value in factors.items() if value is not None})
-        return found
+                encoding.update({k: value for k, value in factors.items() if value is not None})
+        return encoding
 
     def decode(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Decode stored numbers as xarray does."""
@@ -136,46 +136,47 @@ class LazyView(IndexedArray):
 
     def selected(self, base: str) -> Selected:
         """The selection in the form that `SelectedSource` takes."""
-        return Selected(base, tuple(_once(part) for part in self.kept), self.order)
+        return Selected(base, tuple(_once(selection) for selection in self.kept), self.order)
 
 
+@reading("xarray")
 def view_of(data: Any) -> LazyView:
     """Find the Zarr array that a variable's data is a view of."""
-    with reading("xarray"):
-        return _view_of(data)
-
-
-def _view_of(data: Any) -> LazyView:
-    """Find the view. Another release of xarray may have other attributes than are read here."""
-    kind = type(data)
-    if kind is zarr.Array:
+    wrapper = type(data)
+    if wrapper is zarr.Array:
         return LazyView.whole(data)
-    if kind is _known("zarr"):
+    if wrapper is _known("zarr"):
         array = data.get_array()
         if type(array) is not zarr.Array:
             raise UnrecognisedError("not a Zarr array")
         return LazyView.whole(array)
-    if kind in (_known("cached"), _known("copied"), _known("adapter")):
-        return _view_of(data.array)
-    if kind is _known("outer"):
-        return _view_of(data.array).select(data.key.tuple)
-    if kind is _known("pointwise"):
-        return _rearranged(_view_of(data.array), data.key.tuple)
-    if kind in (_known("native"), _known("bool")):
-        view = _view_of(data.array)
-        return replace(view, steps=(*view.steps, kind))
-    if kind is _known("function"):
-        view = _view_of(data.array)
+    if wrapper in (_known("cached"), _known("copied"), _known("adapter")):
+        return view_of(data.array)
+    if wrapper is _known("outer"):
+        return view_of(data.array).select(data.key.tuple)
+    if wrapper is _known("pointwise"):
+        view = view_of(data.array)
+        # xarray stores a transposition as paired index arrays, one per dimension.
+        separated = separate(data.key.tuple)
+        if separated is None:
+            raise UnrecognisedError("an index of points, not of a block")
+        selections, order = separated
+        return view.select(selections).transpose(order)
+    if wrapper in (_known("native"), _known("bool")):
+        view = view_of(data.array)
+        return replace(view, steps=(*view.steps, wrapper))
+    if wrapper is _known("function"):
+        view = view_of(data.array)
         _check_function(data.func)
         step = functools.partial(_wrapped, data.func, data.dtype)
         return replace(view, steps=(*view.steps, step))
     if is_loaded(data):
         raise UnrecognisedError("in memory")
     is_form = isinstance(data, _known("explicit"))
-    if is_form and kind.__module__.startswith(("xarray.core.", "xarray.coding.")):
-        raise unknown_form("xarray", kind.__name__)
-    library = kind.__module__.partition(".")[0]
-    raise UnrecognisedError(f"held by {kind.__name__} of {library}, which xloader does not read")
+    if is_form and wrapper.__module__.startswith(("xarray.core.", "xarray.coding.")):
+        raise unknown_form("xarray", wrapper.__name__)
+    library = wrapper.__module__.partition(".")[0]
+    raise UnrecognisedError(f"held by {wrapper.__name__} of {library}, which xloader does not read")
 
 
 def held_by(variable: xr.Variable) -> Any:
@@ -218,15 +219,6 @@ def _known(name: str) -> Any:
     return look_up(*(places[name] for places in (_PLACES, _MOVED) if name in places))
 
 
-def _rearranged(view: LazyView, keys: Sequence[Any]) -> LazyView:
-    """Undo a transposition, which xarray stores as paired index arrays, one per dimension."""
-    separated = separate(keys)
-    if separated is None:
-        raise UnrecognisedError("an index of points, not of a block")
-    parts, order = separated
-    return view.select(parts).transpose(order)
-
-
 def _check_function(function: object) -> None:
     """Raise an error for a function that is not a step of xarray's decoding of numbers."""
     if type(function) is functools.partial and not function.args:
@@ -247,14 +239,14 @@ def _wrapped(function: Callable[..., Any], dtype: Any, data: Any) -> Any:
     return _known("function")(data, function, dtype)
 
 
-def _once(part: Any) -> Any:
+def _once(kept: Any) -> Any:
     """A selection in the form that `Selected` takes, with no element twice."""
-    if isinstance(part, int):
-        return part
-    if isinstance(part, range):
-        if len(part) > 1 and part.step < 0:
-            return tuple(part)
-        return range(part[0], part[-1] + 1, max(1, part.step)) if part else range(0)
-    if len(np.unique(part)) < len(part):
+    if isinstance(kept, int):
+        return kept
+    if isinstance(kept, range):
+        if len(kept) > 1 and kept.step < 0:
+            return tuple(kept)
+        return range(kept[0], kept[-1] + 1, max(1, kept.step)) if kept else range(0)
+    if len(np.unique(kept)) < len(kept):
         raise UnrecognisedError("an index with an element twice")
-    return tuple(part.tolist())
+    return tuple(kept.tolist())

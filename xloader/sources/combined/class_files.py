@@ -82,7 +82,7 @@ def list_classes(
     top = Path(root).expanduser().absolute()
     try:
         with os.scandir(top) as entries:
-            own = sorted(entries, key=lambda entry: entry.name)
+            children = sorted(entries, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SourceNotFoundError(
             "there is no such folder",
@@ -90,7 +90,7 @@ def list_classes(
             allowed="a folder with a folder for each class",
             remedy=f"check the path, which stands for {top}",
         ) from error
-    folders = [e for e in own if e.is_dir() and not e.name.startswith(".")]
+    folders = [e for e in children if e.is_dir() and not e.name.startswith(".")]
     if not folders:
         raise SourceNotFoundError(
             "the folder has no folder for a class",
@@ -98,15 +98,15 @@ def list_classes(
             allowed="a folder for each class, such as cyclone/ and none/, with files in them",
             remedy="move the files of each class into a folder with the name of the class",
         )
-    outside = sum(not (entry.is_dir() or entry.name.startswith(".")) for entry in own)
+    outside = sum(not (entry.is_dir() or entry.name.startswith(".")) for entry in children)
     unknown: Counter[str] = Counter()
     paths: list[str] = []
     counts = []
     for folder in folders:
         before = len(paths)
-        found = _files_in(folder.path, folder.name, ends, unknown, frozenset())
+        files = _files_in(folder.path, folder.name, ends, unknown, frozenset())
         # Folder by folder, as ImageFolder sorts them, so that ids are the same.
-        paths += sorted(found, key=os.path.split)
+        paths += sorted(files, key=os.path.split)
         counts.append(len(paths) - before)
     classes = tuple(folder.name for folder in folders)
     empty = [name for name, count in zip(classes, counts, strict=True) if not count]
@@ -147,7 +147,7 @@ def _files_in(
     """
     try:
         with os.scandir(path) as entries:
-            own = list(entries)
+            children = list(entries)
     except OSError as error:
         raise SourceAccessError(
             f"a folder cannot be listed ({type(error).__name__})",
@@ -156,7 +156,7 @@ def _files_in(
             remedy="change its permissions, or move it out of the class folders",
         ) from error
     below = []
-    for entry in own:
+    for entry in children:
         if entry.name.startswith("."):
             continue
         within = f"{name}/{entry.name}"
@@ -181,13 +181,13 @@ def _is_zarr(path: str) -> bool:
 
 
 def _in_words(unknown: Counter[str], outside: int) -> str:
-    told = []
+    notes = []
     if unknown:
         kinds = ", ".join(f"{num:,} {end}" for end, num in unknown.most_common(5))
-        told.append(f"{_files(unknown.total())} of other kinds ({kinds})")
+        notes.append(f"{_files(unknown.total())} of other kinds ({kinds})")
     if outside:
-        told.append(f"{_files(outside)} beside the class folders")
-    return " and ".join(told)
+        notes.append(f"{_files(outside)} beside the class folders")
+    return " and ".join(notes)
 
 
 def _files(number: int) -> str:
@@ -196,6 +196,6 @@ def _files(number: int) -> str:
 
 def named(texts: Sequence[str]) -> NDArray[Any]:
     """Texts as an array of objects, which takes no room for the longest of them."""
-    found = np.empty(len(texts), object)
-    found[:] = texts
-    return found
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array

@@ -70,9 +70,9 @@ class ComputedSource(Described):
         self._variables = {variable.name: variable for variable in variables}
         self._fingerprint = catalog.fingerprint(
             self._variables,
-            {n: [f.text, [repr(own) for own in f.arguments]] for n, f in formulas.items()},
+            {n: [f.text, list(map(repr, f.arguments))] for n, f in formulas.items()},
         )
-        needed = {own.coordinate for f in formulas.values() for own in f.arguments}
+        needed = {argument.coordinate for f in formulas.values() for argument in f.arguments}
         read = partial(_read_labels, base, tuple(sorted(needed)))
         self._labels = PerProcess(read, f"the labels of {base.name}", is_forkable=True)
 
@@ -106,7 +106,7 @@ class ComputedSource(Described):
 
     def path_of(self, variable: str) -> str:
         """How a variable is computed, in words: ``"computed from time, lat and lon"``."""
-        names = [own.coordinate for own in self._formulas[variable].arguments]
+        names = [argument.coordinate for argument in self._formulas[variable].arguments]
         return f"computed from {', '.join(names)}; nothing is read"
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -139,12 +139,12 @@ class ComputedSource(Described):
             shape = tuple(end - begin for begin, end in spans)
             cut = shift(read.cut, begin, shape)
             where = dict(zip(variable.dims, cut, strict=True))
-            own = {
+            given = {
                 argument.parameter: _taken(labels[argument.coordinate], where, argument)
                 for argument in formula.arguments
             }
             assert out.shape == shape_of(read.cut, shape)
-            _fill(out, variable, formula, own)
+            _fill(out, variable, formula, given)
         return Outcome(0, 0)
 
 
@@ -162,15 +162,13 @@ def compute(
             given=f"{formula.text} of {', '.join(labels)}",
             remedy="try the function on the coordinates of the Dataset",
         ) from problem
-    sizes = {
-        dim: size for own in labels.values() for dim, size in zip(own.dims, own.shape, strict=True)
-    }
+    sizes = {dim: size for coord in labels.values() for dim, size in coord.sizes.items()}
     shape = tuple(sizes[dim] for dim in variable.dims)
     if not isinstance(result, xr.DataArray):
         values = _as_array(variable, result)
         if values.ndim > len(shape) or any(
-            size not in (1, want)
-            for size, want in zip(values.shape[::-1], shape[::-1], strict=False)
+            size not in (1, wanted_size)
+            for size, wanted_size in zip(values.shape[::-1], shape[::-1], strict=False)
         ):
             raise _misshapen(variable, f"an array of shape {values.shape}", sizes)
         dims = variable.dims[len(shape) - values.ndim :]
@@ -188,8 +186,8 @@ def _as_array(variable: Variable, result: Any) -> NDArray[Any]:
         # As xarray does it: what is masked becomes NaN.
         return xr.DataArray(result).to_numpy()
     except (TypeError, ValueError) as problem:
-        kind = f"{type(result).__module__}.{type(result).__qualname__}"
-        raise _not_numbers(variable, kind) from problem
+        class_name = f"{type(result).__module__}.{type(result).__qualname__}"
+        raise _not_numbers(variable, class_name) from problem
 
 
 def _not_numbers(variable: Variable, given: str) -> UnsupportedDataError:
@@ -217,16 +215,16 @@ def _fill(
     """Compute the values of a part of a variable, a piece at a time."""
     if out.size > _MOST_AT_ONCE:
         axis = next(axis for axis, size in enumerate(out.shape) if size > 1)
-        num_parts = min(-(-out.size // _MOST_AT_ONCE), out.shape[axis])
-        edges = np.linspace(0, out.shape[axis], num_parts + 1).astype(int).tolist()
+        num_pieces = min(-(-out.size // _MOST_AT_ONCE), out.shape[axis])
+        edges = np.linspace(0, out.shape[axis], num_pieces + 1).astype(int).tolist()
         dim = variable.dims[axis]
         for lo, hi in itertools.pairwise(edges):
-            own = {
+            piece_labels = {
                 name: array.isel({dim: slice(lo, hi)}) if dim in array.dims else array
                 for name, array in labels.items()
             }
             piece = out[(slice(None),) * axis + (slice(lo, hi),)]
-            _fill(piece, variable, formula, own)
+            _fill(piece, variable, formula, piece_labels)
         return
     result = compute(formula, variable, labels)
     dims = [dim for dim in variable.dims if dim in result.dims]

@@ -12,9 +12,8 @@ import json
 import pickle
 import zlib
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -23,11 +22,11 @@ from numpy.typing import NDArray
 
 from xloader.core.packing import Packing
 from xloader.errors import OptionError
-from xloader.sources.base import Announced, Fetched, Outcome, Read, Source, Variable, key_within
+from xloader.sources.base import Announced, Described, Fetched, Outcome, Read, Source, key_within
 from xloader.sources.chunk_sizes import num_chunks
 from xloader.sources.combined.continuity import check_coordinates, join_coordinates
 from xloader.sources.combined.joined_variables import join_variable, require_names
-from xloader.sources.fetched import announce_to, fetch_from
+from xloader.sources.fetched import Deferred, announce_to, fetch_from
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.per_process import PerProcess
 from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
@@ -56,16 +55,22 @@ def concat_sources(sources: Sequence[Source], dim: str) -> Source:
     return ConcatSource(tuple(sources), dim)
 
 
-class ConcatSource:
+class ConcatSource(Described):
     """Several sources joined along a dimension.
 
     Labels are not checked here. `concat_sources` checks them first.
     """
 
-    def __init__(self, parts: tuple[Source, ...], dim: str) -> None:
-        self._parts = parts
+    def __init__(self, sources: tuple[Source, ...], dim: str) -> None:
+        self._sources = sources
         self._dim = dim
-        self._variables = {name: join_variable(parts, name, dim) for name in parts[0].variables}
+        names = [source.name for source in sources]
+        self._name = " and ".join(names)
+        if len(names) > 2:
+            self._name = f"{len(names)} sources along {dim!r}, {names[0]} to {names[-1]}"
+        self._variables = {name: join_variable(sources, name, dim) for name in sources[0].variables}
+        digests = [dim, *(source.fingerprint for source in sources)]
+        self._fingerprint = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
         self._axes = {
             name: variable.dims.index(dim) if dim in variable.dims else None
             for name, variable in self._variables.items()
@@ -73,59 +78,40 @@ class ConcatSource:
         starts: dict[str, list[int]] = {}
         for name, axis in self._axes.items():
             if axis is not None:
-                own = [part.variables[name] for part in parts]
-                counts = [num_chunks(v.chunks[axis], v.shape[axis]) for v in own]
+                joined = [source.variables[name] for source in sources]
+                counts = [num_chunks(v.chunks[axis], v.shape[axis]) for v in joined]
                 starts[name] = [0, *itertools.accumulate(counts[:-1])]
         self._starts = starts
-        self._coordinates = PerProcess(partial(join_coordinates, parts, dim), self.name)
+        self._coordinates = PerProcess(partial(join_coordinates, sources, dim), self.name)
 
     def stored_objects(self, variable: str) -> StoredObjects | None:
         """The stored objects as in the first source; None if they are shards."""
-        found = stored_objects_of(self._parts[0], variable)
-        return None if found is None or found.shards is not None else found
-
-    @property
-    def name(self) -> str:
-        """Names of the sources. Only the first and the last, if there are more than two."""
-        names = [part.name for part in self._parts]
-        if len(names) <= 2:
-            return " and ".join(names)
-        return f"{len(names)} sources along {self._dim!r}, {names[0]} to {names[-1]}"
-
-    @property
-    def variables(self) -> Mapping[str, Variable]:
-        """The data variables that can be read, by name."""
-        return MappingProxyType(self._variables)
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the dimension and of the sources' fingerprints, in order."""
-        parts = [self._dim, *(part.fingerprint for part in self._parts)]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        stored = stored_objects_of(self._sources[0], variable)
+        return None if stored is None or stored.shards is not None else stored
 
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of all sources, each once; see `Source.notes`."""
-        return tuple(dict.fromkeys(note for part in self._parts for note in part.notes))
+        return tuple(dict.fromkeys(note for source in self._sources for note in source.notes))
 
     def is_through_xarray(self, variable: str) -> bool:
         """Whether xarray reads the variable, in any of its sources."""
-        return any(part.is_through_xarray(variable) for part in self._parts_of(variable))
+        return any(source.is_through_xarray(variable) for source in self._sources_of(variable))
 
     def is_compiled(self, variable: str) -> bool:
         """Whether compiled calls read the variable in all of its sources, with one packing."""
-        parts = self._parts_of(variable)
-        packings = {part.variables[variable].packing for part in parts}
-        return len(packings) == 1 and all(part.is_compiled(variable) for part in parts)
+        sources = self._sources_of(variable)
+        packings = {source.variables[variable].packing for source in sources}
+        return len(packings) == 1 and all(source.is_compiled(variable) for source in sources)
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words. Each different way is named once."""
-        parts = self._parts_of(variable)
-        if len(parts) == 1:
-            return parts[0].path_of(variable)
-        ways = dict.fromkeys(part.path_of(variable) for part in parts)
-        packings = [part.variables[variable].packing for part in parts]
-        words = f"{'; '.join(ways)}; from {len(parts)} sources"
+        sources = self._sources_of(variable)
+        if len(sources) == 1:
+            return sources[0].path_of(variable)
+        ways = dict.fromkeys(source.path_of(variable) for source in sources)
+        packings = [source.variables[variable].packing for source in sources]
+        words = f"{'; '.join(ways)}; from {len(sources)} sources"
         if self._variables[variable].packing is None and any(packings):
             words += ", unpacked while reading because their packings differ"
         return words
@@ -140,35 +126,37 @@ class ConcatSource:
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """Number of the source that has the chunk, and the chunk's bundle there."""
         number, local = self._locate(variable, chunk)
-        key = self._parts[number].bundle_of(variable, local)
+        key = self._sources[number].bundle_of(variable, local)
         return key_within(number, key)
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch some chunks, those of each source together; see `Source.fetch`."""
-        own = [self._local(read) for read in reads]
-        packings = [self._packing_undone(number, read.variable) for number, read in own]
-        fetched = fetch_from([(self._parts[number], read) for number, read in own])
-        return _Unpacked(fetched, packings) if any(packings) else fetched
+        local_reads = [self._local(read) for read in reads]
+        packings = [self._packing_undone(number, read.variable) for number, read in local_reads]
+        fetched = fetch_from([(self._sources[number], read) for number, read in local_reads])
+        if not any(packings):
+            return fetched
+        return Deferred(partial(_decode_unpacked, fetched, packings), fetched.nbytes)
 
     def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
         """Announce some chunks to the sources that have them; see `Source.announce`."""
-        own = [[self._local(read) for read in reads] for reads in bundles]
-        return announce_to([[(self._parts[number], read) for number, read in b] for b in own])
+        local_bundles = [[self._local(read) for read in reads] for reads in bundles]
+        return announce_to([[(self._sources[n], read) for n, read in b] for b in local_bundles])
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """Watches of each source that has chunks of the variables; see `Source.watches`."""
         names = list(variables)
         joined = [name for name in names if self._axes[name] is not None]
-        first, *others = self._parts
-        return [*first.watches(names), *(w for part in others for w in part.watches(joined))]
+        first, *others = self._sources
+        return [*first.watches(names), *(w for source in others for w in source.watches(joined))]
 
     def is_waiting(self, variable: str) -> bool:
         """Whether reading the variable mostly waits, in any of its sources."""
-        return any(part.is_waiting(variable) for part in self._parts_of(variable))
+        return any(source.is_waiting(variable) for source in self._sources_of(variable))
 
-    def _parts_of(self, variable: str) -> Sequence[Source]:
-        """The sources that hold parts of a variable: the first one if it is not joined."""
-        return self._parts[:1] if self._axes[variable] is None else self._parts
+    def _sources_of(self, variable: str) -> Sequence[Source]:
+        """The sources that hold pieces of a variable: the first one if it is not joined."""
+        return self._sources[:1] if self._axes[variable] is None else self._sources
 
     def _locate(self, variable: str, chunk: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
         """Number of the source that has a chunk, and the chunk's index there."""
@@ -188,39 +176,29 @@ class ConcatSource:
         """The packing to undo in one source's values, if the sources pack differently."""
         if self._variables[variable].packing is not None:
             return None
-        return self._parts[number].variables[variable].packing
+        return self._sources[number].variables[variable].packing
 
     def __reduce__(self) -> tuple[object, ...]:
         # The descriptions of similar files are nearly the same bytes, which compress well.
-        described = pickle.dumps(self._parts, pickle.HIGHEST_PROTOCOL)
+        described = pickle.dumps(self._sources, pickle.HIGHEST_PROTOCOL)
         if len(described) > _MOST_COMPRESSED_NBYTES:
-            return ConcatSource, (self._parts, self._dim)
+            return ConcatSource, (self._sources, self._dim)
         return _unpickle, (zlib.compress(described), self._dim)
 
 
-class _Unpacked:
-    """Fetched chunks from sources that pack differently. They are unpacked when decoded."""
-
-    def __init__(self, fetched: Fetched, packings: Sequence[Packing | None]) -> None:
-        self._fetched = fetched
-        self._packings = packings
-
-    @property
-    def nbytes(self) -> int:
-        """Memory that the fetched chunks hold, in bytes."""
-        return self._fetched.nbytes
-
-    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
-        """Decode the chunks, and unpack those that are packed; see `Fetched.decode`."""
-        places = [
-            out if packing is None else np.empty(out.shape, packing.stored_dtype)
-            for out, packing in zip(outs, self._packings, strict=True)
-        ]
-        outcome = self._fetched.decode(places)
-        for out, place, packing in zip(outs, places, self._packings, strict=True):
-            if packing is not None:
-                out[...] = packing.unpack(place)
-        return outcome
+def _decode_unpacked(
+    fetched: Fetched, packings: Sequence[Packing | None], outs: Sequence[NDArray[Any]]
+) -> Outcome:
+    """Decode chunks from sources that pack differently, and unpack those that are packed."""
+    places = [
+        out if packing is None else np.empty(out.shape, packing.stored_dtype)
+        for out, packing in zip(outs, packings, strict=True)
+    ]
+    outcome = fetched.decode(places)
+    for out, place, packing in zip(outs, places, packings, strict=True):
+        if packing is not None:
+            out[...] = packing.unpack(place)
+    return outcome
 
 
 def _unpickle(described: bytes, dim: str) -> ConcatSource:

@@ -15,7 +15,7 @@ import xarray as xr
 
 from xloader.errors import OptionError
 from xloader.sources.base import Source
-from xloader.sources.combined.joined_variables import label_of
+from xloader.sources.combined.joined_variables import label_of, listed
 from xloader.sources.combined.label_spans import are_same_labels, order_remedy
 
 _MOST_NAMES = 12
@@ -58,18 +58,8 @@ class Labels:
             remedy="open it with xarray, use .sortby and .drop_duplicates, and pass the Dataset",
         )
 
-    @property
-    def first(self) -> Any:
-        """The first label."""
-        return self.index[0]
-
-    @property
-    def last(self) -> Any:
-        """The last label."""
-        return self.index[-1]
-
     def __str__(self) -> str:
-        return f"{self.owner} ({self.first} to {self.last})"
+        return f"{self.owner} ({self.index[0]} to {self.index[-1]})"
 
 
 def check_labels(dim: str, labels: Sequence[Labels]) -> None:
@@ -78,50 +68,51 @@ def check_labels(dim: str, labels: Sequence[Labels]) -> None:
     Numbers and dates must all increase or all decrease, and no two sources may overlap. Text has
     no order, so it only must not repeat.
     """
-    for one, other in itertools.pairwise(labels):
-        if one.kind != other.kind:
-            raise different_kinds(dim, one, other)
+    for before, after in itertools.pairwise(labels):
+        if before.kind != after.kind:
+            raise different_kinds(dim, before, after)
     if labels and labels[0].kind == "text or objects":
         _check_distinct(dim, labels)
         return
     sign = _common_direction(dim, labels)
-    if all(_goes_on(sign, one, other) for one, other in itertools.pairwise(labels)):
+    if all(_goes_on(sign, before, after) for before, after in itertools.pairwise(labels)):
         return
-    ordered = sorted(labels, key=lambda one: one.first, reverse=sign < 0)
-    for one, other in itertools.pairwise(ordered):
-        if not _goes_on(sign, one, other):
+    ordered = sorted(labels, key=lambda owned: owned.index[0], reverse=sign < 0)
+    for before, after in itertools.pairwise(ordered):
+        if not _goes_on(sign, before, after):
             raise OptionError(
                 f"two sources overlap along {dim!r}",
-                given=f"{one}, {other}",
+                given=f"{before}, {after}",
                 allowed="each label once, in one source",
                 remedy="leave one of them out, or cut it with xarray and pass the Dataset",
             )
     raise OptionError(
         f"the sources are not in the order of their labels along {dim!r}",
-        given=_listed([str(one) for one in labels]),
-        allowed=_listed([one.owner for one in ordered]),
+        given=listed([*map(str, labels)], _MOST_NAMES),
+        allowed=listed([owned.owner for owned in ordered], _MOST_NAMES),
         remedy="pass them in this order",
     )
 
 
-def _goes_on(sign: int, one: Labels, other: Labels) -> bool:
+def _goes_on(sign: int, before: Labels, after: Labels) -> bool:
     """Whether all labels of one source come before those of the other, in a direction."""
-    return bool(one.last < other.first if sign > 0 else one.last > other.first)
+    last, first = before.index[-1], after.index[0]
+    return bool(last < first if sign > 0 else last > first)
 
 
 def _common_direction(dim: str, labels: Sequence[Labels]) -> int:
     """The direction of all labels: 1 if they increase, -1 if they decrease."""
-    turned = [(one.direction, one) for one in labels]
-    known = [(sign, one) for sign, one in turned if sign]
+    directions = [(owned.direction, owned) for owned in labels]
+    known = [(sign, owned) for sign, owned in directions if sign]
     if not known:
         # With one label in each source, only the labels of all sources show the direction.
         pairs = list(itertools.pairwise(labels))
-        return -1 if pairs and all(_goes_on(-1, one, other) for one, other in pairs) else 1
-    for sign, one in known:
+        return -1 if pairs and all(_goes_on(-1, before, after) for before, after in pairs) else 1
+    for sign, owned in known:
         if sign != known[0][0]:
             raise OptionError(
                 f"labels along {dim!r} increase in one source and decrease in another",
-                given=f"{known[0][1]}, {one}",
+                given=f"{known[0][1]}, {owned}",
                 allowed="one order for all sources",
                 remedy=f"open those with xarray, use .sortby({dim!r}), and pass the Datasets",
             )
@@ -131,24 +122,24 @@ def _common_direction(dim: str, labels: Sequence[Labels]) -> int:
 def _check_distinct(dim: str, labels: Sequence[Labels]) -> None:
     """Check that no label occurs twice."""
     owners: dict[object, str] = {}
-    for one in labels:
-        for label in one.index:
+    for source_labels in labels:
+        for label in source_labels.index:
             if label in owners:
                 raise OptionError(
                     f"a label along {dim!r} occurs twice",
-                    given=f"{label!r} in {owners[label]} and in {one.owner}",
+                    given=f"{label!r} in {owners[label]} and in {source_labels.owner}",
                     allowed="each label once, in one source",
                     remedy="leave one of them out, or rename it with xarray",
                 )
-            owners[label] = one.owner
+            owners[label] = source_labels.owner
 
 
-def different_kinds(dim: str, one: Labels, other: Labels) -> OptionError:
+def different_kinds(dim: str, first: Labels, second: Labels) -> OptionError:
     """The error for labels of two kinds."""
-    is_calendar = "dates" in one.kind and "dates" in other.kind
+    is_calendar = "dates" in first.kind and "dates" in second.kind
     return OptionError(
         f"labels along {dim!r} are of two kinds",
-        given=f"{one.kind} in {one.owner}, {other.kind} in {other.owner}",
+        given=f"{first.kind} in {first.owner}, {second.kind} in {second.owner}",
         allowed="one kind, and one calendar, for all sources",
         remedy="open them with xarray, use .convert_calendar, and pass the Datasets"
         if is_calendar
@@ -165,18 +156,12 @@ def _first_turn(index: Any) -> str:
     return ", ".join(str(label) for label in values[:3])
 
 
-def _listed(names: list[str]) -> str:
-    """Names in a row. If there are too many, the last ones are only counted."""
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
 def check_coordinates(sources: Sequence[Source], dim: str) -> None:
     """Check that labels continue along a dimension and agree along all others."""
     indexes = [source.coordinates().indexes for source in sources]
-    bare = [number for number, own in enumerate(indexes) if dim not in own]
+    bare = [number for number, by_dim in enumerate(indexes) if dim not in by_dim]
     if 0 < len(bare) < len(sources):
-        labelled = next(number for number, own in enumerate(indexes) if dim in own)
+        labelled = next(number for number, by_dim in enumerate(indexes) if dim in by_dim)
         raise OptionError(
             f"only some sources have labels along {dim!r}",
             given=f"labels in {label_of(sources, labelled)}, none in {label_of(sources, bare[0])}",
@@ -185,55 +170,55 @@ def check_coordinates(sources: Sequence[Source], dim: str) -> None:
         )
     if not bare:
         labels = [
-            Labels(label_of(sources, number), own[dim])
-            for number, own in enumerate(indexes)
-            if len(own[dim])
+            Labels(label_of(sources, number), by_dim[dim])
+            for number, by_dim in enumerate(indexes)
+            if len(by_dim[dim])
         ]
         check_labels(dim, labels)
     first = indexes[0]
     used = {str(d) for variable in sources[0].variables.values() for d in variable.dims}
-    for other in sorted((used - {dim}) & set(first)):
-        for number, own in enumerate(indexes):
-            if other in own and not are_same_labels(first[other], own[other]):
+    for other_dim in sorted((used - {dim}) & set(first)):
+        for number, by_dim in enumerate(indexes):
+            if other_dim in by_dim and not are_same_labels(first[other_dim], by_dim[other_dim]):
                 raise OptionError(
-                    f"the labels along {other!r} differ between two sources",
-                    given=f"{differing_labels(first[other], own[other])} "
+                    f"the labels along {other_dim!r} differ between two sources",
+                    given=f"{differing_labels(first[other_dim], by_dim[other_dim])} "
                     f"in {label_of(sources, 0)} and {label_of(sources, number)}",
                     allowed=f"the same labels in all sources along all dimensions except {dim!r}",
-                    remedy=order_remedy(other, first[other], own[other])
+                    remedy=order_remedy(other_dim, first[other_dim], by_dim[other_dim])
                     or "regrid them with xarray, or give them the same labels with "
                     ".assign_coords, and pass the Datasets",
                 )
 
 
-def differing_labels(one: Any, other: Any) -> str:
+def differing_labels(first: Any, second: Any) -> str:
     """How the labels of two sources differ, in words."""
-    if len(one) != len(other):
-        return f"{len(one)} and {len(other)} labels"
-    for place, (label, another) in enumerate(zip(one, other, strict=True)):
-        if label != another and not are_same_labels(one[[place]], other[[place]]):
+    if len(first) != len(second):
+        return f"{len(first)} and {len(second)} labels"
+    for place, (label, another) in enumerate(zip(first, second, strict=True)):
+        if label != another and not are_same_labels(first[[place]], second[[place]]):
             return f"{label!r} and {another!r} at position {place}"
     return "labels that are not numbers"
 
 
-def join_coordinates(parts: Sequence[Source], dim: str) -> xr.Dataset:
+def join_coordinates(sources: Sequence[Source], dim: str) -> xr.Dataset:
     """Join the coordinates of sources along a dimension.
 
     Coordinates without the dimension are taken from the first source. A coordinate along it is
     left out if some source lacks it or has it with other dimensions.
     """
-    all_of = [part.coordinates() for part in parts]
-    first = all_of[0]
+    every = [source.coordinates() for source in sources]
+    first = every[0]
     of_dim = [name for name, coord in first.coords.items() if dim in coord.dims]
     shared = [
         name
         for name in of_dim
-        if all(name in one.coords and one[name].dims == first[name].dims for one in all_of)
+        if all(name in coords.coords and coords[name].dims == first[name].dims for coords in every)
     ]
-    others = first.drop_vars(of_dim)
+    without_dim = first.drop_vars(of_dim)
     if not shared:
-        return others
-    along = [_lazily(one.drop_vars([n for n in one.coords if n not in shared])) for one in all_of]
+        return without_dim
+    along = [_lazily(coords.drop_vars(set(coords.coords).difference(shared))) for coords in every]
     joined = xr.concat(
         along,
         dim=dim,
@@ -243,7 +228,7 @@ def join_coordinates(parts: Sequence[Source], dim: str) -> xr.Dataset:
         join="override",
         combine_attrs="override",
     )
-    return others.assign_coords(joined.coords)
+    return without_dim.assign_coords(joined.coords)
 
 
 def _lazily(coords: xr.Dataset) -> xr.Dataset:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from xloader.core.messages import closest
 from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
 from xloader.sources.base import Source
 from xloader.sources.combined.continuity import Labels, different_kinds
-from xloader.sources.combined.joined_variables import label_of
+from xloader.sources.combined.joined_variables import label_of, listed
 from xloader.sources.combined.label_spans import find_labels
 from xloader.sources.combined.mixed_source import one_source
 from xloader.sources.combined.shared_names import SharedNames, dims_of
@@ -24,56 +23,51 @@ from xloader.sources.combined.shared_names import SharedNames, dims_of
 Method = Literal["nearest", "ffill"] | None
 """How labels are found that a source does not have."""
 
-_METHODS: Final = ("nearest", "ffill")
+_MOST_NAMES = 4
+"""The most sources that the name of a joined source lists."""
 
 
-@dataclass(frozen=True)
-class Match:
-    """The elements of several sources that belong to the labels of the first one."""
-
-    elements: Mapping[str, range | ElementList]
-    notes: tuple[str, ...]
-
-
-def match_labels(on: str, labels: Mapping[str, Labels], method: Method, tolerance: Any) -> Match:
-    """Find the elements that belong to each label of the first source.
+def match_labels(
+    on: str, labels: Mapping[str, Labels], method: Method, tolerance: Any
+) -> tuple[dict[str, range | ElementList], list[str]]:
+    """Find each source's elements for the labels of the first one, and notes on labels left out.
 
     `method`: None for equal labels, "nearest" for the closest one, "ffill" for the last one
     before.
     """
-    first, *others = labels
-    for owned in labels.values():
-        if owned.kind != labels[first].kind:
-            raise different_kinds(on, labels[first], owned)
-        _check_order(on, owned, method)
+    first, *other_names = labels
+    for source_labels in labels.values():
+        if source_labels.kind != labels[first].kind:
+            raise different_kinds(on, labels[first], source_labels)
+        _check_order(on, source_labels, method)
     target = labels[first].index
-    found = {name: _find(on, labels[name], target, method, tolerance) for name in others}
+    matches = {name: _find(on, labels[name], target, method, tolerance) for name in other_names}
     is_common = np.ones(len(target), np.bool_)
-    for elements in found.values():
+    for elements in matches.values():
         is_common &= elements >= 0
     if not is_common.any():
         raise _nothing_common(on, labels, method)
     kept = {first: np.flatnonzero(is_common)}
-    kept.update((name, elements[is_common]) for name, elements in found.items())
-    for name in others:
+    kept.update((name, elements[is_common]) for name, elements in matches.items())
+    for name in other_names:
         _check_ascending(on, labels[first], labels[name], kept[name])
     notes = [
-        f"along {on}, {(~has).sum():,} of {len(target):,} labels of {first} are left out, because "
-        f"{name} has none for them (first: {_show(target[np.flatnonzero(~has)[0]])})"
-        for name, has in ((name, elements >= 0) for name, elements in found.items())
-        if not has.all()
+        f"along {on}, {absent.sum():,} of {len(target):,} labels of {first} are left out, because "
+        f"{name} has none for them (first: {_show(target[np.flatnonzero(absent)[0]])})"
+        for name, absent in ((name, elements < 0) for name, elements in matches.items())
+        if absent.any()
     ]
     notes += [
         f"along {on}, {used:,} of {len(labels[name].index):,} labels of {name} are used"
-        for name, used in ((name, len(np.unique(kept[name]))) for name in others)
+        for name, used in ((name, len(np.unique(kept[name]))) for name in other_names)
         if used < len(labels[name].index)
     ]
-    return Match({name: as_elements(elements) for name, elements in kept.items()}, tuple(notes))
+    return {name: as_elements(elements) for name, elements in kept.items()}, notes
 
 
 def check_method(method: Any, tolerance: Any) -> None:
     """Check that a method exists, and that a tolerance has one."""
-    if not (method is None or (isinstance(method, str) and method in _METHODS)):
+    if not (method is None or (isinstance(method, str) and method in ("nearest", "ffill"))):
         raise OptionError(
             "there is no such method for labels that a source does not have",
             given=f"method={method!r}",
@@ -90,22 +84,22 @@ def check_method(method: Any, tolerance: Any) -> None:
         )
 
 
-def _check_order(on: str, owned: Labels, method: Method) -> None:
+def _check_order(on: str, labels: Labels, method: Method) -> None:
     """Refuse labels that occur twice, are missing or, where that matters, do not increase."""
-    index = owned.index
+    index = labels.index
     # Labels of several levels cannot be asked for NaN.
     has_missing = index.nlevels == 1 and index.hasnans
     if not index.is_unique or has_missing:
         wrong = index[index.isna()] if has_missing else index[index.duplicated()]
         raise OptionError(
             f"labels along {on!r} occur twice or are missing",
-            given=f"{len(wrong)} labels of {owned.owner}, such as {wrong[0]}",
+            given=f"{len(wrong)} labels of {labels.owner}, such as {wrong[0]}",
             allowed="each label once",
             remedy=f"open it with xarray, use .drop_duplicates({on!r}) or .dropna, and pass the "
             "Dataset",
         )
-    is_time = "dates" in owned.kind or "durations" in owned.kind
-    if owned.kind == "text or objects":
+    is_time = "dates" in labels.kind or "durations" in labels.kind
+    if labels.kind == "text or objects":
         if method is not None:
             raise OptionError(
                 f"the labels along {on!r} are text, of which none is the nearest or the last",
@@ -117,35 +111,35 @@ def _check_order(on: str, owned: Labels, method: Method) -> None:
         wrong_at = int(np.flatnonzero(index[1:] < index[:-1])[0])
         raise OptionError(
             f"the labels along {on!r} do not increase",
-            given=f"{_show(index[wrong_at])}, then {_show(index[wrong_at + 1])} in {owned.owner}",
+            given=f"{_show(index[wrong_at])}, then {_show(index[wrong_at + 1])} in {labels.owner}",
             allowed="labels that increase, in each source",
             remedy=f"open it with xarray, use .sortby({on!r}), and pass the Dataset",
         )
 
 
-def _find(on: str, owned: Labels, target: Any, method: Method, tolerance: Any) -> Ints:
+def _find(on: str, labels: Labels, target: Any, method: Method, tolerance: Any) -> Ints:
     """The element of each label of the first source; -1 for a label that has none."""
     try:
-        return find_labels(owned.index, target, method, tolerance)
+        return find_labels(labels.index, target, method, tolerance)
     except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
         raise OptionError(
             f"labels along {on!r} cannot be compared: {error}",
             given=f"labels such as {_show(target[0])}, method={method!r}, tolerance={tolerance!r}",
-            allowed=f"labels like {_show(owned.index[0])}, and a tolerance that is a distance "
+            allowed=f"labels like {_show(labels.index[0])}, and a tolerance that is a distance "
             "between them",
             remedy='for times, pass a duration such as tolerance="30min"',
         ) from error
 
 
-def _check_ascending(on: str, first: Labels, other: Labels, elements: NDArray[Any]) -> None:
+def _check_ascending(on: str, first: Labels, second: Labels, elements: NDArray[Any]) -> None:
     """Refuse a source whose elements come in another order than those of the first one."""
     falls = np.flatnonzero(np.diff(elements) < 0)
     if len(falls):
         before, after = elements[falls[0]], elements[falls[0] + 1]
         raise OptionError(
             f"two sources have the labels along {on!r} in different orders",
-            given=f"{_show(other.index[before])} comes before {_show(other.index[after])} in "
-            f"{first.owner}, and after it in {other.owner}",
+            given=f"{_show(second.index[before])} comes before {_show(second.index[after])} in "
+            f"{first.owner}, and after it in {second.owner}",
             allowed="one order in all sources",
             remedy=f"open one with xarray, use .sortby({on!r}) or .isel, and pass the Dataset",
         )
@@ -153,10 +147,10 @@ def _check_ascending(on: str, first: Labels, other: Labels, elements: NDArray[An
 
 def _nothing_common(on: str, labels: Mapping[str, Labels], method: Method) -> EmptySamplesError:
     ends = "; ".join(
-        f"{name}: {_show(own.index[0])} to {_show(own.index[-1])}"
-        if len(own.index)
+        f"{name}: {_show(source_labels.index[0])} to {_show(source_labels.index[-1])}"
+        if len(source_labels.index)
         else f"{name}: no label"
-        for name, own in labels.items()
+        for name, source_labels in labels.items()
     )
     return EmptySamplesError(
         f"the sources have no label along {on!r} in common",
@@ -172,10 +166,6 @@ def _show(label: Any) -> str:
     return str(label.isoformat()) if hasattr(label, "isoformat") else str(label)
 
 
-_MOST_NAMES = 4
-"""The most sources that the name of a joined source lists."""
-
-
 def join_sources(
     sources: Mapping[str, Source], on: str, method: Method = None, tolerance: Any = None
 ) -> Source:
@@ -184,17 +174,21 @@ def join_sources(
     Only metadata and labels are read.
     """
     check_method(method, tolerance)
-    owned = {name: _labels_of(name, source, on) for name, source in sources.items()}
-    labels = {name: own for name, own in owned.items() if own is not None}
+    labels = {
+        name: source_labels
+        for name, source in sources.items()
+        if (source_labels := _labels_of(name, source, on)) is not None
+    }
     if not labels:
         raise _no_dimension(sources.values(), on)
-    match = match_labels(on, labels, method, tolerance)
+    elements, notes = match_labels(on, labels, method, tolerance)
     views = SharedNames(_offered(sources.values(), sources), on).views(
         list(sources.values()),
         [f"{name}/" for name in sources],
-        [{on: match.elements[name]} if name in match.elements else {} for name in sources],
+        [{on: elements[name]} if name in elements else {} for name in sources],
     )
-    return one_source(views, _name(sources), match.notes)
+    names = [f"{name}: {source.name}" for name, source in sources.items()]
+    return one_source(views, listed(names, _MOST_NAMES), notes)
 
 
 def merge_sources(sources: Sequence[Source], variables: Iterable[str] = ()) -> Source:
@@ -214,7 +208,7 @@ def merge_sources(sources: Sequence[Source], variables: Iterable[str] = ()) -> S
             owners[name] = number
     names = SharedNames(frozenset(owners), is_strict=True)
     views = names.views(sources, [""] * len(sources), [{}] * len(sources))
-    name = _listed([source.name for source in sources])
+    name = listed([source.name for source in sources], _MOST_NAMES)
     return one_source(views, name, variables=variables)
 
 
@@ -262,18 +256,8 @@ def _no_dimension(sources: Iterable[Source], on: str) -> UnknownNameError:
     )
 
 
-def _name(sources: Mapping[str, Source]) -> str:
-    """Name of sources that are joined, for messages."""
-    return _listed([f"{name}: {source.name}" for name, source in sources.items()])
-
-
 def _pasted(sources: Sequence[Source]) -> str:
     """The list of a few paths as Python writes it; dots for more, and for open data."""
     names = [source.name for source in sources]
     is_short = len(names) <= 6 and all(map(os.path.exists, names))
     return repr(names) if is_short else "[...]"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -44,57 +44,58 @@ def require_names(sources: Sequence[Source], dim: str) -> None:
             )
 
 
-def join_variable(parts: Sequence[Source], name: str, dim: str) -> Variable:
+def join_variable(sources: Sequence[Source], name: str, dim: str) -> Variable:
     """Describe one variable of several sources that are joined along a dimension."""
-    first = parts[0].variables[name]
+    first = sources[0].variables[name]
     axis = first.dims.index(dim) if dim in first.dims else None
-    all_of = [part.variables[name] for part in parts]
-    for number, other in enumerate(all_of[1:], 1):
-        _require_alike(parts, number, first, other, axis)
+    variables = [source.variables[name] for source in sources]
+    for number, variable in enumerate(variables[1:], 1):
+        _require_alike(sources, number, first, variable, axis)
     if axis is None:
         return first
     shape, chunks = list(first.shape), list(first.chunks)
-    shape[axis] = sum(variable.shape[axis] for variable in all_of)
-    chunks[axis] = join_sizes([(v.chunks[axis], v.shape[axis]) for v in all_of])
-    is_packed_alike = all(_is_alike(variable.packing, first.packing) for variable in all_of)
+    shape[axis] = sum(variable.shape[axis] for variable in variables)
+    chunks[axis] = join_sizes([(v.chunks[axis], v.shape[axis]) for v in variables])
+    is_packed_alike = all(_is_alike(variable.packing, first.packing) for variable in variables)
     return replace(
         first,
         shape=tuple(shape),
         chunks=tuple(chunks),
         packing=first.packing if is_packed_alike else None,
-        index_nbytes=sum(variable.index_nbytes for variable in all_of),
-        thinning=max(variable.thinning for variable in all_of),
+        index_nbytes=sum(variable.index_nbytes for variable in variables),
+        thinning=max(variable.thinning for variable in variables),
     )
 
 
 def _require_alike(
-    parts: Sequence[Source], number: int, first: Variable, other: Variable, axis: int | None
+    sources: Sequence[Source], number: int, first: Variable, second: Variable, axis: int | None
 ) -> None:
     """Raise an error if a source's variable does not agree with the first source's."""
     # A variable without the dimension is read from the first source, so other chunks may differ.
     apart: list[tuple[str, object, object]] = [
-        ("dimensions", first.dims, other.dims),
-        ("dtype", first.dtype, other.dtype),
+        ("dimensions", first.dims, second.dims),
+        ("dtype", first.dtype, second.dtype),
     ]
-    if first.dims == other.dims:
+    if first.dims == second.dims:
         rest = [a for a in range(len(first.dims)) if a != axis]
         for a in rest:
-            size, other_size = first.shape[a], other.shape[a]
-            apart.append((f"size along {first.dims[a]!r}", size, other_size))
-            if axis is not None and size == other_size:
-                own, others = (each(v.chunks[a], size) for v in (first, other))
-                apart.append((f"chunks along {first.dims[a]!r}", own, others))
+            size, second_size = first.shape[a], second.shape[a]
+            apart.append((f"size along {first.dims[a]!r}", size, second_size))
+            if axis is not None and size == second_size:
+                first_chunks, second_chunks = (each(v.chunks[a], size) for v in (first, second))
+                apart.append((f"chunks along {first.dims[a]!r}", first_chunks, second_chunks))
     remedies = {
         "dtype": "convert one with xarray's astype and pass the Dataset, or open packed "
         "integers with the dtype= of the others",
         "chunks": f"open them with xarray, use .chunk with the same chunks, and pass the "
         f"Datasets, or leave {first.name!r} out with variables=[...]",
     }
-    for what, one, another in apart:
-        if one != another:
+    for what, expected, actual in apart:
+        if expected != actual:
             raise StackError(
                 f"two sources differ in the {what} of {first.name!r}",
-                given=f"{one} in {label_of(parts, 0)}, {another} in {label_of(parts, number)}",
+                given=f"{expected} in {label_of(sources, 0)}, "
+                f"{actual} in {label_of(sources, number)}",
                 allowed="the same in all sources, except along the joined dimension",
                 remedy=remedies.get(
                     what.split()[0],
@@ -104,12 +105,18 @@ def _require_alike(
             )
 
 
-def _is_alike(one: Packing | None, other: Packing | None) -> bool:
+def _is_alike(first: Packing | None, second: Packing | None) -> bool:
     """Whether two packings give the same values for the same stored numbers."""
-    if one is None or other is None:
-        return one is other
+    if first is None or second is None:
+        return first is second
     # 0.1 equals numpy.float64(0.1), but NumPy computes with them in different dtypes.
-    return one == other and one.describe() == other.describe()
+    return first == second and first.describe() == second.describe()
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Names in a row. If there are too many, the last ones are only counted."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def label_of(sources: Sequence[Source], number: int) -> str:

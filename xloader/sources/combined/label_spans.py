@@ -1,4 +1,4 @@
-"""Labels that are the same, and distances between labels."""
+"""Labels that are the same, distances between labels, and advice where only their order differs."""
 
 from __future__ import annotations
 
@@ -54,45 +54,45 @@ def find_labels(
     largest = np.abs(numbers).max()
     step = np.diff(numbers[order]).min() if len(numbers) > 1 else largest
     apart = min(_ROUNDING * largest, _LARGEST_SHARE * step)
-    found = pd.Index(numbers[order]).get_indexer(
+    places = pd.Index(numbers[order]).get_indexer(
         labels.astype(np.float64), method="nearest", tolerance=apart
     )
-    return np.where(found < 0, -1, order[found])
+    return np.where(places < 0, -1, order[places])
 
 
 def _may_be_rounded(index: pd.Index, labels: pd.Index) -> bool:
     """Whether labels are numbers, and not all of them integers."""
-    kinds = {getattr(own.dtype, "kind", "O") for own in (index, labels)}
+    kinds = {getattr(values.dtype, "kind", "O") for values in (index, labels)}
     is_number = "f" in kinds and kinds <= set("iuf")
     return is_number and len(index) > 0 and bool(np.isfinite(index).all())
 
 
-def are_same_labels(one: pd.Index, other: pd.Index) -> bool:
+def are_same_labels(index: pd.Index, other: pd.Index) -> bool:
     """Whether two indexes have the same labels in the same order; see `find_labels`."""
-    if len(one) != len(other) or not one.is_unique or not _may_be_rounded(one, other):
-        return bool(one.equals(other))
-    return np.array_equal(find_labels(one, other), np.arange(len(one)))
+    if len(index) != len(other) or not index.is_unique or not _may_be_rounded(index, other):
+        return bool(index.equals(other))
+    return np.array_equal(find_labels(index, other), np.arange(len(index)))
 
 
-def order_remedy(dim: str, one: pd.Index | None, other: pd.Index | None) -> str:
+def order_remedy(dim: str, index: pd.Index | None, other: pd.Index | None) -> str:
     """Advice on sources that have the same labels in different orders; empty if they do not."""
-    if one is None or other is None or len(one) != len(other) or are_same_labels(one, other):
+    if index is None or other is None or len(index) != len(other) or are_same_labels(index, other):
         return ""
-    is_unique = one.is_unique and other.is_unique
-    if not is_unique or not are_same_labels(one[find_labels(one, other)], other):
+    is_unique = index.is_unique and other.is_unique
+    if not is_unique or not are_same_labels(index[find_labels(index, other)], other):
         return ""
-    told = "the labels are the same in"
-    if are_same_labels(one[::-1], other):
-        return f"{told} reverse order: turn one source, by .isel({dim}=slice(None, None, -1))"
-    return f"{told} another order: sort both sources, by .sortby({dim!r}) of xarray"
+    begin = "the labels are the same in"
+    if are_same_labels(index[::-1], other):
+        return f"{begin} reverse order: turn one source, by .isel({dim}=slice(None, None, -1))"
+    return f"{begin} another order: sort both sources, by .sortby({dim!r}) of xarray"
 
 
 def order_notes(coords: xr.Dataset, dims: Iterable[Hashable]) -> list[str]:
     """Sentences on dimensions of joined sources that differ in the order of labels alone."""
-    found = []
-    for one, other in combinations(map(str, dims), 2):
-        dim = other.rpartition("/")[2]
-        if one != other and one.rpartition("/")[2] == dim:
-            told = order_remedy(dim, coords.indexes.get(one), coords.indexes.get(other))
-            found += [f"along {one} and {other}, {told}"] * bool(told)
-    return found
+    notes = []
+    for first, second in combinations(map(str, dims), 2):
+        dim = second.rpartition("/")[2]
+        if first != second and first.rpartition("/")[2] == dim:
+            remedy = order_remedy(dim, coords.indexes.get(first), coords.indexes.get(second))
+            notes += [f"along {first} and {second}, {remedy}"] * bool(remedy)
+    return notes

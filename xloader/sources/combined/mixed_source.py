@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Protocol
 
 import xarray as xr
 
@@ -18,28 +17,13 @@ from xloader.sources.stores.per_process import PerProcess
 from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
 
 
-class Named(Protocol):
-    """Gives the name, the coordinates and the notes of a mixed source. Every source is one."""
-
-    @property
-    def name(self) -> str:
-        """Where the data comes from, for messages."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences that users should know about the data; see `Source.notes`."""
-        ...
-
-    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
-        """The coordinates; see `Source.coordinates`."""
-        ...
-
-
 class MixedSource(Described):
-    """A source whose variables are read by several other sources."""
+    """A source whose variables are read by several other sources.
 
-    def __init__(self, owners: Mapping[str, Source], home: Named) -> None:
+    `home`: gives the name, the coordinates and the notes.
+    """
+
+    def __init__(self, owners: Mapping[str, Source], home: Source | JoinedViews) -> None:
         self._owners = dict(owners)
         self._home = home
         # Sources may use equal keys for their bundles, which are told apart by these numbers.
@@ -52,11 +36,6 @@ class MixedSource(Described):
         self._fingerprint = catalog.fingerprint(
             self._variables, {name: source.fingerprint for name, source in owners.items()}
         )
-
-    @property
-    def parts(self) -> tuple[Source, ...]:
-        """The sources, each once, in the order of their first variables."""
-        return tuple({id(source): source for source in self._owners.values()}.values())
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """Bundle of the chunk in the variable's own source; see `Source.bundle_of`."""
@@ -86,7 +65,10 @@ class MixedSource(Described):
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of the home, then those of the other sources; see `Source.notes`."""
-        every = [*self._home.notes, *(note for one in self.parts for note in one.notes)]
+        every = [
+            *self._home.notes,
+            *(note for source in self._owners.values() for note in source.notes),
+        ]
         return tuple(dict.fromkeys(every))
 
     def is_through_xarray(self, variable: str) -> bool:
@@ -147,7 +129,8 @@ def one_source(
     for view in views:
         owners.update(view.owners())
     owners = {variable: owners[variable] for variable in (*variables, *owners)}
-    return MixedSource(owners, JoinedViews(tuple(views), name or views[0].name, tuple(notes)))
+    name = name or views[0].source.name
+    return MixedSource(owners, JoinedViews(tuple(views), name, tuple(notes)))
 
 
 def _merged(views: Sequence[SourceView], is_indexed: bool) -> xr.Dataset:

@@ -64,14 +64,14 @@ class SharedNames:
             # Without a prefix, as in the root of a tree, a coordinate has no other name.
             self._kept = {
                 str(name)
-                for prefix, own in zip(prefixes, coords, strict=True)
-                for name in own.coords
-                if not prefix and name not in own.dims
+                for prefix, source_coords in zip(prefixes, coords, strict=True)
+                for name in source_coords.coords
+                if not prefix and name not in source_coords.dims
             }
         names: list[dict[str, str]] = []
         hidden: list[set[str]] = []
-        for source, prefix, own in zip(sources, prefixes, coords, strict=True):
-            renamed, left_out = self._name_dims(source, prefix, own)
+        for source, prefix, source_coords in zip(sources, prefixes, coords, strict=True):
+            renamed, left_out = self._name_dims(source, prefix, source_coords)
             names.append(renamed)
             hidden.append(left_out)
         self._name_coords(sources, prefixes, coords, names, hidden)
@@ -79,11 +79,11 @@ class SharedNames:
             SourceView(
                 source,
                 {name: prefix + name for name in source.variables},
-                {dim: some for dim, some in own.items() if dim in dims_of(source)},
+                {dim: elements[dim] for dim in elements if dim in dims_of(source)},
                 renamed,
                 frozenset(left_out),
             )
-            for source, prefix, own, renamed, left_out in zip(
+            for source, prefix, elements, renamed, left_out in zip(
                 sources, prefixes, kept, names, hidden, strict=True
             )
         ]
@@ -137,7 +137,7 @@ class SharedNames:
         """The first dimension of earlier sources that is the same; None if there is none."""
         if dim == self.on and known:
             return known[0]
-        return next((one for one in known if not one.difference(size, index)), None)
+        return next((earlier for earlier in known if not earlier.difference(size, index)), None)
 
     def _name_coords(
         self,
@@ -150,21 +150,21 @@ class SharedNames:
         """Add new names for those other coordinates whose names are taken."""
         taken: dict[str, tuple[str, Any]] = {}
         not_free = {*self._by_name, *self.variables}
-        for source, prefix, own, renamed, left_out in zip(
+        for source, prefix, source_coords, renamed, left_out in zip(
             sources, prefixes, coords, names, hidden, strict=True
         ):
-            for name in map(str, own.coords):
-                is_of_dim = name in own.dims or name in renamed
-                if is_of_dim or name in left_out:
+            for name in map(str, source_coords.coords):
+                if name in source_coords.dims or name in renamed or name in left_out:
                     continue
+                coord: Any = source_coords.variables[name]
                 if name not in taken and name not in not_free:
-                    taken[name] = source.name, own.variables[name]
+                    taken[name] = source.name, coord
                 elif not self.is_strict:
                     renamed[name] = prefix + name
                     if prefix + name in taken or prefix + name in not_free:
                         raise _taken(prefix + name, prefix)
-                    taken[prefix + name] = source.name, own.variables[name]
-                elif name in taken and _are_equal(own.variables[name], taken[name][1]):
+                    taken[prefix + name] = source.name, coord
+                elif name in taken and coord.equals(taken[name][1]):
                     left_out.add(name)
                 else:
                     raise OptionError(
@@ -197,8 +197,3 @@ def dims_of(source: Source) -> dict[str, int]:
     for dim, size in source.coordinates().sizes.items():
         sizes.setdefault(str(dim), size)
     return sizes
-
-
-def _are_equal(one: xr.Variable, other: xr.Variable) -> bool:
-    """Whether two coordinates have the same dimensions and values."""
-    return bool(one.equals(other))  # type: ignore[no-untyped-call]

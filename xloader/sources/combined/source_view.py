@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from xloader.sources.arrays import catalog
 from xloader.sources.arrays.selected_source import Selected, SelectedSource
 from xloader.sources.base import Announced, Described, Fetched, Outcome, Read, Source
 from xloader.sources.chunk_sizes import Sizes, compact
+from xloader.sources.fetched import Deferred
 from xloader.sources.store_watch import Watch
 
 
@@ -44,38 +46,25 @@ class _RepeatedBlocks:
         return kept, counts
 
 
-class _Spread:
-    """Fetched chunks whose elements are repeated when they are decoded.
+_Repeats = tuple[int, Ints] | None
+"""An axis, and how often each element occurs along it; None without repeats."""
 
-    `counts`: for each read, the axis and how often each element occurs along it; None without
-    repeats.
-    """
 
-    def __init__(self, fetched: Fetched, counts: Sequence[tuple[int, Ints] | None]) -> None:
-        self._fetched = fetched
-        self._counts = counts
-
-    @property
-    def nbytes(self) -> int:
-        """Memory that the fetched chunks hold, in bytes."""
-        return self._fetched.nbytes
-
-    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
-        """Decode into the first elements of each array, then repeat them in place."""
-        turned = [
-            None if how is None else out.swapaxes(how[0], 0)
-            for out, how in zip(outs, self._counts, strict=True)
+def _decode_repeated(
+    fetched: Fetched, repeats_of_reads: Sequence[_Repeats], outs: Sequence[NDArray[Any]]
+) -> Outcome:
+    """Decode into the first elements of each array, then repeat them in place."""
+    pairs = list(zip(outs, repeats_of_reads, strict=True))
+    outcome = fetched.decode(
+        [
+            out if how is None else out[(slice(None),) * how[0] + (slice(len(how[1])),)]
+            for out, how in pairs
         ]
-        outcome = self._fetched.decode(
-            [
-                out if how is None else out[(slice(None),) * how[0] + (slice(len(how[1])),)]
-                for out, how in zip(outs, self._counts, strict=True)
-            ]
-        )
-        for out, how in zip(turned, self._counts, strict=True):
-            if out is not None and how is not None:
-                _repeat(out, how[1])
-        return outcome
+    )
+    for out, repeats in pairs:
+        if repeats is not None:
+            _repeat(out.swapaxes(repeats[0], 0), repeats[1])
+    return outcome
 
 
 def _repeat(out: NDArray[Any], counts: Ints) -> None:
@@ -122,15 +111,17 @@ class RepeatedSource(Described):
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch the stored chunks of some blocks together; see `Source.fetch`."""
-        stored, counts = zip(*map(self._stored, reads), strict=True)
+        stored, repeats = zip(*map(self._stored, reads), strict=True)
         fetched = self._base.fetch(stored)
-        return _Spread(fetched, counts) if any(how is not None for how in counts) else fetched
+        if repeats.count(None) == len(repeats):
+            return fetched
+        return Deferred(partial(_decode_repeated, fetched, repeats), fetched.nbytes)
 
     def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
         """Announce the stored chunks of some blocks; see `Source.announce`."""
         return self._base.announce([[self._stored(read)[0] for read in b] for b in bundles])
 
-    def _stored(self, read: Read) -> tuple[Read, tuple[int, Ints] | None]:
+    def _stored(self, read: Read) -> tuple[Read, _Repeats]:
         """The read without repeats, and how often each element is repeated."""
         if read.variable not in self._axes:
             return read, None
@@ -191,11 +182,6 @@ class SourceView:
     names: Mapping[str, str] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
 
-    @property
-    def name(self) -> str:
-        """Name of the source, for messages."""
-        return self.source.name
-
     def owners(self) -> dict[str, Source]:
         """The source that reads each variable, by the name under which it is offered."""
         repeated = {
@@ -214,21 +200,21 @@ class SourceView:
 
     def _selected(self, kept: Mapping[str, int | Elements]) -> Source:
         """The source of the elements that are kept, each once, under their new names."""
-        own = self.source.variables
+        variables = self.source.variables
         selected, dims = {}, {}
         for name, offered in self.variables.items():
-            variable = own[name]
-            every = zip(variable.dims, variable.shape, strict=True)
-            chosen = tuple(kept.get(dim, range(size)) for dim, size in every)
-            order = [axis for axis, some in enumerate(chosen) if not isinstance(some, int)]
+            variable = variables[name]
+            pairs = zip(variable.dims, variable.shape, strict=True)
+            chosen = tuple(kept.get(dim, range(size)) for dim, size in pairs)
+            order = [axis for axis, elements in enumerate(chosen) if not isinstance(elements, int)]
             selected[offered] = Selected(name, chosen, tuple(order))
             dims[offered] = tuple(
                 self.names.get(dim, dim) for dim in (variable.dims[axis] for axis in order)
             )
         is_as_it_is = all(
             name == offered
-            and dims[offered] == own[name].dims
-            and selected[offered].kept == tuple(map(range, own[name].shape))
+            and dims[offered] == variables[name].dims
+            and selected[offered].kept == tuple(map(range, variables[name].shape))
             for name, offered in self.variables.items()
         )
         return self.source if is_as_it_is else SelectedSource(self.source, selected, dims)

@@ -61,11 +61,11 @@ class ClassSource(Described):
         open_kwargs: Mapping[str, Any],
     ) -> None:
         self.files = files
-        self._of_one = dict(variables)
+        self._file_variables = dict(variables)
         self._dtype = dtype
         self._open_kwargs = dict(open_kwargs)
         self._name = f"{len(files):,} files of {len(files.classes)} classes in {files.root}"
-        self._variables = {name: _along_files(own, len(files)) for name, own in variables.items()}
+        self._variables = {name: _along_files(v, len(files)) for name, v in variables.items()}
         digest = hashlib.sha256(catalog.fingerprint(self._variables, {}).encode())
         digest.update(json.dumps([files.classes, files.paths]).encode())
         self._fingerprint = digest.hexdigest()
@@ -100,15 +100,15 @@ class ClassSource(Described):
         return "file by file, each opened once for all its variables"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ClassSource, (self.files, self._of_one, self._dtype, self._open_kwargs)
+        return ClassSource, (self.files, self._file_variables, self._dtype, self._open_kwargs)
 
     def _read(self, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
         """Read files into their places. The reads of one file come together."""
         num_requests = num_missing = 0
         numbers = sorted(range(len(reads)), key=lambda number: reads[number].chunk[0])
         for file, group in itertools.groupby(numbers, lambda number: reads[number].chunk[0]):
-            own = list(group)
-            outcome = self._read_file(file, [reads[n] for n in own], [outs[n] for n in own])
+            members = list(group)
+            outcome = self._read_file(file, [reads[n] for n in members], [outs[n] for n in members])
             num_requests += outcome.num_requests
             num_missing += outcome.num_missing
         return Outcome(num_missing, num_requests)
@@ -118,8 +118,8 @@ class ClassSource(Described):
         with self._errors(file, reads[0]):
             if _is_zarr(path):
                 return self._read_zarr(path, reads, outs)
-            found = current().ask(path, partial(self._values, path, reads))
-        for read, out, values in zip(reads, outs, found, strict=True):
+            results = current().ask(path, partial(self._values, path, reads))
+        for read, out, values in zip(reads, outs, results, strict=True):
             if isinstance(values, str):
                 raise self._differs(file, read, values)
             np.copyto(out[0, ...], values, casting="same_kind")
@@ -127,46 +127,48 @@ class ClassSource(Described):
 
     def _values(self, path: str, reads: Sequence[Read]) -> list[NDArray[Any] | str]:
         """The values of each read of a file; or in words, how a variable differs."""
-        found: list[NDArray[Any] | str] = []
+        results: list[NDArray[Any] | str] = []
         dataset = open_file(path, self._open_kwargs)
         try:
             for read in reads:
-                wrong = self._difference(read.variable, _described(dataset, read, self._dtype))
+                names = (read.variable,) if read.variable in dataset.data_vars else ()
+                variable = describe(dataset, names, self._dtype).get(read.variable)
+                wrong = self._difference(read.variable, variable)
                 if wrong:
-                    found.append(wrong)
+                    results.append(wrong)
                     continue
-                part = dataset[read.variable].variable[tuple(read.cut[1:])]
+                lazy = dataset[read.variable].variable[tuple(read.cut[1:])]
                 with Gate.of_process().reading():
-                    values = part.to_numpy()
-                found.append(values)
+                    values = lazy.to_numpy()
+                results.append(values)
         finally:
             with Gate.of_process().opening():
                 dataset.close()
-        return found
+        return results
 
     def _read_zarr(self, path: str, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
-        source = open_zarr(path, self._dtype, self._open_kwargs)
+        source = open_source(path, dtype=self._dtype, **self._open_kwargs)
         num_missing = num_requests = 0
         for read, out in zip(reads, outs, strict=True):
-            own = source.variables.get(read.variable)
-            wrong = self._difference(read.variable, own)
-            if wrong or own is None:
+            variable = source.variables.get(read.variable)
+            wrong = self._difference(read.variable, variable)
+            if wrong or variable is None:
                 raise self._differs(read.chunk[0], read, wrong)
-            whole, outcome = _whole(source, own)
+            whole, outcome = _whole(source, variable)
             np.copyto(out[0, ...], take(whole, read.cut[1:]), casting="same_kind")
             num_missing += outcome.num_missing
             num_requests += outcome.num_requests
         return Outcome(num_missing, num_requests)
 
-    def _difference(self, name: str, found: Variable | None) -> str:
+    def _difference(self, name: str, variable: Variable | None) -> str:
         """How a file's variable differs from that of the first file, in words; or nothing."""
-        wanted = self._of_one[name]
-        if found is None:
+        wanted = self._file_variables[name]
+        if variable is None:
             return f"there is no variable {name!r}"
         for what in ("dims", "shape", "dtype"):
-            mine, theirs = getattr(wanted, what), getattr(found, what)
-            if mine != theirs:
-                return f"{name!r} has the {what} {theirs}, where the first file has {mine}"
+            expected, actual = getattr(wanted, what), getattr(variable, what)
+            if expected != actual:
+                return f"{name!r} has the {what} {actual}, where the first file has {expected}"
         return ""
 
     def _differs(self, file: int, read: Read, wrong: str) -> ChunkError:
@@ -216,11 +218,12 @@ def open_class_source(
     path = files.path_of(0)
     described: Mapping[str, Variable]
     if _is_zarr(path):
-        described = open_zarr(path, dtype, open_kwargs, variables).variables
+        source = open_source(path, variables=variables, dtype=dtype, **open_kwargs)
+        described = source.variables
     else:
         with closing(_opened_first(path, open_kwargs)) as dataset:
             described = describe(dataset, catalog.choose(dataset, variables, path), dtype)
-    used = dict.fromkeys(name for own in described.values() for name in (own.name, *own.dims))
+    used = {name for variable in described.values() for name in (variable.name, *variable.dims)}
     if taken := [name for name in _OWN_NAMES if name in used]:
         raise OptionError(
             "the files use a name that the samples need for something else",
@@ -236,19 +239,15 @@ def open_file(path: str, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
     """Open a file through xarray, lazily. A GeoTIFF needs rioxarray."""
     kwargs = dict(open_kwargs)
     if path.lower().endswith((".tif", ".tiff")) and "engine" not in kwargs:
-        _require_rioxarray(path)
+        # A look that imports nothing: GDAL takes a second.
+        if importlib.util.find_spec("rioxarray") is None:
+            raise MissingDependencyError(
+                "GeoTIFF files are read by rioxarray, which is not installed",
+                given=path,
+                remedy=extra_remedy("geotiff"),
+            )
         kwargs["engine"] = "rasterio"
     return FileOpener(path, kwargs)()
-
-
-def open_zarr(
-    path: str,
-    dtype: DTypeLike | None,
-    open_kwargs: Mapping[str, Any],
-    variables: Iterable[str] | str | None = None,
-) -> Source:
-    """Open a Zarr group as a source."""
-    return open_source(path, variables=variables, dtype=dtype, **open_kwargs)
 
 
 def _opened_first(path: str, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
@@ -263,38 +262,22 @@ def _opened_first(path: str, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
         raise
 
 
-def _require_rioxarray(path: str) -> None:
-    # A look that imports nothing: GDAL takes a second.
-    if importlib.util.find_spec("rioxarray") is None:
-        raise MissingDependencyError(
-            "GeoTIFF files are read by rioxarray, which is not installed",
-            given=path,
-            remedy=extra_remedy("geotiff"),
-        )
-
-
 def _is_zarr(path: str) -> bool:
     return os.path.isdir(path) or path.lower().endswith(".zip")
 
 
-def _along_files(own: Variable, num_files: int) -> Variable:
+def _along_files(variable: Variable, num_files: int) -> Variable:
     """A variable of one file, as a chunk for each file."""
     return replace(
-        own,
-        dims=(FILE, *own.dims),
-        shape=(num_files, *own.shape),
-        chunks=(1, *(max(size, 1) for size in own.shape)),
-        dtype=own.dtype,
+        variable,
+        dims=(FILE, *variable.dims),
+        shape=(num_files, *variable.shape),
+        chunks=(1, *(max(size, 1) for size in variable.shape)),
+        dtype=variable.dtype,
         packing=None,
         index_nbytes=0,
         thinning=1,
     )
-
-
-def _described(dataset: xr.Dataset, read: Read, dtype: DTypeLike | None) -> Variable | None:
-    if read.variable not in dataset.data_vars:
-        return None
-    return describe(dataset, (read.variable,), dtype)[read.variable]
 
 
 def _whole(source: Source, variable: Variable) -> tuple[NDArray[Any], Outcome]:

@@ -1,4 +1,4 @@
-"""Makes a source of an open ``xr.Dataset``.
+"""Makes a source of an open ``xr.Dataset`` or ``xr.DataTree``.
 
 Variables that are plain views of Zarr arrays are read directly. All others are read through
 xarray.
@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -44,20 +45,10 @@ _DECODING_KEYS: Final = ("scale_factor", "add_offset", "_FillValue", "missing_va
 
 
 @dataclass(frozen=True)
-class _Decoded:
-    """Returns a dataset of stored arrays as xarray decodes them. It pickles with their store."""
-
-    dataset: xr.Dataset
-
-    def __call__(self, create_default_indexes: bool) -> xr.Dataset:
-        return self.dataset
-
-
-@dataclass(frozen=True)
 class _ZarrView:
     """A variable that is a plain view of a Zarr array."""
 
-    view: LazyView
+    lazy: LazyView
     selected: Selected
     stored: xr.DataArray
 
@@ -76,22 +67,22 @@ def from_dataset(
     path = safe_name(str(dataset.encoding.get("source") or ""))
     name = f"an open Dataset of {path}" if path else "an open Dataset"
     chosen = catalog.choose(dataset, variables, name)
-    found: dict[str, _ZarrView] = {}
+    views: dict[str, _ZarrView] = {}
     reasons: dict[str, str] = {}
     for variable in chosen:
         try:
-            found[variable] = _find(dataset[variable])
+            views[variable] = _find(dataset[variable])
         except UnrecognisedError as reason:
             reasons[variable] = str(reason)
     rest = _rest(dataset, reasons, name, os.path.basename(path))
-    if not found:
+    if not views:
         return rest
     owners: dict[str, Source] = dict.fromkeys(reasons, rest)
-    stores = {id(store): store for store in (one.view.array.store for one in found.values())}
+    stores = {id(store): store for store in (view.lazy.array.store for view in views.values())}
     for store in stores.values():
-        own = {v: one for v, one in found.items() if one.view.array.store is store}
-        dims = {v: tuple(str(dim) for dim in dataset[v].dims) for v in own}
-        owners.update(dict.fromkeys(own, _stored(own, store, dims, name, on_missing)))
+        members = {v: view for v, view in views.items() if view.lazy.array.store is store}
+        dims = {v: tuple(str(dim) for dim in dataset[v].dims) for v in members}
+        owners.update(dict.fromkeys(members, _stored(members, store, dims, name, on_missing)))
     return MixedSource({variable: owners[variable] for variable in chosen}, rest)
 
 
@@ -118,13 +109,13 @@ def _files_of(dataset: xr.Dataset, names: Iterable[str]) -> StampedFiles | None:
 
     None if there are none.
     """
-    said: set[str] = set()
+    files: set[str] = set()
     for variable in (dataset.variables[name] for name in names):
-        found = {str(part.encoding.get("source") or "") for part in (dataset, variable)}
-        paths = set(filter(os.path.isfile, found))
+        recorded = {str(owner.encoding.get("source") or "") for owner in (dataset, variable)}
+        paths = set(filter(os.path.isfile, recorded))
         if paths and _is_lazy(variable):
-            said |= set(map(os.path.abspath, paths))
-    return StampedFiles.now(*sorted(said)) if said else None
+            files |= set(map(os.path.abspath, paths))
+    return StampedFiles.now(*sorted(files)) if files else None
 
 
 def _is_lazy(variable: xr.Variable) -> bool:
@@ -139,20 +130,20 @@ def _is_lazy(variable: xr.Variable) -> bool:
 
 
 def _stored(
-    found: dict[str, _ZarrView],
+    views: dict[str, _ZarrView],
     store: Store,
     dims: dict[str, tuple[str, ...]],
     name: str,
     on_missing: OnMissing,
 ) -> SelectedSource:
     """The source of the variables whose arrays are in one store."""
-    stored = xr.Dataset({variable: one.stored for variable, one in found.items()})
+    stored = xr.Dataset({variable: view.stored for variable, view in views.items()})
     place = place_of(store, {})
     assert place is not None, "a store of Zarr has a place"
     base = ZarrSource(
         open_store=place.open_store,
-        open_dataset=_Decoded(stored),
-        arrays={variable: one.view.array for variable, one in found.items()},
+        open_dataset=partial(_decoded, stored),
+        arrays={variable: view.lazy.array for variable, view in views.items()},
         dataset=stored,
         name=name,
         dtype=None,
@@ -162,7 +153,12 @@ def _stored(
         is_frozen=place.is_frozen,
         secrets=place.secrets,
     )
-    return SelectedSource(base, {v: one.selected for v, one in found.items()}, dims)
+    return SelectedSource(base, {v: view.selected for v, view in views.items()}, dims)
+
+
+def _decoded(dataset: xr.Dataset, create_default_indexes: bool) -> xr.Dataset:
+    """Open a dataset of stored arrays as xarray decodes them, which pickles with their store."""
+    return dataset
 
 
 def _find(array: xr.DataArray) -> _ZarrView:
@@ -181,8 +177,8 @@ def _find(array: xr.DataArray) -> _ZarrView:
     stored.encoding.update(view.encoding())
     # A DataArray that is made from a Variable loses the encoding.
     decoded = xr.Dataset({name: stored})[name]
-    own, seen = (np.dtype(dtype).newbyteorder("=") for dtype in (array.dtype, decoded.dtype))
-    if own != seen or view.shape != array.shape:
+    dtypes = {np.dtype(dtype).newbyteorder("=") for dtype in (array.dtype, decoded.dtype)}
+    if len(dtypes) > 1 or view.shape != array.shape:
         raise UnrecognisedError("its dtype or shape differs from the stored array")
     try:
         offered = make_variable(decoded, view.array, None)
@@ -257,7 +253,7 @@ def from_tree(
 
     groups = {_path(tree, node): node.to_dataset() for node in tree.subtree}
     offered = {
-        _join(path, str(name)): (path, str(name))
+        (f"{path}/{name}" if path else str(name)): (path, str(name))
         for path, dataset in groups.items()
         for name, array in dataset.data_vars.items()
         if catalog.is_readable(array.dtype)
@@ -272,32 +268,34 @@ def from_tree(
             remedy="convert variables with xarray's astype",
         )
     chosen: dict[str, list[str]] = {}
-    asked = _asked(variables, list(offered), name)
-    for one in asked:
-        path, own = offered[one]
-        chosen.setdefault(path, []).append(own)
+    paths = _choose_paths(variables, list(offered), name)
+    for full_path in paths:
+        path, variable = offered[full_path]
+        chosen.setdefault(path, []).append(variable)
     # The names of the root come first: only those of groups below can be told apart by a path.
     sources = {
         path: from_dataset(dataset, chosen[path], on_missing)
         for path, dataset in groups.items()
         if path in chosen
     }
-    return tree_source(sources, name, asked)
+    return tree_source(sources, name, paths)
 
 
-def _asked(variables: Iterable[str] | str | None, offered: list[str], source: str) -> list[str]:
-    """The names asked for, each once."""
+def _choose_paths(
+    variables: Iterable[str] | str | None, offered: list[str], source: str
+) -> list[str]:
+    """The paths of the variables that a tree offers, each once."""
     if variables is None:
         return offered
-    asked = [variables] if isinstance(variables, str) else list(dict.fromkeys(variables))
-    if not asked:
+    paths = [variables] if isinstance(variables, str) else list(dict.fromkeys(variables))
+    if not paths:
         raise OptionError(
             "variables= is empty",
-            given=asked,
+            given=paths,
             allowed=", ".join(offered),
             remedy="leave variables= out to take them all",
         )
-    for name in asked:
+    for name in paths:
         if name not in offered:
             close = closest(name, offered)
             raise UnknownNameError(
@@ -306,14 +304,10 @@ def _asked(variables: Iterable[str] | str | None, offered: list[str], source: st
                 allowed=", ".join(offered),
                 remedy=f"did you mean {close!r}?" if close else "pass one of these paths",
             )
-    return asked
+    return paths
 
 
 def _path(tree: xr.DataTree, node: xr.DataTree) -> str:
     """Path of a group within the tree that was passed, which may be a branch of a larger one."""
     path = node.relative_to(tree)
     return "" if path == "." else path
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}/{name}" if path else name

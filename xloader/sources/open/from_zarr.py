@@ -42,6 +42,9 @@ from xloader.sources.zarr.zarr_source import ZarrSource
 WRITTEN_BY: Final = "xloader_materialize"
 """Attribute of a store that `Samples.materialize` writes: the job, and whether it is complete."""
 
+_ENDING: Final = re.compile(r"\.(nc4?|cdf|h(df|e)?5|hdf|gri?b2?|tiff?|zarr|zip|parq)", re.I)
+"""The ending of a file or store that a folder may hold."""
+
 
 def from_zarr(
     opener: ZarrOpener,
@@ -54,46 +57,38 @@ def from_zarr(
     if variables is not None and not isinstance(variables, str):
         variables = tuple(variables)
     with zarr_adapter.allow_rectilinear_chunks():
-        return _from_zarr(opener, variables, dtype, on_missing)
-
-
-def _from_zarr(
-    opener: ZarrOpener,
-    variables: Iterable[str] | str | None,
-    dtype: DTypeLike | None,
-    on_missing: OnMissing,
-) -> Source:
-    by_fsspec = replace(opener, place=opener.place.by_fsspec())
-    if by_fsspec.place is opener.place:
-        opener, dataset, group = _open_both(opener, variables)
-    else:
-        opener, dataset, group = _open_either(opener, by_fsspec, variables)
-    if not dataset.data_vars:
-        refuse_empty(opener.name, _groups_of(group))
-    _warn_if_incomplete(group, opener.name)
-    # Stores list their arrays in any order, and copies of a store may differ in it.
-    dataset = dataset[sorted(dataset.data_vars, key=str)].assign_coords(dataset.coords)
-    return ZarrSource(
-        open_store=opener.open_store,
-        open_dataset=opener.open_dataset,
-        arrays={v: _array_of(group, v) for v in catalog.choose(dataset, variables, opener.name)},
-        dataset=dataset,
-        name=opener.name,
-        dtype=dtype,
-        on_missing=on_missing,
-        is_shared=opener.place.is_shared,
-        is_forkable=opener.place.is_forkable,
-        version=opener.place.version,
-        is_frozen=opener.place.is_frozen,
-        is_behind=group.metadata.consolidated_metadata is not None,
-        secrets=opener.place.secrets,
-    )
+        by_fsspec = replace(opener, place=opener.place.by_fsspec())
+        if by_fsspec.place is opener.place:
+            opener, dataset, group = _open_both(opener, variables)
+        else:
+            opener, dataset, group = _open_either(opener, by_fsspec, variables)
+        if not dataset.data_vars:
+            refuse_empty(opener.name, _groups_of(group))
+        _warn_if_incomplete(group, opener.name)
+        # Stores list their arrays in any order, and copies of a store may differ in it.
+        dataset = dataset[sorted(dataset.data_vars, key=str)].assign_coords(dataset.coords)
+        chosen = catalog.choose(dataset, variables, opener.name)
+        return ZarrSource(
+            open_store=opener.place.open_store,
+            open_dataset=opener.open_dataset,
+            arrays={v: _array_of(group, v) for v in chosen},
+            dataset=dataset,
+            name=opener.name,
+            dtype=dtype,
+            on_missing=on_missing,
+            is_shared=opener.place.is_shared,
+            is_forkable=opener.place.is_forkable,
+            version=opener.place.version,
+            is_frozen=opener.place.is_frozen,
+            is_behind=group.metadata.consolidated_metadata is not None,
+            secrets=opener.place.secrets,
+        )
 
 
 def _warn_if_incomplete(group: zarr.Group, name: str) -> None:
     """Warn of a store that `Samples.materialize` has not completed: absent chunks read as fills."""
-    told = group.attrs.get(WRITTEN_BY)
-    if isinstance(told, dict) and told.get("is_complete") is False:
+    job = group.attrs.get(WRITTEN_BY)
+    if isinstance(job, dict) and job.get("is_complete") is False:
         warn_caller(
             f"{name} is not complete: the samples.materialize(...) that writes it was killed, or "
             "is still at work. Values that are not written yet read as fill values. Call it again "
@@ -110,8 +105,8 @@ def _open_both(
     try:
         return opener, _open_dataset(opener, group), group
     except UnsupportedDataError:
-        asked = {variables} if isinstance(variables, str) else set(variables or ())
-        hidden = set(arrays_without_dims(group)) - asked if asked else None
+        names = {variables} if isinstance(variables, str) else set(variables or ())
+        hidden = set(arrays_without_dims(group)) - names if names else None
         if not hidden:
             raise
     opener = replace(opener, hidden=tuple(hidden))
@@ -181,8 +176,8 @@ def _open_group(opener: ZarrOpener) -> tuple[ZarrOpener, zarr.Group]:
         raise _unreadable(error, opener) from cause_of(error, secrets)
     # Store libraries have errors of their own, which may show a signed URL.
     except Exception as error:
-        told = access_error(error, opener.name, secrets, "while reading its metadata")
-        raise told from cause_of(error, secrets)
+        fault = access_error(error, opener.name, secrets, "while reading its metadata")
+        raise fault from cause_of(error, secrets)
 
 
 def _open_dataset(opener: ZarrOpener, group: zarr.Group) -> xr.Dataset:
@@ -196,15 +191,15 @@ def _open_dataset(opener: ZarrOpener, group: zarr.Group) -> xr.Dataset:
     except (KeyError, ValueError, TypeError, ArithmeticError) as error:
         raise _undecodable(error, opener) from cause_of(error, secrets)
     except Exception as error:
-        told = access_error(error, opener.name, secrets, "while opening its arrays")
+        fault = access_error(error, opener.name, secrets, "while opening its arrays")
         if group.metadata.consolidated_metadata is None:
-            told = type(told)(
-                told.what,
-                given=told.given,
-                remedy=f"{told.remedy}; if the store cannot be listed, as over HTTP, write "
+            fault = type(fault)(
+                fault.what,
+                given=fault.given,
+                remedy=f"{fault.remedy}; if the store cannot be listed, as over HTTP, write "
                 "consolidated metadata: zarr.consolidate_metadata(store)",
             )
-        raise told from cause_of(error, secrets)
+        raise fault from cause_of(error, secrets)
 
 
 def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
@@ -212,33 +207,33 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
     of_codec = unknown_codec_error(error, opener.name)
     if of_codec is not None:
         return of_codec
-    told = told_of(error, opener.place.secrets)
-    if "rectilinear" in told:
+    text = told_of(error, opener.place.secrets)
+    if "rectilinear" in text:
         return UnsupportedDataError(
-            f"the installed zarr does not read rectilinear chunk grids ({told})",
+            f"the installed zarr does not read rectilinear chunk grids ({text})",
             given=f"{opener.name}, zarr {zarr.__version__}",
             allowed="regular chunk grids, and rectilinear ones with zarr 3.2 or newer",
             remedy="use Python 3.12 or newer, and pip install --upgrade zarr",
         )
-    if isinstance(error, TypeError) and "unexpected keyword argument" in told:
+    if isinstance(error, TypeError) and "unexpected keyword argument" in text:
         return UnsupportedDataError(
-            f"xarray does not take these options ({told})",
+            f"xarray does not take these options ({text})",
             given=opener.name,
             allowed="the options of xr.open_dataset for a Zarr store",
             remedy="leave out the option that the message names",
         )
     # For Zarr v2 in stores other than folders, xarray fails while it looks for the names.
-    if isinstance(error, KeyError) or "'prototype'" in told:
+    if isinstance(error, KeyError) or "'prototype'" in text:
         return UnsupportedDataError(
             "xarray cannot make a dataset of this Zarr group",
-            given=f"{opener.name} ({told})",
+            given=f"{opener.name} ({text})",
             allowed="arrays with dimension names",
             remedy="write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does, or name "
             "the variables that have them: variables=[...]",
         )
     return UnsupportedDataError(
         "xarray cannot make a dataset of this Zarr group",
-        given=f"{opener.name} ({told})",
+        given=f"{opener.name} ({text})",
         allowed="arrays of bool, integers or floats, and metadata that xarray decodes",
         remedy="open it with xarray (drop_variables= or decode_cf= may help), and pass the Dataset",
     )
@@ -249,8 +244,8 @@ def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
     of_codec = unknown_codec_error(error, opener.name)
     if of_codec is not None:
         return of_codec
-    told = told_of(error, opener.place.secrets)
-    if "Protocol not known" in told:
+    text = told_of(error, opener.place.secrets)
+    if "Protocol not known" in text:
         return UnsupportedDataError(
             "there is no file system for this kind of URL",
             given=opener.name,
@@ -259,13 +254,13 @@ def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
     if isinstance(error, zipfile.BadZipFile):
         return UnsupportedDataError(
             "this file is not a zip file",
-            given=f"{opener.name} ({told})",
+            given=f"{opener.name} ({text})",
             allowed="a zip file with a Zarr group at its root",
             remedy="copy or write it again",
         )
     return UnsupportedDataError(
         "the metadata of this Zarr group cannot be read",
-        given=f"{opener.name} ({told})",
+        given=f"{opener.name} ({text})",
         allowed="metadata of Zarr v2 or v3, and options that the store takes",
         remedy="check storage_options=, and the JSON of zarr.json or .zgroup",
     )
@@ -290,7 +285,7 @@ def _not_found(opener: ZarrOpener) -> XloaderError:
     """The error for an absent group, an array, or a location without any group."""
     try:
         # In Zarr v2, an array does not keep zarr from looking for a group.
-        zarr.open_array(opener.open_store(), path=opener.group, mode="r", zarr_format=2)
+        zarr.open_array(opener.place.open_store(), path=opener.group, mode="r", zarr_format=2)
     # zarr raises errors of many kinds where there is no array, either.
     except Exception:
         pass
@@ -318,10 +313,6 @@ def _not_found(opener: ZarrOpener) -> XloaderError:
     )
 
 
-_ENDING: Final = re.compile(r"\.(nc4?|cdf|h(df|e)?5|hdf|gri?b2?|tiff?|zarr|zip|parq)", re.I)
-"""The ending of a file or store that a folder may hold."""
-
-
 def _remedy_of(opener: ZarrOpener) -> str:
     """Advice for the user if there is no group at a location."""
     place = opener.place
@@ -344,13 +335,13 @@ def _remedy_of(opener: ZarrOpener) -> str:
             return f'pass group="{min(tops, key=len)}"'
     if isinstance(place, PathPlace) and os.path.isdir(place.path):
         for pattern in ("*", "*/*"):
-            found = map(os.path.splitext, glob.glob(pattern, root_dir=place.path))
-            counts = Counter(end for _, end in found if _ENDING.fullmatch(end))
+            files = map(os.path.splitext, glob.glob(pattern, root_dir=place.path))
+            counts = Counter(end for _, end in files if _ENDING.fullmatch(end))
             if ".parq" in counts:
                 return 'these are references: pass engine="kerchunk"'
             if counts:
-                files = os.path.join(glob.escape(place.path), pattern + counts.most_common(1)[0][0])
-                return f"open what lies in this folder as one: xloader.concat({files!r})"
+                paths = os.path.join(glob.escape(place.path), pattern + counts.most_common(1)[0][0])
+                return f"open what lies in this folder as one: xloader.concat({paths!r})"
     return "check the path, or pass group= for one further down"
 
 
@@ -360,7 +351,7 @@ def _groups_of(group: zarr.Group) -> list[str]:
         return []
     # A group that holds only groups would be as empty for the user as this one.
     try:
-        found = {
+        paths = {
             path.rpartition("/")[0]
             for path, member in group.members(max_depth=None)
             if isinstance(member, zarr.Array)
@@ -368,4 +359,4 @@ def _groups_of(group: zarr.Group) -> list[str]:
     # A store over HTTP claims that it can be listed, and then fails.
     except Exception:
         return []
-    return sorted("/".join(part for part in (group.path, path) if part) for path in found if path)
+    return sorted("/".join(filter(None, (group.path, path))) for path in paths if path)

@@ -78,7 +78,7 @@ def open_source(
     versions: dict[str, Any] = {v: open_kwargs.pop(v) for v in VERSIONS if v in open_kwargs}
     within = (group or "").strip("/")
     if isinstance(source, zarr.Group):
-        within = "/".join(part for part in (source.path, within) if part)
+        within = "/".join(piece for piece in (source.path, within) if piece)
         source = source.store
     place: StoreLocation | None
     if isinstance(source, str | os.PathLike):

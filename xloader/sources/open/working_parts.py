@@ -24,7 +24,7 @@ from xloader.sources.stores.access_errors import told_of
 from xloader.sources.stores.group_openers import HidingStore
 from xloader.sources.stores.stored_objects import CHUNK_KEY
 from xloader.sources.zarr.allowed_codecs import check_codecs, unknown_codec_error
-from xloader.sources.zarr.object_inventory import METADATA, list_keys
+from xloader.sources.zarr.object_inventory import METADATA, list_keys, list_names
 from xloader.sources.zarr.stored_array import check_keys
 from xloader.sources.zarr.stored_grid import grid_of
 
@@ -119,18 +119,18 @@ def _find_culprit(
     left: Collection[str],
     broken: Mapping[str, str],
     every: Collection[str],
-    asked: Collection[str],
+    names: Collection[str],
 ) -> tuple[str, Source | None]:
     """Hide one more array at a time, until the others can be opened."""
-    if asked and not left:
+    if names and not left:
         return "", None
     for name in every:
         if name in broken:
             continue
-        others = [own for own in left if own != name]
-        if asked and not others:
+        other_names = [other_name for other_name in left if other_name != name]
+        if names and not other_names:
             continue
-        source = _try_without(store, group, others, {*broken, name})
+        source = _try_without(store, group, other_names, {*broken, name})
         if source is not None:
             return name, source
     return "", None
@@ -144,13 +144,9 @@ class _Arrays:
         self._secrets = secrets
         self._prefix = prefix
         self._consolidated = self._read_consolidated()
+        self.is_consolidated = bool(self._consolidated)
         # In a store that cannot be listed, only consolidated metadata name the arrays.
         self.names = tuple(sorted({*self._consolidated, *self._folders()}))
-
-    @property
-    def is_consolidated(self) -> bool:
-        """Whether the group has consolidated metadata."""
-        return bool(self._consolidated)
 
     def find_broken(self, *, is_open: bool) -> dict[str, str]:
         """Find the arrays that are broken, and why."""
@@ -163,11 +159,11 @@ class _Arrays:
             elif document is not None:
                 documents[name] = document
         for name, document in documents.items():
-            told, own = self._consolidated.get(name), document.get("shape")
-            if told is not None and told.get("shape") != own:
+            copy, shape = self._consolidated.get(name), document.get("shape")
+            if copy is not None and copy.get("shape") != shape:
                 broken[name] = (
-                    f"consolidated metadata say shape {_sizes(told.get('shape'))}, its own "
-                    f"metadata {_sizes(own)}"
+                    f"consolidated metadata say shape {_sizes(copy.get('shape'))}, its own "
+                    f"metadata {_sizes(shape)}"
                 )
             elif not is_open and (reason := self._why_not(name, document)):
                 broken[name] = reason
@@ -185,11 +181,11 @@ class _Arrays:
                 document = json.loads(text)
             except ValueError as error:
                 return {last: f"the group's own {last} is not JSON ({error})"}
-            held = document if isinstance(document, dict) else {}
-            lacking = [f'"{k}": {json.dumps(v)}' for k, v in needed.items() if held.get(k) != v]
+            entries = document if isinstance(document, dict) else {}
+            lacking = [f'"{k}": {json.dumps(v)}' for k, v in needed.items() if entries.get(k) != v]
             if lacking:
-                told = f"the group's own {last} lacks {' and '.join(lacking)}"
-                return {last: f"{told}, so that other tools may not open the group"}
+                fault = f"the group's own {last} lacks {' and '.join(lacking)}"
+                return {last: f"{fault}, so that other tools may not open the group"}
             break
         return {}
 
@@ -293,18 +289,8 @@ class _Arrays:
 
     def _folders(self) -> list[str]:
         """Names of the folders in the group."""
-        if not (zarr_adapter.is_known() and self._store.supports_listing):
-            return []
-
-        async def collect() -> list[str]:
-            return [name async for name in self._store.list_dir(self._prefix.rstrip("/"))]
-
-        try:
-            names = zarr_adapter.sync(collect())
-        # A store over HTTP claims that it can be listed, and then fails in a way of its own.
-        except Exception:
-            return []
-        return [name.rstrip("/") for name in names if name not in METADATA]
+        names = list_names(self._store, lambda: self._store.list_dir(self._prefix.rstrip("/")))
+        return [name.rstrip("/") for name in names or () if name not in METADATA]
 
     def _get(self, key: str) -> bytes | None:
         """The bytes of an object of the group; None if there is none, or it cannot be read."""
@@ -312,11 +298,11 @@ class _Arrays:
             return None
         prototype = zarr_adapter.default_buffer_prototype()
         try:
-            found = zarr_adapter.sync(self._store.get(f"{self._prefix}{key}", prototype))
+            buffer = zarr_adapter.sync(self._store.get(f"{self._prefix}{key}", prototype))
         # Each store has errors of its own for names that cannot be keys.
         except Exception:
             return None
-        return None if found is None else bytes(found.to_bytes())
+        return None if buffer is None else bytes(buffer.to_bytes())
 
 
 def _prefix_of(group: str | None) -> str:

@@ -49,8 +49,8 @@ def access_error(
     else:
         what = "the store cannot be opened"
         remedy = "check the URL, and the store's answer in this message"
-    told = ", ".join(part for part in (name, tried) if part)
-    return SourceAccessError(f"{what} ({told_of(error, secrets)})", given=told, remedy=remedy)
+    given = ", ".join(filter(None, (name, tried)))
+    return SourceAccessError(f"{what} ({told_of(error, secrets)})", given=given, remedy=remedy)
 
 
 def is_denied(error: BaseException) -> bool:
@@ -69,10 +69,7 @@ def told_of(error: BaseException, secrets: tuple[str, ...] = ()) -> str:
 
 
 def cause_of(error: BaseException, secrets: tuple[str, ...] = ()) -> BaseException | None:
-    """The error to chain as a cause, or None where that would show a credential.
-
-    None if its text, or that of an error before it, holds a credential.
-    """
+    """The error to chain as a cause; None if the text of it or its causes holds a credential."""
     texts = (str(link) for link in linked_errors(error, with_contexts=True))
     return error if all(scrub(_without_answer(t), secrets) == t for t in texts) else None
 

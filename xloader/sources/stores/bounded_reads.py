@@ -62,17 +62,14 @@ def most_stored_nbytes(array: zarr.Array[Any] | zarr.AsyncArray[Any]) -> int:
         return MOST_OBJECT_NBYTES
     if array.dtype.kind in ("O", "T"):
         return MOST_OBJECT_NBYTES
-    is_foreign = not _OWN.issuperset(type(own).__module__.partition(".")[0] for own in codecs)
+    is_foreign = not _OWN.issuperset(type(codec).__module__.partition(".")[0] for codec in codecs)
     return max(_MOST_TIMES * decoded + _SPARE_NBYTES, is_foreign << 32)
 
 
 async def get_bounded(
     store: Store, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None, most: int
 ) -> Buffer | None:
-    """Read an object of a store, or a part of it.
-
-    The bytes, or None if the object is absent.
-    """
+    """Read an object of a store, or a part of it; None if it is absent."""
     if byte_range is not None:
         # The index of a shard may claim parts of any size.
         claimed = getattr(byte_range, "end", 0) - getattr(byte_range, "start", 0)
@@ -81,9 +78,9 @@ async def get_bounded(
         check_size(key, told_size(store, key), most)
         if _reads_ranges(store):
             byte_range = RangeByteRequest(0, most + 1)
-    found = await store.get(key, prototype, byte_range)
-    check_size(key, 0 if found is None else len(found), most)
-    return found
+    buffer = await store.get(key, prototype, byte_range)
+    check_size(key, 0 if buffer is None else len(buffer), most)
+    return buffer
 
 
 def told_size(store: Store, key: str) -> int:
@@ -91,15 +88,20 @@ def told_size(store: Store, key: str) -> int:
     if isinstance(store, ZipStore):
         return size_in_zip(store, key)
     references: Any = getattr(getattr(store, "fs", None), "references", {})
-    own = references.get(f"{getattr(store, 'path', '')}/{key}".lstrip("/"))
+    reference = references.get(f"{getattr(store, 'path', '')}/{key}".lstrip("/"))
     # A file's address, and the first byte and the size of what is its part.
-    is_part = isinstance(own, list | tuple) and len(own) == 3
-    return int(own[2]) if is_part else 0
+    is_part = isinstance(reference, list | tuple) and len(reference) == 3
+    return int(reference[2]) if is_part else 0
 
 
 def _reads_ranges(store: Store) -> bool:
     """Whether a part of an object that reaches past its end can be asked for."""
     if type(store) is ObjectStore:
         return True
-    protocol = getattr(getattr(store, "fs", None), "protocol", ())
-    return bool(_WITH_RANGES.intersection((protocol,) if isinstance(protocol, str) else protocol))
+    return not _WITH_RANGES.isdisjoint(protocols_of(getattr(store, "fs", None)))
+
+
+def protocols_of(fs: Any) -> tuple[str, ...]:
+    """Protocols of an fsspec file system; none for anything else."""
+    protocol = getattr(fs, "protocol", ())
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)

@@ -21,6 +21,9 @@ import xarray as xr
 from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK
 from xarray.backends.plugins import guess_engine
 
+_GATES: Final[dict[int, Gate]] = {}
+"""The gates, by process id."""
+
 
 class Gate:
     """A lock under which many threads may read files, or one thread may open a file.
@@ -77,18 +80,14 @@ class Gate:
 
     def _wait(self, is_free: Callable[[], bool]) -> None:
         """Wait in the queue until this thread is the first and the gate is free for it."""
-        step_tag = object()
-        self._queue.append(step_tag)
+        ticket = object()
+        self._queue.append(ticket)
         try:
-            self._changed.wait_for(lambda: self._queue[0] is step_tag and is_free())
+            self._changed.wait_for(lambda: self._queue[0] is ticket and is_free())
         finally:
             # Ctrl-C also ends a wait, and the others must not wait for a thread that is gone.
-            self._queue.remove(step_tag)
+            self._queue.remove(ticket)
             self._changed.notify_all()
-
-
-_GATES: Final[dict[int, Gate]] = {}
-"""The gates, by process id."""
 
 
 class FileLock:
@@ -173,10 +172,10 @@ class FileOpener:
                 groups = xr.open_groups(self.path, engine=self.kwargs.get("engine"))
             except (NotImplementedError, OSError, ValueError):
                 return []
-            found = [path.strip("/") for path, group in groups.items() if group.data_vars]
+            paths = [path.strip("/") for path, group in groups.items() if group.data_vars]
             for group in groups.values():
                 group.close()
-        return sorted(path for path in found if path)
+        return sorted(path for path in paths if path)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -12,7 +13,7 @@ from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
 from xloader.sources import zarr_adapter
-from xloader.sources.stores.locations import StoreLocation, pack, unpack
+from xloader.sources.stores.locations import StoreLocation, pack
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer, BufferPrototype
@@ -36,10 +37,6 @@ class ZarrOpener:
         """Names of the store and the group, for messages."""
         return f"{self.place.name}, group {self.group!r}" if self.group else self.place.name
 
-    def open_store(self) -> Store:
-        """Open the store, or return it if it is open already."""
-        return self.place.open_store()
-
     def with_format(self) -> ZarrOpener:
         """Find the group's version of the Zarr format, and keep it in the opener.
 
@@ -48,11 +45,11 @@ class ZarrOpener:
         """
         if not zarr_adapter.is_known():
             return self
-        store, failed = self.open_store(), None
-        asked = self.kwargs.get("zarr_format")
+        store, failed = self.place.open_store(), None
+        wanted_format = self.kwargs.get("zarr_format")
         prototype = zarr_adapter.default_buffer_prototype()
         for name, number in _MARKS:
-            if asked not in (None, number):
+            if wanted_format not in (None, number):
                 continue
             key = f"{self.group.strip('/')}/{name}".lstrip("/")
             try:
@@ -69,7 +66,7 @@ class ZarrOpener:
         """Open the group with zarr. Only metadata is read."""
         with zarr_adapter.allow_rectilinear_chunks():
             return zarr.open_group(
-                self.open_store(),
+                self.place.open_store(),
                 path=self.group,
                 mode="r",
                 use_consolidated=self.kwargs.get("consolidated"),
@@ -166,4 +163,4 @@ class Given:
         )
 
     def __setstate__(self, state: bytes) -> None:
-        object.__setattr__(self, "dataset", unpack(state))
+        object.__setattr__(self, "dataset", pickle.loads(state))

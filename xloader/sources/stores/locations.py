@@ -11,7 +11,7 @@ import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self, TypeAlias
 
 import cloudpickle
 import zarr
@@ -23,6 +23,7 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import CopiesWarning, UnsupportedDataError, XloaderError
 from xloader.sources import zarr_adapter
 from xloader.sources.stores import object_stores
+from xloader.sources.stores.bounded_reads import protocols_of
 from xloader.sources.stores.ordinary_files import OrdinaryFiles, with_ordinary_files
 from xloader.sources.stores.per_process import Home, PerProcess
 from xloader.sources.stores.redaction import safe_name, scrub, secrets_of, secrets_of_url
@@ -30,6 +31,15 @@ from xloader.sources.stores.retrying_store import RetryingStore
 
 MOST_QUIET_NBYTES: Final = 64 * 2**20
 """64 MiB. A warning is raised if more data than this is copied into every process."""
+
+_FORKABLE: Final = (LocalStore, MemoryStore, ZipStore)
+"""Kinds of stores whose libraries still work in a forked child."""
+
+_NEAR: Final = (*_FORKABLE, OrdinaryFiles)
+"""Stores that read files or memory of this machine.
+
+They are compared exactly, because a subclass may override methods.
+"""
 
 
 def pack(value: object, name: str, remedy: str) -> bytes:
@@ -56,82 +66,15 @@ def _pack_by_value(value: object, name: str, remedy: str) -> bytes:
     except XloaderError:
         raise
     except Exception as error:
-        kind = type(value)
-        bases = [base.__name__ for base in kind.__mro__[1:-1] if base.__module__ != "abc"]
+        value_type = type(value)
+        bases = [base.__name__ for base in value_type.__mro__[1:-1] if base.__module__ != "abc"]
         of = f" (a kind of {bases[0]})" if bases else ""
         raise UnsupportedDataError(
             f"{name} cannot be sent to another process",
-            given=f"{kind.__module__}.{kind.__qualname__}{of}: {error}",
+            given=f"{value_type.__module__}.{value_type.__qualname__}{of}: {error}",
             allowed="objects that can be pickled",
             remedy=remedy,
         ) from error
-
-
-def unpack(data: bytes) -> Any:
-    """The value from the bytes that `pack` made."""
-    return pickle.loads(data)
-
-
-def check_picklable(subject: object, name: str = "") -> None:
-    """Check that an object can be sent to another process, before it is sent."""
-    called = name or getattr(subject, "name", "") or f"a {type(subject).__name__}"
-    pack(subject, str(called), "leave out the object that is named here, or open the data by path")
-
-
-_FORKABLE: Final = (LocalStore, MemoryStore, ZipStore)
-"""Kinds of stores whose libraries still work in a forked child."""
-
-_NEAR: Final = (*_FORKABLE, OrdinaryFiles)
-"""Stores that read files or memory of this machine.
-
-They are compared exactly, because a subclass may override methods.
-"""
-
-
-class StoreLocation(Protocol):
-    """The place where a store is. It pickles, and opens the store in any process."""
-
-    @property
-    def name(self) -> str:
-        """Name of the location for messages, without credentials."""
-        ...
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """Texts that no message may show."""
-        ...
-
-    @property
-    def version(self) -> str:
-        """Version of the store that is read. Empty if the store has only one."""
-        ...
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether the data cannot change, as in a snapshot."""
-        ...
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the store is one that this process already has open."""
-        ...
-
-    @property
-    def is_forkable(self) -> bool:
-        """Whether a forked child may open the store anew, whatever its parent did with it."""
-        ...
-
-    def open_store(self) -> Store:
-        """Open the store, or return it if it is open already."""
-        ...
-
-    def by_fsspec(self) -> StoreLocation:
-        """The same location, opened by fsspec where obstore would open its URL."""
-        ...
-
-    def patient(self, retry_policy: RetryPolicy) -> StoreLocation:
-        """The same location with a retry policy."""
-        ...
 
 
 class _OneWay:
@@ -190,8 +133,8 @@ class UrlPlace:
         """The URL without credentials. For references, also the file that holds them."""
         references = self.options.get("fo")
         if self.url.startswith("reference://") and references is not None:
-            told = safe_name(references) if isinstance(references, str) else "a mapping"
-            return f"{safe_name(self.url)} of {told}"
+            file = safe_name(references) if isinstance(references, str) else "a mapping"
+            return f"{safe_name(self.url)} of {file}"
         return safe_name(self.url)
 
     @property
@@ -290,7 +233,7 @@ class GivenPlace(_OneWay):
     def _unpack(self) -> Store:
         """Unpickle the store in the process where the location arrived."""
         assert self._packed is not None, "only what was packed is unpacked"
-        store: Store = unpack(self._packed)
+        store: Store = pickle.loads(self._packed)
         # Otherwise the data would be in memory twice.
         self._packed = None
         return store
@@ -325,6 +268,10 @@ class GivenPlace(_OneWay):
         self._store = PerProcess(self._unpack, self.name)
 
 
+StoreLocation: TypeAlias = PathPlace | UrlPlace | GivenPlace
+"""The place where a store is. It pickles, and opens the store in any process."""
+
+
 def is_zip(path: str) -> bool:
     """Whether a path is the name of a zip file and not of a directory."""
     return path.endswith(".zip") and not os.path.isdir(path)
@@ -342,14 +289,14 @@ def _options_of(store: Store) -> object:
     inner = zarr_adapter.innermost(store)
     if isinstance(inner, ObjectStore):
         options = getattr(inner.store, "config", None), getattr(inner.store, "client_options", None)
-        return [dict(part) for part in options if part]
+        return [dict(group) for group in options if group]
     return getattr(getattr(inner, "fs", None), "storage_options", None)
 
 
 def _name_of(store: Store, secrets: tuple[str, ...]) -> str:
     """The store's own text, without credentials and memory addresses."""
-    told = re.sub(r" object at 0x[0-9a-f]+", "", str(store))
-    return scrub(told.removeprefix("object_store://"), secrets)
+    text = re.sub(r" object at 0x[0-9a-f]+", "", str(store))
+    return scrub(text.removeprefix("object_store://"), secrets)
 
 
 def lies_in_memory(store: Store) -> bool:
@@ -357,13 +304,7 @@ def lies_in_memory(store: Store) -> bool:
     if isinstance(store, ObjectStore):
         return type(store.store).__name__ == "MemoryStore"
     fs = getattr(store, "fs", None)
-    return "memory" in _protocols(getattr(fs, "sync_fs", fs))
-
-
-def _protocols(fs: Any) -> tuple[str, ...]:
-    """Protocols of an fsspec file system, as a tuple."""
-    protocol = getattr(fs, "protocol", ())
-    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+    return "memory" in protocols_of(getattr(fs, "sync_fs", fs))
 
 
 def _copy_of_memory(store: Store) -> MemoryStore:

@@ -147,10 +147,7 @@ def _at(endpoint: str | None, region: str | None) -> dict[str, Any] | None:
     """Options for the region and the endpoint of the buckets. None where neither is known."""
     if endpoint is None:
         return {"region": region} if region else None
-    return {
-        "region": region or "us-east-1",
-        "endpoint": endpoint,
-    }
+    return {"region": region or "us-east-1", "endpoint": endpoint}
 
 
 def _open_gs(url: str, settings: dict[str, Any]) -> Any:

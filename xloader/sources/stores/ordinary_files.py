@@ -45,8 +45,8 @@ def local_path(path: str | os.PathLike[str]) -> str:
     """The path that a ``file:`` URL stands for; any other path or URL as it is."""
     text = os.fspath(path)
     # A path object has made one slash of several.
-    own = re.sub(r"^file:(//(localhost(?=/))?|(?=/))", "", text)
-    return own if own == text or os.path.exists(own) else unquote(own)
+    bare_path = re.sub(r"^file:(//(localhost(?=/))?|(?=/))", "", text)
+    return bare_path if bare_path == text or os.path.exists(bare_path) else unquote(bare_path)
 
 
 def check_mode(mode: int, path: str) -> None:
@@ -67,12 +67,12 @@ def check_path(path: str | os.PathLike[str]) -> int:
     A path that cannot be looked up passes.
     """
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         # Opening the file raises an error that says what is wrong.
         return 0
-    check_mode(found.st_mode, os.fspath(path))
-    return found.st_size
+    check_mode(status.st_mode, os.fspath(path))
+    return status.st_size
 
 
 class OrdinaryFiles(LocalStore):

@@ -21,10 +21,7 @@ from xloader.sources.stores.redaction import scrub
 
 
 def place_of(source: object, versions: Mapping[str, Any]) -> StoreLocation | None:
-    """Find the location of a store that is open already.
-
-    None if the object is not a store.
-    """
+    """The location of a store that is open already; None if the object is not a store."""
     icechunk = sys.modules.get("icechunk")
     if icechunk is not None and isinstance(source, icechunk.Repository):
         return _place_of_repository(source, versions)
@@ -33,15 +30,21 @@ def place_of(source: object, versions: Mapping[str, Any]) -> StoreLocation | Non
         return _place_of_session(source)
     if icechunk is not None and isinstance(source, icechunk.IcechunkStore):
         return _place_of_session(source.session)
+    store = store_of(source, is_read_only=True)
+    return None if store is None else GivenPlace(store)
+
+
+def store_of(source: object, *, is_read_only: bool) -> Store | None:
+    """A store of zarr as it is, or one around a store of obstore or fsspec; None for all else."""
     if isinstance(source, Store):
-        return GivenPlace(source)
-    if is_obstore(source):
-        return GivenPlace(ObjectStore(source, read_only=True))  # type: ignore[type-var]
+        return source
+    if _is_obstore(source):
+        return ObjectStore(source, read_only=is_read_only)  # type: ignore[type-var]
     fsspec = sys.modules.get("fsspec")
     if fsspec is not None and isinstance(source, fsspec.FSMap):
         from zarr.storage import FsspecStore
 
-        return GivenPlace(FsspecStore.from_mapper(source, read_only=True))
+        return FsspecStore.from_mapper(source, read_only=is_read_only)
     return None
 
 
@@ -73,9 +76,9 @@ def _place_of_repository(repository: Any, versions: Mapping[str, Any]) -> StoreL
             given=", ".join(versions),
             allowed="one of branch=, tag= and snapshot_id=",
         )
-    where, asked = _where_of(repository), dict(versions) or {"branch": "main"}
+    where, version = _where_of(repository), dict(versions) or {"branch": "main"}
     try:
-        session = repository.readonly_session(**asked)
+        session = repository.readonly_session(**version)
     # icechunk raises one class of error for everything.
     except Exception as error:
         if "not found" not in str(error):
@@ -84,7 +87,7 @@ def _place_of_repository(repository: Any, versions: Mapping[str, Any]) -> StoreL
         known += [f"tag={name!r}" for name in sorted(repository.list_tags())]
         raise SourceNotFoundError(
             "the repository has no such version",
-            given=", ".join(f"{name}={value!r}" for name, value in asked.items()),
+            given=", ".join(f"{name}={value!r}" for name, value in version.items()),
             allowed=", ".join(known),
         ) from error
     is_in_memory = re.search("in-?memory", repr(repository.storage), re.IGNORECASE) is not None
@@ -109,16 +112,16 @@ def _place_of_session(
 
 def _where_of(repository: Any) -> str:
     """Path or bucket of a repository's storage, for messages."""
-    told = scrub(repr(repository.storage))
+    storage = scrub(repr(repository.storage))
     # icechunk 1 writes "path=...", and icechunk 2 "path: ...".
-    found = re.findall(r"\b(?:path|bucket|prefix|account|container)(?:=|: )([^,)\s]+)", told)
-    return "/".join(part for part in found if part != "None")
+    pieces = re.findall(r"\b(?:path|bucket|prefix|account|container)(?:=|: )([^,)\s]+)", storage)
+    return "/".join(piece for piece in pieces if piece != "None")
 
 
-def is_obstore(source: object) -> bool:
+def _is_obstore(source: object) -> bool:
     """Whether an object is a store of obstore."""
     stores = sys.modules.get("obstore.store")
     return stores is not None and isinstance(
         source,
-        tuple(kind for name, kind in vars(stores).items() if re.fullmatch(r"[A-Z]\w+Store", name)),
+        tuple(cls for name, cls in vars(stores).items() if re.fullmatch(r"[A-Z]\w+Store", name)),
     )

@@ -40,7 +40,7 @@ class Secrets(tuple[str, ...]):
 
 def safe_name(text: str) -> str:
     """Remove the user, the query and the fragment of a URL, which may hold credentials."""
-    return "::".join(_safe_url(part) for part in text.split("::")) if "://" in text else text
+    return "::".join(_safe_url(link) for link in text.split("::")) if "://" in text else text
 
 
 def _safe_url(text: str) -> str:
@@ -65,15 +65,15 @@ def secrets_of(options: object) -> tuple[str, ...]:
 
 def secrets_of_url(url: str) -> tuple[str, ...]:
     """Find the user and the query of a URL, whole and in parts, as texts to hide."""
-    found: list[str] = []
-    for part in url.split("::"):
-        rest = part.partition("://")[2]
+    texts: list[str] = []
+    for link in url.split("::"):
+        rest = link.partition("://")[2]
         place, _, query = rest.partition("?")
         if user := _USER.match(place):
-            found += [user[0][:-1], *re.split("[:/]", user[0][:-1])]
+            texts += [user[0][:-1], *re.split("[:/]", user[0][:-1])]
         if query:
-            found += [query, *(value.partition("=")[2] for value in re.split("[&#]", query))]
-    return secrets_of(found)
+            texts += [query, *(value.partition("=")[2] for value in re.split("[&#]", query))]
+    return secrets_of(texts)
 
 
 def _texts(options: object) -> Iterator[str]:

@@ -35,24 +35,19 @@ class RetryingStore(WrapperStore[Store]):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Read an object, or a part of it, with retries.
-
-        None if there is no such object.
-        """
-        attempts, most = current(self._retry_policy), self._most_nbytes
-        return await attempts.ask_async(
+        """Read an object, or a part of it, with retries; None if there is none."""
+        most = self._most_nbytes
+        return await current(self._retry_policy).ask_async(
             key, lambda: get_bounded(self._store, key, prototype, byte_range, most)
         )
 
     async def set(self, key: str, value: Buffer) -> None:
         """Write an object as a whole. The request is retried, with the same bytes."""
-        attempts = current(self._retry_policy)
-        await attempts.ask_async(key, lambda: self._store.set(key, value))
+        await current(self._retry_policy).ask_async(key, lambda: self._store.set(key, value))
 
     async def exists(self, key: str) -> bool:
         """Whether an object exists. The request is retried."""
-        attempts = current(self._retry_policy)
-        return await attempts.ask_async(key, lambda: self._store.exists(key))
+        return await current(self._retry_policy).ask_async(key, lambda: self._store.exists(key))
 
 
 def plain(store: Store) -> Store:

@@ -14,6 +14,9 @@ CHUNK_KEY: Final = re.compile(r"(?:c[./])?\d+(?:[./]\d+)*|c")
 of a single value.
 """
 
+_FILTERS: Final = ("zlib", "zstd", "bzip2", "blosc", "szip", "shuffle", "fletcher32")
+"""Names of filters in the encodings of xarray."""
+
 
 @dataclass(frozen=True)
 class StoredObjects:
@@ -79,10 +82,6 @@ def inventory_of(source: object, variable: str) -> ObjectInventory | None:
     return source.inventory(variable) if isinstance(source, KnowsInventory) else None
 
 
-_FILTERS: Final = ("zlib", "zstd", "bzip2", "blosc", "szip", "shuffle", "fletcher32")
-"""Names of filters in the encodings of xarray."""
-
-
 @runtime_checkable
 class KnowsEncoding(Protocol):
     """A source whose variables may have an encoding of xarray."""
@@ -94,11 +93,11 @@ class KnowsEncoding(Protocol):
 
 def encoding_of(source: object, variable: str) -> StoredEncoding:
     """How a file stores a variable, as far as xarray has found it out."""
-    found = source.encoding(variable) if isinstance(source, KnowsEncoding) else {}
-    level = found.get("complevel")
+    encoding = source.encoding(variable) if isinstance(source, KnowsEncoding) else {}
+    level = encoding.get("complevel")
     filters = [
         f"{name} {level}" if name == "zlib" and level else name
         for name in _FILTERS
-        if found.get(name)
+        if encoding.get(name)
     ]
-    return StoredEncoding(str(found.get("dtype", "")), tuple(filters))
+    return StoredEncoding(str(encoding.get("dtype", "")), tuple(filters))

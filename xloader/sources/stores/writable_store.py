@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
+from zarr.storage import LocalStore, MemoryStore, ZipStore
 
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError, UnsupportedDataError, XloaderError
@@ -22,7 +22,7 @@ from xloader.sources import zarr_adapter
 from xloader.sources.stores.access_errors import access_error, cause_of
 from xloader.sources.stores.locations import GivenPlace, UrlPlace, lies_in_memory
 from xloader.sources.stores.ordinary_files import local_path
-from xloader.sources.stores.recognise import is_obstore
+from xloader.sources.stores.recognise import store_of
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.stores.retrying_store import RetryingStore
 from xloader.sources.stores.write_places import FULL_ERRNOS, full_error
@@ -31,6 +31,9 @@ _FULL_TEXT: Final = re.compile(r"no space left on device|os error 28|quota excee
 
 _PARTIAL: Final = re.compile(r"\.[0-9a-f]{32}\.partial$")
 """End of the names that zarr gives to files while they are written."""
+
+_OTHER_FORMATS: Final = (".zip", ".nc", ".nc4", ".h5", ".hdf5", ".grib", ".grb", ".grib2", ".tif")
+"""Ends of paths of files, where nobody expects a folder."""
 
 
 class WritableStore:
@@ -72,19 +75,19 @@ class WritableStore:
         if self._is_absent:
             return None
         prototype = zarr_adapter.default_buffer_prototype()
-        found = self._ask(self.store.get(key, prototype), f"while reading {key}")
-        return None if found is None else bytes(found.to_bytes())
+        buffer = self._ask(self.store.get(key, prototype), f"while reading {key}")
+        return None if buffer is None else bytes(buffer.to_bytes())
 
     def size_of(self, key: str) -> int | None:
         """Size of an object in bytes; None if there is none."""
 
-        async def found() -> int | None:
+        async def measured() -> int | None:
             try:
                 return await self.store.getsize(key)
             except FileNotFoundError:
                 return None
 
-        size: int | None = self._ask(found(), f"while looking for {key}")
+        size: int | None = self._ask(measured(), f"while looking for {key}")
         return size
 
     def keys(self, prefix: str = "") -> list[str]:
@@ -137,12 +140,8 @@ class WritableStore:
         except Exception as error:
             if _is_full(error):
                 raise full_error(self.name, tried) from cause_of(error, self._secrets)
-            told = access_error(error, self.name, self._secrets, tried)
-            raise told from cause_of(error, self._secrets)
-
-
-_OTHER_FORMATS: Final = (".zip", ".nc", ".nc4", ".h5", ".hdf5", ".grib", ".grb", ".grib2", ".tif")
-"""Ends of paths of files, where nobody expects a folder."""
+            fault = access_error(error, self.name, self._secrets, tried)
+            raise fault from cause_of(error, self._secrets)
 
 
 def open_writable(
@@ -189,8 +188,8 @@ def _at_url(
             f"a library for this kind of URL is not installed ({error})", given=safe_name(url)
         ) from error
     except (ValueError, NotImplementedError) as error:
-        told = access_error(error, place.name, place.secrets, "while opening it for writing")
-        raise told from cause_of(error, place.secrets)
+        fault = access_error(error, place.name, place.secrets, "while opening it for writing")
+        raise fault from cause_of(error, place.secrets)
     return WritableStore(_retried(store, retry_policy), place.name, place.secrets)
 
 
@@ -202,20 +201,11 @@ def _retried(store: Store, retry_policy: RetryPolicy) -> Store:
 
 def _store_of(target: object) -> Store | None:
     """The store of an object that is open already; None if it is no store."""
-    if isinstance(target, Store):
-        return target
     icechunk = sys.modules.get("icechunk")
     if icechunk is not None and isinstance(target, icechunk.Session):
-        own: Store = target.store
-        return own
-    if is_obstore(target):
-        return ObjectStore(target, read_only=False)  # type: ignore[type-var]
-    fsspec = sys.modules.get("fsspec")
-    if fsspec is not None and isinstance(target, fsspec.FSMap):
-        from zarr.storage import FsspecStore
-
-        return FsspecStore.from_mapper(target, read_only=False)
-    return None
+        store: Store = target.store
+        return store
+    return store_of(target, is_read_only=False)
 
 
 def _unsuited(given: str) -> UnsupportedDataError:

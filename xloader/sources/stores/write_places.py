@@ -133,8 +133,8 @@ def remove_folder(folder: Path) -> None:
 def check_stored_names(names: Iterable[str]) -> None:
     """Check that variables and dimensions can be stored under their names, as parts of paths."""
     for name in names:
-        parts = name.split("/")
-        if "\\" in name or any(own in ("", ".", "..", *ZARR_MARKS) for own in parts):
+        pieces = name.split("/")
+        if "\\" in name or any(piece in ("", ".", "..", *ZARR_MARKS) for piece in pieces):
             raise UnsupportedDataError(
                 "a variable or dimension cannot be stored under its name",
                 given=repr(name),
@@ -145,13 +145,13 @@ def check_stored_names(names: Iterable[str]) -> None:
 
 def check_apart(target: str | os.PathLike[str], source: Source) -> None:
     """Check that a target and the data of a source do not lie in each other."""
-    own = local_path(target)
-    if "://" not in own:
-        own = os.path.abspath(own)
+    place = local_path(target)
+    if "://" not in place:
+        place = os.path.abspath(place)
     # The name of a source of many stores tells only two of them; each store has a watch.
     names = {source.name, *(watch.store for watch in source.watches(list(source.variables)))}
-    others = [path for name in names for path in _paths_in(name)]
-    if any(_is_within(own, other) or _is_within(other, own) for other in others):
+    paths = [path for name in names for path in _paths_in(name)]
+    if any(_is_within(place, path) or _is_within(path, place) for path in paths):
         raise TargetError(
             "the target lies in the source, or the source in the target",
             given=os.fspath(target),
@@ -175,13 +175,13 @@ def check_replaceable(target: Path) -> None:
 
 def _paths_in(name: str) -> list[str]:
     """The paths and URLs that the name of a source tells, such as "an open Dataset of /a.zarr"."""
-    parts = re.split(r" and |, ", name.replace("file://", ""))
-    return [part.removeprefix("an open Dataset of ") for part in parts]
+    pieces = re.split(r" and |, ", name.replace("file://", ""))
+    return [piece.removeprefix("an open Dataset of ") for piece in pieces]
 
 
 def _is_within(inner: str, outer: str) -> bool:
     """Whether a path is another one, or lies in it."""
     if not (os.path.isabs(inner) and os.path.isabs(outer)):
         return inner == outer and "://" in inner
-    own, other = os.path.realpath(inner), os.path.realpath(outer)
-    return own == other or own.startswith(other.rstrip(os.sep) + os.sep)
+    inner_path, outer_path = os.path.realpath(inner), os.path.realpath(outer)
+    return inner_path == outer_path or inner_path.startswith(outer_path.rstrip(os.sep) + os.sep)

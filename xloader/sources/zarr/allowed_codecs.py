@@ -95,18 +95,15 @@ def _check_settings(path: str, codec: Mapping[str, Any]) -> None:
 
 
 def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | None:
-    """Translate an error of zarr at opening, if it is about a codec.
-
-    None if it is not about a codec.
-    """
+    """Translate an error of zarr at opening; None if it is not about a codec."""
     if isinstance(error, UnknownCodecError | zarr.errors.UnknownCodecError):
         # The codec's name is the only quoted text in numcodecs' error, and the first in zarr's.
         quoted = re.search(r"['\"]+([^'\"]+)['\"]+", str(error))
         codec = quoted.group(1) if quoted else str(error)
-        if codec.removeprefix("numcodecs.") in _OF_OBJECTS:
+        short_name = codec.removeprefix(_PREFIX)
+        if short_name in _OF_OBJECTS:
             return _refusal(f"an array of {name}", codec)
-        own = codec.removeprefix("numcodecs.")
-        package = next((p for start, p in _PACKAGES.items() if own.startswith(start)), "")
+        package = next((p for start, p in _PACKAGES.items() if short_name.startswith(start)), "")
         return UnsupportedDataError(
             f"{name} has an array with an unknown codec",
             given=repr(codec),

@@ -43,6 +43,12 @@ _DECODING: Final = (
 
 _PLURAL: Final = ("chunks", "shards", "codecs", "dimensions")
 
+_FOLDERS: Final = (LocalStore, OrdinaryFiles)
+"""Classes of stores whose metadata documents are files."""
+
+_OTHER: Final = {2: 3, 3: 2}
+"""For each version of the Zarr format, the other one."""
+
 
 def keys_of(path: str, zarr_format: int) -> tuple[str, ...]:
     """Keys of an array's metadata documents."""
@@ -65,13 +71,13 @@ def parse(texts: Sequence[bytes | None], opened: Metadata) -> Metadata:
 def differences(opened: Metadata, now: Metadata) -> list[str]:
     """Describe the differences of metadata that change the values that are read."""
     before, after = _facts(opened), _facts(now)
-    found = []
+    changes = []
     for name in dict.fromkeys((*before, *after)):
-        one, other = before.get(name, "none"), after.get(name, "none")
-        if one != other:
+        old, new = before.get(name, "none"), after.get(name, "none")
+        if old != new:
             was, are = ("were", "are") if name in _PLURAL else ("was", "is")
-            found.append(f"{name} {was} {one}, {are} now {other}")
-    return found
+            changes.append(f"{name} {was} {old}, {are} now {new}")
+    return changes
 
 
 def is_grown(opened: Metadata, now: Metadata) -> bool:
@@ -83,26 +89,26 @@ def is_grown(opened: Metadata, now: Metadata) -> bool:
 
 def _facts(metadata: Metadata) -> dict[str, str]:
     """The properties that are compared, by name, as text."""
-    said: dict[str, Any] = metadata.to_dict()
-    attributes = said.get("attributes") or {}
-    own = _facts_of_v2(said) if metadata.zarr_format == 2 else _facts_of_v3(said)
-    facts = {"shape": said["shape"], **own, "fill value": said["fill_value"]}
+    document: dict[str, Any] = metadata.to_dict()
+    attributes = document.get("attributes") or {}
+    layout = _facts_of_v2(document) if metadata.zarr_format == 2 else _facts_of_v3(document)
+    facts = {"shape": document["shape"], **layout, "fill value": document["fill_value"]}
     facts |= {name: attributes[name] for name in _DECODING if name in attributes}
-    return {name: _told(value) for name, value in facts.items()}
+    return {name: _as_text(value) for name, value in facts.items()}
 
 
-def _facts_of_v2(said: dict[str, Any]) -> dict[str, Any]:
+def _facts_of_v2(document: dict[str, Any]) -> dict[str, Any]:
     return {
-        "chunks": said.get("chunks"),
-        "dtype": said.get("dtype"),
-        "codecs": [said.get("filters"), said.get("compressor"), said.get("order")],
-        "dimensions": (said.get("attributes") or {}).get("_ARRAY_DIMENSIONS"),
-        "separator of keys": said.get("dimension_separator"),
+        "chunks": document.get("chunks"),
+        "dtype": document.get("dtype"),
+        "codecs": [document.get("filters"), document.get("compressor"), document.get("order")],
+        "dimensions": (document.get("attributes") or {}).get("_ARRAY_DIMENSIONS"),
+        "separator of keys": document.get("dimension_separator"),
     }
 
 
-def _facts_of_v3(said: dict[str, Any]) -> dict[str, Any]:
-    grid, codecs = said["chunk_grid"], list(said["codecs"])
+def _facts_of_v3(document: dict[str, Any]) -> dict[str, Any]:
+    grid, codecs = document["chunk_grid"], list(document["codecs"])
     facts = {"chunks": _sizes(grid)}
     sharding = codecs[0] if len(codecs) == 1 else {}
     if sharding.get("name") == "sharding_indexed":
@@ -110,10 +116,10 @@ def _facts_of_v3(said: dict[str, Any]) -> dict[str, Any]:
         facts = {"shards": _sizes(grid), "chunks": inner.pop("chunk_shape")}
         codecs = [inner]
     return facts | {
-        "dtype": said.get("data_type"),
-        "codecs": [*codecs, *said.get("storage_transformers", ())],
-        "dimensions": said.get("dimension_names"),
-        "keys of chunks": said.get("chunk_key_encoding"),
+        "dtype": document.get("data_type"),
+        "codecs": [*codecs, *document.get("storage_transformers", ())],
+        "dimensions": document.get("dimension_names"),
+        "keys of chunks": document.get("chunk_key_encoding"),
     }
 
 
@@ -121,18 +127,11 @@ def _sizes(grid: dict[str, Any]) -> Any:
     return grid["configuration"]["chunk_shape"] if grid["name"] == "regular" else grid
 
 
-def _told(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """A value as text: a sequence of integers as a tuple, a string unchanged, others as JSON."""
-    if isinstance(value, list | tuple) and all(isinstance(one, int) for one in value):
+    if isinstance(value, list | tuple) and all(isinstance(number, int) for number in value):
         return str(tuple(value))
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-
-
-_FOLDERS: Final = (LocalStore, OrdinaryFiles)
-"""Classes of stores whose metadata documents are files."""
-
-_OTHER: Final = {2: 3, 3: 2}
-"""For each version of the Zarr format, the other one."""
 
 
 @dataclass(frozen=True)
@@ -165,14 +164,14 @@ class Openings:
         is_behind: bool,
     ) -> Openings:
         """Record arrays that were just opened."""
-        found: dict[str, Opening] = {}
+        openings: dict[str, Opening] = {}
         if zarr_adapter.is_known() and not is_frozen:
-            found = {v: one for v, array in arrays.items() if (one := _opening(array))}
-            if found and is_behind and not _has_documents(next(iter(arrays.values()))):
+            openings = {v: opening for v, array in arrays.items() if (opening := _opening(array))}
+            if openings and is_behind and not _has_documents(next(iter(arrays.values()))):
                 # Without documents of its own an array has only consolidated metadata, and there is
                 # nothing to compare.
-                found = {}
-        return cls(store, secrets, found, is_behind)
+                openings = {}
+        return cls(store, secrets, openings, is_behind)
 
     def watch(
         self, variable: str, path: str, metadata: Metadata, get_store: Callable[[], Store]
@@ -220,8 +219,8 @@ class _ArrayWatch(Watch):
         # The libraries of stores raise errors of their own, whose text may hold a signed URL.
         except Exception as error:
             store, secrets = self._openings.store, self._openings.secrets
-            told = access_error(error, store, secrets, "while reading its metadata again")
-            raise told from cause_of(error, secrets)
+            fault = access_error(error, store, secrets, "while reading its metadata again")
+            raise fault from cause_of(error, secrets)
         return change and f"variable {self._variable!r}{change}"
 
     def _change_since(self, *, is_missed: bool) -> str:
@@ -245,17 +244,17 @@ class _ArrayWatch(Watch):
         try:
             now = parse(texts, self._metadata)
             # zarr parses attributes of any type, which are first looked at here.
-            found = differences(self._metadata, now)
+            changes = differences(self._metadata, now)
         except Exception as error:
             return f"its metadata cannot be read any more ({type(error).__name__})"
         is_first = not self._seen_digest
-        if found and is_first and self._openings.is_behind and is_grown(self._metadata, now):
+        if changes and is_first and self._openings.is_behind and is_grown(self._metadata, now):
             # Older consolidated metadata is accepted if the array had grown before the opening.
             if digest == (self._digest or digest):
                 self._metadata = now
                 return ""
-            found += ["unless its consolidated metadata is out of date"]
-        return ", ".join(found)
+            changes += ["unless its consolidated metadata is out of date"]
+        return ", ".join(changes)
 
     def _gone(self) -> str:
         version = self._metadata.zarr_format
@@ -320,8 +319,8 @@ def _read(store: Store, keys: Sequence[str]) -> list[bytes | None]:
         # The buffer of chunk reads may hold a chunk that is not decoded yet, so it is not used.
         return [_read_file(path) for path in paths]
     objects = objects_of(store)
-    found = [objects.get(key) for key in keys]
-    return [None if data is None else bytes(data) for data in found]
+    buffers = [objects.get(key) for key in keys]
+    return [None if buffer is None else bytes(buffer) for buffer in buffers]
 
 
 def _read_file(path: str) -> bytes | None:
@@ -333,5 +332,5 @@ def _read_file(path: str) -> bytes | None:
 
 
 def _digest_of(texts: Sequence[bytes | None]) -> bytes:
-    parts = [b"-" if text is None else hashlib.sha256(text).digest() for text in texts]
-    return hashlib.sha256(b"".join(parts)).digest()[:8]
+    digests = [b"-" if text is None else hashlib.sha256(text).digest() for text in texts]
+    return hashlib.sha256(b"".join(digests)).digest()[:8]

@@ -50,14 +50,10 @@ class ChunkErrors:
             raise error
         # The shard may have been written again, with another index.
         array.forget(read.chunk)
-        place = {
-            "store": self.store,
-            "variable": read.variable,
-            "key": array.key(read.chunk),
-        }
+        place = {"store": self.store, "variable": read.variable, "key": array.key(read.chunk)}
         if isinstance(error, SourceAccessError):
-            told = f"a chunk could not be read: {error.what}"
-            raise ChunkError(told, chunk=read.chunk, remedy=error.remedy, **place) from error
+            what = f"a chunk could not be read: {error.what}"
+            raise ChunkError(what, chunk=read.chunk, remedy=error.remedy, **place) from error
         cause = cause_of(error, self.secrets)
         is_of_codecs = is_decoding and isinstance(error, _OF_CODECS)
         # A server answers 416 where an object ends before the part that was asked for.
@@ -68,8 +64,8 @@ class ChunkErrors:
             with suppress(SourceAccessError):
                 array.watch.look()
         if not is_damaged:
-            told, remedy = _told_of_store(error)
-            raise ChunkError(told, chunk=read.chunk, remedy=remedy, **place) from cause
+            what, remedy = _store_fault(error)
+            raise ChunkError(what, chunk=read.chunk, remedy=remedy, **place) from cause
         raise CorruptChunkError(
             f"the bytes of a chunk do not decode ({told_of(error, self.secrets)})",
             chunk=read.chunk,
@@ -78,21 +74,21 @@ class ChunkErrors:
         ) from cause
 
 
-def _told_of_store(error: Exception) -> tuple[str, str]:
+def _store_fault(error: Exception) -> tuple[str, str]:
     """A description of why the store did not give a chunk, and the remedy for the user."""
     # The text of a store's own error may contain a signed URL, so only its class is shown.
-    told, status = type(error).__name__, status_of(error)
+    reason, status = type(error).__name__, status_of(error)
     if status is not None:
-        told += f", HTTP status {status}"
+        reason += f", HTTP status {status}"
     if is_denied(error):
-        return f"the store refuses access to a chunk ({told})", DENIED_REMEDY
+        return f"the store refuses access to a chunk ({reason})", DENIED_REMEDY
     if is_transient(error):
         return (
-            f"a chunk could not be read in {show_attempts(current().num_tried)} ({told})",
+            f"a chunk could not be read in {show_attempts(current().num_tried)} ({reason})",
             "try again once the store answers, or pass a larger max_retries=",
         )
     remedy = (
         "check that the store answers, and that the object is complete: some stores fail if a part "
         "beyond an object's end is requested"
     )
-    return f"a chunk could not be read ({told})", remedy
+    return f"a chunk could not be read ({reason})", remedy

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +26,6 @@ SPARE_NBYTES: Final = 64 * 1024
 """Part of the bound on stored chunks, as a compressor may enlarge a chunk: at most twice
 the chunk's size, and these bytes.
 """
-
-
-class ArrayCodec(Protocol):
-    """A codec of numcodecs that works on the values of an array."""
-
-    def decode(self, buf: NDArray[Any]) -> NDArray[Any]:
-        """The decoded values, of any shape."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ class Transposed:
 class Filtered:
     """Turn that undoes a filter of numcodecs."""
 
-    codec: ArrayCodec
+    codec: Any
     shape: tuple[int, ...] | None = None
 
     def undo(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -162,11 +154,6 @@ class Sharding:
     def num_chunks(self) -> int:
         """Number of chunks of a whole shard."""
         return math.prod(self.chunks_per_shard)
-
-    @property
-    def index_nbytes(self) -> int:
-        """Size of an index in memory, in bytes."""
-        return self.index_chain.nbytes
 
     @property
     def index_stored_nbytes(self) -> int:

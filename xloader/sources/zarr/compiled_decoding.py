@@ -91,7 +91,7 @@ class Decoder:
             # The whole chunk.
             if not out.flags.c_contiguous:
                 loops = _whole(shape, out.strides, dtype.itemsize)
-        elif all(isinstance(part, slice) for part in cut):
+        elif all(isinstance(elements, slice) for elements in cut):
             loops = _loops(cut, shape, out.shape, out.strides, dtype.itemsize)
         else:
             return _NOT_HERE
@@ -109,9 +109,9 @@ def _loops(
     """The numbers that describe to ``decode_chunks.c`` how a part of a chunk is copied."""
     offset, step = 0, itemsize * math.prod(shape)
     loops: list[int] = []
-    for part, size, count, to in zip(cut, shape, counts, strides, strict=True):
+    for elements, size, count, to in zip(cut, shape, counts, strides, strict=True):
         step //= size
-        start, _, every = part.indices(size)
+        start, _, every = elements.indices(size)
         offset += start * step
         loops += (count, every * step, to)
     return (len(counts), offset, *loops)
@@ -139,10 +139,10 @@ def _make(*functions: object) -> Decoder | None:
         return None
     codecs, addresses = {"": _RAW}, []
     modules = {"zstd": (numcodecs.zstd, _ZSTD), "blosc": (numcodecs.blosc, _BLOSC)}
-    for (name, (module, number)), own in zip(modules.items(), functions, strict=True):
-        found = _addresses(module, _FUNCTIONS[name])
-        addresses += found
-        if _is_of(own, module) and all(found):
+    for (name, (module, number)), decompress in zip(modules.items(), functions, strict=True):
+        module_addresses = _addresses(module, _FUNCTIONS[name])
+        addresses += module_addresses
+        if _is_of(decompress, module) and all(module_addresses):
             codecs[name] = number
     return Decoder(function, codecs, array("q", addresses))
 
@@ -159,11 +159,5 @@ def _addresses(module: types.ModuleType, names: Sequence[str]) -> list[int]:
         library = ctypes.CDLL(str(module.__file__))
     except OSError:
         return [0] * len(names)
-    return [_address(library, name) for name in names]
-
-
-def _address(library: ctypes.CDLL, name: str) -> int:
-    try:
-        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
-    except AttributeError:
-        return 0
+    functions = [getattr(library, name, 0) for name in names]
+    return [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]

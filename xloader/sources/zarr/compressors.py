@@ -11,7 +11,7 @@ import bz2
 import importlib
 import struct
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numcodecs.blosc
 import numcodecs.lz4
@@ -38,21 +38,6 @@ def _find_zlib() -> Any:
 
 ZLIB: Final[Any] = _find_zlib()
 """Intel's module where it is installed (extra "fast"), twice as fast as Python's own."""
-
-
-class _Decompressor(Protocol):
-    """Interface of the standard library's objects that decompress one stream."""
-
-    @property
-    def eof(self) -> bool:
-        """Whether the end of the stream was reached."""
-
-    @property
-    def unused_data(self) -> bytes:
-        """Data after the end of the stream."""
-
-    def decompress(self, data: memoryview | bytes, max_length: int, /) -> bytes:
-        """Decompress at most ``max_length`` bytes."""
 
 
 def unblosc(data: Bytes, into: Bytes) -> None:
@@ -147,17 +132,17 @@ def unbz2(data: Bytes, into: Bytes) -> None:
     _check_declared(filled, into.size)
 
 
-def _unstream(stream: _Decompressor, name: str, data: memoryview | bytes, into: Bytes) -> int:
+def _unstream(stream: Any, name: str, data: memoryview | bytes, into: Bytes) -> int:
     """Decompress one stream into the front of ``into``, and return its size in bytes."""
     # Asking for one byte more than fits reveals a stream that is too long.
     try:
-        part = stream.decompress(data, into.size + 1)
+        decoded = stream.decompress(data, into.size + 1)
     except ZLIB.error as error:
         raise ValueError(f"{name}: {error}") from error
-    if len(part) > into.size or not stream.eof:
+    if len(decoded) > into.size or not stream.eof:
         raise ValueError(f"{name} does not end at the end of the chunk")
-    into[: len(part)] = np.frombuffer(part, np.uint8)
-    return len(part)
+    into[: len(decoded)] = np.frombuffer(decoded, np.uint8)
+    return len(decoded)
 
 
 def _check_declared(declared: int, expected: int) -> None:

@@ -1,6 +1,6 @@
 """Chunks of Zarr arrays between the store and the caller's memory: fetched, then decoded.
 
-By default chunks are fetched while they are decoded, and only a part of them is in memory at a
+By default chunks are fetched while they are decoded, and only some of them are in memory at a
 time. After ``hold``, the stored bytes of all of them are in memory.
 """
 
@@ -19,13 +19,15 @@ from xloader.sources.zarr.compiled_decoding import decoder
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH
 from xloader.sources.zarr.missing_chunks import Missing
-from xloader.sources.zarr.object_protocol import ObjectPart
-from xloader.sources.zarr.shards import FetchedPart, ShardRange
+from xloader.sources.zarr.object_protocol import ObjectPiece
+from xloader.sources.zarr.shards import FetchedPiece, ShardRange
 from xloader.sources.zarr.stored_array import StoredArray
 
 
 class _Chunks:
     """Base class of chunks that xloader decodes itself."""
+
+    _held: list[FetchedPiece] | None = None
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class _Chunks:
         self._missing = missing
         self._seconds = 0.0
         self._awaited = 0
-        self._told: Sequence[Read] | None = None
+        self._named_reads: Sequence[Read] | None = None
         # Whether chunks took memory that is not counted, as filters and lists of elements do.
         self._is_copied = False
         self.nbytes = 0
@@ -49,12 +51,12 @@ class _Chunks:
         """Decode the chunks; see `Fetched.decode`."""
         num_missing = num_requests = stored_nbytes = 0
         is_held = self.nbytes > 0
-        for part in self._parts():
-            num_requests += part.num_requests
-            stored_nbytes = max(stored_nbytes, part.nbytes)
-            num_missing += self._put(part.chunks, outs)
-            # The decoded part is freed before the next one arrives.
-            del part
+        for piece in self._pieces():
+            num_requests += piece.num_requests
+            stored_nbytes = max(stored_nbytes, piece.nbytes)
+            num_missing += self._put(piece.chunks, outs)
+            # The decoded piece is freed before the next one arrives.
+            del piece
         for array in set(self._arrays):
             array.watch.note_read()
         scratch_nbytes = None
@@ -62,55 +64,58 @@ class _Chunks:
             scratch_nbytes = SCRATCH.decoding_nbytes + (0 if is_held else stored_nbytes)
         return Outcome(num_missing, num_requests, self._seconds, scratch_nbytes)
 
-    def _parts(self) -> Iterator[FetchedPart]:
+    def hold(self) -> None:
+        """Fetch the stored bytes of all the chunks, and keep them until they are decoded."""
+        self._held = list(self._timed(self._fetch()))
+        self.nbytes = sum(piece.nbytes for piece in self._held)
+
+    def _pieces(self) -> Iterator[FetchedPiece]:
         """The chunks, some at a time: fetched now, or held before and released here."""
+        return self._timed(self._fetch()) if self._held is None else _let_go(self._held)
+
+    def _fetch(self) -> Iterator[FetchedPiece]:
+        """The chunks as they arrive from the store."""
         raise NotImplementedError
 
-    def _timed(self, parts: Iterator[FetchedPart]) -> Iterator[FetchedPart]:
-        """The parts as they arrive from the store. The time that each takes is counted."""
+    def _timed(self, pieces: Iterator[FetchedPiece]) -> Iterator[FetchedPiece]:
+        """The pieces as they arrive from the store. The time that each takes is counted."""
         # Where several stores are joined, the reads are told there under other names.
-        told = current().reads
-        self._told = told if len(told) == len(self._reads) else None
+        reads = current().reads
+        self._named_reads = reads if len(reads) == len(self._reads) else None
         while True:
             begin = perf_counter()
             try:
-                part = next(parts, None)
+                piece = next(pieces, None)
             except Exception as error:
                 read, array = self._reads[self._awaited], self._arrays[self._awaited]
                 self._chunk_errors.tell(error, read, array, is_decoding=False)
             self._seconds += perf_counter() - begin
-            if part is None:
+            if piece is None:
                 return
-            yield part
-            del part
+            yield piece
+            del piece
 
     def _arriving(
-        self, asked: Sequence[tuple[ObjectPart, int]], room_nbytes: int
+        self, wanted: Sequence[tuple[ObjectPiece, int]], room_nbytes: int
     ) -> Iterator[tuple[int, list[Bytes | None]]]:
-        """Read parts of objects, each given with the number of its first read.
+        """Read pieces of objects, each given with the number of its first read.
 
-        Yield how many parts had been read before, and the bytes of the next ones.
+        Yield how many pieces had been read before, and the bytes of the next ones.
         """
-        parts, num_begun = [part for part, _ in asked], 0
-        numbers = [number for _, number in asked]
-        told = None if self._told is None else [self._told[number] for number in numbers]
-        arriving = self._arrays[0].objects.get_parts(parts, room_nbytes)
-        while num_begun < len(parts):
+        pieces, num_begun = [piece for piece, _ in wanted], 0
+        numbers = [number for _, number in wanted]
+        reads = None if self._named_reads is None else [self._named_reads[n] for n in numbers]
+        arriving = self._arrays[0].objects.get_pieces(pieces, room_nbytes)
+        while num_begun < len(pieces):
             self._awaited = numbers[num_begun]
-            if told is not None:
-                current().reads = told[num_begun:]
-            found = next(arriving)
-            num_found = len(found)
-            yield num_begun, found
+            if reads is not None:
+                current().reads = reads[num_begun:]
+            buffers = next(arriving)
+            num_buffers = len(buffers)
+            yield num_begun, buffers
             # The bytes are freed before the next ones arrive.
-            del found
-            num_begun += num_found
-
-    def _await(self, numbers: Sequence[int]) -> None:
-        """Note which reads are waited for, so that errors name the first of them."""
-        self._awaited = numbers[0]
-        if self._told is not None:
-            current().reads = [self._told[number] for number in numbers]
+            del buffers
+            num_begun += num_buffers
 
     def _put(self, chunks: Sequence[tuple[int, Bytes | None]], outs: Sequence[NDArray[Any]]) -> int:
         """Decode chunks, or write the fill value of absent ones. Return how many are absent."""
@@ -122,10 +127,8 @@ class _Chunks:
             array.fill(outs[number])
         for number, data in self._left(there, outs):
             read, array = self._reads[number], self._arrays[number]
-            is_plain = array.chain(read.chunk).simple and all(
-                isinstance(c, slice) for c in read.cut
-            )
-            self._is_copied |= not is_plain
+            are_slices = all(isinstance(elements, slice) for elements in read.cut)
+            self._is_copied |= not (array.chain(read.chunk).simple and are_slices)
             try:
                 array.decode(data, read.chunk, read.cut, outs[number], SCRATCH)
             except Exception as error:
@@ -140,90 +143,64 @@ class _Chunks:
         if compiled is None or not chunks:
             return chunks
         arrays, reads = self._arrays, self._reads
-        is_done = compiled.decode(
+        decoded = compiled.decode(
             [
                 (data, arrays[number].chain(reads[number].chunk), reads[number].cut, outs[number])
                 for number, data in chunks
             ]
         )
-        return [chunk for chunk, is_own in zip(chunks, is_done, strict=True) if not is_own]
+        return [chunk for chunk, is_decoded in zip(chunks, decoded, strict=True) if not is_decoded]
 
 
 class SingleChunks(_Chunks):
     """Chunks that are each stored as an object of their own, of one store."""
 
-    _held: list[Bytes | None] | None = None
-
-    def hold(self) -> None:
-        """Fetch the stored bytes of all the chunks, and keep them until they are decoded."""
-        self._held = [data for part in self._timed(self._fetch()) for _, data in part.chunks]
-        self.nbytes = sum(data.nbytes for data in self._held if data is not None)
-
-    def _parts(self) -> Iterator[FetchedPart]:
-        if self._held is None:
-            yield from self._timed(self._fetch())
-            return
-        for number in range(len(self._held)):
-            data, self._held[number] = self._held[number], None
-            yield FetchedPart([(number, data)], 1)
-
-    def _fetch(self) -> Iterator[FetchedPart]:
+    def _fetch(self) -> Iterator[FetchedPiece]:
         pairs = [(a, read.chunk) for a, read in zip(self._arrays, self._reads, strict=True)]
         chains = [array.chain(chunk) for array, chunk in pairs]
-        parts = [
-            (ObjectPart(array.key(chunk), 0, None, chain.stored_nbytes), at)
+        pieces = [
+            (ObjectPiece(array.key(chunk), 0, None, chain.stored_nbytes), at)
             for at, ((array, chunk), chain) in enumerate(zip(pairs, chains, strict=True))
         ]
-        for num_begun, found in self._arriving(parts, sum(chain.nbytes for chain in chains)):
-            nbytes = sum(data.nbytes for data in found if data is not None)
-            yield FetchedPart(list(enumerate(found, num_begun)), len(found), nbytes)
-            del found
+        for num_begun, buffers in self._arriving(pieces, sum(chain.nbytes for chain in chains)):
+            nbytes = sum(data.nbytes for data in buffers if data is not None)
+            yield FetchedPiece(list(enumerate(buffers, num_begun)), len(buffers), nbytes)
+            del buffers
 
 
 class ShardChunks(_Chunks):
     """Chunks of shards of one store. Their ranges are fetched together."""
 
-    _held: list[FetchedPart] | None = None
-
-    def hold(self) -> None:
-        """Fetch the stored bytes of all the chunks, and keep them until they are decoded."""
-        self._held = list(self._timed(self._fetch()))
-        self.nbytes = sum(part.nbytes for part in self._held)
-
-    def _parts(self) -> Iterator[FetchedPart]:
-        return self._timed(self._fetch()) if self._held is None else _let_go(self._held)
-
-    def _fetch(self) -> Iterator[FetchedPart]:
+    def _fetch(self) -> Iterator[FetchedPiece]:
+        shards: dict[tuple[StoredArray, tuple[int, ...]], list[int]] = {}
+        for number, (array, read) in enumerate(zip(self._arrays, self._reads, strict=True)):
+            shards.setdefault((array, array.grid.object_of(read.chunk)), []).append(number)
         ranges: list[ShardRange] = []
-        for numbers in self._by_shard():
-            self._await(numbers)
-            asked = [(number, self._reads[number].chunk) for number in numbers]
-            located = self._arrays[numbers[0]].locate(asked)
-            yield from located.parts
+        for numbers in shards.values():
+            # Errors name the first of the reads that are waited for.
+            self._awaited = numbers[0]
+            if self._named_reads is not None:
+                current().reads = [self._named_reads[number] for number in numbers]
+            chunks_here = [(number, self._reads[number].chunk) for number in numbers]
+            located = self._arrays[numbers[0]].locate(chunks_here)
+            yield from located.pieces
             ranges += located.ranges
             # A shard that was fetched whole is freed before others arrive.
             del located
-        parts = [(own.part, own.first_number) for own in ranges]
-        for num_begun, found in self._arriving(parts, sum(own.nbytes for own in ranges)):
+        pieces = [(span.piece, span.first_number) for span in ranges]
+        for num_begun, buffers in self._arriving(pieces, sum(span.nbytes for span in ranges)):
             chunks: list[tuple[int, Bytes | None]] = []
-            for own, data in zip(ranges[num_begun:], found, strict=False):
-                self._awaited = own.first_number
-                chunks += own.chunks(data)
+            for span, data in zip(ranges[num_begun:], buffers, strict=False):
+                self._awaited = span.first_number
+                chunks += span.chunks(data)
                 del data
-            nbytes = sum(data.nbytes for data in found if data is not None)
-            yield FetchedPart(chunks, len(found), nbytes)
-            del found, chunks
-
-    def _by_shard(self) -> list[list[int]]:
-        """The numbers of the reads of each shard."""
-        shards: dict[tuple[StoredArray, tuple[int, ...]], list[int]] = {}
-        for number, (array, read) in enumerate(zip(self._arrays, self._reads, strict=True)):
-            shards.setdefault((array, array.object_of(read.chunk)), []).append(number)
-        return list(shards.values())
+            nbytes = sum(data.nbytes for data in buffers if data is not None)
+            yield FetchedPiece(chunks, len(buffers), nbytes)
+            del buffers, chunks
 
 
-def _let_go(parts: list[FetchedPart]) -> Iterator[FetchedPart]:
-    """The parts one after the other; each is released once the next is asked for."""
-    parts.reverse()
-    while parts:
-        yield parts.pop()
+def _let_go(pieces: list[FetchedPiece]) -> Iterator[FetchedPiece]:
+    """The pieces one after the other; each is released once the next is asked for."""
+    pieces.reverse()
+    while pieces:
+        yield pieces.pop()

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Final
 
+import numpy as np
 from zarr.abc.store import Store
 
 from xloader.errors import XloaderError
@@ -31,6 +32,8 @@ _MOST_SIZES: Final = 1_000
 
 _NUM_NAMED: Final = 3
 
+_MOST_OBJECTS: Final = 8
+
 
 def take_inventory(
     store: Store, path: str, grid: StoredGrid, key_of: Callable[[tuple[int, ...]], str]
@@ -42,12 +45,12 @@ def take_inventory(
     counts = grid.object_counts
     if math.prod(counts) > _MOST_LISTED:
         return None
-    found = list_keys(store, f"{path}/" if path else "")
-    if found is None:
+    keys = list_keys(store, f"{path}/" if path else "")
+    if keys is None:
         return None
     begin = len(path) + bool(path)
     # Zip files list folders, and file managers leave files of their own.
-    there = {key for key in found if CHUNK_KEY.fullmatch(key, begin)}
+    there = {key for key in keys if CHUNK_KEY.fullmatch(key, begin)}
     expected = [key_of(index) for index in itertools.product(*map(range, counts))]
     absent = [key for key in expected if key not in there]
     beyond = sorted(there.difference(expected))
@@ -68,20 +71,24 @@ def take_inventory(
 
 
 def list_keys(store: Store, prefix: str, most: int | None = None) -> list[str] | None:
-    """The keys of a store that begin with a prefix.
+    """The keys of a store that begin with a prefix; None if the store cannot be listed."""
+    return list_names(store, lambda: store.list_prefix(prefix), most)
 
-    None if the store cannot be listed.
-    """
+
+def list_names(
+    store: Store, make_listing: Callable[[], AsyncIterator[str]], most: int | None = None
+) -> list[str] | None:
+    """The names in a listing of a store, the first of them at most; None if it cannot be listed."""
     if not (zarr_adapter.is_known() and store.supports_listing):
         return None
 
     async def collect() -> list[str]:
-        found = []
-        async for key in store.list_prefix(prefix):
-            found.append(key)
-            if most is not None and len(found) >= most:
+        names = []
+        async for name in make_listing():
+            names.append(name)
+            if most is not None and len(names) >= most:
                 break
-        return found
+        return names
 
     try:
         return list(zarr_adapter.sync(collect()))
@@ -104,9 +111,6 @@ def _sizes_of(store: Store, keys: Sequence[str]) -> list[int] | None:
         return list(zarr_adapter.sync(ask()))
     except (XloaderError, OSError):
         return None
-
-
-_MOST_OBJECTS: Final = 8
 
 
 def stored_share(
@@ -141,16 +145,8 @@ def _chunks_across(grid: StoredGrid) -> list[tuple[int, ...]]:
     counts = grid.object_counts
     total = math.prod(counts)
     places = sorted({place * (total - 1) // (_MOST_OBJECTS - 1) for place in range(_MOST_OBJECTS)})
-    objects = [_unravel(place, counts) for place in places if total]
-    return [grid.first_chunk(own) if grid.is_sharded else own for own in objects]
-
-
-def _unravel(place: int, counts: tuple[int, ...]) -> tuple[int, ...]:
-    index = []
-    for count in reversed(counts):
-        place, own = divmod(place, count)
-        index.append(own)
-    return tuple(reversed(index))
+    objects = [tuple(map(int, np.unravel_index(place, counts))) for place in places if total]
+    return [grid.first_chunk(index) if grid.is_sharded else index for index in objects]
 
 
 def _num_elements(grid: StoredGrid, chunk: tuple[int, ...]) -> int:
@@ -159,8 +155,8 @@ def _num_elements(grid: StoredGrid, chunk: tuple[int, ...]) -> int:
         return math.prod(grid.shape_of(chunk))
     shard = grid.object_of(chunk)
     sizes = (
-        own if isinstance(own, int) else own[index]
-        for own, index in zip(grid.object_sizes, shard, strict=True)
+        along if isinstance(along, int) else along[index]
+        for along, index in zip(grid.object_sizes, shard, strict=True)
     )
     begins = grid.origin_of(chunk)
     return math.prod(

@@ -21,8 +21,8 @@ ABSENT: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 """Errors that are raised for an absent object."""
 
 
-class ObjectPart(NamedTuple):
-    """A part of a stored object.
+class ObjectPiece(NamedTuple):
+    """A piece of a stored object.
 
     `stop`: the byte after its last; None for the end of the object.
     """
@@ -37,26 +37,17 @@ class Objects(Protocol):
     """Interface: stored objects, read by key. Each result is None for an absent object."""
 
     def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
-        """Read a whole object.
-
-        Its bytes, or None if it is absent.
-        """
+        """Read a whole object."""
         ...
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        """Read the end of an object, or all of it if it is shorter.
-
-        The bytes, or None if the object is absent.
-        """
+        """Read the end of an object, or all of it if it is shorter."""
         ...
 
-    def get_parts(
-        self, parts: Sequence[ObjectPart], room_nbytes: int
+    def get_pieces(
+        self, pieces: Sequence[ObjectPiece], room_nbytes: int
     ) -> Iterator[list[Bytes | None]]:
-        """Read parts of objects, several at a time where that is cheaper.
-
-        The bytes of some parts, in the order given; None for an absent object.
-        """
+        """Read pieces of objects in the order given, several at a time where that is cheaper."""
         ...
 
 
@@ -65,20 +56,20 @@ class Asking(Objects):
 
     def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
         """Read a whole object."""
-        return current().ask(key, lambda: self._get_part(key, 0, None, most_nbytes))
+        return current().ask(key, lambda: self._get_piece(key, 0, None, most_nbytes))
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """Read the end of an object, or all of it if it is shorter."""
         return current().ask(key, lambda: self._get_last(key, nbytes))
 
-    def get_parts(
-        self, parts: Sequence[ObjectPart], room_nbytes: int
+    def get_pieces(
+        self, pieces: Sequence[ObjectPiece], room_nbytes: int
     ) -> Iterator[list[Bytes | None]]:
-        """Read parts of objects, each only when the iterator reaches it, to save memory."""
+        """Read pieces of objects, each only when the iterator reaches it, to save memory."""
         attempts = current()
-        return ([attempts.ask(part.key, partial(self._get_part, *part))] for part in parts)
+        return ([attempts.ask(piece.key, partial(self._get_piece, *piece))] for piece in pieces)
 
-    def _get_part(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
+    def _get_piece(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
         return self._get(key, most) if stop is None else self._get_range(key, start, stop)
 
     def _get(self, key: str, most: int) -> Bytes | None:

@@ -6,7 +6,8 @@ Each kind of store is read in its quickest way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,7 +27,7 @@ from xloader.sources.stores.ordinary_files import OrdinaryFiles
 from xloader.sources.stores.retrying_store import plain
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.file_objects import Files
-from xloader.sources.zarr.object_protocol import ABSENT, Asking, ObjectPart, Objects
+from xloader.sources.zarr.object_protocol import ABSENT, Asking, ObjectPiece, Objects
 from xloader.sources.zarr_adapter import (
     RangeByteRequest,
     SuffixByteRequest,
@@ -41,7 +42,7 @@ from xloader.sources.zarr_adapter import (
 
 if TYPE_CHECKING:
     from obstore import GetOptions
-    from zarr.abc.buffer import Buffer
+    from zarr.abc.buffer import Buffer, BufferPrototype
     from zarr.abc.store import ByteRequest
 
 
@@ -64,49 +65,33 @@ def objects_of(store: Store) -> Objects:
     if is_in_files(store):
         return Files(str(cast("LocalStore", store).root))
     if type(store) is ZipStore:
-        return Zipped(store)
+        return _OneByOne(store, partial(read_zip, store))
     if is_synchronous(store):
-        return Synchronous(cast("SupportsGetSync", store))
+        reader = cast("SupportsGetSync", store)
+        return _OneByOne(store, partial(_get_sync, reader, default_buffer_prototype()))
     return OfObstore(store) if type(store) is ObjectStore else Asynchronous(store)
 
 
 class _OneByOne(Asking):
-    """Base class for stores that are read with one direct call for each part, without a wait."""
+    """The objects of a store that is read with one direct call for each piece, without a wait."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(
+        self, store: Store, read: Callable[[str, ByteRequest | None], Buffer | None]
+    ) -> None:
         self._store = store
-        # Made once, because zarr looks it up in its settings.
-        self._prototype = default_buffer_prototype()
+        self._read = read
 
     def _get(self, key: str, most: int) -> Bytes | None:
         check_size(key, told_size(self._store, key), most)
-        data = self._read(key, None)
+        data = _as_bytes(self._read(key, None))
         check_size(key, 0 if data is None else data.size, most)
         return data
 
     def _get_last(self, key: str, nbytes: int) -> Bytes | None:
-        return self._read(key, SuffixByteRequest(nbytes))
+        return _as_bytes(self._read(key, SuffixByteRequest(nbytes)))
 
     def _get_range(self, key: str, start: int, stop: int) -> Bytes | None:
-        return self._read(key, RangeByteRequest(start, stop))
-
-    def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
-        raise NotImplementedError
-
-
-class Synchronous(_OneByOne):
-    """The objects of a store that reads on the calling thread, such as one in memory."""
-
-    def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
-        prototype = self._prototype
-        return _as_bytes(self._store.get_sync(key, prototype=prototype, byte_range=byte_range))
-
-
-class Zipped(_OneByOne):
-    """The members of a zip file. The store's lock lets one thread read at a time."""
-
-    def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
-        return _as_bytes(read_zip(self._store, key, byte_range))
+        return _as_bytes(self._read(key, RangeByteRequest(start, stop)))
 
 
 class Asynchronous(Objects):
@@ -124,34 +109,34 @@ class Asynchronous(Objects):
         """Read the end of an object."""
         return next(self._get_all(key, [SuffixByteRequest(nbytes)]))
 
-    def get_parts(
-        self, parts: Sequence[ObjectPart], room_nbytes: int
+    def get_pieces(
+        self, pieces: Sequence[ObjectPiece], room_nbytes: int
     ) -> Iterator[list[Bytes | None]]:
-        """Read parts of objects, those of one object concurrently."""
-        for key, group in groupby(parts, key=lambda part: part.key):
-            own = list(group)
-            yield list(self._get_all(key, list(map(_request, own)), own[0].most_nbytes))
+        """Read pieces of objects, those of one object concurrently."""
+        for key, group in groupby(pieces, key=lambda piece: piece.key):
+            members = list(group)
+            yield list(self._get_all(key, list(map(_request, members)), members[0].most_nbytes))
 
     def _get_all(
-        self, key: str, parts: Sequence[ByteRequest | None], most: int = MOST_OBJECT_NBYTES
+        self, key: str, pieces: Sequence[ByteRequest | None], most: int = MOST_OBJECT_NBYTES
     ) -> Iterator[Bytes | None]:
         attempts = current()
-        found = attempts.ask(key, lambda: sync(self._gather(attempts, key, parts, most)))
-        return map(_as_bytes, found)
+        buffers = attempts.ask(key, lambda: sync(self._gather(attempts, key, pieces, most)))
+        return map(_as_bytes, buffers)
 
     async def _gather(
-        self, attempts: Attempts, key: str, parts: Sequence[ByteRequest | None], most: int
+        self, attempts: Attempts, key: str, pieces: Sequence[ByteRequest | None], most: int
     ) -> list[Buffer | None]:
-        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or len(parts))
+        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or len(pieces))
 
-        async def get(part: ByteRequest | None) -> Buffer | None:
-            """Read one part of the object, once fewer requests than the limit are under way."""
+        async def get(piece: ByteRequest | None) -> Buffer | None:
+            """Read one piece of the object, once fewer requests than the limit are under way."""
             async with limit:
                 return await attempts.ask_async(
-                    key, lambda: get_bounded(self._store, key, self._prototype, part, most)
+                    key, lambda: get_bounded(self._store, key, self._prototype, piece, most)
                 )
 
-        return await asyncio.gather(*map(get, parts))
+        return await asyncio.gather(*map(get, pieces))
 
 
 class OfObstore(Asking):
@@ -176,23 +161,23 @@ class OfObstore(Asking):
             # Azure cannot read the last bytes of an object. zarr then requests its size first.
             return self._by_zarr.get_last(key, nbytes)
 
-    def get_parts(
-        self, parts: Sequence[ObjectPart], room_nbytes: int
+    def get_pieces(
+        self, pieces: Sequence[ObjectPiece], room_nbytes: int
     ) -> Iterator[list[Bytes | None]]:
-        """Read parts of objects: a single one directly, several of one through zarr."""
-        for _, group in groupby(parts, key=lambda part: part.key):
-            own = list(group)
-            if len(own) == 1:
-                yield from super().get_parts(own, room_nbytes)
+        """Read pieces of objects: a single one directly, several of one through zarr."""
+        for _, group in groupby(pieces, key=lambda piece: piece.key):
+            members = list(group)
+            if len(members) == 1:
+                yield from super().get_pieces(members, room_nbytes)
             else:
-                yield from self._by_zarr.get_parts(own, room_nbytes)
+                yield from self._by_zarr.get_pieces(members, room_nbytes)
 
     def _get(self, key: str, most: int) -> Bytes | None:
         try:
-            found = self._obstore.get(self._inner, key)
+            answer = self._obstore.get(self._inner, key)
             # Known from the head of the answer, before the bytes come.
-            check_size(key, found.meta["size"], most)
-            return _view(found.bytes())
+            check_size(key, answer.meta["size"], most)
+            return _view(answer.bytes())
         except ABSENT:
             return None
 
@@ -210,9 +195,15 @@ class OfObstore(Asking):
             return None
 
 
-def _request(part: ObjectPart) -> ByteRequest | None:
-    assert part.stop is not None or not part.start, "the end of a part is known, or it is all"
-    return None if part.stop is None else RangeByteRequest(part.start, part.stop)
+def _get_sync(
+    store: SupportsGetSync, prototype: BufferPrototype, key: str, byte_range: ByteRequest | None
+) -> Buffer | None:
+    return store.get_sync(key, prototype=prototype, byte_range=byte_range)
+
+
+def _request(piece: ObjectPiece) -> ByteRequest | None:
+    assert piece.stop is not None or not piece.start, "the end of a piece is known, or it is all"
+    return None if piece.stop is None else RangeByteRequest(piece.start, piece.stop)
 
 
 def _as_bytes(buffer: Buffer | None) -> Bytes | None:

@@ -10,21 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-import numcodecs.astype
-import numcodecs.bitround
-import numcodecs.blosc
-import numcodecs.bz2
-import numcodecs.checksum32
-import numcodecs.delta
-import numcodecs.fixedscaleoffset
-import numcodecs.fletcher32
-import numcodecs.gzip
-import numcodecs.lz4
-import numcodecs.packbits
-import numcodecs.quantize
-import numcodecs.shuffle
-import numcodecs.zlib
-import numcodecs.zstd
+import numcodecs
 import numpy as np
 from zarr.abc.codec import Codec
 
@@ -148,7 +134,7 @@ def _chain_v2(metadata: Metadata, shape: tuple[int, ...]) -> Chain | None:
             return None
         nbytes = _filtered_nbytes(codec, nbytes)
         if type(codec) is not numcodecs.bitround.BitRound:
-            turns.append(Filtered(cast(Any, codec)))
+            turns.append(Filtered(codec))
     return _make_chain(steps, nbytes, turns)
 
 
@@ -172,7 +158,7 @@ def _chain_v3(
         inner = numcodec_of(codec)
         if type(inner) not in _FILTERS:
             return None
-        turns.append(Filtered(cast(Any, inner), shape))
+        turns.append(Filtered(inner, shape))
         shape, dtype = _filtered(inner, shape, dtype)
     if not rest or dtype.kind not in NUMBERS:
         return None
@@ -211,14 +197,14 @@ def _make_chain(steps: Sequence[Step | None], nbytes: int, turns: Sequence[Turn]
 
 
 def _step_of(codec: object) -> Step | None:
-    kind = type(codec)
-    if kind in _COMPRESSORS:
-        return Compressed(_COMPRESSORS[kind])
-    if kind is numcodecs.fletcher32.Fletcher32:
+    codec_type = type(codec)
+    if codec_type in _COMPRESSORS:
+        return Compressed(_COMPRESSORS[codec_type])
+    if codec_type is numcodecs.fletcher32.Fletcher32:
         return Checked("fletcher32")
-    if kind in _CHECKSUMS:
-        return Checked(_CHECKSUMS[kind], cast(Any, codec).location == "start")
-    if kind is numcodecs.shuffle.Shuffle:
+    if codec_type in _CHECKSUMS:
+        return Checked(_CHECKSUMS[codec_type], cast(Any, codec).location == "start")
+    if codec_type is numcodecs.shuffle.Shuffle:
         return Shuffled(int(cast(Any, codec).elementsize))
     return None
 

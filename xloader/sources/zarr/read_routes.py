@@ -16,7 +16,6 @@ import zarr
 
 from xloader.sources import zarr_adapter
 from xloader.sources.arrays import catalog
-from xloader.sources.arrays.catalog import coding_of
 from xloader.sources.base import Variable
 from xloader.sources.zarr.allowed_codecs import Metadata, codecs_in_words
 from xloader.sources.zarr.parse_codecs import chain_of, sharding_of
@@ -65,7 +64,7 @@ def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> 
         dtype=values_dtype,
         chunks=grid.chunks,
         attrs=dict(decoded.attrs),
-        packing=coding_of(decoded, np.dtype(array.dtype), values_dtype).packing,
+        packing=catalog.coding_of(decoded, np.dtype(array.dtype), values_dtype).packing,
         # A chunk may be far larger than its array, and is decoded at its full size.
         thinning=max(1, math.prod(grid.largest_shape) // max(1, inside)),
     )
@@ -74,7 +73,7 @@ def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> 
 def make_route(decoded: xr.DataArray, array: zarr.Array[Any]) -> Route:
     """Choose how a variable is read."""
     kind: Kind
-    coding = coding_of(decoded, np.dtype(array.dtype))
+    coding = catalog.coding_of(decoded, np.dtype(array.dtype))
     grid = grid_of(array)
     if coding.xarray_only:
         kind = "decoded"

@@ -25,13 +25,27 @@ from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, DamagedObje
 from xloader.sources.zarr.codec_chain import SPARE_NBYTES, Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import Scratch
-from xloader.sources.zarr.object_protocol import ObjectPart, Objects, Span
+from xloader.sources.zarr.object_protocol import ObjectPiece, Objects, Span
 
 Index: TypeAlias = NDArray[np.uint64]
 """Offset and size of each chunk of a shard in bytes, of shape ``(*chunks_per_shard, 2)``."""
 
 Name: TypeAlias = Hashable
 """Identifies a shard among those of all stores."""
+
+_CACHES: Final[dict[int, IndexCache]] = {}
+"""The cache of each process, by process id."""
+
+MOST_GAP_NBYTES: Final = 64 * 2**10
+"""The widest gap between two chunks, in bytes, that is fetched along with them in one request."""
+
+MOST_RANGE_NBYTES: Final = 16 * 2**20
+"""The most bytes that are fetched with one request, unless one chunk is larger."""
+
+ABSENT: Final = 2**64 - 1
+"""The value of both offset and size, in an index, of a chunk that the shard does not hold."""
+
+_PAST_CHUNKS: Final = "the index of the shard points past the end of the shard's chunks"
 
 
 class IndexCache:
@@ -84,22 +98,22 @@ class IndexCache:
                 return self._kept[name], 0
             coming, reader = self._coming.get(name, (None, attempts))
             if coming is None or reader.is_given_up:
-                mine: Future[Index | None] = Future()
-                coming, self._coming[name] = None, (mine, attempts)
-                attempts.on_given_up = partial(_stop, mine)
+                future: Future[Index | None] = Future()
+                coming, self._coming[name] = None, (future, attempts)
+                attempts.on_given_up = partial(_stop, future)
         if coming is not None:
             return attempts.wait_for(reader.key, coming.result), 0
         try:
             index = read()
-            self._arrive(name, mine, index)
-            if not mine.done():
-                mine.set_result(index)
+            self._arrive(name, future, index)
+            if not future.done():
+                future.set_result(index)
         except BaseException as error:
-            self._arrive(name, mine, None)
+            self._arrive(name, future, None)
             if not isinstance(error, Exception):
-                _stop(mine)
-            elif not mine.done():
-                mine.set_exception(error)
+                _stop(future)
+            elif not future.done():
+                future.set_exception(error)
             raise
         finally:
             attempts.on_given_up = None
@@ -116,9 +130,9 @@ class IndexCache:
             dropped = self._kept.pop(name, None)
             self._nbytes -= 0 if dropped is None else dropped.nbytes
 
-    def _arrive(self, name: Name, mine: Future[Index | None], index: Index | None) -> None:
+    def _arrive(self, name: Name, future: Future[Index | None], index: Index | None) -> None:
         with self._lock:
-            if self._coming.get(name, (None,))[0] is mine:
+            if self._coming.get(name, (None,))[0] is future:
                 del self._coming[name]
             if index is not None:
                 self._keep(name, index)
@@ -142,22 +156,6 @@ def _stop(coming: Future[Index | None]) -> None:
         coming.set_exception(_ReaderStoppedError())
 
 
-_CACHES: Final[dict[int, IndexCache]] = {}
-"""The cache of each process, by process id."""
-
-
-MOST_GAP_NBYTES: Final = 64 * 2**10
-"""The widest gap between two chunks, in bytes, that is fetched along with them in one request."""
-
-MOST_RANGE_NBYTES: Final = 16 * 2**20
-"""The most bytes that are fetched with one request, unless one chunk is larger."""
-
-ABSENT: Final = 2**64 - 1
-"""The value of both offset and size, in an index, of a chunk that the shard does not hold."""
-
-_PAST_CHUNKS: Final = "the index of the shard points past the end of the shard's chunks"
-
-
 @dataclass(frozen=True)
 class Shard:
     """One stored object that holds many chunks."""
@@ -167,10 +165,10 @@ class Shard:
     sharding: Sharding
 
 
-class FetchedPart(NamedTuple):
+class FetchedPiece(NamedTuple):
     """Some chunks that were fetched together.
 
-    `chunks`: None where it is absent.
+    `chunks`: by their place among the chunks asked for; None where one is absent.
     """
 
     chunks: list[tuple[int, Bytes | None]]
@@ -189,14 +187,14 @@ chunks asked for."""
 class ShardRange(NamedTuple):
     """A range of a shard that is fetched with one request."""
 
-    part: ObjectPart
+    piece: ObjectPiece
     guard_nbytes: int
     members: list[Placed]
 
     @property
     def nbytes(self) -> int:
         """Size of the range in bytes."""
-        _, start, stop, _ = self.part
+        _, start, stop, _ = self.piece
         assert stop is not None, "the end of a range is known"
         return stop - start
 
@@ -207,7 +205,7 @@ class ShardRange(NamedTuple):
         return number
 
     def chunks(self, data: Bytes | None) -> list[tuple[int, Bytes | None]]:
-        """The chunks, as in `FetchedPart`.
+        """The chunks, as in `FetchedPiece`.
 
         `data`: the bytes of the range; None if the shard is absent.
         """
@@ -215,7 +213,7 @@ class ShardRange(NamedTuple):
             return [(number, None) for *_, number in self.members]
         if self.guard_nbytes and data.size < self.nbytes:
             raise DamagedObjectError(_PAST_CHUNKS)
-        begin = self.part.start
+        begin = self.piece.start
         # A chunk gets too few bytes if those of the range end before it does.
         return [(number, data[start - begin : end - begin]) for start, end, number in self.members]
 
@@ -223,7 +221,7 @@ class ShardRange(NamedTuple):
 class Located(NamedTuple):
     """Chunks of one shard, found by its index."""
 
-    parts: list[FetchedPart]
+    pieces: list[FetchedPiece]
     ranges: list[ShardRange]
 
 
@@ -235,18 +233,18 @@ def coalesce(
     """Join chunks that lie close together in their shard."""
     joined: list[tuple[Span, list[Placed]]] = []
     first = last = 0
-    own: list[Placed] = []
+    members: list[Placed] = []
     for chunk in sorted(chunks):
         start, end, _ = chunk
-        if own and start - last <= most_gap and max(last, end) - first <= most_nbytes:
-            own.append(chunk)
+        if members and start - last <= most_gap and max(last, end) - first <= most_nbytes:
+            members.append(chunk)
             last = max(last, end)
             continue
-        if own:
-            joined.append(((first, last), own))
-        first, last, own = start, end, [chunk]
-    if own:
-        joined.append(((first, last), own))
+        if members:
+            joined.append(((first, last), members))
+        first, last, members = start, end, [chunk]
+    if members:
+        joined.append(((first, last), members))
     return joined
 
 
@@ -298,15 +296,15 @@ class ShardReader:
                 return Located([whole], [])
         index, num_requests = self.index(shard)
         there, absent = self._find(shard, index, chunks)
-        parts = [FetchedPart(absent, num_requests)] if absent or num_requests else []
+        pieces = [FetchedPiece(absent, num_requests)] if absent or num_requests else []
         guard = _guard_nbytes(shard.sharding)
         ranges = [
-            ShardRange(ObjectPart(shard.key, start, end + guard), guard, own)
-            for (start, end), own in coalesce(there)
+            ShardRange(ObjectPiece(shard.key, start, end + guard), guard, members)
+            for (start, end), members in coalesce(there)
         ]
-        return Located(parts, ranges)
+        return Located(pieces, ranges)
 
-    def _read_whole(self, shard: Shard, chunks: Sequence[Numbered]) -> FetchedPart | None:
+    def _read_whole(self, shard: Shard, chunks: Sequence[Numbered]) -> FetchedPiece | None:
         """The chunks of a shard that is read as a whole; None if it is too large for that."""
         nbytes = shard.sharding.index_stored_nbytes
         most = nbytes + 2 * self._nbytes * shard.sharding.num_chunks + SPARE_NBYTES
@@ -316,7 +314,7 @@ class ShardReader:
             # That is no damage: padding may follow the chunks, or what was there before them.
             return None
         if data is None:
-            return FetchedPart([(number, None) for number, _ in chunks], 1)
+            return FetchedPiece([(number, None) for number, _ in chunks], 1)
         is_at_start = shard.sharding.is_at_start
         index = _parse(shard.sharding, data[:nbytes] if is_at_start else data[-nbytes:])
         self._indexes.put((self._owner, shard.key), index)
@@ -324,13 +322,13 @@ class ShardReader:
         last = data.size if is_at_start else data.size - nbytes
         if any(end > last for _, end, _ in there):
             raise DamagedObjectError(_PAST_CHUNKS)
-        found = [(number, data[start:end]) for start, end, number in there]
-        return FetchedPart([*absent, *found], 1, data.nbytes)
+        present = [(number, data[start:end]) for start, end, number in there]
+        return FetchedPiece([*absent, *present], 1, data.nbytes)
 
     def _read_index(self, shard: Shard) -> Index | None:
         nbytes = shard.sharding.index_stored_nbytes
         if shard.sharding.is_at_start:
-            ((data,),) = self._objects.get_parts([ObjectPart(shard.key, 0, nbytes)], nbytes)
+            ((data,),) = self._objects.get_pieces([ObjectPiece(shard.key, 0, nbytes)], nbytes)
         else:
             data = self._objects.get_last(shard.key, nbytes)
         return None if data is None else _parse(shard.sharding, data)
@@ -338,7 +336,7 @@ class ShardReader:
     def _find(
         self, shard: Shard, index: Index | None, chunks: Sequence[Numbered]
     ) -> tuple[list[Placed], list[tuple[int, Bytes | None]]]:
-        """Where chunks lie in their shard, and those that are absent as in `FetchedPart`."""
+        """Where chunks lie in their shard, and those that are absent as in `FetchedPiece`."""
         if index is None:
             return [], [(number, None) for number, _ in chunks]
         sharding = shard.sharding

@@ -94,14 +94,12 @@ class StoredArray:
         self._store = store
         self._path = path
         self._metadata = metadata
-        self._grid = grid
+        self.grid = grid
         self._encode = _key_encoder(path, metadata)
         self._chains: dict[tuple[int, ...], Chain | None] = {}
         self._shardings: dict[tuple[int, ...], Sharding | None] = {}
         self._known_shards: dict[tuple[int, ...], Shard] = {}
-        self._shards: ShardReader | None = None
-        if objects is not None:
-            self._shards = self._make_shard_reader()
+        self._shards = None if objects is None else self._make_shard_reader()
 
     @property
     def objects(self) -> Objects:
@@ -124,10 +122,10 @@ class StoredArray:
         return zarr_adapter.array_of(store, self._path, self._metadata)
 
     def _make_shard_reader(self) -> ShardReader | None:
-        first = (0,) * len(self._grid.shape)
-        if not self._grid.is_sharded or self._sharding_of(first) is None:
+        first = (0,) * len(self.grid.shape)
+        if not self.grid.is_sharded or self._sharding_of(first) is None:
             return None
-        chain = self._chain_of(self._grid.largest_shape)
+        chain = self._chain_of(self.grid.largest_shape)
         return ShardReader(self.objects, chain, IndexCache.of_process())
 
     def _chain_of(self, shape: tuple[int, ...]) -> Chain | None:
@@ -140,47 +138,43 @@ class StoredArray:
 
     def _sharding_of(self, shard: tuple[int, ...]) -> Sharding | None:
         """Layout of the chunks in a shard, which is given by its index in the array."""
-        sizes = self._grid.chunks_per_object(shard)
+        sizes = self.grid.chunks_per_object(shard)
         if sizes not in self._shardings:
             self._shardings[sizes] = sharding_of(self._metadata, sizes)
         return self._shardings[sizes]
 
     def _shard_of(self, chunk: tuple[int, ...]) -> Shard:
         """The shard that holds a chunk."""
-        index = self._grid.object_of(chunk)
+        index = self.grid.object_of(chunk)
         shard = self._known_shards.get(index)
         if shard is None:
             sharding = self._sharding_of(index)
             assert sharding is not None, "all shards of an array are stored in one way"
-            shard = Shard(self._encode(index), self._grid.first_chunk(index), sharding)
+            shard = Shard(self._encode(index), self.grid.first_chunk(index), sharding)
             if len(self._known_shards) >= _MOST_SHARDS:
                 # A new dictionary, because other threads may be looking into this one.
                 self._known_shards = {}
             self._known_shards[index] = shard
         return shard
 
-    def object_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
-        """Index of the stored object that holds a chunk."""
-        return self._grid.object_of(chunk)
-
     def key(self, chunk: tuple[int, ...]) -> str:
         """Key of the stored object that holds a chunk."""
-        return self._encode(self._grid.object_of(chunk))
+        return self._encode(self.grid.object_of(chunk))
 
     def locate(self, chunks: Sequence[Numbered]) -> Located:
         """Find chunks of one shard by its index; see `ShardReader.locate`."""
         assert self._shards is not None, "locate() is for arrays with shards"
         first = chunks[0][1]
-        num_within = partial(self._grid.num_chunks_within, self._grid.object_of(first))
+        num_within = partial(self.grid.num_chunks_within, self.grid.object_of(first))
         return self._shards.locate(self._shard_of(first), chunks, num_within)
 
     def stored_share(self, itemsize: int) -> float | None:
-        """Stored bytes for each decoded byte, of a few objects; see `object_sizes.stored_share`."""
-        return stored_share(self._store, self._grid, self.key, itemsize)
+        """Stored bytes for each decoded byte, of a few objects; None if that is not known."""
+        return stored_share(self._store, self.grid, self.key, itemsize)
 
     def inventory(self) -> ObjectInventory | None:
         """The stored objects, as the store lists them; see `take_inventory`."""
-        return take_inventory(self._store, self._path, self._grid, self._encode)
+        return take_inventory(self._store, self._path, self.grid, self._encode)
 
     def forget(self, chunk: tuple[int, ...]) -> None:
         """Drop the index of a chunk's shard, so that it is read again when it is next needed."""
@@ -194,7 +188,7 @@ class StoredArray:
         """
         if self._shards is not None:
             return self._shards.is_there(self._shard_of(chunk), chunk)
-        if not (zarr_adapter.is_known() and self._grid.is_known):
+        if not (zarr_adapter.is_known() and self.grid.is_known):
             # Only zarr's public names are used then, and none of them tells this.
             return True
         key = self.key(chunk)
@@ -208,7 +202,7 @@ class StoredArray:
 
     def chain(self, chunk: tuple[int, ...]) -> Chain:
         """The codec chain of a chunk, for arrays whose chain is known."""
-        chain = self._chain_of(self._grid.stored_shape(chunk))
+        chain = self._chain_of(self.grid.stored_shape(chunk))
         assert chain is not None, "chain() is for arrays whose chain is known"
         return chain
 
@@ -217,14 +211,10 @@ class StoredArray:
         fill_value = self._metadata.fill_value
         out[...] = 0 if fill_value is None else fill_value
 
-    def shape_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
-        """Number of elements of a chunk within the array, along each dimension."""
-        return self._grid.shape_of(chunk)
-
     def index(self, chunk: tuple[int, ...], cut: Cut, out: NDArray[Any]) -> None:
         """Read a part of a chunk through zarr's own indexing."""
-        origin, valid = self._grid.origin_of(chunk), self._grid.shape_of(chunk)
-        is_slices = all(isinstance(part, slice) and part.step in (None, 1) for part in cut)
+        origin, valid = self.grid.origin_of(chunk), self.grid.shape_of(chunk)
+        is_slices = all(isinstance(kept, slice) and kept.step in (None, 1) for kept in cut)
         if is_slices:
             selection = cast("tuple[slice, ...]", shift(cut, origin, valid))
         else:

@@ -65,8 +65,7 @@ class StoredGrid:
     @cached_property
     def regular_shape(self) -> tuple[int, ...] | None:
         """The stored shape of every chunk; None if chunks differ."""
-        sizes = self.inner_shape or self.object_sizes
-        return tuple(n for n in sizes if isinstance(n, int)) if _are_ints(sizes) else None
+        return _as_ints(self.inner_shape or self.object_sizes)
 
     @cached_property
     def largest_shape(self) -> tuple[int, ...]:
@@ -161,8 +160,7 @@ class StoredGrid:
     @cached_property
     def _num_per_object(self) -> tuple[int, ...] | None:
         """Number of chunks per shard along each dimension; None if shards differ."""
-        firsts = self._first_chunks
-        return tuple(n for n in firsts if isinstance(n, int)) if _are_ints(firsts) else None
+        return _as_ints(self._first_chunks)
 
     @cached_property
     def _first_chunks(self) -> tuple[Begins, ...]:
@@ -226,8 +224,8 @@ def _sizes_of_document(
         return tuple(int(n) for n in metadata.chunks), None
     document: Mapping[str, Any] = metadata.to_dict()
     inner = None
-    (codec, *others) = document["codecs"]
-    if not others and codec["name"] == "sharding_indexed":
+    (codec, *rest) = document["codecs"]
+    if not rest and codec["name"] == "sharding_indexed":
         inner = tuple(int(n) for n in codec["configuration"]["chunk_shape"])
     grid = document["chunk_grid"]
     key = {"regular": "chunk_shape", "rectilinear": "chunk_shapes"}[grid["name"]]
@@ -238,7 +236,7 @@ def _expanded(sizes: int | Sequence[int | Sequence[int]]) -> Sizes:
     """The sizes along one dimension. In the document, a pair is a size and its repeats."""
     if isinstance(sizes, int):
         return sizes
-    pairs = [(part, 1) if isinstance(part, int) else tuple(part) for part in sizes]
+    pairs = [(size, 1) if isinstance(size, int) else tuple(size) for size in sizes]
     count = sum(int(times) for _, times in pairs)
     if count > MOST_BLOCKS:
         raise UnsupportedDataError(
@@ -278,5 +276,7 @@ def _clipped(sizes: Sizes, size: int) -> Sizes:
     return compact(tuple(n for n in within if n > 0))
 
 
-def _are_ints(sizes: Sequence[Sizes]) -> bool:
-    return all(isinstance(n, int) for n in sizes)
+def _as_ints(sizes: Sequence[Sizes]) -> tuple[int, ...] | None:
+    """The sizes, if there is one number for each dimension; else None."""
+    ints = tuple(n for n in sizes if isinstance(n, int))
+    return ints if len(ints) == len(sizes) else None

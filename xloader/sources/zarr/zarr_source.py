@@ -49,27 +49,16 @@ from xloader.sources.zarr.read_routes import Route, make_route, make_variable
 from xloader.sources.zarr.stored_array import StoredArray, check_keys, metadata_in_json
 
 
-class _Handle:
-    """The open arrays of a source's store, in one process."""
-
-    def __init__(
-        self,
-        store: PerProcess[Store],
-        routes: Mapping[str, Route],
-        watches: PerProcess[dict[str, Watch]],
-    ) -> None:
-        objects = objects_of(store.get()) if zarr_adapter.is_known() else None
-        self.arrays = {
-            name: StoredArray(
-                store.get(),
-                route.path,
-                route.metadata,
-                route.grid,
-                watches.get()[name],
-                objects,
-            )
-            for name, route in routes.items()
-        }
+def _open_arrays(
+    store: PerProcess[Store],
+    routes: Mapping[str, Route],
+    watches: PerProcess[dict[str, Watch]],
+) -> dict[str, StoredArray]:
+    objects = objects_of(store.get()) if zarr_adapter.is_known() else None
+    return {
+        v: StoredArray(store.get(), r.path, r.metadata, r.grid, watches.get()[v], objects)
+        for v, r in routes.items()
+    }
 
 
 class ZarrSource(Described):
@@ -119,12 +108,12 @@ class ZarrSource(Described):
         openings = Openings.now(
             arrays, name, self._chunk_errors.secrets, is_frozen=is_frozen, is_behind=is_behind
         )
-        # Not part of the handle: a request for watches must not open a store that is not read yet.
+        # Not made with the arrays: a request for watches must not open a store before it is read.
         self._watches = PerProcess(
             partial(_make_watches, openings, self._routes, store), name, is_remade=True
         )
-        self._handle = PerProcess(
-            partial(_Handle, store, self._routes, self._watches), name, is_remade=is_forkable
+        self._arrays = PerProcess(
+            partial(_open_arrays, store, self._routes, self._watches), name, is_remade=is_forkable
         )
         self._coordinates, self._labels = (
             PerProcess(
@@ -136,10 +125,10 @@ class ZarrSource(Described):
             )
             for is_indexed in (True, False)
         )
-        chosen = {v: own for v, own in self._variables.items() if self.is_through_xarray(v)}
+        chosen = {v: self._variables[v] for v in self._variables if self.is_through_xarray(v)}
         self._decoded = XarraySource(chosen, open_dataset=partial(open_dataset, False), name=name)
         if is_shared:
-            self._handle.get()
+            self._arrays.get()
 
     @property
     def num_missing(self) -> int:
@@ -167,12 +156,12 @@ class ZarrSource(Described):
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch the chunks if reading the store waits, else defer it; see `Source.fetch`."""
-        kinds = {name: self._read_with(name) for name in {read.variable for read in reads}}
-        if len(set(kinds.values())) == 1:
+        groups = {name: self._read_with(name) for name in {read.variable for read in reads}}
+        if len(set(groups.values())) == 1:
             return self._fetch(reads)
         alike: dict[Hashable, list[int]] = {}
         for number, read in enumerate(reads):
-            alike.setdefault(kinds[read.variable], []).append(number)
+            alike.setdefault(groups[read.variable], []).append(number)
         return Several(
             [(self._fetch([reads[n] for n in numbers]), numbers) for numbers in alike.values()]
         )
@@ -184,19 +173,22 @@ class ZarrSource(Described):
 
     def _fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch chunks that are read together."""
-        variable, arrays = reads[0].variable, self._handle.get().arrays
+        variable, arrays = reads[0].variable, self._arrays.get()
         array = arrays[variable]
         if self._routes[variable].kind == "direct":
-            kind = ShardChunks if array.is_sharded else SingleChunks
-            own = [arrays[read.variable] for read in reads]
-            fetched = kind(own, reads, self._chunk_errors, self._missing)
+            chunks_class = ShardChunks if array.is_sharded else SingleChunks
+            read_arrays = [arrays[read.variable] for read in reads]
+            fetched = chunks_class(read_arrays, reads, self._chunk_errors, self._missing)
             if self._is_waiting:
                 fetched.hold()
             return fetched
         if not self._is_waiting:
             return Deferred(partial(self._read_values, array, reads))
         begin = time.perf_counter()
-        values = [self._empty(array, read) for read in reads]
+        dtype = self._variables[variable].stored_dtype
+        values = [
+            np.empty(shape_of(read.cut, array.grid.shape_of(read.chunk)), dtype) for read in reads
+        ]
         outcome = self._read_values(array, reads, values)
         return Values(values, replace(outcome, fetch_seconds=time.perf_counter() - begin))
 
@@ -222,7 +214,7 @@ class ZarrSource(Described):
         if not (grid.is_known and zarr_adapter.is_known()):
             return None
         itemsize = self._variables[variable].stored_dtype.itemsize
-        share = self._handle.get().arrays[variable].stored_share(itemsize)
+        share = self._arrays.get()[variable].stored_share(itemsize)
         return StoredObjects(grid.object_sizes if grid.is_sharded else None, share)
 
     def inventory(self, variable: str) -> ObjectInventory | None:
@@ -230,15 +222,11 @@ class ZarrSource(Described):
         grid = self._routes[variable].grid
         if not (grid.is_known and zarr_adapter.is_known()):
             return None
-        return self._handle.get().arrays[variable].inventory()
+        return self._arrays.get()[variable].inventory()
 
     def _index_nbytes(self, variable: Variable) -> int:
         route = self._routes[variable.name]
         return INDEX_ROW_NBYTES * route.grid.num_chunks_in_shards if route.is_sharded else 0
-
-    def _empty(self, array: StoredArray, read: Read) -> NDArray[Any]:
-        dtype = self._variables[read.variable].stored_dtype
-        return np.empty(shape_of(read.cut, array.shape_of(read.chunk)), dtype)
 
     def _read_values(
         self, array: StoredArray, reads: Sequence[Read], outs: Sequence[NDArray[Any]]
