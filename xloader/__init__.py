@@ -14,38 +14,50 @@ from xloader import xbatcher as xbatcher
 from xloader.samples import accessor as accessor
 
 if TYPE_CHECKING:
-    from xloader import forcings
-    from xloader.core.ranks import World
-    from xloader.jobs.advice.chunk_advice import Advice, ChunkProposal
-    from xloader.jobs.materialize.materialized import Materialized, MaterializedVariable
-    from xloader.jobs.statistics.stats_parts import PartialStats
-    from xloader.jobs.valid.sample_mask import SampleMask
-    from xloader.loader.batches.batch import Batch
+    from xloader import forcings as forcings
+    from xloader.core.ranks import World as World
+    from xloader.jobs.advice.chunk_advice import Advice as Advice
+    from xloader.jobs.advice.chunk_advice import ChunkProposal as ChunkProposal
+    from xloader.jobs.materialize.materialized import Materialized as Materialized
+    from xloader.jobs.materialize.materialized import MaterializedVariable as MaterializedVariable
+    from xloader.jobs.statistics.stats_parts import PartialStats as PartialStats
+    from xloader.jobs.valid.sample_mask import SampleMask as SampleMask
+    from xloader.loader.batches.batch import Batch as Batch
     from xloader.loader.interleaved.interleaved_figures import (
-        InterleavedExplanation,
-        InterleavedReport,
+        InterleavedExplanation as InterleavedExplanation,
     )
-    from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
-    from xloader.loader.loader import Loader
-    from xloader.loader.reports.batch_variance import BatchVariance, VariableVariance
-    from xloader.loader.reports.report import Report
-    from xloader.mosaic.merged_boxes import MosaicSummary
-    from xloader.mosaic.mosaic import Mosaic
-    from xloader.planning.explain import Explanation
-    from xloader.planning.plan_comparison import ComparedPlan, PlanComparison
-    from xloader.recipe.recipe import Recipe
-    from xloader.samples.class_folders import ClassSamples, open_classes
-    from xloader.samples.coverage import Coverage
-    from xloader.samples.dataset_stats import merge, stats
-    from xloader.samples.interleave import Interleaved, interleave
-    from xloader.samples.join import concat, join
-    from xloader.samples.rollout import Rollout
-    from xloader.samples.running_stats import RunningStats
-    from xloader.samples.samples import Samples, open, overlap
-    from xloader.samples.splits import Split
-    from xloader.show.variable_figures import VariableFigures
-    from xloader.transforms.rng import Rng
-    from xloader.xbatcher.to_samples import from_xbatcher
+    from xloader.loader.interleaved.interleaved_figures import (
+        InterleavedReport as InterleavedReport,
+    )
+    from xloader.loader.interleaved.interleaved_loader import InterleavedLoader as InterleavedLoader
+    from xloader.loader.loader import Loader as Loader
+    from xloader.loader.reports.batch_variance import BatchVariance as BatchVariance
+    from xloader.loader.reports.batch_variance import VariableVariance as VariableVariance
+    from xloader.loader.reports.report import Report as Report
+    from xloader.mosaic.merged_boxes import MosaicSummary as MosaicSummary
+    from xloader.mosaic.mosaic import Mosaic as Mosaic
+    from xloader.planning.explain import Explanation as Explanation
+    from xloader.planning.plan_comparison import ComparedPlan as ComparedPlan
+    from xloader.planning.plan_comparison import PlanComparison as PlanComparison
+    from xloader.recipe.recipe import Recipe as Recipe
+    from xloader.samples.class_folders import ClassSamples as ClassSamples
+    from xloader.samples.class_folders import open_classes as open_classes
+    from xloader.samples.coverage import Coverage as Coverage
+    from xloader.samples.dataset_stats import merge as merge
+    from xloader.samples.dataset_stats import stats as stats
+    from xloader.samples.interleave import Interleaved as Interleaved
+    from xloader.samples.interleave import interleave as interleave
+    from xloader.samples.join import concat as concat
+    from xloader.samples.join import join as join
+    from xloader.samples.rollout import Rollout as Rollout
+    from xloader.samples.running_stats import RunningStats as RunningStats
+    from xloader.samples.samples import Samples as Samples
+    from xloader.samples.samples import open as open
+    from xloader.samples.samples import overlap as overlap
+    from xloader.samples.splits import Split as Split
+    from xloader.show.variable_figures import VariableFigures as VariableFigures
+    from xloader.transforms.rng import Rng as Rng
+    from xloader.xbatcher.to_samples import from_xbatcher as from_xbatcher
 
 _HOMES = {
     "Advice": "xloader.jobs.advice.chunk_advice",
@@ -90,50 +102,7 @@ _HOMES = {
 }
 """The modules of the public names, which are imported when a name is first used."""
 
-__all__ = [
-    "Advice",
-    "Batch",
-    "BatchVariance",
-    "ChunkProposal",
-    "ClassSamples",
-    "ComparedPlan",
-    "Coverage",
-    "Explanation",
-    "Interleaved",
-    "InterleavedExplanation",
-    "InterleavedLoader",
-    "InterleavedReport",
-    "Loader",
-    "Materialized",
-    "MaterializedVariable",
-    "Mosaic",
-    "MosaicSummary",
-    "PartialStats",
-    "PlanComparison",
-    "Recipe",
-    "Report",
-    "Rng",
-    "Rollout",
-    "RunningStats",
-    "SampleMask",
-    "Samples",
-    "Split",
-    "VariableFigures",
-    "VariableVariance",
-    "World",
-    "__version__",
-    "concat",
-    "errors",
-    "forcings",
-    "from_xbatcher",
-    "interleave",
-    "join",
-    "merge",
-    "open",
-    "open_classes",
-    "overlap",
-    "stats",
-]
+__all__ = sorted([*_HOMES, "__version__", "errors", "forcings"])
 
 
 def __dir__() -> list[str]:
