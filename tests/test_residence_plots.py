@@ -19,7 +19,7 @@ from xloader.loader.loader import Loader
 from xloader.loader.ranks.cursor import Position
 from xloader.planning.epoch import Epoch
 from xloader.planning.remainder import RemainingOrder
-from xloader.planning.residence_times import ResidenceTimes
+from xloader.show.stay_strips import ResidenceTimes
 from xloader.testing import write_store
 
 colors = pytest.importorskip("matplotlib.colors")

@@ -18,9 +18,10 @@ from xloader.order.cohorts import tile_edges
 from xloader.planning.epoch import Epoch, Lane
 from xloader.planning.mixing import full_mixing, measure_mixing
 from xloader.planning.remainder import Remainder
-from xloader.planning.residence_times import ResidenceTimes, TimesMaker, stay_parts
+from xloader.planning.residence_times import TimesMaker, stay_parts
 from xloader.recipe.label_steps import irregular_note
 from xloader.show.cost_figures import Figures, TitledTable, variables_table
+from xloader.show.stay_strips import ResidenceTimes
 from xloader.show.variable_figures import GroupReads, count_reads, num_needed
 
 if TYPE_CHECKING:

@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.messages import show_count
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch
 from xloader.planning.mixing import batch_regions
 from xloader.planning.remainder import Remainder, RemainingOrder
 from xloader.show.cards import CardPart, CardSection, Words
-from xloader.show.stay_strips import draw_stays
+from xloader.show.stay_strips import ResidenceTimes, draw_stays
 
 _MOST_SAMPLES: Final = 1 << 17
 _MOST_CHEAP: Final = 20_000
@@ -28,39 +26,6 @@ _FEWEST_SPOTS, _NUM_SPOTS = 8, 64
 """Places of a long epoch at which regions are counted."""
 _MOST_ACTIVE: Final = 800_000
 """Tiles at work, summed over these places. Each is looked at to find the samples of a place."""
-
-Steps = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class ResidenceTimes:
-    """The residences of an epoch's chunks, and the regions that its batches draw from.
-
-    A block stands for the chunks of several variables at one place. The blocks are those of the
-    group of variables with the most bytes.
-    """
-
-    variables: tuple[str, ...]
-    num_other: int
-    num_blocks: int
-    num_lanes: int
-    num_steps: int
-    first_step: int
-    lane: Ints
-    block: Ints
-    load: Steps
-    drop: Steps
-    batches: Ints
-    regions: Ints
-
-    @property
-    def title(self) -> str:
-        """The number of loads and of chunks, in words, and what is not listed."""
-        loads, chunks = show_count(len(self.block), "load"), show_count(self.num_blocks, "chunk")
-        title = f"Chunks in memory: {loads} of {chunks}"
-        if not self.num_other:
-            return title
-        return f"{title} (not drawn: those of {show_count(self.num_other, 'more variable')})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +116,7 @@ def residence_times(
     )
 
 
-def _samples_before(order: AnyOrder) -> Steps:
+def _samples_before(order: AnyOrder) -> NDArray[np.float64]:
     """Number of samples before each moment, and before the end; shape (num_moments + 1,).
 
     Entries hand out their samples at an even pace, so each moment between an entry's first and last

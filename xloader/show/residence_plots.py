@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,6 +21,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from xloader.show.canvas import COLOURS, GREY, Picture, count_along, new_picture
+from xloader.show.stay_strips import ResidenceTimes
 
 _MOST_BARS: Final = 3000
 """The most stays that are drawn one by one."""
@@ -30,71 +31,7 @@ _NUM_COLUMNS, _MOST_ROWS = 800, 320
 """Cells of the picture of more stays."""
 
 
-class StayTimes(Protocol):
-    """The stays of chunks in memory, as plain arrays and names; see `ResidenceTimes`."""
-
-    @property
-    def title(self) -> str:
-        """The number of stays and of chunks, in words."""
-        ...
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """Variables whose chunks they are."""
-        ...
-
-    @property
-    def num_blocks(self) -> int:
-        """Number of chunks."""
-        ...
-
-    @property
-    def num_lanes(self) -> int:
-        """Number of lanes."""
-        ...
-
-    @property
-    def num_steps(self) -> int:
-        """Number of steps."""
-        ...
-
-    @property
-    def first_step(self) -> int:
-        """The first step."""
-        ...
-
-    @property
-    def lane(self) -> NDArray[Any]:
-        """Lane of each stay."""
-        ...
-
-    @property
-    def block(self) -> NDArray[Any]:
-        """Chunk of each stay."""
-        ...
-
-    @property
-    def load(self) -> NDArray[np.float64]:
-        """Step at which each stay begins."""
-        ...
-
-    @property
-    def drop(self) -> NDArray[np.float64]:
-        """Step at which each stay ends."""
-        ...
-
-    @property
-    def batches(self) -> NDArray[Any]:
-        """Steps of some batches."""
-        ...
-
-    @property
-    def regions(self) -> NDArray[Any]:
-        """Number of regions that each of them draws from."""
-        ...
-
-
-def draw_residences(times: StayTimes, mixing: float, full_mixing: float) -> Picture:
+def draw_residences(times: ResidenceTimes, mixing: float, full_mixing: float) -> Picture:
     """Draw when chunks are in memory, and the regions that batches draw from."""
     picture = new_picture(9.0, 6.4)
     above, below = picture.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
@@ -118,7 +55,7 @@ def draw_residences(times: StayTimes, mixing: float, full_mixing: float) -> Pict
     return picture
 
 
-def _draw_bars(axes: Axes, times: StayTimes) -> None:
+def _draw_bars(axes: Axes, times: ResidenceTimes) -> None:
     left, right, middle = times.load, times.drop, times.block
     corners = [
         np.stack([left, middle - 0.38], -1),
@@ -136,7 +73,7 @@ def _draw_bars(axes: Axes, times: StayTimes) -> None:
         axes.plot(right, middle, "|", color="black", markersize=5, clip_on=False)
 
 
-def stay_density(times: StayTimes, lane: int) -> NDArray[np.int64]:
+def stay_density(times: ResidenceTimes, lane: int) -> NDArray[np.int64]:
     """Number of stays that touch each cell of the picture.
 
     The result has shape (rows, columns).
@@ -155,7 +92,7 @@ def stay_density(times: StayTimes, lane: int) -> NDArray[np.int64]:
     return np.cumsum(change.reshape(num_rows, width), axis=1)[:, :-1]
 
 
-def _draw_density(axes: Axes, times: StayTimes) -> None:
+def _draw_density(axes: Axes, times: ResidenceTimes) -> None:
     lanes = np.unique(times.lane).tolist()
     counts = [stay_density(times, lane) for lane in lanes]
     total = np.maximum(np.sum(counts, axis=0), 1)
@@ -176,7 +113,7 @@ def _draw_density(axes: Axes, times: StayTimes) -> None:
     )
 
 
-def _draw_legend(axes: Axes, times: StayTimes) -> None:
+def _draw_legend(axes: Axes, times: ResidenceTimes) -> None:
     lanes = np.unique(times.lane).tolist()
     handles: list[Patch | Line2D] = [
         Patch(color=COLOURS[lane % len(COLOURS)], label=f"lane {lane}")
@@ -199,7 +136,7 @@ def _mark(marker: str, label: str) -> Line2D:
     return Line2D([], [], color="black", marker=marker, markersize=5, linestyle="", label=label)
 
 
-def _draw_regions(axes: Axes, times: StayTimes, mixing: float, full_mixing: float) -> None:
+def _draw_regions(axes: Axes, times: ResidenceTimes, mixing: float, full_mixing: float) -> None:
     is_whole = len(times.batches) > 1 and bool((np.diff(times.batches) == 1).all())
     style = "-" if is_whole and len(times.batches) <= 400 else "."
     axes.plot(

@@ -5,11 +5,13 @@ It shows what `xloader.show.residence_plots` shows, from the same arrays, in at 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.core.messages import show_count
 from xloader.show.cards import Drawing
 from xloader.show.svg_shapes import WIDTH, bars, colour_class, drawing_of, outlined_boxes
 
@@ -23,6 +25,37 @@ _MOST_NAMED: Final = 7
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ResidenceTimes:
+    """The residences of an epoch's chunks, and the regions that its batches draw from.
+
+    A block stands for the chunks of several variables at one place. The blocks are those of the
+    group of variables with the most bytes.
+    """
+
+    variables: tuple[str, ...]
+    num_other: int
+    num_blocks: int
+    num_lanes: int
+    num_steps: int
+    first_step: int
+    lane: Ints
+    block: Ints
+    load: Floats
+    drop: Floats
+    batches: Ints
+    regions: Ints
+
+    @property
+    def title(self) -> str:
+        """The number of loads and of chunks, in words, and what is not listed."""
+        loads, chunks = show_count(len(self.block), "load"), show_count(self.num_blocks, "chunk")
+        title = f"Chunks in memory: {loads} of {chunks}"
+        if not self.num_other:
+            return title
+        return f"{title} (not drawn: those of {show_count(self.num_other, 'more variable')})"
 
 
 def draw_stays(
