@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.order.protocol import AnyOrder
