@@ -19,7 +19,6 @@ from xloader.samples.samples import Samples
 from xloader.show.bars import draw_counts, draw_shares
 from xloader.show.card_style import CARD_STYLE
 from xloader.show.cost_figures import FIGURE_WORDS, FigureTable
-from xloader.show.figure_cards import figure_card
 from xloader.show.pages import render_page, write_page
 from xloader.show.stay_strips import draw_stays
 from xloader.show.window_drawings import GridAxis, draw_chunk_grid
@@ -379,7 +378,7 @@ def test_stays_are_not_drawn_where_nothing_is_loaded(store: CountingStore) -> No
 
 
 def test_figures_may_have_titled_tables(store: CountingStore) -> None:
-    class Told:
+    class Told(FigureTable):
         def _title(self) -> str:
             return "Told"
 
@@ -389,7 +388,7 @@ def test_figures_may_have_titled_tables(store: CountingStore) -> None:
         def _sections(self) -> list[tuple[str, list[list[str]]]]:
             return [("planned: 4 batches", [["", "planned"], ["reads", "<7>"]])]
 
-    html = figure_card(Told()).to_html()
+    html = Told()._repr_html_()
     assert Tags(html)
     assert "&lt;7&gt;</td>" in html
     assert "<b>planned</b> <span>4 batches</span></summary>" in html

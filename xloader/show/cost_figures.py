@@ -6,7 +6,7 @@ import json
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
@@ -14,6 +14,9 @@ from xloader.errors import printable
 from xloader.show.json_values import flat_numbers, to_json_value
 from xloader.show.text_table import align_columns
 from xloader.show.variable_figures import VariableFigures
+
+if TYPE_CHECKING:
+    from xloader.show.cards import CardPart
 
 _REPEATED: Final = "reads divided by the chunks that are needed; 1 reads each of them once"
 _PEAK: Final = "the most bytes of batches, chunks on their way and decoded chunks at a time"
@@ -173,10 +176,30 @@ class FigureTable:
             lines += ["", f"  {title}", textwrap.indent(align_columns(table), "    ")]
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        from xloader.show.figure_cards import figure_card
+    def _drawings(self) -> list[CardPart]:
+        return []
 
-        return figure_card(self).to_html()
+    def _card_parts(self) -> list[CardPart]:
+        """Rows, drawings and tables; of several sets, each of them alone as well."""
+        from xloader.show.cards import CardSection, CardTable, Facts
+
+        hints = self._hints()
+        parts = [Facts(self._rows(), hints), *self._drawings()]
+        for title, rows in self._sections():
+            name, _, rest = title.partition(": ")
+            table = CardTable(rows[0], rows[1:], hints=hints)
+            parts.append(CardSection(name, [table], summary=rest))
+        sets: Mapping[str, FigureTable] = getattr(self, "sets", {})
+        return parts + [
+            CardSection(name, figures._card_parts(), is_open=False, summary="this set alone")
+            for name, figures in sets.items()
+        ]
+
+    def _repr_html_(self) -> str:
+        from xloader.show.cards import Card
+
+        kind, _, rest = self._title().partition(": ")
+        return Card(kind, rest, self._card_parts()).to_html()
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from xloader.core.options import LoaderOptions
 from xloader.recipe.recipe import Recipe
 from xloader.show.bars import draw_shares
 from xloader.show.cards import Card, CardPart, CardSection, Drawing, Facts, Words
-from xloader.show.cost_figures import FIGURE_WORDS
-from xloader.show.figure_cards import TitledRows, figure_parts
+from xloader.show.cost_figures import FIGURE_WORDS, FigureTable
 from xloader.show.sample_cards import sample_parts
 
 
@@ -19,8 +18,8 @@ def loader_card(
     title: str,
     summary: str,
     facts: Sequence[tuple[str, str]],
-    expected: Mapping[str, TitledRows] | None,
-    measured: TitledRows | None,
+    expected: Mapping[str, FigureTable] | None,
+    measured: FigureTable | None,
     recipes: Mapping[str, Recipe],
     drawing: Drawing | None = None,
 ) -> Card:
@@ -33,10 +32,10 @@ def loader_card(
         words = "Call explain() to see what an epoch will read."
         parts.append(Words([words]))
     for name, figures in (expected or {}).items():
-        parts.append(CardSection("explanation", figure_parts(figures), summary=name))
+        parts.append(CardSection("explanation", figures._card_parts(), summary=name))
     if measured is not None:
         words = "of the epoch begun last"
-        parts.append(CardSection("report", figure_parts(measured), summary=words))
+        parts.append(CardSection("report", measured._card_parts(), summary=words))
     for name, recipe in recipes.items():
         parts.append(CardSection(name, sample_parts(recipe), is_open=False))
     return Card(title, summary, parts)
