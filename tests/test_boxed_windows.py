@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xloader.core import window_sets as boxed_windows
+from xloader.core import window_sets
 from xloader.core.window_sets import (
     BoxedWindows,
     WindowBits,
@@ -48,7 +48,7 @@ def test_ids_of_boxes(
         for name, size in zip(
             ("_BLOCK_SIZE", "_LONG_ROW", "_MOST_WASTE", "_LOOK_UP_SIZE"), sizes, strict=True
         ):
-            patch.setattr(boxed_windows, name, size)
+            patch.setattr(window_sets, name, size)
         ids = np.where(flags.reshape(-1), np.cumsum(flags) - 1, -1).reshape(shape)
         bits = WindowBits.of_flags(flags.reshape(-1))
         for kept in (bits, bits.runs(), WindowList(flags.size, np.flatnonzero(flags))):
@@ -98,7 +98,7 @@ def test_short_rows_far_from_each_other_are_looked_up_together() -> None:
     shape, lo, hi = (2000, 40, 60), (0, 10, 20), (2000, 12, 22)
     flags = np.random.default_rng(0).random(shape) < 0.01
     bits = WindowBits.of_flags(flags.reshape(-1))
-    parts = list(boxed_windows.box_flags(bits, shape, lo, hi))
+    parts = list(window_sets.box_flags(bits, shape, lo, hi))
     assert len(parts) == 1
     np.testing.assert_array_equal(parts[0], flags[:, 10:12, 20:22].reshape(-1))
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ground import footprints, slow_needs
-from xloader.core import subset
-from xloader.core import window_sets as boxed_windows
+from xloader.core import subset, window_sets
 from xloader.core.footprint import Footprint
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits, WindowList
@@ -165,7 +164,7 @@ def test_few_samples_of_very_many_windows_are_a_list() -> None:
     assert isinstance(own.indices, WindowList)
     shape, starts = (10**6, 10**6), (np.array([0, 10**6]), np.array([0, 500, 10**6]))
     assert own.boxed(shape, starts) is None
-    assert not boxed_windows.is_worth_boxing(own.indices, shape, starts)
+    assert not window_sets.is_worth_boxing(own.indices, shape, starts)
 
 
 def test_the_digest_does_not_depend_on_it() -> None:

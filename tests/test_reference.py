@@ -30,9 +30,9 @@ from xloader import errors
 from xloader.cli import main
 from xloader.cluster import rank_queue
 from xloader.cluster.cluster_tasks import ClusterTasks
-from xloader.samples import describe as unplanned_warning
+from xloader.samples import describe
 from xloader.sources import zarr_adapter
-from xloader.sources.stores import locations as pickling
+from xloader.sources.stores import locations
 from xloader.testing import FaultyStore, write_store
 
 torch = pytest.importorskip("torch")
@@ -200,7 +200,7 @@ def change_the_rank(patch, folder):
 
 
 def index_one_by_one(patch, folder):
-    patch.setattr(unplanned_warning, "_has_warned", False)
+    patch.setattr(describe, "_has_warned", False)
     list(torch.utils.data.DataLoader(small_samples(), batch_size=8))
 
 
@@ -252,7 +252,7 @@ def open_half_a_store(patch, folder):
 
 
 def send_much_memory(patch, folder):
-    patch.setattr(pickling, "MOST_QUIET_NBYTES", 2000)
+    patch.setattr(locations, "MOST_QUIET_NBYTES", 2000)
     pickle.dumps(xloader.open(xr.Dataset({"t2m": ("time", np.zeros(5000))})))
 
 

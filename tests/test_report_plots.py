@@ -14,7 +14,7 @@ from tests.pictures import seen_ticks
 from xloader.engine.tally import Tally
 from xloader.errors import OptionError
 from xloader.loader.loader import Loader
-from xloader.loader.reports import bottleneck as epoch_series
+from xloader.loader.reports import bottleneck
 from xloader.loader.reports.bottleneck import STAGES, SeriesRecorder
 from xloader.testing import write_store
 
@@ -97,7 +97,7 @@ def test_an_epoch_of_one_batch_is_drawn():
 
 
 def test_a_long_epoch_keeps_few_points_at_equal_steps(monkeypatch):
-    monkeypatch.setattr(epoch_series, "MOST_POINTS", 16)
+    monkeypatch.setattr(bottleneck, "MOST_POINTS", 16)
     recorder, tally = SeriesRecorder(), Tally()
     asked = []
     for step in range(1, 1001):

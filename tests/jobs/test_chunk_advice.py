@@ -26,8 +26,7 @@ from xloader.errors import (
     UnsupportedDataError,
     XloaderError,
 )
-from xloader.jobs.advice import chunk_search, chunk_shapes
-from xloader.jobs.advice import chunk_trials as chunk_choice
+from xloader.jobs.advice import chunk_search, chunk_shapes, chunk_trials
 from xloader.jobs.advice.chunk_search import find_advice
 from xloader.jobs.advice.chunk_trials import ChunkTrials
 from xloader.jobs.advice.read_speed import ReadSpeed
@@ -380,7 +379,7 @@ def test_a_gain_in_one_figure_does_not_pay_for_a_loss_in_another() -> None:
     speed, share = now.gb_per_s, now.mixing_share
 
     def chosen(**changes: Any) -> list[ChunkProposal]:
-        return chunk_choice.choose(now, [replace(base, num_objects=100_000, **changes)])
+        return chunk_trials.choose(now, [replace(base, num_objects=100_000, **changes)])
 
     assert chosen() == []
     assert chosen(gb_per_s=1.1 * speed) == []
@@ -410,7 +409,7 @@ def test_proposals_for_many_ids_are_predicted_for_these_ids(
 
 
 def test_many_objects_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_choice, "_MANY_OBJECTS", 10)
+    monkeypatch.setattr(chunk_trials, "_MANY_OBJECTS", 10)
     samples = xloader.open(long_store((48, 4000))).window(time=1)
     advice = samples.advise(memory="8MiB", batch_size=8, threads=2)
     assert advice.current.num_objects == 20

@@ -19,8 +19,7 @@ from tests.cases import Case, cases
 from tests.jobs.test_valid_samples import SHARES, is_enough, with_mask
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.errors import MemoryBudgetError
-from xloader.jobs.valid import sample_scores, valid_samples
-from xloader.jobs.valid import sweep_line as sweep_units
+from xloader.jobs.valid import sample_scores, sweep_line, valid_samples
 from xloader.jobs.valid.batch_sweep import cut_samples, ids_of, num_reads
 from xloader.loader.batches.batch import Batch
 from xloader.recipe.demands import make_footprint
@@ -74,7 +73,7 @@ def test_masks_of_units_are_those_of_threads(
     )
     with pytest.MonkeyPatch.context() as patch:
         here(patch, tasks)
-        patch.setattr(sweep_units, "_ENOUGH", data.draw(st.sampled_from([0.0, 0.75, 9.0])))
+        patch.setattr(sweep_line, "_ENOUGH", data.draw(st.sampled_from([0.0, 0.75, 9.0])))
         case.store.reset()
         mask = case.samples.is_valid(at_least=at_least)
     np.testing.assert_array_equal(mask, expected)
@@ -202,7 +201,7 @@ def test_shards_are_kept_together_and_large_blocks_are_shared() -> None:
     sharded = write_store(ds, {"t": (4, 3)}, encoding={"t": {"shards": (16, 12)}})
     recipe = xloader.open(sharded).window(time=4).recipe
     check = valid_samples.SampleCheck(recipe, make_layouts(recipe), 1.0)
-    cut = sweep_units.cut_sweep
+    cut = sweep_line.cut_sweep
     units = cut(check.line, recipe, check.places, 16 * 12 * 8, 10**9)
     assert [(unit.begin, unit.end) for unit in units] == [(0, 4), (4, 8), (8, 12), (12, 16)]
     assert [unit.alone for unit in units] == [(0, 4), (4, 8), (8, 12), (12, 16)]

@@ -21,7 +21,7 @@ from xloader.errors import ChunkError, CorruptChunkError, SourceAccessError, Xlo
 from xloader.sources.open.open_source import open_source
 from xloader.sources.stores.bounded_reads import DamagedObjectError
 from xloader.sources.stores.ordinary_files import check_mode, local_path, with_ordinary_files
-from xloader.sources.zarr import file_objects as compiled_files
+from xloader.sources.zarr import file_objects
 from xloader.sources.zarr import file_objects as objects
 from xloader.testing import write_store
 
@@ -141,7 +141,7 @@ def test_a_file_on_which_another_process_has_a_lease_is_waited_for(
             raise BlockingIOError
         return really_open(path, flags)
 
-    monkeypatch.setattr(compiled_files, "find_function", lambda *_: None)
+    monkeypatch.setattr(file_objects, "find_function", lambda *_: None)
     monkeypatch.setattr(objects.os, "open", open_leased)
     data = objects.Files(str(tmp_path)).get("chunk")
     assert data is not None

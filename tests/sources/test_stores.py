@@ -29,7 +29,7 @@ from xloader.errors import (
     XloaderError,
 )
 from xloader.sources.open.open_source import open_source
-from xloader.sources.stores import locations as pickling
+from xloader.sources.stores import locations
 from xloader.sources.stores.group_openers import ZarrOpener
 from xloader.sources.stores.locations import pack
 from xloader.sources.stores.recognise import place_at
@@ -179,7 +179,7 @@ def test_what_does_not_pickle_is_named() -> None:
 def test_much_memory_that_travels_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     store = write_store(kinds.numeric(kinds.make_dataset()), kinds.CHUNKS)
     pickle.dumps(open_source(store))
-    monkeypatch.setattr(pickling, "MOST_QUIET_NBYTES", 2000)
+    monkeypatch.setattr(locations, "MOST_QUIET_NBYTES", 2000)
     with pytest.warns(CopiesWarning, match="is in memory: .* MiB .* to each process"):
         pickle.dumps(open_source(store))
 

@@ -28,7 +28,7 @@ from xloader.errors import (
     WorkersWarning,
 )
 from xloader.loader.batches.row_list import Rows
-from xloader.samples import describe as unplanned_warning
+from xloader.samples import describe
 from xloader.testing import CountingStore, write_store
 from xloader.torch import (
     ChunkSampler,
@@ -101,7 +101,7 @@ def test_ids_one_by_one_warn(samples: Samples) -> None:
 def test_samples_without_a_door_warn_once(
     samples: Samples, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(unplanned_warning, "_has_warned", False)
+    monkeypatch.setattr(describe, "_has_warned", False)
     loader: Any = {
         "samples": lambda: DataLoader(samples, batch_size=16, shuffle=True),
         "a subset": lambda: DataLoader(Subset(samples, range(240)), batch_size=16),
@@ -119,7 +119,7 @@ def test_samples_without_a_door_warn_once(
 def test_the_first_of_two_workers_warns_for_both(
     samples: Samples, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(unplanned_warning, "_has_warned", False)
+    monkeypatch.setattr(describe, "_has_warned", False)
 
     def note(message: object, *_: object, **__: object) -> None:
         (tmp_path / f"{os.getpid()}").write_text(str(message))
@@ -136,7 +136,7 @@ def test_the_first_of_two_workers_warns_for_both(
 def test_samples_that_no_dataloader_asks_for_do_not_warn(
     samples: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unplanned_warning, "_has_warned", False)
+    monkeypatch.setattr(describe, "_has_warned", False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert int(samples[3][0].flat[0]) == 3

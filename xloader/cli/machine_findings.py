@@ -1,4 +1,4 @@
-"""Cores, memory and shared memory that this process may use."""
+"""Python, system, cores, memory, shared memory, PyTorch and GPUs, as this process finds them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* Reads several parts of files in one call, one after the other into one buffer.
 
-   xloader/sources/zarr/compiled_files.py describes the arguments. */
+   xloader/sources/zarr/file_objects.py describes the arguments. */
 
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What is told in place of a size, as in compiled_files.py. */
+/* What is told in place of a size, as in file_objects.py. */
 enum { ABSENT = -1, UNUSUAL = -2 };
 
 /* Nanoseconds of reading that are worth waking helpers. Files in the system's memory take less. */

@@ -1,4 +1,4 @@
-"""Texts for users: counts, hints and warnings that point at the user's line."""
+"""Texts for users: counts, hints, and errors and warnings that point at the user's line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sorting and numbering of integers."""
+"""Sorting, numbering and spreading of integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters of an epoch under way: what was read, the time it took, and the memory in use."""
+"""Counts of one run of the engine: what was read, the time it took, and the memory in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Visits: an epoch comes by a tile several times, each time for a random part of its samples.
+"""Runs of tiles, and visits: an epoch may come by a tile more than once, for part of its samples.
 
 Where the memory holds few tiles, a batch comes from few places. With several visits, the lane's
 tiles pass through the memory several times, each time in another order::

@@ -1,4 +1,4 @@
-"""The memory budget of a reader with a cache of blocks, and the least bytes its cache must hold."""
+"""The least bytes that a cache of blocks must hold, and its reads for an order, simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows around the points of a table, found by label.
+"""Windows around the points of a table, found by label; its other columns, and weights.
 
 Along each windowed dimension, a point's label gives an element, and the window lies around it::
 

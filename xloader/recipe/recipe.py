@@ -300,7 +300,7 @@ class Recipe:
 
     @property
     def token(self) -> str:
-        """The name of this recipe and of its copies in other processes; see `recipe_tokens`."""
+        """The name of this recipe and of its copies in other processes; see `recall`."""
         if "_token" not in self.__dict__:
             # Two threads may ask at once, and must get the same.
             self.__dict__.setdefault("_token", uuid.uuid4().hex)

@@ -1,4 +1,4 @@
-"""Statistics of a whole dataset, without samples."""
+"""`stats` of a whole dataset, without samples, and `merge` of the parts of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions of samples, as text for the terminal and as HTML for notebooks."""
+"""Samples as text and as HTML, and what is said of verbs and reads in a wrong place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`join`: opens several sources as one, at the labels of the first."""
+"""`join` and `concat`: several sources as one, at common labels or one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read single samples without a plan, as arrays or as Datasets with labels."""
+"""Single samples without a plan: ids parsed, samples read, shown and drawn."""
 
 from __future__ import annotations
 

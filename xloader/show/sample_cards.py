@@ -1,4 +1,4 @@
-"""The card of a batch: its fields, rows and samples. No value is looked at."""
+"""Cards of samples and of batches: windows, fields, methods and rows. No value is looked at."""
 
 from __future__ import annotations
 

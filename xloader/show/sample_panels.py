@@ -1,4 +1,4 @@
-"""Coastlines for maps, where cartopy and its data are installed. Nothing is downloaded."""
+"""Pictures of samples: a panel for each field and step, with coastlines where cartopy has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`data_loader`: a stock ``DataLoader`` with dataset, sampler and collate function that match."""
+"""`data_loader`: a stock ``DataLoader`` whose dataset, sampler and collate function match."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Transforms run in the order in which they were recorded. In-place ones (normalize, fillna) change
 the gathered arrays. From the first other one on, the batch is an xarray Dataset (see
-`transforms.datasets`) until it is delivered.
+`transforms.batch_datasets`) until it is delivered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Statistics of the elements of one chunk that samples need."""
+"""Statistics of the elements of one chunk that samples need, also of leads between them."""
 
 from __future__ import annotations
 

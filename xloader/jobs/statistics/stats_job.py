@@ -1,4 +1,4 @@
-"""The job of statistics: which chunks are read, and the form of the result."""
+"""The job of statistics: which chunks are read, their memory, and the form of the result."""
 
 from __future__ import annotations
 

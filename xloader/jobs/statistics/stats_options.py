@@ -1,4 +1,4 @@
-"""The options of statistics, checked."""
+"""The options of statistics, checked, and the weights of elements."""
 
 from __future__ import annotations
 

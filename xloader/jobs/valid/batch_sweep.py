@@ -1,4 +1,4 @@
-"""A pass over all samples in batches, in the order that reads fewest chunks."""
+"""The shares of samples that threads or a cluster go through in batches, one pass a share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters of an epoch under way, from which its report is made."""
+"""Counts of the epoch that the user iterates, from which its report is made."""
 
 from __future__ import annotations
 
