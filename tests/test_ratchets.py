@@ -123,7 +123,7 @@ def test_public_docstrings_are_those_of_the_reference():
 def test_no_figure_of_the_package_rises():
     pytest.importorskip("torch")
     figures, held = ratchets.count_package(), ratchets.read_table()
-    assert figures["package"]["loaded"] > 20
+    assert figures["package"]["loaded"] > 4
     assert figures["compiled"]["c"] > 100
     messages = ratchets.rises(figures, held)
     assert not messages, "\n".join(messages)

@@ -6,15 +6,29 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Final, Protocol
 
-_NOTED: Final[ContextVar[weakref.WeakSet[Any] | None]] = ContextVar("xloader.mosaics", default=None)
+
+class WaitingPredictions(Protocol):
+    """Something that keeps predictions in memory before it writes them."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be written any more."""
+
+    def flush(self) -> None:
+        """Write them."""
+
+
+_NOTED: Final[ContextVar[weakref.WeakSet[WaitingPredictions] | None]] = ContextVar(
+    "xloader.mosaics", default=None
+)
 
 
 @contextmanager
-def noted_mosaics() -> Iterator[weakref.WeakSet[Any]]:
+def noted_mosaics() -> Iterator[weakref.WeakSet[WaitingPredictions]]:
     """Collect the mosaics that are made in this thread, within the ``with`` block."""
-    noted: weakref.WeakSet[Any] = weakref.WeakSet()
+    noted: weakref.WeakSet[WaitingPredictions] = weakref.WeakSet()
     token = _NOTED.set(noted)
     try:
         yield noted
@@ -22,7 +36,7 @@ def noted_mosaics() -> Iterator[weakref.WeakSet[Any]]:
         _NOTED.reset(token)
 
 
-def note_mosaic(mosaic: Any) -> None:
+def note_mosaic(mosaic: WaitingPredictions) -> None:
     """Tell of a new mosaic, where somebody collects them."""
     noted = _NOTED.get()
     if noted is not None:

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from xloader.cluster.checkpoint_places import RankClaim
+from xloader.cluster.noted_mosaics import WaitingPredictions
 from xloader.errors import OptionError
 from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
@@ -40,7 +41,7 @@ class Checkpoint:
         loader: Loader | InterleavedLoader,
         value: Any,
         dump: Callable[[object], bytes],
-        mosaics: Iterable[Any],
+        mosaics: Iterable[WaitingPredictions],
     ) -> None:
         self.rank, self.world_size, self.attempt = claim.rank, world_size, claim.attempt
         self.value = value

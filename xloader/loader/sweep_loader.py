@@ -25,7 +25,7 @@ _BATCH_SHARE: Final = 32
 
 
 class Sweeper(Protocol):
-    """What a `Loader` has that a pass over samples uses."""
+    """The methods of a `Loader` that a pass over samples uses."""
 
     def explain(self) -> Explanation:
         """Predict what the next pass will read."""

@@ -234,7 +234,7 @@ class PartialStats:
     part: tuple[int, int]
     num_reads: int
     template: StatsTemplate = field(repr=False)
-    nodes: Mapping[Tree, Mapping[Node, LabelledMoments]] = field(repr=False)
+    nodes: Mapping[tuple[int, int], Mapping[Node, LabelledMoments]] = field(repr=False)
     path: str = ""
 
     def __str__(self) -> str:

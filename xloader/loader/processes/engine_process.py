@@ -183,7 +183,7 @@ class EngineProcess:
     wiring : Wiring
         Its connections.
     setup : ProcessSetup
-        What all processes know.
+        All that the processes share.
     """
 
     def __init__(self, wiring: Wiring, setup: ProcessSetup) -> None:
