@@ -48,7 +48,7 @@ class LoaderComparison:
     def ratios(self) -> dict[str, float]:
         """How many times as fast as each other loader xloader is."""
         ours = self.speeds[0].samples_per_second
-        return {own.name: ours / own.samples_per_second for own in self.speeds}
+        return {speed.name: ours / speed.samples_per_second for speed in self.speeds}
 
     def to_dict(self) -> dict[str, Any]:
         """The speeds with their ratios, in types that JSON can hold."""
@@ -57,8 +57,8 @@ class LoaderComparison:
             "num_samples": self.num_samples,
             "num_workers": self.num_workers,
             "loaders": [
-                {**own.to_dict(), "xloader_is_times_as_fast": self.ratios[own.name]}
-                for own in self.speeds
+                {**speed.to_dict(), "xloader_is_times_as_fast": self.ratios[speed.name]}
+                for speed in self.speeds
             ],
             "left_out": dict(self.left_out),
             "extra": {name: dict(counts) for name, counts in self.extra.items()},
@@ -66,17 +66,17 @@ class LoaderComparison:
 
     def __str__(self) -> str:
         rows = [["loader", "batches/s", "samples/s", "GB/s", "epochs", "first batch", "xloader is"]]
-        for own in self.speeds:
-            ratio = self.ratios[own.name]
+        for speed in self.speeds:
+            ratio = self.ratios[speed.name]
             rows.append(
                 [
-                    own.name,
-                    f"{own.batches_per_second:,.1f}",
-                    f"{own.samples_per_second:,.0f}",
-                    f"{own.gb_per_second:.3f}",
-                    f"{own.num_samples / self.epoch_size(own.name):,.2f}",
-                    f"{own.first_seconds:.2f} s",
-                    "" if own.name == OURS else f"{ratio:,.1f} times as fast",
+                    speed.name,
+                    f"{speed.batches_per_second:,.1f}",
+                    f"{speed.samples_per_second:,.0f}",
+                    f"{speed.gb_per_second:.3f}",
+                    f"{speed.num_samples / self.epoch_size(speed.name):,.2f}",
+                    f"{speed.first_seconds:.2f} s",
+                    "" if speed.name == OURS else f"{ratio:,.1f} times as fast",
                 ]
             )
         samples = show_count(self.num_samples, "sample")
@@ -113,7 +113,7 @@ def compare_loaders(
     extra = {} if left_out[XBATCHER] else extra_of_xbatcher(recipe)
     options = {**loader_options, "output": "torch" if has_torch else "numpy"}
     passes: dict[str, Pass] = {OURS: partial(_our_epoch, samples, options)}
-    common = {name: loader_options.get(name, own) for name, own in _OF_DATALOADER.items()}
+    common = {**_OF_DATALOADER, **{k: v for k, v in loader_options.items() if k in _OF_DATALOADER}}
     kinds: dict[str, Callable[..., Any]] = {PLAIN: IselSamples, XBATCHER: XbatcherSamples}
     closes = []
     for name, kind in kinds.items():
@@ -135,7 +135,7 @@ def compare_loaders(
         common["batch_size"],
         len(samples),
         num_workers,
-        {XBATCHER: extra} if XBATCHER in {own.name for own in speeds} and extra else {},
+        {XBATCHER: extra} if XBATCHER in {speed.name for speed in speeds} and extra else {},
     )
 
 

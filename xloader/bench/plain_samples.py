@@ -79,18 +79,17 @@ class XbatcherSamples:
         self._layouts = make_layouts(recipe)
         self._open_dataset = open_dataset
         self._sizes = dict(zip(windows.dims, windows.window_sizes, strict=True))
+        strides = zip(windows.dims, windows.strides, strict=True)
         self._overlap = {
-            dim: size - stride
-            for dim, size, stride in zip(
-                windows.dims, windows.window_sizes, windows.strides, strict=True
-            )
-            if size > stride
+            dim: self._sizes[dim] - stride for dim, stride in strides if self._sizes[dim] > stride
         }
         self._starts = [0] * len(windows.dims)
         self._windows = PerProcess(self._make_windows, open_dataset.path, is_remade=True)
 
     def _make_windows(self) -> Any:
-        names = list(dict.fromkeys(part.variable for own in self._layouts for part in own.parts))
+        names = list(
+            dict.fromkeys(part.variable for layout in self._layouts for part in layout.parts)
+        )
         dataset = self._open_dataset()[names]
         # xbatcher stacks dimensions that it is not told of.
         sizes = {str(dim): size for dim, size in dataset.sizes.items()} | self._sizes
@@ -141,8 +140,8 @@ def why_not_plain(recipe: Recipe) -> str:
 def extra_of_xbatcher(recipe: Recipe) -> dict[str, int]:
     """Windows that xbatcher takes although the samples leave them out, by reason."""
     windows = recipe.require_windows()
-    found = {"gap": windows.dropped.get("gap", 0), "dropped": len(windows) - recipe.num_ids}
-    return {reason: count for reason, count in found.items() if count > 0}
+    counts = {"gap": windows.dropped.get("gap", 0), "dropped": len(windows) - recipe.num_ids}
+    return {reason: count for reason, count in counts.items() if count > 0}
 
 
 def why_not_xbatcher(recipe: Recipe) -> str:
@@ -152,13 +151,10 @@ def why_not_xbatcher(recipe: Recipe) -> str:
         return reason
     if any(step > 1 for step in windows.dilations):
         return "xbatcher has no dilation"
-    if any(
-        stride > size for stride, size in zip(windows.strides, windows.window_sizes, strict=True)
-    ):
+    sizes = windows.window_sizes
+    if any(stride > size for stride, size in zip(windows.strides, sizes, strict=True)):
         return "xbatcher has no strides longer than a window"
-    if any(
-        extent > size for extent, size in zip(windows.extents, windows.window_sizes, strict=True)
-    ):
+    if any(extent > size for extent, size in zip(windows.extents, sizes, strict=True)):
         return "xbatcher has no leads beyond the window"
     if len(windows) > MOST_SELECTORS:
         return f"xbatcher makes an object for each window, which are {len(windows):,} here"

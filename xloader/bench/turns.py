@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
 from xloader.errors import EmptySamplesError
@@ -51,13 +51,7 @@ class LoaderSpeed:
 
     def to_dict(self) -> dict[str, Any]:
         """The counts and the rates by name."""
-        return {
-            "name": self.name,
-            "num_batches": self.num_batches,
-            "num_samples": self.num_samples,
-            "nbytes": self.nbytes,
-            "seconds": self.seconds,
-            "first_seconds": self.first_seconds,
+        return asdict(self) | {
             "batches_per_second": self.batches_per_second,
             "samples_per_second": self.samples_per_second,
             "gb_per_second": self.gb_per_second,
@@ -77,9 +71,9 @@ def measure_in_turns(
     """
     first: dict[str, float] = {}
     failed: dict[str, str] = {}
-    for name, own in passes.items():
+    for name, start in passes.items():
         try:
-            first[name] = _take(own, 0.0, clock).seconds
+            first[name] = _take(start, 0.0, clock).seconds
         # Other libraries, and their worker processes, fail in ways of their own.
         except Exception as error:
             if name == must:

@@ -22,15 +22,12 @@ class StepRun(Protocol):
     @property
     def is_closed(self) -> bool:
         """Whether the run was closed."""
-        ...
 
     def take(self) -> Any:
         """The next batch, before it is handed over; None after the last one."""
-        ...
 
     def close(self) -> None:
         """End the run. It may be called more than once, from any thread."""
-        ...
 
 
 class StepProgress(Protocol):
@@ -40,11 +37,9 @@ class StepProgress(Protocol):
 
     def start(self) -> None:
         """Note that a batch is asked for."""
-        ...
 
     def add(self, delivery: Any) -> None:
         """Count a batch."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -29,19 +29,15 @@ class Sweeper(Protocol):
 
     def explain(self) -> Explanation:
         """Predict what the next pass will read."""
-        ...
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, from which random numbers are drawn."""
-        ...
 
     def report(self) -> Report:
         """Measurements of the pass."""
-        ...
 
     def close(self) -> None:
         """Stop the threads and release the memory."""
-        ...
 
     def __enter__(self) -> Any: ...
 

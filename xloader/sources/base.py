@@ -81,11 +81,9 @@ class Fetched(Protocol):
     @property
     def nbytes(self) -> int:
         """Memory that is held until the chunks are decoded, in bytes."""
-        ...
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
         """Decode the chunks into the caller's arrays. Call it once."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,22 +118,18 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """Where the data comes from, for messages. It never contains a credential."""
-        ...
 
     @property
     def variables(self) -> Mapping[str, Variable]:
         """The data variables that can be read, by name."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """A digest of the variables and of how they are stored, wherever the store lies."""
-        ...
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences that users should know about the data, such as labels that were left out."""
-        ...
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Do the part of reading chunks that waits for the store.
@@ -143,7 +137,6 @@ class Source(Protocol):
         If reading waits, the stored bytes of all the chunks are in memory afterwards, and decoding
         needs no store. Otherwise nothing is read yet, and decoding reads the chunks one by one.
         """
-        ...
 
     def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
         """Say which chunks will be fetched soon, if others compute them meanwhile.
@@ -151,15 +144,12 @@ class Source(Protocol):
         Nothing arrives here before `fetch`, which fetches chunks that were announced or not. None
         if there is nothing to be done ahead.
         """
-        ...
 
     def is_waiting(self, variable: str) -> bool:
         """Whether reading a variable mostly waits, so that many fetches at once are faster."""
-        ...
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """The watches that notice a change of some variables, in this process."""
-        ...
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """A key that is equal for chunks that are cheaper to read together.
@@ -168,23 +158,18 @@ class Source(Protocol):
         bundle of its own. The key is None for a small chunk that may be read with any others, and
         a `SmallKey` for small chunks that share a bundle which may be read with any others.
         """
-        ...
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates as a lazy dataset of xarray, without data variables."""
-        ...
 
     def is_through_xarray(self, variable: str) -> bool:
         """Whether xarray reads the variable. Otherwise, xloader or zarr decodes its chunks."""
-        ...
 
     def is_compiled(self, variable: str) -> bool:
         """Whether compiled calls read whole chunks of the variable, many at a time."""
-        ...
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
-        ...
 
 
 class Described:

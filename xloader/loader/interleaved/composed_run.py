@@ -32,11 +32,9 @@ class RowStack(Protocol):
 
     def put(self, batch: Batch, rows: slice, at: int) -> None:
         """Add some rows of a set's batch, from row ``at`` of the composed one on."""
-        ...
 
     def arrays(self) -> list[Any]:
         """The fields of the composed batch, once all rows were added."""
-        ...
 
 
 MakeStack = Callable[[int], RowStack]

@@ -46,12 +46,10 @@ class CountedLoader(Protocol):
     @property
     def epoch(self) -> int:
         """Number of the epoch that comes next."""
-        ...
 
     @property
     def rank(self) -> int:
         """Number of this process."""
-        ...
 
     def __len__(self) -> int: ...
 
@@ -59,7 +57,6 @@ class CountedLoader(Protocol):
 
     def bar_counts(self) -> BarCounts:
         """The counters of the epoch under way, or of the last one."""
-        ...
 
 
 def make_bar(loader: CountedLoader, first_step: int, options: Mapping[str, Any]) -> Any:

@@ -60,7 +60,6 @@ class KnowsObjects(Protocol):
 
     def stored_objects(self, variable: str) -> StoredObjects | None:
         """The stored objects of a variable, without reading values; None if they are not known."""
-        ...
 
 
 def stored_objects_of(source: object, variable: str) -> StoredObjects | None:
@@ -74,7 +73,6 @@ class KnowsInventory(Protocol):
 
     def inventory(self, variable: str) -> ObjectInventory | None:
         """The stored objects, as the store lists them; None if it cannot be listed."""
-        ...
 
 
 def inventory_of(source: object, variable: str) -> ObjectInventory | None:
@@ -88,7 +86,6 @@ class KnowsEncoding(Protocol):
 
     def encoding(self, variable: str) -> Mapping[str, Any]:
         """The encoding that xarray has found; empty if it is not known."""
-        ...
 
 
 def encoding_of(source: object, variable: str) -> StoredEncoding:

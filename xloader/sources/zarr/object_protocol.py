@@ -38,17 +38,14 @@ class Objects(Protocol):
 
     def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
         """Read a whole object."""
-        ...
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """Read the end of an object, or all of it if it is shorter."""
-        ...
 
     def get_pieces(
         self, pieces: Sequence[ObjectPiece], room_nbytes: int
     ) -> Iterator[list[Bytes | None]]:
         """Read pieces of objects in the order given, several at a time where that is cheaper."""
-        ...
 
 
 class Asking(Objects):
