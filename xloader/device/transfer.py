@@ -108,13 +108,13 @@ class Transfer:
         self._hand_over = hand_over
         self._transform = transform
         self._out = out
-        self._packed_fields = packed_fields
+        self.packed_fields = packed_fields
         self._output_dtype = output_dtype
-        self._is_elsewhere = is_elsewhere
+        self.copies_batches = is_elsewhere
         self._unpackers: dict[str, TensorUnpacker] = {}
         self._pid = os.getpid()
         self._known_hardware: Hardware | None = None
-        self._ring: SlotRing | None = None
+        self.ring: SlotRing | None = None
         self._shared: PinnedSlots | None = None
         self._known_refusal = ""
         self._scratch: PinnedScratch | None = None
@@ -128,20 +128,10 @@ class Transfer:
         return self._known_device
 
     @property
-    def packed_fields(self) -> tuple[PackedField, ...]:
-        """Fields that are to be gathered as stored."""
-        return self._packed_fields
-
-    @property
-    def ring(self) -> SlotRing | None:
-        """The slots, once there are some."""
-        return self._ring
-
-    @property
     def refusal(self) -> str:
         """Why the system refused to pin the slots; empty if it did not, or nobody has asked."""
         # Another thread may close the loader meanwhile.
-        slots = self._ring or self._shared
+        slots = self.ring or self._shared
         if slots is not None:
             # A report may be asked for after the loader is closed.
             self._known_refusal = slots.refusal or self._known_refusal
@@ -179,22 +169,17 @@ class Transfer:
 
     def make_memory(self, num_steps: int) -> MakeMemory | None:
         """The maker of a ring of slots; None on the processor itself."""
-        if not self._is_elsewhere:
+        if not self.copies_batches:
             return None
 
         def make(kinds: Sequence[ArrayKind], num_batches: int) -> SlotRing:
             # One batch fewer than elsewhere: the one that the user holds is on the device.
             num_slots = max(1, min(num_batches - 1, num_steps))
-            if self._ring is None or not self._ring.is_for(kinds, num_slots):
-                self._ring = SlotRing(self._hardware(), kinds, num_slots)
-            return self._ring
+            if self.ring is None or not self.ring.is_for(kinds, num_slots):
+                self.ring = SlotRing(self._hardware(), kinds, num_slots)
+            return self.ring
 
         return make
-
-    @property
-    def copies_batches(self) -> bool:
-        """Whether batches are copied to the device."""
-        return self._is_elsewhere
 
     def pin_slots(self, memory: Buffer, num_slots: int) -> None:
         """Pin the memory that worker processes share; see `DevicePath.pin_slots`."""
@@ -219,12 +204,12 @@ class Transfer:
 
     def outbox(self) -> RunCopies | None:
         """The copies of a new run; None on the processor itself."""
-        if not self._is_elsewhere:
+        if not self.copies_batches:
             return None
         hardware = self._hardware()
         if self._scratch is None or self._pool is None:
             self._scratch, self._pool = PinnedScratch(hardware), StagingPool(hardware)
-        slots: PinnedSlots | None = self._ring
+        slots: PinnedSlots | None = self.ring
         if self._shared is not None and not self._shared.refusal:
             slots = self._shared
         return RunCopies(hardware, slots, self._scratch, self._pool)
@@ -255,19 +240,19 @@ class Transfer:
         self._known_refusal = self.refusal
         self.unpin_slots()
         # Others may still refer to these, such as an iterator that the user has kept.
-        if self._ring is not None:
-            self._ring.close()
+        if self.ring is not None:
+            self.ring.close()
         if self._scratch is not None:
             self._scratch.close()
         if self._pool is not None:
             self._pool.clear()
-        self._ring = self._scratch = self._pool = None
+        self.ring = self._scratch = self._pool = None
         self._unpackers = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         # Memory and streams belong to this process.
-        options = (self._transform, self._out, self._packed_fields, self._output_dtype)
-        make = partial(Transfer, is_elsewhere=self._is_elsewhere)
+        options = (self._transform, self._out, self.packed_fields, self._output_dtype)
+        make = partial(Transfer, is_elsewhere=self.copies_batches)
         # Each process has a current GPU of its own, so the device goes as it was given.
         return make, (self._given, self._hand_over, *options)
 
@@ -285,10 +270,10 @@ class Transfer:
         """The unpacker of a field that is gathered as stored; None for another one."""
         # Another thread may close the loader meanwhile.
         unpackers = self._unpackers
-        if self._packed_fields and not unpackers:
+        if self.packed_fields and not unpackers:
             unpackers = self._unpackers = {
                 field.name: TensorUnpacker.of(field, self.device, self._output_dtype)
-                for field in self._packed_fields
+                for field in self.packed_fields
             }
         return unpackers.get(name)
 

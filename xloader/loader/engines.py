@@ -82,7 +82,7 @@ class ProcessEngine:
     ) -> None:
         from xloader.loader.processes.process_run import SlotTable
 
-        self._rank_plan = rank_plan
+        self.rank_plan = rank_plan
         self._packed_fields = packed_fields
         self._device_path = device_path
         self._hand_over = hand_over
@@ -91,11 +91,6 @@ class ProcessEngine:
         self._run: ProcessRun | None = None
         self._num_runs = 0
         self._loaded: list[Cached] = self._nothing_loaded()
-
-    @property
-    def rank_plan(self) -> RankPlan:
-        """The plan that is carried out."""
-        return self._rank_plan
 
     @property
     def pids(self) -> list[int]:
@@ -113,7 +108,7 @@ class ProcessEngine:
         from xloader.loader.processes.process_run import ProcessRun, SlotTable
 
         self.refresh()
-        rank_plan = self._rank_plan
+        rank_plan = self.rank_plan
         if self._team is None:
             self._team = self._start_team()
             self._table = SlotTable(len(self._team.buffers))
@@ -154,7 +149,7 @@ class ProcessEngine:
         """Start the processes, and let the device read their memory by itself."""
         from xloader.loader.processes.process_team import ProcessTeam
 
-        rank_plan, path = self._rank_plan, self._device_path
+        rank_plan, path = self.rank_plan, self._device_path
         # The batch that the user holds is on the device, if there is one.
         num_held = 0 if path is not None and path.copies_batches else 1
         num_slots = min(rank_plan.options.prefetch + 1 + num_held, max(rank_plan.num_steps, 1))
@@ -171,7 +166,7 @@ class ProcessEngine:
         self._loaded, self._run = list(loaded), None
 
     def _nothing_loaded(self) -> list[Cached]:
-        return [frozenset[tuple[int, int]]()] * self._rank_plan.options.processes
+        return [frozenset[tuple[int, int]]()] * self.rank_plan.options.processes
 
 
 Engine = ThreadEngine | ProcessEngine

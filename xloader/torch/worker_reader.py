@@ -48,7 +48,7 @@ class Worker:
         make_memory: MakeMemory | None = None,
     ) -> None:
         self._rank_plan = rank_plan
-        self._number = number
+        self.number = number
         self._job_factory = JobFactory(
             rank_plan,
             num_ready=num_ready,
@@ -63,11 +63,6 @@ class Worker:
         """Whether the process was forked since: threads and locks do not survive that."""
         return self._job_factory.is_foreign
 
-    @property
-    def number(self) -> int:
-        """Number of this worker."""
-        return self._number
-
     def loaded(self) -> set[tuple[int, int]]:
         """Set of the blocks in memory from earlier epochs, as (group, block)."""
         return self._job_factory.loaded()
@@ -75,7 +70,7 @@ class Worker:
     def steps(self, epoch: int, first_step: int = 0) -> Iterator[Delivery]:
         """Make this worker's batches of an epoch from a step on. An iteration under way ends."""
         self.close()
-        numbers = self._rank_plan.sublanes(self._number)
+        numbers = self._rank_plan.sublanes(self.number)
         remainder = self._rank_plan.remainder(epoch, first_step)
         num_again = remainder.sublanes.num_again_of(numbers[0])
         if not remainder.sublanes.num_steps_of(numbers[0]):

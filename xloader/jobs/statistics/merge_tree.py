@@ -15,7 +15,7 @@ Two siblings are merged as soon as both are there. What is kept is few complete 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from xloader.errors import OptionError
@@ -33,12 +33,7 @@ class MergeTree(Generic[T]):
         assert num_leaves > 0
         self.num_leaves = num_leaves
         self._merge = merge
-        self._nodes: dict[Node, T] = {}
-
-    @property
-    def nodes(self) -> Mapping[Node, T]:
-        """The values of the largest complete subtrees."""
-        return self._nodes
+        self.nodes: dict[Node, T] = {}
 
     def add(self, leaf: int, value: T) -> None:
         """Add the value of a leaf."""
@@ -68,27 +63,26 @@ class MergeTree(Generic[T]):
         while self._num_nodes(level) > 1:
             sibling = index ^ 1
             if sibling < self._num_nodes(level):
-                sibling_value = self._nodes.pop((level, sibling), None)
+                sibling_value = self.nodes.pop((level, sibling), None)
                 if sibling_value is None:
                     break
                 pair = (value, sibling_value) if index < sibling else (sibling_value, value)
                 return (level + 1, index >> 1), *pair
             level, index = level + 1, index >> 1
-        self._nodes[level, index] = value
+        self.nodes[level, index] = value
         return None
 
     @property
     def is_complete(self) -> bool:
         """Whether no leaf is missing."""
         return (
-            len(self._nodes) == 1
-            and (self.num_leaves - 1).bit_length() == next(iter(self._nodes))[0]
+            len(self.nodes) == 1 and (self.num_leaves - 1).bit_length() == next(iter(self.nodes))[0]
         )
 
     def missing(self) -> list[tuple[int, int]]:
         """The leaves that are missing, as half-open intervals, ascending."""
         gaps, at = [], 0
-        for level, index in sorted(self._nodes, key=lambda node: node[1] << node[0]):
+        for level, index in sorted(self.nodes, key=lambda node: node[1] << node[0]):
             begin = index << level
             if begin > at:
                 gaps.append((at, begin))
@@ -107,7 +101,7 @@ class MergeTree(Generic[T]):
                 allowed="all leaves",
                 remedy="run the parts that are missing, and merge again",
             )
-        (value,) = self._nodes.values()
+        (value,) = self.nodes.values()
         return value
 
     def _num_nodes(self, level: int) -> int:
@@ -117,7 +111,7 @@ class MergeTree(Generic[T]):
         """Whether a leaf of the node is there already."""
         level, index = node
         above = ((level + up, index >> up) for up in range(self.num_leaves.bit_length() + 1))
-        if any(ancestor in self._nodes for ancestor in above):
+        if any(ancestor in self.nodes for ancestor in above):
             return True
         begin, end = index << level, (index + 1) << level
-        return any(begin <= number << up < end for up, number in self._nodes)
+        return any(begin <= number << up < end for up, number in self.nodes)

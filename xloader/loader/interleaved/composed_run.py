@@ -152,16 +152,11 @@ class ComposedRun:
         self._make_stack = make_stack
         self._names = names
         self._step = first_step
-        self._is_closed = False
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the run was closed."""
-        return self._is_closed
+        self.is_closed = False
 
     def take(self) -> Batch | None:
         """The next batch; None after the last one."""
-        if self._is_closed:
+        if self.is_closed:
             raise ClosedError(
                 "the iterator is closed",
                 remedy="iterate over the loader again; after loader.close(), make a new loader",
@@ -186,7 +181,7 @@ class ComposedRun:
 
     def close(self) -> None:
         """Stop the loaders of all sets."""
-        self._is_closed = True
+        self.is_closed = True
         for feed in self._feeds:
             feed.close()
 

@@ -107,7 +107,7 @@ class JobFactory:
         share: Share | None = None,
         sample_names: SampleNames | None = None,
     ) -> None:
-        self._rank_plan = rank_plan
+        self.rank_plan = rank_plan
         self._sample_names = sample_names
         self._share = share or Share.whole(rank_plan)
         self._num_ready = num_ready
@@ -149,18 +149,8 @@ class JobFactory:
         )
         self._num_spare = 0 if any(ways) else self._count_spare()
         self._block_table: BlockTable | None = None
-        self._pool: BlockPool
+        self.pool: BlockPool
         self.renew()
-
-    @property
-    def rank_plan(self) -> RankPlan:
-        """The plan that is carried out."""
-        return self._rank_plan
-
-    @property
-    def pool(self) -> BlockPool:
-        """The memory of decoded chunks."""
-        return self._pool
 
     @property
     def is_foreign(self) -> bool:
@@ -169,7 +159,7 @@ class JobFactory:
 
     def loaded(self) -> set[tuple[int, int]]:
         """Set of the blocks in memory from earlier epochs, as (group, block)."""
-        if self._pool.is_spoilt:
+        if self.pool.is_spoilt:
             self.renew()
         # The set is a copy, as a run under way may load more blocks meanwhile.
         return set() if self._block_table is None else self._block_table.loaded()
@@ -178,8 +168,8 @@ class JobFactory:
         """Start with new memory, none of it in use."""
         self._pid = os.getpid()
         self._block_table = None
-        rank_plan = self._rank_plan
-        self._pool = BlockPool(rank_plan.plan.pool_nbytes(self._share.num_lanes))
+        rank_plan = self.rank_plan
+        self.pool = BlockPool(rank_plan.plan.pool_nbytes(self._share.num_lanes))
         self._make_memory = self._share.make_memory
         if self._device_path is not None and not rank_plan.recipe.is_mapped:
             self._make_memory = self._device_path.make_memory(rank_plan.num_steps)
@@ -187,19 +177,19 @@ class JobFactory:
 
     def clear(self) -> None:
         """Release all memory. Reports of earlier epochs still count it."""
-        self._pool.clear()
+        self.pool.clear()
         self.renew()
 
     def job(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> Job:
         """Make the job for this process's part of an epoch."""
-        if self._pool.is_spoilt:
+        if self.pool.is_spoilt:
             self.renew()
-        rank_plan = self._rank_plan
+        rank_plan = self.rank_plan
         recipe, options = rank_plan.recipe, rank_plan.options
         plan, footprint = rank_plan.plan, rank_plan.footprint
         lanes = epoch.lanes(numbers)
         peak = sum(lane.schedule.peak_nbytes for lane in lanes)
-        if peak > self._pool.capacity and not plan.is_resident:
+        if peak > self.pool.capacity and not plan.is_resident:
             # Plans prevent this. If one did not, the run would wait for room forever.
             raise MemoryBudgetError(
                 f"epoch {epoch.epoch} needs more chunks at a time than its plan has room for",
@@ -246,7 +236,7 @@ class JobFactory:
             finish=self._finish(epoch.epoch),
             last_size=rank_plan.rows.last_size if rank_plan.rows.num_padding() else 0,
             num_trays_ahead=num_ahead,
-            pool=self._pool,
+            pool=self.pool,
             block_table=block_table,
             is_resident=plan.is_resident,
             on_error=options.on_error,
@@ -278,7 +268,7 @@ class JobFactory:
         sizes = (
             _MOST_IN_TRAY,
             num_batches // (num_planned + 1),
-            _MOST_TRAY_NBYTES // max(self._rank_plan.plan.budget.batch_nbytes, 1),
+            _MOST_TRAY_NBYTES // max(self.rank_plan.plan.budget.batch_nbytes, 1),
             LOOK_SIZE // max(self._share.num_rows, 1),
         )
         size = min(sizes)
@@ -291,16 +281,16 @@ class JobFactory:
 
         All memory together stays what the plan says.
         """
-        plan, most = self._rank_plan.plan, self._in_flight_nbytes
+        plan, most = self.rank_plan.plan, self._in_flight_nbytes
         is_plain = self._share.make_memory is None and self._device_path is None
         if not is_plain or plan.is_resident or self._num_threads < 2:
             return 0
-        spare_nbytes = most - self._num_threads * self._rank_plan.footprint.max_chunk_nbytes
+        spare_nbytes = most - self._num_threads * self.rank_plan.footprint.max_chunk_nbytes
         return spare_nbytes // 2 // plan.budget.batch_nbytes
 
     def _finish(self, epoch: int) -> BatchFinish:
         """The steps between a gathered batch of an epoch and a delivered one."""
-        recipe, options = self._rank_plan.recipe, self._rank_plan.options
+        recipe, options = self.rank_plan.recipe, self.rank_plan.options
         names = self._sample_names
         if names is not None:
             recipe = names.recipe

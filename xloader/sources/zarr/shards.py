@@ -56,7 +56,7 @@ class IndexCache:
 
     def __init__(self, most_nbytes: int = MOST_INDEX_NBYTES) -> None:
         self._most_nbytes = most_nbytes
-        self._nbytes = 0
+        self.nbytes = 0
         self._kept: OrderedDict[Name, Index] = OrderedDict()
         self._coming: dict[Name, tuple[Future[Index | None], Attempts]] = {}
         self._lock = threading.Lock()
@@ -66,11 +66,6 @@ class IndexCache:
         """The cache of this process, which all sources share."""
         # A forked child gets a new cache: a lock held at the fork is never released there.
         return _CACHES.setdefault(os.getpid(), cls())
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the indexes that are kept, in bytes."""
-        return self._nbytes
 
     def __contains__(self, name: Name) -> bool:
         return name in self._kept
@@ -128,7 +123,7 @@ class IndexCache:
         """Drop an index, so that it is read again when it is next needed."""
         with self._lock:
             dropped = self._kept.pop(name, None)
-            self._nbytes -= 0 if dropped is None else dropped.nbytes
+            self.nbytes -= 0 if dropped is None else dropped.nbytes
 
     def _arrive(self, name: Name, future: Future[Index | None], index: Index | None) -> None:
         with self._lock:
@@ -141,9 +136,9 @@ class IndexCache:
         if index.nbytes > self._most_nbytes or name in self._kept:
             return
         self._kept[name] = index
-        self._nbytes += index.nbytes
-        while self._nbytes > self._most_nbytes:
-            self._nbytes -= self._kept.popitem(last=False)[1].nbytes
+        self.nbytes += index.nbytes
+        while self.nbytes > self._most_nbytes:
+            self.nbytes -= self._kept.popitem(last=False)[1].nbytes
 
 
 class _ReaderStoppedError(Exception):
