@@ -222,10 +222,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     (
         "--targets",
-        {
-            "metavar": "A@DIM=...",
-            "help": "The same of the field targets: t2m@time=5 or time=+10D.",
-        },
+        {"metavar": "A@DIM=...", "help": "The same of the field targets: t2m@time=5 or time=+10D."},
     ),
     (
         "--field",

@@ -87,11 +87,7 @@ def open_dataset(path: str) -> xr.Dataset:
 
 
 def find_task(
-    dataset: xr.Dataset,
-    *,
-    variables: Sequence[str] = (),
-    time_dim: str = "time",
-    lead: int = 6,
+    dataset: xr.Dataset, *, variables: Sequence[str] = (), time_dim: str = "time", lead: int = 6
 ) -> ForecastTask:
     """Choose the variables and split time, and check that the data suffice."""
     if time_dim not in dataset.dims:

@@ -310,13 +310,7 @@ def make_transfer(recipe: Recipe, options: LoaderOptions, hand_over: HandOver) -
             recipe, make_layouts(recipe), has_float64=has_float64, largest=largest
         )
     return Transfer(
-        given,
-        hand_over,
-        transform,
-        options.out,
-        fields,
-        options.output_dtype,
-        is_elsewhere=is_away,
+        given, hand_over, transform, options.out, fields, options.output_dtype, is_elsewhere=is_away
     )
 
 

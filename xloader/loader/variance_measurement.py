@@ -317,11 +317,7 @@ def _sampled_batches(
 
 
 def _sweeper(
-    rank_plan: RankPlan,
-    recipe: Recipe,
-    ids: Ints,
-    sums_nbytes: int,
-    make: Callable[..., Sweeper],
+    rank_plan: RankPlan, recipe: Recipe, ids: Ints, sums_nbytes: int, make: Callable[..., Sweeper]
 ) -> Sweeper:
     """A loader of some samples, each once, in the memory that the sums leave."""
     options = rank_plan.options

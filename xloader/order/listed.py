@@ -35,10 +35,7 @@ class ListedOrder:
 
     @classmethod
     def of(
-        cls,
-        footprint: Footprint,
-        listed: Ints,
-        occurrences: NDArray[np.integer[Any]] | None = None,
+        cls, footprint: Footprint, listed: Ints, occurrences: NDArray[np.integer[Any]] | None = None
     ) -> ListedOrder:
         """Make the order of some ids: find the visits."""
         boxes = Boxes.at(footprint.positions_of(listed))

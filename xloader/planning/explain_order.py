@@ -45,9 +45,7 @@ def explain_order(
         **scaled_reads(counted, scale),
         peak_nbytes=schedule.peak_nbytes
         + plan.budget.needed_nbytes(
-            figures["num_steps"],
-            plan.budget.batch_nbytes,
-            round(schedule.most_read_nbytes * scale),
+            figures["num_steps"], plan.budget.batch_nbytes, round(schedule.most_read_nbytes * scale)
         ),
         # The residences of the plan are not those of this order.
         _times=None,

@@ -19,10 +19,7 @@ from xloader.sources.base import MOST_INDEX_NBYTES
 
 
 def make_plan(
-    footprint: Footprint,
-    layouts: tuple[FieldLayout, ...],
-    options: LoaderOptions,
-    workers: int = 1,
+    footprint: Footprint, layouts: tuple[FieldLayout, ...], options: LoaderOptions, workers: int = 1
 ) -> Plan:
     """The plan of a loader, or of each of several workers that share its memory.
 
@@ -56,10 +53,7 @@ def make_plan(
 
 
 def make_budget(
-    footprint: Footprint,
-    layouts: tuple[FieldLayout, ...],
-    options: LoaderOptions,
-    workers: int = 1,
+    footprint: Footprint, layouts: tuple[FieldLayout, ...], options: LoaderOptions, workers: int = 1
 ) -> Budget:
     """The division of the memory of a loader, or of one of its workers; see `make_plan`."""
     return Budget(

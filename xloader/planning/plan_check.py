@@ -10,13 +10,7 @@ import math
 from collections.abc import Iterator
 
 from xloader.core.footprint import Footprint
-from xloader.core.option_checks import (
-    MOST,
-    MOST_NBYTES,
-    MOST_PROCESSES,
-    check_number,
-    check_whole,
-)
+from xloader.core.option_checks import MOST, MOST_NBYTES, MOST_PROCESSES, check_number, check_whole
 from xloader.errors import OptionError
 from xloader.planning.candidates import Tiling
 from xloader.planning.plan import Plan

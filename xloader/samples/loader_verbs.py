@@ -67,11 +67,7 @@ def composers(
 
 
 def explain(
-    recipe: Recipe,
-    order: ArrayLike | None,
-    cache: Any,
-    num_workers: int,
-    options: LoaderKeywords,
+    recipe: Recipe, order: ArrayLike | None, cache: Any, num_workers: int, options: LoaderKeywords
 ) -> Explanation:
     """Predict what an epoch, or an order of the user's own, costs; see `Samples.explain`."""
     remedy = 'pass cache="lru", which drops the least recently used chunk first'

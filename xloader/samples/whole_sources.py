@@ -51,9 +51,7 @@ def longest_policy(values: Iterable[Any], policy: RetryPolicy | None = None) -> 
 
 
 def merged_source(
-    values: Sequence[Any],
-    variables: Iterable[str] | str | None,
-    open_one: Callable[[Any], Source],
+    values: Sequence[Any], variables: Iterable[str] | str | None, open_one: Callable[[Any], Source]
 ) -> Source:
     """Open several stores of different variables on one grid as one source."""
     if not values:

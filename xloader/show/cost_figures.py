@@ -87,9 +87,7 @@ def variables_table(variables: Mapping[str, VariableFigures]) -> list[TitledTabl
 
 
 def list_variables(
-    variables: Mapping[str, VariableFigures],
-    heads: list[str],
-    cells: Callable[[str], list[str]],
+    variables: Mapping[str, VariableFigures], heads: list[str], cells: Callable[[str], list[str]]
 ) -> list[TitledTable]:
     """A table with a row for each variable; nothing for a single one."""
     if len(variables) < 2:

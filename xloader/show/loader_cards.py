@@ -42,12 +42,7 @@ def loader_card(
 
 
 def option_facts(
-    options: LoaderOptions,
-    epoch: int,
-    step: int,
-    num_steps: int | None,
-    *,
-    is_closed: bool = False,
+    options: LoaderOptions, epoch: int, step: int, num_steps: int | None, *, is_closed: bool = False
 ) -> list[tuple[str, str]]:
     """Rows on the options of a loader, and on what comes next.
 

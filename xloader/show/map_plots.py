@@ -238,11 +238,7 @@ def _rows_of_scales(rows: Sequence[PanelRow]) -> dict[int, int]:
 
 
 def _scale_beside(
-    picture: Picture,
-    place: SubplotSpec,
-    quantity: str,
-    rows: Sequence[PanelRow],
-    image: AxesImage,
+    picture: Picture, place: SubplotSpec, quantity: str, rows: Sequence[PanelRow], image: AxesImage
 ) -> None:
     """Draw the colour scale of all maps of a variable."""
     maps = [panel for row in rows if row.quantity == quantity for panel in row.maps]

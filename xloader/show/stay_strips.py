@@ -59,12 +59,7 @@ class ResidenceTimes:
 
 
 def draw_stays(
-    lane: Ints,
-    block: Ints,
-    load: Floats,
-    drop: Floats,
-    num_blocks: int,
-    steps: tuple[int, int],
+    lane: Ints, block: Ints, load: Floats, drop: Floats, num_blocks: int, steps: tuple[int, int]
 ) -> Drawing:
     """Draw the stays of chunks in memory: steps from left to right, chunks from the bottom up."""
     is_exact = len(block) <= _MOST_BARS and num_blocks <= _MOST_CHUNKS

@@ -82,10 +82,7 @@ def scaled_reads(reads: Mapping[str, Any], scale: float) -> dict[str, Any]:
         for name, figures in reads["variables"].items()
     }
     # Reads a chunk are those of the first part: how many chunks the rest needs is not known.
-    return {
-        **sum_variables(variables),
-        "read_amplification": reads["read_amplification"],
-    }
+    return {**sum_variables(variables), "read_amplification": reads["read_amplification"]}
 
 
 def measured_variables(

@@ -302,10 +302,7 @@ def _grid_axis(recipe: Recipe, dim: str, axis: Axis, positions: Sequence[int]) -
 
 
 def _drawn_fields(
-    recipe: Recipe,
-    layouts: Sequence[FieldLayout],
-    dims: Sequence[str],
-    axes: Mapping[str, Axis],
+    recipe: Recipe, layouts: Sequence[FieldLayout], dims: Sequence[str], axes: Mapping[str, Axis]
 ) -> list[tuple[str, Takes, Takes | None]]:
     """The fields whose variables have these chunks, and the elements that they take.
 

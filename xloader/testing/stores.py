@@ -14,11 +14,7 @@ from zarr.storage import WrapperStore
 
 from xloader.errors import OptionError
 from xloader.sources.zarr.object_inventory import METADATA
-from xloader.sources.zarr_adapter import (
-    SupportsGetSync,
-    default_buffer_prototype,
-    is_synchronous,
-)
+from xloader.sources.zarr_adapter import SupportsGetSync, default_buffer_prototype, is_synchronous
 from xloader.testing.counters import KeyCounter, SharedTally
 
 if TYPE_CHECKING:
@@ -93,9 +89,7 @@ class _TappedStore(WrapperStore[Store]):
         return self._answer(key, await self._store.get(key, prototype, byte_range))
 
     async def get_partial_values(
-        self,
-        prototype: BufferPrototype,
-        key_ranges: Iterable[tuple[str, ByteRequest | None]],
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
         """Read ranges of several keys. Each range is a read.
 

@@ -38,12 +38,7 @@ class StepTag:
 
     @classmethod
     def of(
-        cls,
-        ids: Sequence[int],
-        plan_tag: PlanTag,
-        epoch: int,
-        step: int,
-        pass_number: int,
+        cls, ids: Sequence[int], plan_tag: PlanTag, epoch: int, step: int, pass_number: int
     ) -> StepTag:
         """The tag of a step with certain ids."""
         return cls(plan_tag, epoch, step, pass_number, len(ids), _checksum(ids))

@@ -30,10 +30,7 @@ Names = Mapping[tuple[str, str], str]
 
 
 def to_frame(
-    recipe: Recipe,
-    layouts: tuple[FieldLayout, ...],
-    arrays: Mapping[str, NDArray[Any]],
-    ids: Ints,
+    recipe: Recipe, layouts: tuple[FieldLayout, ...], arrays: Mapping[str, NDArray[Any]], ids: Ints
 ) -> xr.Dataset:
     """Make a Dataset of a batch. It shares the memory of the arrays."""
     names = dim_names(layouts)

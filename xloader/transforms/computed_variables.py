@@ -13,12 +13,7 @@ from numpy.typing import DTypeLike
 
 from xloader import forcings
 from xloader.errors import OptionError, UnsupportedDataError
-from xloader.forcings.coordinates import (
-    ROLES,
-    find_coordinate,
-    is_in_radians,
-    require_coordinate,
-)
+from xloader.forcings.coordinates import ROLES, find_coordinate, is_in_radians, require_coordinate
 from xloader.recipe.recipe import Recipe, find
 from xloader.sources.arrays.catalog import READABLE_KINDS
 from xloader.sources.base import Source, Variable

@@ -81,12 +81,7 @@ class Rng:
     """
 
     def __init__(
-        self,
-        ids: ArrayLike,
-        occurrences: ArrayLike | None = None,
-        *,
-        seed: int = 0,
-        epoch: int = 0,
+        self, ids: ArrayLike, occurrences: ArrayLike | None = None, *, seed: int = 0, epoch: int = 0
     ) -> None:
         self._keys = sample_keys(seed, epoch, ids, occurrences)
         self._function: tuple[int, ...] = ()

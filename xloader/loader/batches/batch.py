@@ -459,11 +459,7 @@ def _keyed(batch: Any, key: Callable[[str], Any]) -> list[tuple[Any, Any]]:
     return [(key(name), array) for name, array in zip(batch.names, batch, strict=True)]
 
 
-_LIBRARIES = {
-    "torch.utils._pytree": _in_torch,
-    "jax.tree_util": _in_jax,
-    "optree": _in_optree,
-}
+_LIBRARIES = {"torch.utils._pytree": _in_torch, "jax.tree_util": _in_jax, "optree": _in_optree}
 _entries: dict[tuple[type, str], object] = {}
 """Who has entered a class of batches in a library, or is about to."""
 

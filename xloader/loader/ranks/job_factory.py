@@ -16,12 +16,7 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.core.output_dtypes import convert_floats
 from xloader.core.packing import Packing
-from xloader.engine.assembly import (
-    EngineParts,
-    count_callers,
-    count_threads,
-    stored_variables,
-)
+from xloader.engine.assembly import EngineParts, count_callers, count_threads, stored_variables
 from xloader.engine.batch_finish import BatchFinish, unconverted, untransformed
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable

@@ -71,11 +71,7 @@ class RankPlan:
     """The plan of one rank: the batches that it delivers in each epoch, and the chunks it reads."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        options: LoaderOptions,
-        workers: int = 1,
-        plan: Plan | None = None,
+        self, recipe: Recipe, options: LoaderOptions, workers: int = 1, plan: Plan | None = None
     ) -> None:
         self.recipe = recipe
         self.options = options

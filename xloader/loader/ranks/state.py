@@ -278,10 +278,7 @@ def _check_options(state: Mapping[str, Any], plan: Plan, rank_plan: RankPlan) ->
 def another_option(name: str, given: object, allowed: object, remedy: str) -> StateError:
     """The error that a state was saved with another value of an option."""
     return StateError(
-        f"the state was saved with another {name}",
-        given=given,
-        allowed=allowed,
-        remedy=remedy,
+        f"the state was saved with another {name}", given=given, allowed=allowed, remedy=remedy
     )
 
 

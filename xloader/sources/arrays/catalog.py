@@ -112,11 +112,7 @@ def _seen_dtype(encoding: Mapping[Any, Any], stored: np.dtype) -> np.dtype:
 
 
 def _check_known(
-    decoded: xr.DataArray,
-    stored: np.dtype,
-    decoded_to: np.dtype,
-    is_masked: bool,
-    num_factors: int,
+    decoded: xr.DataArray, stored: np.dtype, decoded_to: np.dtype, is_masked: bool, num_factors: int
 ) -> None:
     """Raise `_XarrayOnlyError` where xarray computes in other steps than a `Packing`."""
     if decoded_to.kind == "b" and stored.kind != "b" and (is_masked or num_factors):

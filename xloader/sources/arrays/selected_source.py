@@ -140,10 +140,7 @@ class SelectedSource(Described):
     """A source whose variables are selections of another source's variables."""
 
     def __init__(
-        self,
-        base: Source,
-        selected: Mapping[str, Selected],
-        dims: Mapping[str, tuple[str, ...]],
+        self, base: Source, selected: Mapping[str, Selected], dims: Mapping[str, tuple[str, ...]]
     ) -> None:
         self._base = base
         self._name = base.name

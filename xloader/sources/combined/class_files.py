@@ -13,12 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.errors import (
-    OptionError,
-    SourceAccessError,
-    SourceNotFoundError,
-    UnsupportedDataError,
-)
+from xloader.errors import OptionError, SourceAccessError, SourceNotFoundError, UnsupportedDataError
 
 EXTENSIONS: Final[tuple[str, ...]] = (
     *(".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5"),

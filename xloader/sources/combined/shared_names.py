@@ -53,10 +53,7 @@ class SharedNames:
     _kept: set[str] = field(default_factory=set)
 
     def views(
-        self,
-        sources: Sequence[Source],
-        prefixes: Sequence[str],
-        kept: Sequence[Mapping[str, Any]],
+        self, sources: Sequence[Source], prefixes: Sequence[str], kept: Sequence[Mapping[str, Any]]
     ) -> list[SourceView]:
         """The views of the sources, with the names of their variables and coordinates."""
         coords = [source.coordinates() for source in sources]

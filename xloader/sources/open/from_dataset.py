@@ -54,9 +54,7 @@ class _ZarrView:
 
 
 def from_dataset(
-    dataset: xr.Dataset,
-    variables: Iterable[str] | str | None,
-    on_missing: OnMissing = "warn",
+    dataset: xr.Dataset, variables: Iterable[str] | str | None, on_missing: OnMissing = "warn"
 ) -> Source:
     """Make a source of an open dataset of any backing.
 
@@ -244,9 +242,7 @@ def _words(array: xr.DataArray, reason: str) -> str:
 
 
 def from_tree(
-    tree: xr.DataTree,
-    variables: Iterable[str] | str | None,
-    on_missing: OnMissing = "warn",
+    tree: xr.DataTree, variables: Iterable[str] | str | None, on_missing: OnMissing = "warn"
 ) -> Source:
     """Make a source of an open tree of groups of any backing."""
     from xloader.sources.combined.join_sources import tree_source

@@ -221,9 +221,7 @@ class Located(NamedTuple):
 
 
 def coalesce(
-    chunks: Sequence[Placed],
-    most_gap: int = MOST_GAP_NBYTES,
-    most_nbytes: int = MOST_RANGE_NBYTES,
+    chunks: Sequence[Placed], most_gap: int = MOST_GAP_NBYTES, most_nbytes: int = MOST_RANGE_NBYTES
 ) -> list[tuple[Span, list[Placed]]]:
     """Join chunks that lie close together in their shard."""
     joined: list[tuple[Span, list[Placed]]] = []

@@ -215,9 +215,7 @@ def _check_sizes(array: zarr.Array[Any], grid: StoredGrid) -> None:
         )
 
 
-def _sizes_of_document(
-    array: zarr.Array[Any],
-) -> tuple[tuple[Sizes, ...], tuple[int, ...] | None]:
+def _sizes_of_document(array: zarr.Array[Any]) -> tuple[tuple[Sizes, ...], tuple[int, ...] | None]:
     """The sizes of stored objects, and the shape of the chunks within them if they are shards."""
     metadata: Any = array.metadata
     if metadata.zarr_format == 2:

@@ -50,9 +50,7 @@ from xloader.sources.zarr.stored_array import StoredArray, check_keys, metadata_
 
 
 def _open_arrays(
-    store: PerProcess[Store],
-    routes: Mapping[str, Route],
-    watches: PerProcess[dict[str, Watch]],
+    store: PerProcess[Store], routes: Mapping[str, Route], watches: PerProcess[dict[str, Watch]]
 ) -> dict[str, StoredArray]:
     objects = objects_of(store.get()) if zarr_adapter.is_known() else None
     return {
