@@ -36,6 +36,9 @@ class MeanBlend:
     then windows that agree on a value give exactly this value.
     """
 
+    combine: Final = np.multiply
+    """Gives the weights of two dimensions together."""
+
     def __init__(self, shape: Shape, is_linear: bool) -> None:
         self.values = np.full(shape, np.nan)
         self.counts = np.zeros(shape, np.int32)
@@ -48,11 +51,6 @@ class MeanBlend:
             return np.ones(elements.stop - elements.start)
         numbers = np.arange(elements.start, elements.stop, dtype=np.float64)
         return np.asarray(np.minimum(numbers + 1, axis.count - numbers))
-
-    @staticmethod
-    def combine(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-        """The weights of two dimensions together."""
-        return np.asarray(first * second)
 
     def add(self, cells: Slices, values: NDArray[Any], weight: NDArray[Any]) -> None:
         """Add values of one window, with weights of a shape that broadcasts to theirs."""
@@ -76,6 +74,9 @@ class MeanBlend:
 class CropBlend:
     """The value of the window whose centre is nearest; of several, that with the lowest id."""
 
+    combine: Final = np.add
+    """Gives the squared distances along two dimensions together."""
+
     def __init__(self, shape: Shape) -> None:
         self.values = np.full(shape, np.nan)
         self.counts = np.zeros(shape, np.int32)
@@ -86,11 +87,6 @@ class CropBlend:
         numbers = np.arange(elements.start, elements.stop, dtype=np.int64)
         squared: NDArray[Any] = ((2 * numbers - (axis.count - 1)) * axis.step) ** 2
         return squared
-
-    @staticmethod
-    def combine(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-        """The squared distances along two dimensions together."""
-        return np.asarray(first + second)
 
     def add(self, cells: Slices, values: NDArray[Any], weight: NDArray[Any]) -> None:
         """Add values of one window, with squared distances of a shape that broadcasts to theirs."""

@@ -19,7 +19,7 @@ from xloader.jobs.covered_elements import CoveredElements
 from xloader.jobs.materialize.rechunking import Box, Rechunking, SectionPlan
 from xloader.jobs.materialize.shard_encoder import Index, ShardEncoder
 from xloader.jobs.materialize.target_arrays import TargetArray
-from xloader.jobs.materialize.target_records import ShardRecord, TargetRecords
+from xloader.jobs.materialize.target_records import ShardRecord, TargetRecords, writing
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.sources.retries import Attempts
@@ -122,7 +122,7 @@ class SectionWriter:
                     ThreadTask((), partial(self._write, encoder, section, shard, made))
                     for shard in work.shards
                 ]
-                with self.records.writing():
+                with writing(self.records.store, self.records.marks):
                     sweep.do(tasks, self.plan.num_threads)
                     self.records.add({key: record for key, (record, _) in made.items()})
                 # Its memory is free before that of the next section is taken.

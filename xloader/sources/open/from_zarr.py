@@ -223,19 +223,17 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
             remedy="leave out the option that the message names",
         )
     # For Zarr v2 in stores other than folders, xarray fails while it looks for the names.
-    if isinstance(error, KeyError) or "'prototype'" in text:
-        return UnsupportedDataError(
-            "xarray cannot make a dataset of this Zarr group",
-            given=f"{opener.name} ({text})",
-            allowed="arrays with dimension names",
-            remedy="write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does, or name "
-            "the variables that have them: variables=[...]",
-        )
+    has_names = not isinstance(error, KeyError) and "'prototype'" not in text
     return UnsupportedDataError(
         "xarray cannot make a dataset of this Zarr group",
         given=f"{opener.name} ({text})",
-        allowed="arrays of bool, integers or floats, and metadata that xarray decodes",
-        remedy="open it with xarray (drop_variables= or decode_cf= may help), and pass the Dataset",
+        allowed="arrays of bool, integers or floats, and metadata that xarray decodes"
+        if has_names
+        else "arrays with dimension names",
+        remedy="open it with xarray (drop_variables= or decode_cf= may help), and pass the Dataset"
+        if has_names
+        else "write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does, or name "
+        "the variables that have them: variables=[...]",
     )
 
 
