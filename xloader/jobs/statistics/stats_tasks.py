@@ -50,6 +50,14 @@ class UnitSizes:
     clean_nbytes: int
     result_nbytes: int
 
+    @classmethod
+    def of(
+        cls, unit_nbytes: int, total_nbytes: int, num_threads: int, result_nbytes: int
+    ) -> UnitSizes:
+        """The sizes for a job."""
+        clean_nbytes = min(total_nbytes // num_threads, _CLEAN_NBYTES)
+        return cls(unit_nbytes, max(unit_nbytes, clean_nbytes), result_nbytes)
+
 
 def cut_units(
     source: Source, jobs: list[VariableJob], wanted: Pieces, sizes: UnitSizes
@@ -312,8 +320,7 @@ class StatsOnCluster:
         )
         # Ends of units are looked for in the upper half of this size.
         unit_nbytes = tasks.unit_nbytes(total, MOST_UNITS // 2)
-        clean_nbytes = min(total // tasks.num_threads, _CLEAN_NBYTES)
-        sizes = UnitSizes(unit_nbytes, max(unit_nbytes, clean_nbytes), _RESULT_NBYTES)
+        sizes = UnitSizes.of(unit_nbytes, total, tasks.num_threads, _RESULT_NBYTES)
         self._units = cut_units(job.recipe.source, job.jobs, wanted, sizes)
         self.num_reads = 0
 

@@ -141,17 +141,13 @@ def _stored(
     place = place_of(store, {})
     assert place is not None, "a store of Zarr has a place"
     base = ZarrSource(
-        open_store=place.open_store,
+        place=place,
         open_dataset=partial(_decoded, stored),
         arrays={variable: view.lazy.array for variable, view in views.items()},
         dataset=stored,
         name=name,
         dtype=None,
         on_missing=on_missing,
-        is_shared=True,
-        version=place.version,
-        is_frozen=place.is_frozen,
-        secrets=place.secrets,
     )
     return SelectedSource(base, {v: view.selected for v, view in views.items()}, dims)
 

@@ -69,19 +69,15 @@ def from_zarr(
         dataset = dataset[sorted(dataset.data_vars, key=str)].assign_coords(dataset.coords)
         chosen = catalog.choose(dataset, variables, opener.name)
         return ZarrSource(
-            open_store=opener.place.open_store,
+            place=opener.place,
             open_dataset=opener.open_dataset,
             arrays={v: _array_of(group, v) for v in chosen},
             dataset=dataset,
             name=opener.name,
             dtype=dtype,
             on_missing=on_missing,
-            is_shared=opener.place.is_shared,
             is_forkable=opener.place.is_forkable,
-            version=opener.place.version,
-            is_frozen=opener.place.is_frozen,
             is_behind=group.metadata.consolidated_metadata is not None,
-            secrets=opener.place.secrets,
         )
 
 
