@@ -22,6 +22,7 @@ from xloader.core.nbytes import parse_nbytes
 from xloader.errors import MemoryBudgetError, MosaicError
 from xloader.mosaic.parts import Record, RecordReader, Shape, Slices
 from xloader.mosaic.target_grid import Box, GridVariable, PlacedAxis, TargetGrid
+from xloader.sources.chunk_sizes import boxes_of
 
 CELL_NBYTES: Final = 20
 """Bytes of a cell while its box is blended: a value, a weight or a distance, a count."""
@@ -262,7 +263,7 @@ def merge_boxes(
     with RecordReader(records, [grid.row_shape(variable) for variable in grid.variables]) as reader:
         for number, variable in enumerate(grid.variables):
             values, coverage = arrays[number]
-            for box in _boxes(variable.shape, sizes[number]):
+            for box in boxes_of(variable.shape, sizes[number]):
                 blended = _blend_box(grid, index, reader, number, box)
                 if blended is None:
                     continue
@@ -292,15 +293,6 @@ def _box_shape(variable: GridVariable, memory: int | str) -> Shape:
         num_chunks = max(allowed // (num_across * variable.chunks[dim]), 1)
         shape[dim] = min(num_chunks * variable.chunks[dim], variable.shape[dim])
     return tuple(shape)
-
-
-def _boxes(shape: Shape, size: Shape) -> Iterator[Box]:
-    """The boxes of a variable, in C order."""
-    cuts = [
-        [(begin, min(begin + step, end)) for begin in range(0, end, step)]
-        for end, step in zip(shape, size, strict=True)
-    ]
-    yield from product(*cuts)
 
 
 def _blend_box(

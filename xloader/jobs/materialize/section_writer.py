@@ -22,6 +22,7 @@ from xloader.jobs.materialize.target_arrays import TargetArray
 from xloader.jobs.materialize.target_records import ShardRecord, TargetRecords, writing
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
+from xloader.sources.chunk_sizes import boxes_of
 from xloader.sources.retries import Attempts
 
 Flags = NDArray[np.bool_]
@@ -47,7 +48,7 @@ def wanted_sections(
     job: Rechunking, plan: SectionPlan, wanted: Flags
 ) -> Iterator[tuple[Box, Flags]]:
     """The sections in which shards are wanted, each with the flags of its shards, in order."""
-    for box in job.boxes(plan.steps):
+    for box in boxes_of(job.grid, plan.steps):
         flags = wanted[tuple(slice(*part) for part in box)]
         if flags.any():
             yield box, flags

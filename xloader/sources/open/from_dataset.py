@@ -285,12 +285,7 @@ def _choose_paths(
         return offered
     paths = [variables] if isinstance(variables, str) else list(dict.fromkeys(variables))
     if not paths:
-        raise OptionError(
-            "variables= is empty",
-            given=paths,
-            allowed=", ".join(offered),
-            remedy="leave variables= out to take them all",
-        )
+        raise catalog.none_chosen(paths, offered)
     for name in paths:
         if name not in offered:
             close = closest(name, offered)

@@ -34,7 +34,7 @@ from xloader.sources.base import Source
 from xloader.sources.retries import is_timeout
 from xloader.sources.stores.access_errors import access_error, cause_of, told_of
 from xloader.sources.stores.group_openers import ZarrOpener, arrays_without_dims
-from xloader.sources.stores.locations import PathPlace
+from xloader.sources.stores.locations import PathPlace, UrlPlace
 from xloader.sources.zarr.allowed_codecs import unknown_codec_error
 from xloader.sources.zarr.missing_chunks import OnMissing
 from xloader.sources.zarr.zarr_source import ZarrSource
@@ -57,11 +57,12 @@ def from_zarr(
     if variables is not None and not isinstance(variables, str):
         variables = tuple(variables)
     with zarr_adapter.allow_rectilinear_chunks():
-        by_fsspec = replace(opener, place=opener.place.by_fsspec())
-        if by_fsspec.place is opener.place:
-            opener, dataset, group = _open_both(opener, variables)
+        place = opener.place
+        if isinstance(place, UrlPlace) and (by_fsspec := place.by_fsspec()) is not place:
+            by_other = replace(opener, place=by_fsspec)
+            opener, dataset, group = _open_either(opener, by_other, variables)
         else:
-            opener, dataset, group = _open_either(opener, by_fsspec, variables)
+            opener, dataset, group = _open_both(opener, variables)
         if not dataset.data_vars:
             refuse_empty(opener.name, _groups_of(group))
         _warn_if_incomplete(group, opener.name)
@@ -200,8 +201,7 @@ def _open_dataset(opener: ZarrOpener, group: zarr.Group) -> xr.Dataset:
 
 def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
     """The error for a group of which xarray cannot make a dataset."""
-    of_codec = unknown_codec_error(error, opener.name)
-    if of_codec is not None:
+    if (of_codec := unknown_codec_error(error, opener.name)) is not None:
         return of_codec
     text = told_of(error, opener.place.secrets)
     if "rectilinear" in text:
@@ -235,8 +235,7 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
 
 def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
     """The error for a group whose metadata cannot be read."""
-    of_codec = unknown_codec_error(error, opener.name)
-    if of_codec is not None:
+    if (of_codec := unknown_codec_error(error, opener.name)) is not None:
         return of_codec
     text = told_of(error, opener.place.secrets)
     if "Protocol not known" in text:
