@@ -22,6 +22,7 @@ from xloader.core.nbytes import parse_nbytes
 from xloader.errors import MemoryBudgetError, MosaicError
 from xloader.mosaic.parts import Record, RecordReader, Shape, Slices
 from xloader.mosaic.target_grid import Box, GridVariable, PlacedAxis, TargetGrid
+from xloader.sources.chunk_sizes import boxes_of
 
 CELL_NBYTES: Final = 20
 """Bytes of a cell while its box is blended: a value, a weight or a distance, a count."""
@@ -36,6 +37,9 @@ class MeanBlend:
     then windows that agree on a value give exactly this value.
     """
 
+    combine: Final = np.multiply
+    """Gives the weights of two dimensions together."""
+
     def __init__(self, shape: Shape, is_linear: bool) -> None:
         self.values = np.full(shape, np.nan)
         self.counts = np.zeros(shape, np.int32)
@@ -48,11 +52,6 @@ class MeanBlend:
             return np.ones(elements.stop - elements.start)
         numbers = np.arange(elements.start, elements.stop, dtype=np.float64)
         return np.asarray(np.minimum(numbers + 1, axis.count - numbers))
-
-    @staticmethod
-    def combine(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-        """The weights of two dimensions together."""
-        return np.asarray(first * second)
 
     def add(self, cells: Slices, values: NDArray[Any], weight: NDArray[Any]) -> None:
         """Add values of one window, with weights of a shape that broadcasts to theirs."""
@@ -76,6 +75,9 @@ class MeanBlend:
 class CropBlend:
     """The value of the window whose centre is nearest; of several, that with the lowest id."""
 
+    combine: Final = np.add
+    """Gives the squared distances along two dimensions together."""
+
     def __init__(self, shape: Shape) -> None:
         self.values = np.full(shape, np.nan)
         self.counts = np.zeros(shape, np.int32)
@@ -86,11 +88,6 @@ class CropBlend:
         numbers = np.arange(elements.start, elements.stop, dtype=np.int64)
         squared: NDArray[Any] = ((2 * numbers - (axis.count - 1)) * axis.step) ** 2
         return squared
-
-    @staticmethod
-    def combine(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-        """The squared distances along two dimensions together."""
-        return np.asarray(first + second)
 
     def add(self, cells: Slices, values: NDArray[Any], weight: NDArray[Any]) -> None:
         """Add values of one window, with squared distances of a shape that broadcasts to theirs."""
@@ -266,7 +263,7 @@ def merge_boxes(
     with RecordReader(records, [grid.row_shape(variable) for variable in grid.variables]) as reader:
         for number, variable in enumerate(grid.variables):
             values, coverage = arrays[number]
-            for box in _boxes(variable.shape, sizes[number]):
+            for box in boxes_of(variable.shape, sizes[number]):
                 blended = _blend_box(grid, index, reader, number, box)
                 if blended is None:
                     continue
@@ -296,15 +293,6 @@ def _box_shape(variable: GridVariable, memory: int | str) -> Shape:
         num_chunks = max(allowed // (num_across * variable.chunks[dim]), 1)
         shape[dim] = min(num_chunks * variable.chunks[dim], variable.shape[dim])
     return tuple(shape)
-
-
-def _boxes(shape: Shape, size: Shape) -> Iterator[Box]:
-    """The boxes of a variable, in C order."""
-    cuts = [
-        [(begin, min(begin + step, end)) for begin in range(0, end, step)]
-        for end, step in zip(shape, size, strict=True)
-    ]
-    yield from product(*cuts)
 
 
 def _blend_box(

@@ -148,9 +148,8 @@ class RecordReader:
             )
             # All axes before this one have one element, so whole rows of the rest are contiguous.
             rest = shape[depth + 1 :]
-            first = 0
-            for size, span in zip(shape[: depth + 1], piece, strict=False):
-                first = first * size + span.start
+            starts = [span.start for span in piece[: depth + 1]]
+            first = int(np.ravel_multi_index(starts, shape[: depth + 1]))
             num = piece[depth].stop - piece[depth].start
             slab = np.empty((num, *rest), record.dtype)
             _read_into(file, slab, origin + item * first * math.prod(rest), record.path)

@@ -10,7 +10,7 @@ one short::
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -106,3 +106,12 @@ def shape_of(cut: Cut, shape: tuple[int, ...]) -> tuple[int, ...]:
         len(range(*elements.indices(size))) if isinstance(elements, slice) else len(elements)
         for elements, size in zip(cut, shape, strict=True)
     )
+
+
+def boxes_of(shape: Sequence[int], steps: Sequence[int]) -> Iterator[tuple[tuple[int, int], ...]]:
+    """The boxes of so many elements along each dimension that an array is cut into, in C order."""
+    cuts = [
+        [(begin, min(begin + step, end)) for begin in range(0, end, step)]
+        for end, step in zip(shape, steps, strict=True)
+    ]
+    return itertools.product(*cuts)

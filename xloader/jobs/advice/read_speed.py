@@ -102,7 +102,9 @@ class ReadSpeed:
             Whether xarray reads today's chunks.
         """
         delivered = expected.num_samples * sample_nbytes
-        read_ns = self.read_ns_today(is_through_xarray) if is_today else self.read_ns
+        read_ns = self.through_xarray_ns if is_today and is_through_xarray else self.read_ns
+        if is_today and self.today_ns is not None:
+            read_ns = self.today_ns
         decoding = 1e-9 * read_ns * expected.read_nbytes
         decoding += 1e-6 * self.chunk_us * expected.num_reads
         gathering = 1e-9 * self.gather_ns * delivered
@@ -119,12 +121,6 @@ class ReadSpeed:
     def read_ns(self) -> float:
         """Nanoseconds to fetch and decode each byte of new chunks."""
         return self.decode_ns + self.fetch_ns
-
-    def read_ns_today(self, is_through_xarray: bool) -> float:
-        """Nanoseconds to fetch and decode each byte of today's chunks."""
-        if self.today_ns is not None:
-            return self.today_ns
-        return self.through_xarray_ns if is_through_xarray else self.read_ns
 
 
 def _num_threads(options: LoaderOptions) -> int:

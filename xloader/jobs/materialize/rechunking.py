@@ -15,7 +15,7 @@ through an intermediate store, whose chunks fit both sides.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -143,14 +143,6 @@ class Rechunking:
         """Bytes that reading and encoding take besides the section."""
         shard = self.section_nbytes([1] * len(self.axes)) // self.itemsize * self.target_itemsize
         return num_threads * max(_READ_COPIES * self.max_chunk_nbytes, _WRITE_COPIES * shard)
-
-    def boxes(self, steps: Sequence[int]) -> Iterator[Box]:
-        """The sections, as ranges of shards, in C order."""
-        cuts = [
-            [(begin, min(begin + step, count)) for begin in range(0, count, step)]
-            for step, count in zip(steps, self.grid, strict=True)
-        ]
-        yield from product(*cuts)
 
     def elements_of(self, shards: Box) -> Box:
         """The elements of a box of shards."""

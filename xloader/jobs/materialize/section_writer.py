@@ -19,9 +19,10 @@ from xloader.jobs.covered_elements import CoveredElements
 from xloader.jobs.materialize.rechunking import Box, Rechunking, SectionPlan
 from xloader.jobs.materialize.shard_encoder import Index, ShardEncoder
 from xloader.jobs.materialize.target_arrays import TargetArray
-from xloader.jobs.materialize.target_records import ShardRecord, TargetRecords
+from xloader.jobs.materialize.target_records import ShardRecord, TargetRecords, writing
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
+from xloader.sources.chunk_sizes import boxes_of
 from xloader.sources.retries import Attempts
 
 Flags = NDArray[np.bool_]
@@ -47,7 +48,7 @@ def wanted_sections(
     job: Rechunking, plan: SectionPlan, wanted: Flags
 ) -> Iterator[tuple[Box, Flags]]:
     """The sections in which shards are wanted, each with the flags of its shards, in order."""
-    for box in job.boxes(plan.steps):
+    for box in boxes_of(job.grid, plan.steps):
         flags = wanted[tuple(slice(*part) for part in box)]
         if flags.any():
             yield box, flags
@@ -122,7 +123,7 @@ class SectionWriter:
                     ThreadTask((), partial(self._write, encoder, section, shard, made))
                     for shard in work.shards
                 ]
-                with self.records.writing():
+                with writing(self.records.store, self.records.marks):
                     sweep.do(tasks, self.plan.num_threads)
                     self.records.add({key: record for key, (record, _) in made.items()})
                 # Its memory is free before that of the next section is taken.

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -112,10 +112,6 @@ class TargetRecords:
     def apart(self) -> TargetRecords:
         """Records of the same job that know of no shard yet. Their names are their own."""
         return replace(self, done={})
-
-    def writing(self) -> AbstractContextManager[None]:
-        """Context in which shards are written and recorded, if the marks are there."""
-        return writing(self.store, self.marks)
 
     def load(self) -> None:
         """Read the records of all processes so far. Shards that are gone do not count."""

@@ -85,7 +85,7 @@ def _parse_request(name: str, request: Any) -> PackRequest:
     except TypeError:
         raise _unknown(name, request) from None
     numbers = [number for number in (most, scale, offset) if number is not None]
-    is_known = packed_dtype.name in _DTYPES and all(is_number(n) for n in numbers)
+    is_known = packed_dtype.name in _DTYPES and all(map(is_number, numbers))
     if not is_known or not all(map(math.isfinite, numbers)):
         raise _unknown(name, request)
     if (most is not None and most <= 0) or (scale is not None and scale <= 0):
@@ -122,12 +122,8 @@ class ValueBounds:
     @classmethod
     def of(cls, values: NDArray[Any]) -> ValueBounds:
         """The bounds of some values; infinite and the wrong way round where all are NaN."""
-        if not values.size:
-            return cls(math.inf, -math.inf)
-        least = np.fmin.reduce(values, axis=None)
-        if np.isnan(least):
-            return cls(math.inf, -math.inf)
-        return cls(float(least), float(np.fmax.reduce(values, axis=None)))
+        least = np.fmin.reduce(values, axis=None, initial=np.inf)
+        return cls(float(least), float(np.fmax.reduce(values, axis=None, initial=-np.inf)))
 
 
 def bounds_in(stats: xr.Dataset, name: str) -> ValueBounds | None:

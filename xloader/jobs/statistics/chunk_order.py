@@ -108,11 +108,6 @@ class ChunkOrder:
         """Number of pieces of a tree."""
         return int(self.edges[tree + 1] - self.edges[tree])
 
-    @cached_property
-    def most_leaves(self) -> int:
-        """Number of pieces of the largest tree."""
-        return int(np.diff(self.edges).max(initial=1))
-
     def blocks(self, at: Ints) -> Ints:
         """The block along each axis of the chunks at some places, shape ``(n, num_axes)``."""
         if not self.grid:

@@ -120,18 +120,12 @@ class Moments:
     ) -> Self:
         """The moments of many cells, with the reduced axes first, some cells in one call."""
         moments = cls.empty((math.prod(shape),))
-        columns, valids, heavy = (
-            None if a is None else _as_columns(a, kept) for a in (values, valid, weights)
-        )
-        assert columns is not None
-        step = max(_PIECE_SIZE // len(columns), 1)
-        for begin in range(0, columns.shape[1], step):
+        columns = [None if a is None else _as_columns(a, kept) for a in (values, valid, weights)]
+        num_cells = math.prod(shape)
+        step = max(_PIECE_SIZE // (values.size // num_cells), 1)
+        for begin in range(0, num_cells, step):
             at = slice(begin, begin + step)
-            block = _of_block(
-                columns[:, at],
-                None if valids is None else valids[:, at],
-                None if heavy is None else heavy[:, at],
-            )
+            block = _of_block(*(None if array is None else array[:, at] for array in columns))  # type: ignore[arg-type]
             for field, part in zip(fields(moments), block, strict=True):
                 getattr(moments, field.name)[at] = part
         return cls(*(getattr(moments, field.name).reshape(shape) for field in fields(moments)))
@@ -159,17 +153,24 @@ class Moments:
             np.minimum.reduce(other.weight, axis=None, initial=np.inf) > 0
         ):
             mean, m2 = self._merged(other, weight)
-            return self._with(other, weight, mean, m2)
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            share = np.where(weight > 0, other.weight / weight, 0.0)
-            delta = other.mean - self.mean
-            mean = self._merged_mean(other, delta, share)
-            m2 = self.m2 + other.m2 + delta * delta * (self.weight * share)
-        # Then the moments of nothing change no bit, and infinities do not become NaN by them.
-        lacks, alone = self.weight == 0, other.weight == 0
-        mean = np.where(lacks, other.mean, np.where(alone, self.mean, mean))
-        m2 = np.where(lacks, other.m2, np.where(alone, self.m2, m2))
-        return self._with(other, weight, mean, m2)
+        else:
+            with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+                share = np.where(weight > 0, other.weight / weight, 0.0)
+                delta = other.mean - self.mean
+                mean = self._merged_mean(other, delta, share)
+                m2 = self.m2 + other.m2 + delta * delta * (self.weight * share)
+            # Then the moments of nothing change no bit, and infinities do not become NaN by them.
+            lacks, alone = self.weight == 0, other.weight == 0
+            mean = np.where(lacks, other.mean, np.where(alone, self.mean, mean))
+            m2 = np.where(lacks, other.m2, np.where(alone, self.m2, m2))
+        return Moments(
+            np.asarray(self.count + other.count),
+            np.asarray(weight),
+            mean,
+            m2,
+            np.asarray(np.minimum(self.min, other.min)),
+            np.asarray(np.maximum(self.max, other.max)),
+        )
 
     def _merged(
         self, other: Moments, weight: NDArray[np.float64]
@@ -195,22 +196,6 @@ class Moments:
             is_finite = np.isfinite(self.mean) & np.isfinite(other.mean)
             mean = np.where(is_finite, mean, self.mean + other.mean)
         return mean
-
-    def _with(
-        self,
-        other: Moments,
-        weight: NDArray[np.float64],
-        mean: NDArray[np.float64],
-        m2: NDArray[np.float64],
-    ) -> Moments:
-        return Moments(
-            np.asarray(self.count + other.count),
-            np.asarray(weight),
-            mean,
-            m2,
-            np.asarray(np.minimum(self.min, other.min)),
-            np.asarray(np.maximum(self.max, other.max)),
-        )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by name, for a file."""

@@ -95,12 +95,7 @@ class QuantileSketch:
         """
         ranks = np.asarray(q, np.float64)
         if not ((ranks >= 0) & (ranks <= 1)).all():
-            raise OptionError(
-                "a quantile is not between 0 and 1",
-                given=ranks.tolist(),
-                allowed="numbers from 0 to 1, such as 0.99 for the 99th percentile",
-                remedy="divide percentiles by 100",
-            )
+            raise not_a_quantile(ranks.tolist())
         if not self.size:
             return np.full(ranks.shape, np.nan)
         values = np.asarray(self._digest.quantile(ranks.reshape(-1)), np.float64)
@@ -203,3 +198,13 @@ def _refuse_infinite(ordered: NDArray[Any]) -> None:
             allowed="finite numbers and NaN",
             remedy="leave quantiles out, or replace infinite values by NaN in the store",
         )
+
+
+def not_a_quantile(given: object) -> OptionError:
+    """The error for a number beyond 0 and 1."""
+    return OptionError(
+        "a quantile is not between 0 and 1",
+        given=given,
+        allowed="numbers from 0 to 1, such as 0.99 for the 99th percentile",
+        remedy="divide percentiles by 100",
+    )

@@ -209,13 +209,6 @@ def _merge(
     return result.dataset()
 
 
-def _write_zarr(result: xr.Dataset, path: Path) -> None:
-    with warnings.catch_warnings():
-        # zarr says that the dtype of the labels, and metadata in one place, are not in the format.
-        warnings.simplefilter("ignore")
-        result.to_zarr(path, zarr_format=3, consolidated=True)
-
-
 def write_target(target: Path, result: xr.Dataset, *, overwrite: bool) -> xr.Dataset:
     """Write a result at one stroke, and remove its partial statistics."""
     # In the folder that is removed afterwards, so that a killed process leaves nothing else. The
@@ -226,7 +219,11 @@ def write_target(target: Path, result: xr.Dataset, *, overwrite: bool) -> xr.Dat
             if target.suffix == ".nc":
                 result.to_netcdf(partial)
             else:
-                _write_zarr(result, partial)
+                with warnings.catch_warnings():
+                    # zarr says that the dtype of the labels, and metadata in one place, are not in
+                    # the format.
+                    warnings.simplefilter("ignore")
+                    result.to_zarr(partial, zarr_format=3, consolidated=True)
             if overwrite and target.is_dir():
                 check_replaceable(target)
                 # Another process may have removed it meanwhile, and zarr makes folders anew.

@@ -26,6 +26,7 @@ from xloader.jobs.statistics.label_pairs import (
     find_time_dim,
     labels_of,
 )
+from xloader.jobs.statistics.quantile_sketch import not_a_quantile
 from xloader.jobs.statistics.stats_template import quantile_label
 from xloader.jobs.wanted_elements import check_fits, cut_along
 from xloader.recipe.durations import is_duration
@@ -211,12 +212,7 @@ def _parse_quantiles(quantiles: Iterable[float] | float) -> tuple[float, ...]:
     given = [quantiles] if is_number(quantiles) else _list_of("quantiles", quantiles, "a number")
     for quantile in given:
         if not is_number(quantile) or not 0 <= quantile <= 1:
-            raise OptionError(
-                "a quantile is not between 0 and 1",
-                given=repr(quantile),
-                allowed="numbers from 0 to 1, such as 0.99 for the 99th percentile",
-                remedy="divide percentiles by 100",
-            )
+            raise not_a_quantile(repr(quantile))
     # Numbers that have the same label, such as 0.1 and 0.1 + 1e-17, are one.
     return tuple(sorted({quantile_label(quantile): float(quantile) for quantile in given}.values()))
 

@@ -81,7 +81,7 @@ class VariableJob:
     @property
     def tree_nbytes(self) -> int:
         """Most bytes of the subtrees of one place that wait for siblings, and of the whole."""
-        num = self.order.most_leaves
+        num = int(np.diff(self.order.edges).max(initial=1))
         return self.node_nbytes * (min(num, num.bit_length() + 1) + 1)
 
     def elements(self, chunk: ChunkValues) -> ChunkElements:

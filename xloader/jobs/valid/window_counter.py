@@ -270,9 +270,7 @@ class WindowCounter:
             every = self._counts(is_static=False)
             taken = tuple(counts.peek(begin, end).copy() for counts in every)
             self.borders.append(WindowCounts(begin, end, taken))
-            for counts in every:
-                counts.drop(end)
-            self._num_done = end
+            self._drop(end)
 
     def add_border(self, border: WindowCounts) -> None:
         """Add counts that another counter has put aside."""
@@ -284,9 +282,7 @@ class WindowCounter:
         """Append the bits of the windows up to ``end`` along the sweep, from another counter."""
         for begin in range(0, bits.size, _PIECE_SIZE):
             self.packer.add(bits.flags(begin, min(begin + _PIECE_SIZE, bits.size)))
-        self._num_done = end
-        for counts in self._counts(is_static=False):
-            counts.drop(end)
+        self._drop(end)
 
     def complete(self, end: int) -> None:
         """Pack the windows up to ``end`` along the sweep into bits, and forget their counts."""
@@ -302,10 +298,13 @@ class WindowCounter:
                         total = total + part.weight * self._counts_of(part, begin, until)
                 flags &= total >= least
             self.packer.add(flags.reshape(-1))
-        self._num_done = max(end, self._num_done)
-        for part in self._parts:
-            if part.counts is not None:
-                part.counts.drop(end)
+        self._drop(max(end, self._num_done))
+
+    def _drop(self, end: int) -> None:
+        """Forget the counts of the windows up to ``end`` along the sweep, which are done."""
+        self._num_done = end
+        for counts in self._counts(is_static=False):
+            counts.drop(end)
 
     def _counts_of(self, part: PartSum, begin: int, end: int) -> NDArray[np.int64]:
         """Counts for the windows ``begin`` to ``end`` along the sweep, ready to be broadcast."""

@@ -166,12 +166,7 @@ def choose(
         variables = readable
     chosen = (variables,) if isinstance(variables, str) else tuple(dict.fromkeys(variables))
     if not chosen:
-        raise OptionError(
-            "variables= is empty",
-            given=chosen,
-            allowed=", ".join(readable),
-            remedy="leave variables= out to take them all",
-        )
+        raise none_chosen(chosen, readable)
     for name in chosen:
         if name not in there:
             raise _unknown(name, readable, dataset, source)
@@ -249,3 +244,13 @@ def fingerprint(
     }
     text = json.dumps(described, sort_keys=True, default=str)
     return hashlib.sha256(f"{version}{text}".encode()).hexdigest()
+
+
+def none_chosen(given: object, offered: Iterable[str]) -> OptionError:
+    """The error for an empty choice of variables."""
+    return OptionError(
+        "variables= is empty",
+        given=given,
+        allowed=", ".join(offered),
+        remedy="leave variables= out to take them all",
+    )

@@ -229,10 +229,7 @@ class XarraySource(Described):
         if array.chunks is not None:
             (block,) = self._computer.compute([(array.data, chunk)])
             return take(block, cut)
-        spans = [
-            span_of(sizes, index, size)
-            for sizes, index, size in zip(variable.chunks, chunk, variable.shape, strict=True)
-        ]
+        spans = list(map(span_of, variable.chunks, chunk, variable.shape))
         shape = tuple(stop - start for start, stop in spans)
         selected = array[shift(cut, tuple(start for start, _ in spans), shape)]
         if is_in_memory(array):

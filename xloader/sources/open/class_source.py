@@ -283,16 +283,10 @@ def _along_files(variable: Variable, num_files: int) -> Variable:
 def _whole(source: Source, variable: Variable) -> tuple[NDArray[Any], Outcome]:
     """All values of a variable, decoded chunk by chunk."""
     stored = np.empty(variable.shape, variable.stored_dtype)
-    counts = [
-        range(num_chunks(sizes, size))
-        for sizes, size in zip(variable.chunks, variable.shape, strict=True)
-    ]
+    counts = map(num_chunks, variable.chunks, variable.shape)
     reads, outs = [], []
-    for chunk in itertools.product(*counts):
-        spans = [
-            span_of(sizes, index, size)
-            for sizes, index, size in zip(variable.chunks, chunk, variable.shape, strict=True)
-        ]
+    for chunk in itertools.product(*map(range, counts)):
+        spans = list(map(span_of, variable.chunks, chunk, variable.shape))
         cut = tuple(slice(0, end - begin) for begin, end in spans)
         reads.append(Read(variable.name, chunk, cut))
         outs.append(stored[tuple(slice(begin, end) for begin, end in spans) or ...])

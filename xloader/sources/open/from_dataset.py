@@ -139,17 +139,13 @@ def _stored(
     place = place_of(store, {})
     assert place is not None, "a store of Zarr has a place"
     base = ZarrSource(
-        open_store=place.open_store,
+        place=place,
         open_dataset=partial(_decoded, stored),
         arrays={variable: view.lazy.array for variable, view in views.items()},
         dataset=stored,
         name=name,
         dtype=None,
         on_missing=on_missing,
-        is_shared=True,
-        version=place.version,
-        is_frozen=place.is_frozen,
-        secrets=place.secrets,
     )
     return SelectedSource(base, {v: view.selected for v, view in views.items()}, dims)
 
@@ -285,12 +281,7 @@ def _choose_paths(
         return offered
     paths = [variables] if isinstance(variables, str) else list(dict.fromkeys(variables))
     if not paths:
-        raise OptionError(
-            "variables= is empty",
-            given=paths,
-            allowed=", ".join(offered),
-            remedy="leave variables= out to take them all",
-        )
+        raise catalog.none_chosen(paths, offered)
     for name in paths:
         if name not in offered:
             close = closest(name, offered)

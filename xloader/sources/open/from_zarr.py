@@ -34,7 +34,7 @@ from xloader.sources.base import Source
 from xloader.sources.retries import is_timeout
 from xloader.sources.stores.access_errors import access_error, cause_of, told_of
 from xloader.sources.stores.group_openers import ZarrOpener, arrays_without_dims
-from xloader.sources.stores.locations import PathPlace
+from xloader.sources.stores.locations import PathPlace, UrlPlace
 from xloader.sources.zarr.allowed_codecs import unknown_codec_error
 from xloader.sources.zarr.missing_chunks import OnMissing
 from xloader.sources.zarr.zarr_source import ZarrSource
@@ -57,11 +57,12 @@ def from_zarr(
     if variables is not None and not isinstance(variables, str):
         variables = tuple(variables)
     with zarr_adapter.allow_rectilinear_chunks():
-        by_fsspec = replace(opener, place=opener.place.by_fsspec())
-        if by_fsspec.place is opener.place:
-            opener, dataset, group = _open_both(opener, variables)
+        place = opener.place
+        if isinstance(place, UrlPlace) and (by_fsspec := place.by_fsspec()) is not place:
+            by_other = replace(opener, place=by_fsspec)
+            opener, dataset, group = _open_either(opener, by_other, variables)
         else:
-            opener, dataset, group = _open_either(opener, by_fsspec, variables)
+            opener, dataset, group = _open_both(opener, variables)
         if not dataset.data_vars:
             refuse_empty(opener.name, _groups_of(group))
         _warn_if_incomplete(group, opener.name)
@@ -69,19 +70,15 @@ def from_zarr(
         dataset = dataset[sorted(dataset.data_vars, key=str)].assign_coords(dataset.coords)
         chosen = catalog.choose(dataset, variables, opener.name)
         return ZarrSource(
-            open_store=opener.place.open_store,
+            place=opener.place,
             open_dataset=opener.open_dataset,
             arrays={v: _array_of(group, v) for v in chosen},
             dataset=dataset,
             name=opener.name,
             dtype=dtype,
             on_missing=on_missing,
-            is_shared=opener.place.is_shared,
             is_forkable=opener.place.is_forkable,
-            version=opener.place.version,
-            is_frozen=opener.place.is_frozen,
             is_behind=group.metadata.consolidated_metadata is not None,
-            secrets=opener.place.secrets,
         )
 
 
@@ -204,8 +201,7 @@ def _open_dataset(opener: ZarrOpener, group: zarr.Group) -> xr.Dataset:
 
 def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
     """The error for a group of which xarray cannot make a dataset."""
-    of_codec = unknown_codec_error(error, opener.name)
-    if of_codec is not None:
+    if (of_codec := unknown_codec_error(error, opener.name)) is not None:
         return of_codec
     text = told_of(error, opener.place.secrets)
     if "rectilinear" in text:
@@ -223,26 +219,23 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
             remedy="leave out the option that the message names",
         )
     # For Zarr v2 in stores other than folders, xarray fails while it looks for the names.
-    if isinstance(error, KeyError) or "'prototype'" in text:
-        return UnsupportedDataError(
-            "xarray cannot make a dataset of this Zarr group",
-            given=f"{opener.name} ({text})",
-            allowed="arrays with dimension names",
-            remedy="write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does, or name "
-            "the variables that have them: variables=[...]",
-        )
+    has_names = not isinstance(error, KeyError) and "'prototype'" not in text
     return UnsupportedDataError(
         "xarray cannot make a dataset of this Zarr group",
         given=f"{opener.name} ({text})",
-        allowed="arrays of bool, integers or floats, and metadata that xarray decodes",
-        remedy="open it with xarray (drop_variables= or decode_cf= may help), and pass the Dataset",
+        allowed="arrays of bool, integers or floats, and metadata that xarray decodes"
+        if has_names
+        else "arrays with dimension names",
+        remedy="open it with xarray (drop_variables= or decode_cf= may help), and pass the Dataset"
+        if has_names
+        else "write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does, or name "
+        "the variables that have them: variables=[...]",
     )
 
 
 def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
     """The error for a group whose metadata cannot be read."""
-    of_codec = unknown_codec_error(error, opener.name)
-    if of_codec is not None:
+    if (of_codec := unknown_codec_error(error, opener.name)) is not None:
         return of_codec
     text = told_of(error, opener.place.secrets)
     if "Protocol not known" in text:

@@ -64,11 +64,10 @@ def open_source(
         )
     if isinstance(source, xr.DataArray):
         source = source.to_dataset(name=UNNAMED if source.name is None else source.name)
-    if isinstance(source, xr.Dataset):
+    if isinstance(source, xr.Dataset | xr.DataTree):
         _refuse_options(group, storage_options, open_kwargs)
-        return from_dataset(source, variables, on_missing)
-    if isinstance(source, xr.DataTree):
-        _refuse_options(group, storage_options, open_kwargs)
+        if isinstance(source, xr.Dataset):
+            return from_dataset(source, variables, on_missing)
         return from_tree(source, variables, on_missing)
     _refuse_misspelt(open_kwargs)
     if group is not None and not isinstance(group, str):

@@ -11,7 +11,7 @@ import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import cloudpickle
 import zarr
@@ -77,20 +77,8 @@ def _pack_by_value(value: object, name: str, remedy: str) -> bytes:
         ) from error
 
 
-class _OneWay:
-    """A location that only one library can open."""
-
-    def by_fsspec(self) -> Self:
-        """Return the location itself."""
-        return self
-
-    def patient(self, retry_policy: RetryPolicy) -> Self:
-        """Return the location itself: it is on this machine and needs no retries."""
-        return self
-
-
 @dataclass(frozen=True)
-class PathPlace(_OneWay):
+class PathPlace:
     """A directory or a zip file on this machine."""
 
     path: str
@@ -111,6 +99,10 @@ class PathPlace(_OneWay):
         if is_zip(self.path):
             return _open_zip(ZipStore(self.path, mode="r"))
         return OrdinaryFiles(self.path, read_only=True)
+
+    def patient(self, retry_policy: RetryPolicy) -> PathPlace:
+        """Return the location itself: it is on this machine and needs no retries."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -183,7 +175,7 @@ class UrlPlace:
         return FsspecStore.from_url(self.url, storage_options=options, read_only=True)
 
 
-class GivenPlace(_OneWay):
+class GivenPlace:
     """A store that is open already.
 
     Its own process uses the store itself. For other processes, the store is pickled.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
@@ -173,26 +174,23 @@ class OfObstore(Asking):
                 yield from self._by_zarr.get_pieces(members, room_nbytes)
 
     def _get(self, key: str, most: int) -> Bytes | None:
-        try:
+        with suppress(*ABSENT):
             answer = self._obstore.get(self._inner, key)
             # Known from the head of the answer, before the bytes come.
             check_size(key, answer.meta["size"], most)
             return _view(answer.bytes())
-        except ABSENT:
-            return None
+        return None
 
     def _get_last(self, key: str, nbytes: int) -> Bytes | None:
         options: GetOptions = {"range": {"suffix": nbytes}}
-        try:
+        with suppress(*ABSENT):
             return _view(self._obstore.get(self._inner, key, options=options).bytes())
-        except ABSENT:
-            return None
+        return None
 
     def _get_range(self, key: str, start: int, stop: int) -> Bytes | None:
-        try:
+        with suppress(*ABSENT):
             return _view(self._obstore.get_range(self._inner, key, start=start, end=stop))
-        except ABSENT:
-            return None
+        return None
 
 
 def _get_sync(

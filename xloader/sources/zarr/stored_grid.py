@@ -111,10 +111,7 @@ class StoredGrid:
         """Offset of a chunk's first element in the array, along each dimension."""
         if self.regular_shape is not None:
             return tuple(i * n for i, n in zip(chunk, self.regular_shape, strict=True))
-        return tuple(
-            i * starts if isinstance(starts, int) else starts[i]
-            for i, starts in zip(chunk, self._starts, strict=True)
-        )
+        return tuple(map(_begin_of, self._starts, chunk))
 
     def object_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
         """Index of the stored object that holds a chunk."""
@@ -129,10 +126,7 @@ class StoredGrid:
 
     def first_chunk(self, shard: tuple[int, ...]) -> tuple[int, ...]:
         """Index of the first chunk of a shard."""
-        return tuple(
-            i * firsts if isinstance(firsts, int) else firsts[i]
-            for i, firsts in zip(shard, self._first_chunks, strict=True)
-        )
+        return tuple(map(_begin_of, self._first_chunks, shard))
 
     def chunks_per_object(self, shard: tuple[int, ...]) -> tuple[int, ...]:
         """Number of chunks of a shard along each dimension, those past the end included."""
@@ -263,6 +257,10 @@ def _begins(sizes: Sizes, unit: int) -> Begins:
     if isinstance(sizes, int):
         return sizes // unit
     return tuple(itertools.accumulate((size // unit for size in sizes), initial=0))
+
+
+def _begin_of(begins: Begins, index: int) -> int:
+    return index * begins if isinstance(begins, int) else begins[index]
 
 
 def _clipped(sizes: Sizes, size: int) -> Sizes:

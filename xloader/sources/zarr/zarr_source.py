@@ -34,6 +34,7 @@ from xloader.sources.fetched import Deferred, Several, Values
 from xloader.sources.retries import is_transient
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.access_errors import access_error, cause_of, is_denied, told_of
+from xloader.sources.stores.locations import StoreLocation
 from xloader.sources.stores.per_process import PerProcess
 from xloader.sources.stores.redaction import Secrets
 from xloader.sources.stores.stored_objects import ObjectInventory, StoredObjects
@@ -70,23 +71,19 @@ class ZarrSource(Described):
     def __init__(
         self,
         *,
-        open_store: Callable[[], Store],
+        place: StoreLocation,
         open_dataset: Callable[[bool], xr.Dataset],
         arrays: Mapping[str, zarr.Array[Any]],
         dataset: xr.Dataset,
         name: str,
         dtype: Any,
         on_missing: OnMissing,
-        is_shared: bool,
         is_forkable: bool = False,
-        version: str = "",
-        is_frozen: bool = False,
         is_behind: bool = True,
-        secrets: tuple[str, ...] = (),
     ) -> None:
         _check_release(on_missing)
         self._name = name
-        self._chunk_errors = ChunkErrors(name, Secrets(secrets))
+        self._chunk_errors = ChunkErrors(name, Secrets(place.secrets))
         self._missing = Missing(name, on_missing)
         for array in arrays.values():
             check_keys(array)
@@ -98,13 +95,13 @@ class ZarrSource(Described):
             for v, variable in described.items()
         }
         metadata = {v: metadata_in_json(array) for v, array in arrays.items()}
-        self._fingerprint = catalog.fingerprint(self._variables, metadata, version)
+        self._fingerprint = catalog.fingerprint(self._variables, metadata, place.version)
         self._is_waiting = any(is_waiting(array.store) for array in arrays.values())
         self._is_in_files = all(is_in_files(array.store) for array in arrays.values())
         self._small = set() if self._is_waiting else _small_variables(self._routes, arrays)
-        store = PerProcess(open_store, name, is_remade=is_forkable)
+        store = PerProcess(place.open_store, name, is_remade=is_forkable)
         openings = Openings.now(
-            arrays, name, self._chunk_errors.secrets, is_frozen=is_frozen, is_behind=is_behind
+            arrays, name, self._chunk_errors.secrets, is_frozen=place.is_frozen, is_behind=is_behind
         )
         # Not made with the arrays: a request for watches must not open a store before it is read.
         self._watches = PerProcess(
@@ -125,7 +122,7 @@ class ZarrSource(Described):
         )
         chosen = {v: self._variables[v] for v in self._variables if self.is_through_xarray(v)}
         self._decoded = XarraySource(chosen, open_dataset=partial(open_dataset, False), name=name)
-        if is_shared:
+        if place.is_shared:
             self._arrays.get()
 
     @property
