@@ -120,12 +120,18 @@ class Moments:
     ) -> Self:
         """The moments of many cells, with the reduced axes first, some cells in one call."""
         moments = cls.empty((math.prod(shape),))
-        columns = [None if a is None else _as_columns(a, kept) for a in (values, valid, weights)]
-        num_cells = math.prod(shape)
-        step = max(_PIECE_SIZE // (values.size // num_cells), 1)
-        for begin in range(0, num_cells, step):
+        columns, valids, heavy = (
+            None if a is None else _as_columns(a, kept) for a in (values, valid, weights)
+        )
+        assert columns is not None
+        step = max(_PIECE_SIZE // len(columns), 1)
+        for begin in range(0, columns.shape[1], step):
             at = slice(begin, begin + step)
-            block = _of_block(*(None if array is None else array[:, at] for array in columns))  # type: ignore[arg-type]
+            block = _of_block(
+                columns[:, at],
+                None if valids is None else valids[:, at],
+                None if heavy is None else heavy[:, at],
+            )
             for field, part in zip(fields(moments), block, strict=True):
                 getattr(moments, field.name)[at] = part
         return cls(*(getattr(moments, field.name).reshape(shape) for field in fields(moments)))
