@@ -365,6 +365,8 @@ def test_ctrl_c_at_any_moment_is_a_keyboard_interrupt_and_the_loader_goes_on(
     assert not [name for name in lost_in if ours in Path(name).parents]
 
 
+# A thread that begins late begins the epoch once more.
+@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
 def test_three_threads_over_one_loader_end() -> None:
     ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0, dtype="f4").reshape(100, 4))})
     samples = xloader.open(write_store(ds, {"t": (5, 4)})).window(time=1)
