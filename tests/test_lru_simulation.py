@@ -121,8 +121,7 @@ def test_pieces_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = np.random.default_rng(0).integers(0, footprint.num_samples, 500)
     least = least_nbytes(footprint)
     expected = simulate(footprint, ids, 3 * least, batch_size=4, num_workers=2)
-    monkeypatch.setattr(xloader.planning.cache_budget, "_PIECE_SIZE", 7)
-    monkeypatch.setattr("xloader.planning.cache_budget._PIECE_SIZE", 3)
+    monkeypatch.setattr(xloader.planning.cache_budget, "_PIECE_SIZE", 3)
     assert simulate(footprint, ids, 3 * least, batch_size=4, num_workers=2) == expected
     assert least_nbytes(footprint) == least
 
