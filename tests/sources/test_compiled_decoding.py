@@ -27,10 +27,10 @@ from xloader.sources.zarr import fetched_chunks, file_objects
 from xloader.sources.zarr import file_objects as compiled_files
 from xloader.sources.zarr.codec_chain import CastView, Chain
 from xloader.sources.zarr.compiled_decoding import Decoder, decoder
-from xloader.sources.zarr.decode import SCRATCH, Compressed
 from xloader.sources.zarr.fetched_chunks import ShardChunks
 from xloader.sources.zarr.file_objects import Files
 from xloader.sources.zarr.object_protocol import ObjectPiece
+from xloader.sources.zarr.plain_decoding import SCRATCH, Compressed
 from xloader.sources.zarr.shards import FetchedPiece
 from xloader.testing import truncate, write_store
 

@@ -29,7 +29,7 @@ from xloader.errors import ChunkError, CorruptChunkError, UnsupportedDataError
 from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import compressors, file_objects
 from xloader.sources.zarr.compressors import zstd_content_size
-from xloader.sources.zarr.decode import Compressed, Scratch, Shuffled, decode
+from xloader.sources.zarr.plain_decoding import Compressed, Scratch, Shuffled, decode
 from xloader.testing import FaultyStore, garble, truncate, write_store
 
 CODECS: dict[str, dict[str, Any]] = {

@@ -23,7 +23,7 @@ from zarr.storage import MemoryStore
 
 from xloader.jobs.materialize.target_arrays import TargetArray
 from xloader.sources import zarr_adapter
-from xloader.sources.zarr.decode import checksum
+from xloader.sources.zarr.plain_decoding import checksum
 
 Index = tuple[int, ...]
 """Index of a shard, or of a source chunk, along each dimension."""

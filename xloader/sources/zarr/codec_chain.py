@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from xloader.sources.base import Cut
 from xloader.sources.chunk_sizes import is_ordered, take
 from xloader.sources.zarr.compressors import COMPRESSORS, Bytes
-from xloader.sources.zarr.decode import Compressed, Scratch, Step, checksums_nbytes, decode
+from xloader.sources.zarr.plain_decoding import Compressed, Scratch, Step, checksums_nbytes, decode
 
 SPARE_NBYTES: Final = 64 * 1024
 """Part of the bound on stored chunks, as a compressor may enlarge a chunk: at most twice

@@ -15,8 +15,8 @@ from xloader.sources.retries import current
 from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, check_size
 from xloader.sources.stores.ordinary_files import check_mode, check_path
 from xloader.sources.zarr.compressors import Bytes
-from xloader.sources.zarr.decode import SCRATCH
 from xloader.sources.zarr.object_protocol import ABSENT, Asking, ObjectPiece
+from xloader.sources.zarr.plain_decoding import SCRATCH
 
 _ABSENT: Final = -1
 """The number that ``read_files.c`` gives, in place of a size, for a file that is absent."""

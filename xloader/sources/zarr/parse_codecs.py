@@ -16,7 +16,7 @@ from zarr.abc.codec import Codec
 
 from xloader.sources.zarr.allowed_codecs import Metadata, numcodec_of
 from xloader.sources.zarr.codec_chain import CastView, Chain, Filtered, Sharding, Transposed, Turn
-from xloader.sources.zarr.decode import Checked, Compressed, Shuffled, Step
+from xloader.sources.zarr.plain_decoding import Checked, Compressed, Shuffled, Step
 
 NUMBERS: Final = "biuf"
 """Kinds of NumPy dtype that are decoded here: bool, integers and floats."""

@@ -28,10 +28,10 @@ from xloader.sources.stores.stored_objects import ObjectInventory
 from xloader.sources.zarr.allowed_codecs import Metadata
 from xloader.sources.zarr.codec_chain import Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
-from xloader.sources.zarr.decode import Scratch
 from xloader.sources.zarr.object_inventory import stored_share, take_inventory
 from xloader.sources.zarr.object_protocol import Objects
 from xloader.sources.zarr.parse_codecs import chain_of, sharding_of
+from xloader.sources.zarr.plain_decoding import Scratch
 from xloader.sources.zarr.shards import IndexCache, Located, Numbered, Shard, ShardReader
 from xloader.sources.zarr.stored_grid import StoredGrid
 
