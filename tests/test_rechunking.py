@@ -18,6 +18,7 @@ from xloader.jobs.materialize.rechunking import (
     intermediate_chunks,
     plan_sections,
 )
+from xloader.sources.chunk_sizes import boxes_of
 
 
 @st.composite
@@ -35,7 +36,7 @@ def rechunkings(draw: st.DrawFn) -> Rechunking:
 def slow_reads(job: Rechunking, steps: tuple[int, ...]) -> tuple[int, int]:
     """The chunks read for all sections, and their bytes, chunk by chunk."""
     count, elements = 0, 0
-    for box in job.boxes(steps):
+    for box in boxes_of(job.grid, steps):
         for block in itertools.product(*job.blocks_of(box)):
             count += 1
             pairs = zip(job.axes, block, strict=True)
@@ -55,7 +56,7 @@ def test_plans_count_their_reads_and_keep_to_the_memory(
     assert plan.waiting(memory).peak_nbytes == memory
     assert (plan.num_reads, plan.read_nbytes) == slow_reads(job, plan.steps)
     seen = np.zeros(job.grid, int)
-    for box in job.boxes(plan.steps):
+    for box in boxes_of(job.grid, plan.steps):
         seen[tuple(slice(*part) for part in box)] += 1
         size = math.prod(end - begin for begin, end in job.elements_of(box)) * job.itemsize
         assert size <= plan.section_nbytes
