@@ -287,7 +287,7 @@ def _read(
     num_chunks = math.prod(axis.num_blocks for axis in axes)
     nbytes = math.prod(axis.size for axis in axes) * recipe.variable(name).stored_dtype.itemsize
     count = min(-(-nbytes // tasks.unit_nbytes(nbytes)), num_chunks)
-    edges = [number * num_chunks // count for number in range(count + 1)]
+    edges = [number * num_chunks // max(count, 1) for number in range(count + 1)]
     parts = [slice(*pair) for pair in itertools.pairwise(edges)]
     bounds, num_reads = ValueBounds(math.inf, -math.inf), 0
     # `read` is what all tasks share, and is called with each part.
