@@ -52,6 +52,13 @@ def span_of(sizes: Sizes, index: int, size: int) -> tuple[int, int]:
     return start, start + sizes[index]
 
 
+def spans_of(
+    sizes: Sequence[Sizes], chunk: Sequence[int], shape: Sequence[int]
+) -> list[tuple[int, int]]:
+    """First and end offset of one chunk along each dimension of an array."""
+    return [span_of(*along) for along in zip(sizes, chunk, shape, strict=True)]
+
+
 def join_sizes(pieces: Sequence[tuple[Sizes, int]]) -> Sizes:
     """The chunk sizes of several parts that follow each other along one dimension."""
     kept = [(sizes, size) for sizes, size in pieces if size]

@@ -27,7 +27,7 @@ from xloader.sources.arrays.dask_blocks import BlockComputer
 from xloader.sources.arrays.dask_cluster import active_client
 from xloader.sources.arrays.xarray_views import held_by, is_from_zarr, is_loaded
 from xloader.sources.base import Announced, Cut, Described, Fetched, Outcome, Read, Variable
-from xloader.sources.chunk_sizes import Sizes, compact, shift, span_of, take
+from xloader.sources.chunk_sizes import Sizes, compact, shift, spans_of, take
 from xloader.sources.fetched import Deferred, Values
 from xloader.sources.retries import current
 from xloader.sources.store_watch import FileWatch, StampedFiles, Watch
@@ -229,7 +229,7 @@ class XarraySource(Described):
         if array.chunks is not None:
             (block,) = self._computer.compute([(array.data, chunk)])
             return take(block, cut)
-        spans = list(map(span_of, variable.chunks, chunk, variable.shape))
+        spans = spans_of(variable.chunks, chunk, variable.shape)
         shape = tuple(stop - start for start, stop in spans)
         selected = array[shift(cut, tuple(start for start, _ in spans), shape)]
         if is_in_memory(array):

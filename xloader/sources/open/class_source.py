@@ -28,7 +28,7 @@ from xloader.errors import (
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.xarray_source import describe
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
-from xloader.sources.chunk_sizes import num_chunks, span_of, take
+from xloader.sources.chunk_sizes import num_chunks, spans_of, take
 from xloader.sources.combined.class_files import ClassFiles, named
 from xloader.sources.fetched import Deferred
 from xloader.sources.open.open_source import open_source
@@ -286,7 +286,7 @@ def _whole(source: Source, variable: Variable) -> tuple[NDArray[Any], Outcome]:
     counts = map(num_chunks, variable.chunks, variable.shape)
     reads, outs = [], []
     for chunk in itertools.product(*map(range, counts)):
-        spans = list(map(span_of, variable.chunks, chunk, variable.shape))
+        spans = spans_of(variable.chunks, chunk, variable.shape)
         cut = tuple(slice(0, end - begin) for begin, end in spans)
         reads.append(Read(variable.name, chunk, cut))
         outs.append(stored[tuple(slice(begin, end) for begin, end in spans) or ...])

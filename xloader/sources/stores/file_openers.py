@@ -103,10 +103,7 @@ class FileLock:
         self._depth = 0
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take the lock.
-
-        `blocking`: whether to wait until the lock is free.
-        """
+        """Take the lock, as `threading.Lock.acquire` does."""
         if not self._own.acquire(blocking):
             return False
         if not self._depth and not NETCDF4_PYTHON_LOCK.acquire(blocking):

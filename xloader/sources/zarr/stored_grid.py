@@ -82,13 +82,12 @@ class StoredGrid:
     def num_chunks_in_shards(self) -> int:
         """Number of chunks in all shards, those past the array's end included."""
         assert self.inner_shape is not None, "only shards have room for many chunks"
+        along = zip(self.object_sizes, self.shape, self.inner_shape, strict=True)
         return math.prod(
             num_chunks(sizes, size) * sizes // inner
             if isinstance(sizes, int)
             else sum(sizes) // inner
-            for sizes, size, inner in zip(
-                self.object_sizes, self.shape, self.inner_shape, strict=True
-            )
+            for sizes, size, inner in along
         )
 
     def stored_shape(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
@@ -111,7 +110,7 @@ class StoredGrid:
         """Offset of a chunk's first element in the array, along each dimension."""
         if self.regular_shape is not None:
             return tuple(i * n for i, n in zip(chunk, self.regular_shape, strict=True))
-        return tuple(map(_begin_of, self._starts, chunk))
+        return _begins_of(self._starts, chunk)
 
     def object_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
         """Index of the stored object that holds a chunk."""
@@ -126,7 +125,7 @@ class StoredGrid:
 
     def first_chunk(self, shard: tuple[int, ...]) -> tuple[int, ...]:
         """Index of the first chunk of a shard."""
-        return tuple(map(_begin_of, self._first_chunks, shard))
+        return _begins_of(self._first_chunks, shard)
 
     def chunks_per_object(self, shard: tuple[int, ...]) -> tuple[int, ...]:
         """Number of chunks of a shard along each dimension, those past the end included."""
@@ -139,12 +138,8 @@ class StoredGrid:
         """Number of chunks of a shard that lie within the array."""
         assert self.inner_shape is not None, "only shards hold many chunks"
         firsts, sizes = self.first_chunk(shard), self.chunks_per_object(shard)
-        return math.prod(
-            min(n, num_chunks(inner, end) - first)
-            for n, first, inner, end in zip(
-                sizes, firsts, self.inner_shape, self.shape, strict=True
-            )
-        )
+        along = zip(sizes, firsts, self.inner_shape, self.shape, strict=True)
+        return math.prod(min(n, num_chunks(inner, end) - first) for n, first, inner, end in along)
 
     @cached_property
     def _starts(self) -> tuple[Begins, ...]:
@@ -259,8 +254,9 @@ def _begins(sizes: Sizes, unit: int) -> Begins:
     return tuple(itertools.accumulate((size // unit for size in sizes), initial=0))
 
 
-def _begin_of(begins: Begins, index: int) -> int:
-    return index * begins if isinstance(begins, int) else begins[index]
+def _begins_of(begins: tuple[Begins, ...], index: tuple[int, ...]) -> tuple[int, ...]:
+    pairs = zip(begins, index, strict=True)
+    return tuple(i * starts if isinstance(starts, int) else starts[i] for starts, i in pairs)
 
 
 def _clipped(sizes: Sizes, size: int) -> Sizes:
