@@ -1,86 +1,13 @@
 /* Decompresses several chunks in one call, and puts each where its values belong.
 
-   The functions that decompress are those of numcodecs. They are given by their addresses.
    xloader/sources/zarr/compiled_decoding.py describes the arguments. */
 
+#include "codecs.h"
 #include "copy_box.h"
 #include "export.h"
 #include "helpers.h"
 
 #include <stdatomic.h>
-
-/* Codecs, as in compiled_decoding.py, where others are UNKNOWN; and what is told of a chunk that is
-   decoded. */
-enum { UNKNOWN = -2, DONE = -1, RAW = 0, ZSTD = 1, BLOSC = 2 };
-
-typedef void *(*MakeContext)(void);
-typedef size_t (*FreeContext)(void *);
-typedef size_t (*DecompressZstd)(void *, void *, size_t, const void *, size_t);
-typedef int (*DecompressBlosc)(const void *, void *, size_t, int);
-
-typedef struct {
-    MakeContext make;
-    FreeContext free;
-    DecompressZstd unzstd;
-    DecompressBlosc unblosc;
-    void *context;
-} Codecs;
-
-#define BLOSC_HEADER 16
-
-/* Contexts of zstd that no call uses now. To make one takes 160 KB of fresh memory. As many are kept
-   as threads have decoded at a time, and not freed. */
-#define MOST_UNUSED 64
-static void *_Atomic unused[MOST_UNUSED];
-
-static void *take_context(const Codecs *codecs) {
-    for (int i = 0; i < MOST_UNUSED; i++) {
-        void *context = atomic_exchange(&unused[i], NULL);
-        if (context)
-            return context;
-    }
-    return codecs->make();
-}
-
-static void give_back(const Codecs *codecs) {
-    for (int i = 0; i < MOST_UNUSED; i++) {
-        void *none = NULL;
-        if (atomic_compare_exchange_strong(&unused[i], &none, codecs->context))
-            return;
-    }
-    codecs->free(codecs->context);
-}
-
-static int64_t number_at(const unsigned char *data) {
-    return (int64_t)data[0] | (int64_t)data[1] << 8 | (int64_t)data[2] << 16 | (int64_t)data[3] << 24;
-}
-
-/* Whether the stored bytes decompress to exactly `nbytes`. Nothing is written past them. */
-static int decompress(
-    Codecs *codecs, int64_t codec, const char *data, int64_t size, char *target, int64_t nbytes) {
-    if (codec == ZSTD) {
-        if (!codecs->context)
-            codecs->context = take_context(codecs);
-        if (!codecs->context)
-            return 0;
-        /* An error is a huge number. */
-        return codecs->unzstd(
-                   codecs->context, target, (size_t)nbytes, data, (size_t)size) == (size_t)nbytes;
-    }
-    if (codec == BLOSC) {
-        const unsigned char *header = (const unsigned char *)data;
-        /* blosc believes its header, so the two sizes there are compared with the true ones. It takes
-           them for signed numbers. */
-        if (size < BLOSC_HEADER || size > INT32_MAX || nbytes > INT32_MAX ||
-            number_at(header + 4) != nbytes || number_at(header + 12) > size)
-            return 0;
-        return codecs->unblosc(data, target, (size_t)nbytes, 1) == nbytes;
-    }
-    if (codec != RAW || size != nbytes)
-        return 0;
-    memcpy(target, data, (size_t)nbytes);
-    return 1;
-}
 
 typedef struct {
     int64_t *chunks;
@@ -114,10 +41,7 @@ static int decode_chunk(Codecs *codecs, int64_t *row, char *scratch) {
 
 static void decode_some(void *context) {
     Chunks *chunks = context;
-    const int64_t *functions = chunks->functions;
-    Codecs codecs = {
-        (MakeContext)(intptr_t)functions[0], (FreeContext)(intptr_t)functions[1],
-        (DecompressZstd)(intptr_t)functions[2], (DecompressBlosc)(intptr_t)functions[3], 0};
+    Codecs codecs = begin_codecs(chunks->functions);
     /* One thread has the scratch memory, and decodes all chunks with loops. */
     if (!atomic_flag_test_and_set(&chunks->is_scratch_taken))
         for (int64_t at = 0; at < chunks->num; at++) {
@@ -133,8 +57,7 @@ static void decode_some(void *context) {
         if (!row[6])
             chunks->num_done += decode_chunk(&codecs, row, chunks->scratch);
     }
-    if (codecs.context)
-        give_back(&codecs);
+    end_codecs(&codecs);
 }
 
 /* Each row of `chunks` holds: codec, address and size of the stored bytes, decoded bytes, bytes of
