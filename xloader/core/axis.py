@@ -229,6 +229,17 @@ class Axis:
         chunk, first = divmod(kept[begin], chunks)
         return chunk, slice(first, first + kept[end - 1] - kept[begin] + 1, kept.step), end - begin
 
+    def stored_parts(self, sizes: int | tuple[int, ...]) -> tuple[Ints, Ints, Ints]:
+        """For all blocks: the stored chunk, the first element taken of it, and its encoded size.
+
+        The selection is a range. `sizes`: the sizes of chunks as they are encoded.
+        """
+        assert isinstance(self.selection, range), "elements of a list have no step"
+        firsts = self.selection.start + self.selection.step * self.edges[:-1]
+        chunks = self._chunk_of_stored(firsts)
+        encoded = np.full(len(chunks), sizes) if isinstance(sizes, int) else np.array(sizes)[chunks]
+        return chunks, firsts - self._chunk_bounds(chunks), encoded
+
     def _check_num_blocks(self) -> None:
         num_blocks = self.num_blocks
         if num_blocks > MOST_BLOCKS:

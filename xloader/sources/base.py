@@ -86,6 +86,37 @@ class Fetched(Protocol):
         """Decode the chunks into the caller's arrays. Call it once."""
 
 
+@dataclass(frozen=True)
+class ShardFiles:
+    """How the chunks of an array lie in shards of one shape, which are files.
+
+    `fewest_nbytes`: the least bytes of a stored chunk.
+    """
+
+    counts: tuple[int, ...]
+    object_counts: tuple[int, ...]
+    index_nbytes: int
+    is_at_start: bool
+    is_checked: bool
+    fewest_nbytes: int
+
+
+@dataclass(frozen=True)
+class ChunkFiles:
+    """How native threads find the chunks of a variable in files, and decode them.
+
+    `prefix`: the name of a file up to the index of the chunk along the first dimension. `sizes`:
+    along each dimension, the size of the chunks as they are encoded.
+    """
+
+    prefix: str
+    separator: str
+    codec: int
+    functions: tuple[int, ...]
+    sizes: tuple[int | tuple[int, ...], ...]
+    shards: ShardFiles | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Announced:
     """Chunks that are being computed elsewhere, to be fetched soon; see `Source.announce`."""
@@ -168,6 +199,9 @@ class Source(Protocol):
     def is_compiled(self, variable: str) -> bool:
         """Whether compiled calls read whole chunks of the variable, many at a time."""
 
+    def files_of(self, variable: str) -> ChunkFiles | None:
+        """How native threads read the variable; None if they cannot."""
+
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
 
@@ -202,6 +236,10 @@ class Described:
     def is_compiled(self, variable: str) -> bool:
         """False, unless a subclass knows better; see `Source.is_compiled`."""
         return False
+
+    def files_of(self, variable: str) -> ChunkFiles | None:
+        """None, unless a subclass knows better; see `Source.files_of`."""
+        return None
 
     def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
         """Nothing is done ahead, unless a subclass does it; see `Source.announce`."""

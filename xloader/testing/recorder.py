@@ -79,6 +79,9 @@ class SourceRecorder:
         """Announce chunks. They are recorded when they are fetched; see `Source.announce`."""
         return self._source.announce(bundles)
 
+    def files_of(self, variable: str) -> None:
+        """None: what native threads read would not be recorded."""
+
     def is_waiting(self, variable: str) -> bool:
         """Whether reading the variable mostly waits; see `Source.is_waiting`."""
         return self._source.is_waiting(variable)

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 import xarray as xr
 
 from xloader.sources.arrays import catalog
-from xloader.sources.base import Announced, Described, Fetched, Read, Source, key_within
+from xloader.sources.base import Announced, ChunkFiles, Described, Fetched, Read, Source, key_within
 from xloader.sources.combined.label_spans import order_notes
 from xloader.sources.combined.source_view import SourceView
 from xloader.sources.fetched import announce_to, fetch_from
@@ -78,6 +78,10 @@ class MixedSource(Described):
     def is_compiled(self, variable: str) -> bool:
         """Whether compiled calls read the variable in its own source."""
         return self._owners[variable].is_compiled(variable)
+
+    def files_of(self, variable: str) -> ChunkFiles | None:
+        """The files of a variable in its own source; see `Source.files_of`."""
+        return self._owners[variable].files_of(variable)
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""

@@ -74,11 +74,14 @@ def read_pieces(
 
 
 class Files(Asking):
-    """The files of a directory, read into a buffer that each thread reuses."""
+    """The files of a directory, read into a buffer that each thread reuses.
+
+    `prefix`: the beginning of each file's name, before its key.
+    """
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._prefix = os.path.join(root, "")
+        self.prefix = os.path.join(root, "")
 
     def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
         """Read a whole file."""
@@ -124,11 +127,11 @@ class Files(Asking):
         """Read the first pieces with one compiled call; none where that is not possible."""
         room = min(room_nbytes + len(pieces) * _SPARE_NBYTES, _ROOM_NBYTES)
         room = max(room, SCRATCH.size(_STORED))
-        buffers, needed = read_pieces(self._prefix, pieces, SCRATCH.take(room, _STORED), answers)
+        buffers, needed = read_pieces(self.prefix, pieces, SCRATCH.take(room, _STORED), answers)
         if needed > room:
             answers[1::2] = array("q", (_PENDING,)) * len(pieces)
             buffers, _ = read_pieces(
-                self._prefix, pieces[:1], SCRATCH.take(needed, _STORED), answers
+                self.prefix, pieces[:1], SCRATCH.take(needed, _STORED), answers
             )
         is_whole = all(data is not None for data in buffers)
         # If the whole store is gone, its chunks must not be read as fill values.
@@ -137,7 +140,7 @@ class Files(Asking):
     def _get_piece(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
         """Read some bytes of a file. The arguments are those of a slice of all its bytes."""
         # Few system calls: each releases the GIL, and waits for other threads to get it back.
-        path = self._prefix + key
+        path = self.prefix + key
         try:
             file = _open(path)
             try:

@@ -18,7 +18,7 @@ from zarr.abc.store import Store
 
 from xloader.errors import UnsupportedDataError
 from xloader.sources import zarr_adapter
-from xloader.sources.base import Cut
+from xloader.sources.base import ChunkFiles, Cut, ShardFiles
 from xloader.sources.chunk_sizes import shift, take
 from xloader.sources.retries import current
 from xloader.sources.store_watch import Watch
@@ -26,12 +26,13 @@ from xloader.sources.stores.bounded_reads import most_stored_nbytes
 from xloader.sources.stores.retrying_store import bounded
 from xloader.sources.stores.stored_objects import ObjectInventory
 from xloader.sources.zarr.allowed_codecs import Metadata
-from xloader.sources.zarr.codec_chain import Chain, Sharding
+from xloader.sources.zarr.codec_chain import CastView, Chain, Sharding
+from xloader.sources.zarr.compiled_decoding import decoder
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.object_inventory import stored_share, take_inventory
 from xloader.sources.zarr.object_protocol import Objects
 from xloader.sources.zarr.parse_codecs import chain_of, sharding_of
-from xloader.sources.zarr.plain_decoding import Scratch
+from xloader.sources.zarr.plain_decoding import Checked, Scratch
 from xloader.sources.zarr.shards import IndexCache, Located, Numbered, Shard, ShardReader
 from xloader.sources.zarr.stored_grid import StoredGrid
 
@@ -72,6 +73,17 @@ def _key_encoder(path: str, metadata: Metadata) -> Callable[[tuple[int, ...]], s
             separator = encoding.get("configuration", {}).get("separator", "/")
             return lambda index: prefix + separator.join(("c", *map(str, index)))
     return lambda index: prefix + encode(index)
+
+
+def _separator_of(metadata: Metadata) -> str | None:
+    """The text between the numbers of a chunk's index in its key; None if that is unknown."""
+    if metadata.zarr_format == 2:
+        return str(metadata.dimension_separator)
+    encoding = metadata.to_dict()["chunk_key_encoding"]
+    known = {"default": "/", "v2": "."}
+    if encoding["name"] not in known:
+        return None
+    return str(encoding.get("configuration", {}).get("separator", known[encoding["name"]]))
 
 
 class StoredArray:
@@ -160,6 +172,48 @@ class StoredArray:
     def key(self, chunk: tuple[int, ...]) -> str:
         """Key of the stored object that holds a chunk."""
         return self._encode(self.grid.object_of(chunk))
+
+    def files(self) -> ChunkFiles | None:
+        """How native threads read the chunks, which must be files and at most compressed."""
+        compiled, chain = decoder(), self._chain_of(self.grid.largest_shape)
+        separator = _separator_of(self._metadata)
+        root = getattr(self._objects, "prefix", None)
+        if compiled is None or root is None or separator is None:
+            return None
+        if chain is None or chain.simple is None or not chain.simple.dtype.isnative:
+            return None
+        codec = compiled.codecs.get(chain.simple.compressor)
+        if codec is None:
+            return None
+        shards = None
+        if self.grid.is_sharded and (shards := self._shard_files(chain)) is None:
+            return None
+        first = self._encode((0,) * len(self.grid.shape))
+        # All but the index, which ends the key.
+        num_last = len(separator.join("0" * len(self.grid.shape)))
+        prefix = root + first[: len(first) - num_last] if self.grid.shape else root + first
+        sizes = self.grid.inner_shape or self.grid.object_sizes
+        return ChunkFiles(prefix, separator, codec, tuple(compiled.addresses), sizes, shards)
+
+    def _shard_files(self, chain: Chain) -> ShardFiles | None:
+        """How the chunks lie in shards; None if shards differ, or their index is compressed."""
+        grid = self.grid
+        counts = grid.chunks_per_object((0,) * len(grid.shape))
+        sharding = self._sharding_of((0,) * len(grid.shape))
+        if sharding is None or not all(isinstance(size, int) for size in grid.object_sizes):
+            return None
+        index = sharding.index_chain
+        is_plain = index.turns == (CastView(np.dtype("<u8"), (*counts, 2)),)
+        if not is_plain or index.steps not in ((), (Checked("crc32c"),)):
+            return None
+        return ShardFiles(
+            counts,
+            grid.object_counts,
+            sharding.index_stored_nbytes,
+            sharding.is_at_start,
+            sharding.is_checked,
+            chain.stored_nbytes if chain.is_fixed_size else 1,
+        )
 
     def locate(self, chunks: Sequence[Numbered]) -> Located:
         """Find chunks of one shard by its index; see `ShardReader.locate`."""

@@ -22,6 +22,7 @@ from xloader.sources.arrays.xarray_source import XarraySource
 from xloader.sources.base import (
     INDEX_ROW_NBYTES,
     SMALL_NBYTES,
+    ChunkFiles,
     Described,
     Fetched,
     Outcome,
@@ -140,6 +141,12 @@ class ZarrSource(Described):
         if compiled is None or not (self._is_in_files and reads_together()):
             return False
         return compressor in compiled.codecs
+
+    def files_of(self, variable: str) -> ChunkFiles | None:
+        """The files of a variable whose chunks are at most compressed; see `Source.files_of`."""
+        if not (self.is_compiled(variable) and self._routes[variable].kind == "direct"):
+            return None
+        return self._arrays.get()[variable].files()
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
