@@ -78,6 +78,30 @@ def leaked_threads(before: set[threading.Thread], join_seconds: float) -> list[s
     return sorted(thread.name for thread in started if thread.is_alive())
 
 
+@pytest.fixture
+def earlier_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the engine without programs make all batches."""
+    from xloader.loader.ranks.job_factory import JobFactory
+
+    monkeypatch.setattr(JobFactory, "_suits_programs", lambda *_: False)
+
+
+@pytest.fixture(params=["native", "plain"])
+def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have an executor make all batches, also those of which Python does a part."""
+    from xloader.compiled.library import load_library
+    from xloader.engine import tables
+    from xloader.loader.ranks import job_factory
+
+    monkeypatch.setattr(job_factory.JobFactory, "_suits_programs", lambda *_: True)
+    if request.param == "plain":
+        for module in (tables, job_factory):
+            monkeypatch.setattr(module, "is_there", lambda: False)
+    elif load_library()[0] is None:
+        pytest.skip("there is no native executor without the library")
+    return str(request.param)
+
+
 @pytest.fixture(autouse=True)
 def _no_leaked_threads(request: pytest.FixtureRequest) -> Iterator[None]:
     before = set(threading.enumerate())

@@ -14,6 +14,8 @@ import xarray as xr
 import xloader
 from xloader.testing import write_store
 
+pytestmark = pytest.mark.usefixtures("earlier_engine")
+
 NUM_STEPS, MEMORY = 400, 1 << 20
 
 

@@ -21,6 +21,7 @@ from xloader.engine.block_layout import memory_order
 from xloader.testing import write_store
 
 pytestmark = [
+    pytest.mark.usefixtures("earlier_engine"),
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),

@@ -32,6 +32,7 @@ from xloader.engine.uses import Uses
 from xloader.testing import write_store
 
 pytestmark = [
+    pytest.mark.usefixtures("earlier_engine"),
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),

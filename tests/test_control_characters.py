@@ -143,7 +143,8 @@ OTHERS = {
     # They show names as repr does, or none at all.
     *("Attempts", "BatchGenerator", "Checkpoint", "Comparison", "Diagnosis", "ElementList"),
     *("FieldNans", "GivenPlace", "HidingStore", "LoaderComparison", "Loader", "MosaicSummary"),
-    *("PartialStats", "Rng", "Rollout", "Secrets", "Subset", "Table", "Windows"),
+    *("PartialStats", "Rng", "Rollout", "Secrets", "Segment", "Subset", "Table", "Tables"),
+    "Windows",
     # Their texts are printed in others, which the tests of commands and errors look at.
     *("Labels", "MethodWindows", "StoreInspection", "XloaderError"),
 }

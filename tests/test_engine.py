@@ -30,6 +30,7 @@ from xloader.sources.zarr.fetched_chunks import SingleChunks
 from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store
 
 pytestmark = [
+    pytest.mark.usefixtures("earlier_engine"),
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
 ]

@@ -71,6 +71,7 @@ def test_a_chunk_that_never_comes_is_an_error_that_names_it(kind: str, shuffle: 
         assert report.num_retries == 1
 
 
+@pytest.mark.usefixtures("earlier_engine")
 @pytest.mark.parametrize("max_retries", [0, 2])
 @pytest.mark.parametrize("way", ["one by one", "compiled"])
 def test_the_chunk_that_hangs_is_named_among_those_read_together(

@@ -20,9 +20,12 @@ from xloader.errors import CorruptChunkError, MissingChunkWarning
 from xloader.sources.zarr.file_objects import _PENDING, _awaited, _num_there, read_pieces
 from xloader.sources.zarr.object_protocol import ObjectPiece
 
-pytestmark = pytest.mark.skipif(
-    load_library()[0] is None, reason="xloader was installed without a compiler"
-)
+pytestmark = [
+    pytest.mark.usefixtures("earlier_engine"),
+    pytest.mark.skipif(
+        load_library()[0] is None, reason="xloader was installed without a compiler"
+    ),
+]
 
 SHAPE, CHUNKS = (48, 90, 120), (6, 45, 60)
 COMPRESSORS = {"zstd": ZstdCodec(), "blosc": BloscCodec(), "none": None}

@@ -23,6 +23,8 @@ from xloader.loader.reports.report import Report
 from xloader.planning.budget import Budget
 from xloader.testing import write_store
 
+pytestmark = pytest.mark.usefixtures("earlier_engine")
+
 MIB = 2**20
 
 GUARD = 30.0

@@ -19,7 +19,10 @@ from xloader.engine.block_loads import BlockLoads
 from xloader.engine.thread_group import Threads
 from xloader.testing import LatencyStore, write_store
 
-pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+pytestmark = [
+    pytest.mark.usefixtures("earlier_engine"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+]
 
 NUM_THREADS = 8
 MEMORY = 4 << 20

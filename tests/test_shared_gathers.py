@@ -14,6 +14,8 @@ from xloader.compiled.library import load_library
 from xloader.engine.open_batches import OpenBatches
 from xloader.testing import write_store
 
+pytestmark = pytest.mark.usefixtures("earlier_engine")
+
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:

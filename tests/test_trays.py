@@ -26,6 +26,7 @@ NUM_STEPS, MEMORY, BATCH = 140, 1 << 20, 3
 VALUES = np.random.default_rng(1).normal(size=(NUM_STEPS, 32, 64)).astype(np.float32)
 
 pytestmark = [
+    pytest.mark.usefixtures("earlier_engine"),
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
 ]

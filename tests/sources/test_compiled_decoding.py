@@ -206,6 +206,7 @@ def test_headers_of_blosc_are_not_believed(library: Decoder, at: int, size: int)
     assert not memory[400:].any()
 
 
+@pytest.mark.usefixtures("earlier_engine")
 def test_small_chunks_are_read_and_decoded_together(tmp_path: Path, calls: list[int]) -> None:
     """The chunks that one sample needs first take one compiled call, whatever their number."""
     data = np.arange(64 * 20, dtype="f4").reshape(64, 20)

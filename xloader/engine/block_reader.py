@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from xloader.core.axis import Axis, Ints
 from xloader.core.footprint import Group
 from xloader.core.retry_policy import RetryPolicy
-from xloader.engine.block_layout import BlockLayout, Stored, block_layout
+from xloader.engine.block_layout import BlockLayout, BlockSlot, Stored, block_layout
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.change_watch import ChangeWatch
 from xloader.sources.base import Announced, Cut, Fetched, Read, SmallKey, Source
+from xloader.sources.store_watch import Watch
 
 
 @dataclass(eq=False, slots=True)
@@ -89,6 +90,11 @@ class Bundle:
             blocks[number].places[read.variable].part(at)
             for read, (number, at) in zip(self.reads, self.places, strict=True)
         ]
+
+    def outs_in(self, slots: Mapping[str, BlockSlot]) -> list[NDArray[Any]]:
+        """The arrays that its reads are decoded into, of one block whose variables lie there."""
+        pairs = zip(self.reads, self.places, strict=True)
+        return [slots[read.variable].part(at) for read, (_, at) in pairs]
 
     def append(self, other: Bundle) -> None:
         """Add the reads of another bundle that was not fetched either."""
@@ -227,10 +233,22 @@ class BlockReader:
         """Name of the source, for messages."""
         return self._source.name
 
+    def is_read(self, variable: str) -> bool:
+        """Whether chunks of a variable are read. Otherwise they are computed."""
+        return not self._is_computed[variable]
+
+    def watches(self) -> Sequence[Watch]:
+        """The watches of all variables."""
+        return self._source.watches(self._stored)
+
     @property
     def is_waiting(self) -> bool:
         """Whether any variable is fetched ahead."""
         return any(self._is_waiting.values())
+
+    def stored(self, variable: str) -> Stored:
+        """How a variable is stored."""
+        return self._stored[variable]
 
     def layout(self, group: Group, block: tuple[int, ...]) -> BlockLayout:
         """How the values of a block lie in memory.
@@ -299,6 +317,27 @@ class BlockReader:
                     part.nbytes += size * itemsize
                     part.room_nbytes += room_nbytes
         return self._joined(bundles, num_shares)
+
+    def chunk(self, group: Group, block: tuple[int, ...], part: int) -> Bundle:
+        """The bundle of one chunk of a block, by its number there.
+
+        Chunks are numbered variable by variable, in the order of the group's demands.
+        """
+        for demand in group.demands:
+            if part < demand.num_chunks_per_block:
+                name = demand.variable
+                chunk, cut, place, size = self._chunk_lists[name].parts(block)[part]
+                nbytes = size * self._stored[name].dtype.itemsize
+                return Bundle(
+                    [Read(name, chunk, cut)],
+                    [(0, place)],
+                    nbytes,
+                    demand.max_chunk_nbytes,
+                    self._is_waiting[name],
+                    is_computed=self._is_computed[name],
+                )
+            part -= demand.num_chunks_per_block
+        raise AssertionError("a block has so many chunks")
 
     def _joined(
         self, bundles: Mapping[Hashable, Sequence[Bundle]], num_shares: int

@@ -290,7 +290,11 @@ class Fields:
 
     def take(self, num_rows: int) -> Arrays:
         """Uninitialised arrays of `num_rows` rows, by field name, each C-contiguous."""
-        return self.named(self._memory.take(self._kinds), num_rows)
+        return self.named(self.take_joints(), num_rows)
+
+    def take_joints(self) -> list[NDArray[Any]]:
+        """Uninitialised arrays of these `kinds`."""
+        return self._memory.take(self._kinds)
 
     def named(self, joints: Sequence[NDArray[Any]], num_rows: int) -> Arrays:
         """The first `num_rows` rows of arrays of these `kinds`, by field name."""

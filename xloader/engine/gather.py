@@ -121,6 +121,10 @@ class Gatherer:
         stacks = (own for group in self._stacks for stacks in group.values() for own in stacks)
         return all(compiled is not None for _, compiled in stacks)
 
+    def stacks(self, group: int) -> list[list[tuple[Stack, CompiledCopy | None]]]:
+        """Per access of a group, its stacks, each with its compiled copy."""
+        return list(self._stacks[group].values())
+
     def places(self, arrays: Arrays) -> Places:
         """The place of each stack in a batch, found once for all blocks.
 

@@ -69,6 +69,8 @@ class GroupNeeds:
     offsets : numpy.ndarray of int32, or int64 for 2 ** 31 members or more, shape (num_entries + 1,)
     members : numpy.ndarray of int32; if blocks stay in memory, int64 for 2 ** 31 blocks or more
         Entry ``e`` needs the residences ``members[offsets[e]:offsets[e + 1]]``.
+    num_samples : numpy.ndarray of int64, shape (num_residences,)
+        Samples of the entries that need each; 0 if blocks stay in memory.
     """
 
     def __init__(
@@ -86,12 +88,12 @@ class GroupNeeds:
         if is_resident:
             self.members = joined([r.block[r.members] for r in own])
             self.blocks: Ints = np.arange(group.num_blocks)
-            self._num_samples = np.zeros(group.num_blocks, np.int64)
+            self.num_samples = np.zeros(group.num_blocks, np.int64)
         else:
             members = joined([r.members for r in own], np.cumsum([0, *(len(r.block) for r in own)]))
             self.members = members.astype(np.int32, copy=False)
             self.blocks = joined([r.block for r in own])
-            self._num_samples = joined([r.num_samples for r in own])
+            self.num_samples = joined([r.num_samples for r in own])
 
     def num_entries(self) -> Ints:
         """Number of entries that need each residence."""
@@ -178,7 +180,7 @@ class GroupNeeds:
             residences.tolist(),
             zip(*(i.tolist() for i in np.unravel_index(blocks, self.group.shape)), strict=True),
             self.group.read_nbytes(blocks).tolist(),
-            self._num_samples[residences].tolist(),
+            self.num_samples[residences].tolist(),
             (at - edges[trays]).tolist(),
         )
         for tray, *rest in zip(trays.tolist(), *columns, strict=True):

@@ -87,6 +87,11 @@ class Run:
         self._threads = Threads("xloader")
 
     @property
+    def num_steps(self) -> int:
+        """Number of batches."""
+        return self._job.walker.num_steps
+
+    @property
     def is_closed(self) -> bool:
         """Whether the run was closed."""
         return self._is_closed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import attrgetter
@@ -60,6 +60,10 @@ class Gauge:
         """Add to the number at work; a negative number takes some away."""
         self.num += num
         self.peak = max(self.peak, self.num)
+
+
+def no_refresh() -> None:
+    """Do nothing: the counts are up to date."""
 
 
 @dataclass
@@ -124,6 +128,8 @@ class Tally:
         Whether the consumer waits for a batch now.
     since : float
         Time of the last call of `mark`, by `time.perf_counter`.
+    refresh : callable
+        Brings the counts up to date, where native threads count.
     """
 
     num_reads: int = 0
@@ -155,6 +161,7 @@ class Tally:
     fetches: Gauge = field(default_factory=Gauge)
     is_awaited: bool = False
     since: float = field(default_factory=time.perf_counter)
+    refresh: Callable[[], None] = field(default=no_refresh, repr=False)
 
     def weigh(self, pool: BlockPool) -> None:
         """Update ``peak_nbytes`` from the memory in use now.

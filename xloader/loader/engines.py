@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from xloader.engine.program_run import ProgramRun
 from xloader.engine.run import Run
 from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.batches.row_list import SampleNames
@@ -56,9 +57,9 @@ class ThreadEngine:
         """The blocks in memory from earlier epochs."""
         return [self._job_factory.loaded()]
 
-    def begin(self, remainder: Epoch | Remainder, first_step: int) -> Run:
+    def begin(self, remainder: Epoch | Remainder, first_step: int) -> Run | ProgramRun:
         """Make the run of an epoch, or of what is left of it."""
-        return Run(self._job_factory.job(remainder, self.rank_plan.sublanes()))
+        return self._job_factory.run(remainder, self.rank_plan.sublanes())
 
     def refresh(self) -> None:
         """Start with new memory if this process was forked since."""

@@ -43,6 +43,7 @@ from xloader.transforms.packed_fields import PackedField
 from xloader.transforms.rng import Chance
 
 if TYPE_CHECKING:
+    from xloader.engine.program_run import ProgramRun
     from xloader.engine.run import Run
     from xloader.loader.processes.process_run import ProcessRun
     from xloader.loader.reports.batch_variance import BatchVariance
@@ -124,7 +125,7 @@ class Loader(TrainerAttributes):
         self._resolver = RankResolver(recipe, options)
         self._cursor = Cursor(options.shuffle)
         # The iterator itself is not kept: one that nobody holds is collected, and ends its run.
-        self._run: Run | ProcessRun | None = None
+        self._run: Run | ProgramRun | ProcessRun | None = None
         self._progress: EpochProgress | None = None
         self._is_closed = False
         self._nan_warner = NanWarner(options.on_nan)

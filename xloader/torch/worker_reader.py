@@ -20,6 +20,7 @@ from xloader.core.options import usable_cores
 from xloader.engine.buffers import MakeMemory
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.job import Delivery
+from xloader.engine.program_run import ProgramRun
 from xloader.engine.run import Run
 from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
 from xloader.loader.batches.batch import Batch
@@ -55,7 +56,7 @@ class Worker:
             num_cores=num_cores,
             share=replace(Share.whole(rank_plan), make_memory=make_memory),
         )
-        self._run: Run | None = None
+        self._run: Run | ProgramRun | None = None
         self._nan_warner = NanWarner(rank_plan.options.on_nan)
 
     @property
@@ -75,10 +76,9 @@ class Worker:
         num_again = remainder.sublanes.num_again_of(numbers[0])
         if not remainder.sublanes.num_steps_of(numbers[0]):
             return
-        job = self._job_factory.job(remainder, numbers)
-        run = self._run = Run(job)
+        run = self._run = self._job_factory.run(remainder, numbers)
         try:
-            for index in range(job.walker.num_steps):
+            for index in range(run.num_steps):
                 delivery = run.take()
                 assert delivery is not None, "a run delivers as many batches as it has steps"
                 if index >= num_again:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.output_dtypes import convert_floats
@@ -21,14 +22,21 @@ from xloader.engine.batch_finish import BatchFinish, unconverted, untransformed
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, BatchPool, BlockPool, Fields, MakeMemory
+from xloader.engine.executor import Executor
 from xloader.engine.job import Job
+from xloader.engine.native_executor import NativeBlocks, NativeExecutor
+from xloader.engine.plain_executor import PlainBlocks, PlainExecutor
+from xloader.engine.program import Program
+from xloader.engine.program_run import ProgramJob, ProgramRun
+from xloader.engine.run import Run
 from xloader.engine.step_needs import Walker
+from xloader.engine.tables import Tables, fits_tables, is_there
 from xloader.errors import MemoryBudgetError
 from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.order.step_dealer import LOOK_SIZE
-from xloader.planning.epoch import Epoch
+from xloader.planning.epoch import Epoch, Lane
 from xloader.planning.mixing import Regions
 from xloader.planning.remainder import Remainder
 from xloader.transforms.apply_steps import finish
@@ -154,8 +162,10 @@ class JobFactory:
 
     def loaded(self) -> set[tuple[int, int]]:
         """Set of the blocks in memory from earlier epochs, as (group, block)."""
-        if self.pool.is_spoilt:
+        if self._is_spoilt:
             self.renew()
+        if self._blocks is not None:
+            return set(self._blocks.kept)
         # The set is a copy, as a run under way may load more blocks meanwhile.
         return set() if self._block_table is None else self._block_table.loaded()
 
@@ -169,20 +179,29 @@ class JobFactory:
         if self._device_path is not None and not rank_plan.recipe.is_mapped:
             self._make_memory = self._device_path.make_memory(rank_plan.num_steps)
         self._fields: Fields | None = None
+        self._blocks: NativeBlocks | PlainBlocks | None = None
+
+    @property
+    def _is_spoilt(self) -> bool:
+        """Whether a thread of an ended run may still write to the memory."""
+        return self.pool.is_spoilt or (self._blocks is not None and self._blocks.is_spoilt)
 
     def clear(self) -> None:
         """Release all memory. Reports of earlier epochs still count it."""
         self.pool.clear()
         self.renew()
 
-    def job(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> Job:
-        """Make the job for this process's part of an epoch."""
-        if self.pool.is_spoilt:
+    def run(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> Run | ProgramRun:
+        """Make the run of this process's part of an epoch."""
+        if self._tables is not None:
+            return ProgramRun(self._program_job(epoch, numbers, self._tables))
+        return Run(self.job(epoch, numbers))
+
+    def _lanes(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> tuple[list[Lane], int]:
+        """The lanes of a part of an epoch, and the most bytes of their blocks at a time."""
+        if self._is_spoilt:
             self.renew()
-        rank_plan = self.rank_plan
-        recipe, options = rank_plan.recipe, rank_plan.options
-        plan, footprint = rank_plan.plan, rank_plan.footprint
-        lanes = epoch.lanes(numbers)
+        plan, lanes = self.rank_plan.plan, epoch.lanes(numbers)
         peak = sum(lane.schedule.peak_nbytes for lane in lanes)
         if peak > self.pool.capacity and not plan.is_resident:
             # Plans prevent this. If one did not, the run would wait for room forever.
@@ -191,21 +210,22 @@ class JobFactory:
                 given=f"{peak} bytes of chunks",
                 minimum_nbytes=plan.budget.minimum_nbytes(peak),
             )
+        return lanes, peak
+
+    def job(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> Job:
+        """Make the job for this process's part of an epoch, for the engine without programs."""
+        lanes, peak = self._lanes(epoch, numbers)
+        rank_plan = self.rank_plan
+        options, plan, footprint = rank_plan.options, rank_plan.plan, rank_plan.footprint
         # If an epoch loads less than may be in flight, its plan counts only what it loads.
         num_spare = self._num_spare if peak >= self._in_flight_nbytes else 0
         tray_size, num_ahead = self._tray_counts(num_spare)
         fields = self._fields_of(tray_size, num_ahead + 2)
         # At most ``num_spare``.
         num_lent = (num_ahead + 2) * tray_size - (self._num_ready + 2)
-        engine_parts = EngineParts.of(
-            recipe,
-            self._layouts,
-            footprint,
+        engine_parts = self._parts(
             fields,
-            self._in_flight_nbytes,
             self._num_callers,
-            recipe.retry_policy.but(options.read_timeout, options.max_retries),
-            self._packings,
             num_lent * plan.budget.batch_nbytes,
             self._num_cores - self._num_callers,
         )
@@ -237,6 +257,121 @@ class JobFactory:
             on_error=options.on_error,
             outbox=None if self._device_path is None else self._device_path.outbox(),
             has_visits=plan.pace.visits > 1,
+        )
+
+    @cached_property
+    def _tables(self) -> Tables | None:
+        """The tables of programs; None where the earlier engine makes the batches."""
+        rank_plan = self.rank_plan
+        is_ordinary = self._share.make_memory is None and self._device_path is None
+        if not is_ordinary or any(rank_plan.ways) or not self._share.num_rows:
+            return None
+        if not self._suits_programs():
+            return None
+        parts = self._parts(self._fields_of(1, 2), 1)
+        if not fits_tables(rank_plan.footprint, parts):
+            return None
+        source = rank_plan.recipe.source
+        return Tables(parts, source, is_resident=rank_plan.plan.is_resident)
+
+    def _suits_programs(self) -> bool:
+        """Whether programs are the faster way: native threads do all but a look at batches.
+
+        They carry out any other as well, and Python does a part of the work then.
+        """
+        recipe = self.rank_plan.recipe
+        if not is_there() or recipe.steps or recipe.label_columns:
+            return False
+        return all(
+            recipe.source.files_of(name) is not None
+            and all(isinstance(axis.selection, range) for axis in recipe.axes_of(name))
+            for name in self.rank_plan.footprint.variables
+        )
+
+    def _program_job(
+        self, epoch: Epoch | Remainder, numbers: Sequence[int], tables: Tables
+    ) -> ProgramJob:
+        """Make the job for this process's part of an epoch, as a program."""
+        lanes, peak = self._lanes(epoch, numbers)
+        rank_plan, most = self.rank_plan, self._in_flight_nbytes
+        plan, options = rank_plan.plan, rank_plan.options
+        num_threads = count_threads(rank_plan.footprint, most, self._num_cores)
+        batch_nbytes, chunk_nbytes = plan.budget.batch_nbytes, rank_plan.footprint.max_chunk_nbytes
+        num_spare = 0
+        # If an epoch loads less than may be in flight, its plan counts only what it loads.
+        if peak >= most and not plan.is_resident and self._num_ready:
+            num_spare = min((most - num_threads * chunk_nbytes) // batch_nbytes, 2 * num_threads)
+        num_ahead = self._num_ready + num_spare
+        fields = self._fields_of(1, num_ahead + 2)
+        parts = self._parts(fields, self._num_cores)
+        if self._blocks is None:
+            make_blocks = NativeBlocks if is_there() else PlainBlocks
+            self._blocks = make_blocks(plan.pool_nbytes(self._share.num_lanes), tables)
+        blocks = self._blocks
+
+        def make_executor(slots: dict[int, list[NDArray[Any]]]) -> Executor:
+            """Make the executor of the run that has these slots."""
+            if isinstance(blocks, PlainBlocks):
+                return PlainExecutor(
+                    blocks,
+                    parts,
+                    batch_nbytes=fields.nbytes_of(1),
+                    num_threads=num_threads,
+                    slots=slots,
+                )
+            return NativeExecutor(
+                blocks,
+                batch_nbytes=fields.nbytes_of(1),
+                in_flight_nbytes=most - num_spare * batch_nbytes,
+                most_chunk_nbytes=chunk_nbytes,
+                num_threads=self._num_cores,
+                num_held=1,
+            )
+
+        program = Program(
+            parts,
+            tables,
+            lanes,
+            plan.lane_share,
+            epoch.sublanes.num_steps_of(numbers[0]),
+            is_resident=plan.is_resident,
+            # With visits, the other blocks of one would never be freed.
+            may_use_rows=plan.pace.visits == 1,
+            regions=None if options.world.world_size > 1 else Regions(rank_plan.footprint),
+            kept=blocks.kept,
+        )
+        finish = self._finish(epoch.epoch)
+        is_busy = not tables.is_native or finish.transform is not untransformed
+        num_hands = num_threads if isinstance(blocks, PlainBlocks) or is_busy else 1
+        return ProgramJob(
+            program=program,
+            parts=parts,
+            tables=tables,
+            finish=finish,
+            last_size=rank_plan.rows.last_size if rank_plan.rows.num_padding() else 0,
+            num_ahead=num_ahead,
+            blocks=blocks,
+            make_executor=make_executor,
+            num_hands=num_hands,
+            on_error=options.on_error,
+        )
+
+    def _parts(
+        self, fields: Fields, num_cores: int, lent_nbytes: int = 0, num_helpers: int = 0
+    ) -> EngineParts:
+        """The parts that read and copy, for batches in some memory."""
+        recipe, options = self.rank_plan.recipe, self.rank_plan.options
+        return EngineParts.of(
+            recipe,
+            self._layouts,
+            self.rank_plan.footprint,
+            fields,
+            self._in_flight_nbytes,
+            num_cores,
+            recipe.retry_policy.but(options.read_timeout, options.max_retries),
+            self._packings,
+            lent_nbytes,
+            num_helpers,
         )
 
     def _fields_of(self, tray_size: int, num_trays: int) -> Fields:

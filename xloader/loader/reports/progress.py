@@ -66,15 +66,19 @@ class EpochProgress:
             self.num_full += 1
             self.num_regions += regions
         self.end, self.cpu_end = time.perf_counter(), time.process_time()
+        if self.tally.is_recorded:
+            self.tally.refresh()
         self.recorder.add(self.num_steps, self.end - self.begin, self.delivered_nbytes, self.tally)
 
     def bar_counts(self) -> BarCounts:
         """The counters that a progress bar shows."""
         seconds = self.end - self.begin if self.num_steps else 0.0
+        self.tally.refresh()
         return BarCounts(self.begin, self.tally.read_nbytes, seconds, self.tally.wait_seconds)
 
     def report(self) -> Report:
         """Make the report of the epoch so far."""
+        self.tally.refresh()
         tally, expected, effort = self.tally, self.expected, self._effort()
         variables = measured_variables(
             self.groups, expected.variables, tally.variable_reads, tally.group_nbytes

@@ -1,0 +1,303 @@
+"""The executors of programs: both give what the earlier engine gives, and NumPy."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from tests import sanitize
+from tests.random_programs import check
+from xloader.compiled.library import load_library
+from xloader.engine import program as programs
+from xloader.engine.program_run import ProgramRun
+from xloader.errors import ChunkError, ClosedError, MissingChunkWarning, SkippedWarning
+from xloader.loader.ranks.job_factory import JobFactory
+from xloader.testing import pretend_codec, pretend_disk
+
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning")
+
+NEEDS_LIBRARY = pytest.mark.skipif(load_library()[0] is None, reason="there is no library")
+
+WINDOW, STRIDE = {"time": 2, "y": 5}, {"time": 1, "y": 3}
+
+OPTIONS: dict[str, Any] = {
+    "batch_size": 6,
+    "shuffle": True,
+    "seed": 3,
+    "output": "numpy",
+    "on_nan": "ignore",
+}
+
+
+def make_dataset() -> xr.Dataset:
+    rng = np.random.default_rng(1)
+    return xr.Dataset(
+        {
+            "a": (("time", "y", "x"), rng.standard_normal((24, 17, 6)).astype("f4")),
+            "b": (("time", "y", "x"), rng.standard_normal((24, 17, 6)).astype("f4")),
+            "z": (("time", "level", "y"), rng.standard_normal((24, 3, 17))),
+            "o": (("y", "x"), rng.standard_normal((17, 6)).astype("f4")),
+        }
+    )
+
+
+def write(folder: Path) -> Path:
+    encoding: dict[str, dict[str, Any]] = {
+        "a": {"chunks": (5, 4, 6)},
+        "b": {"chunks": (5, 4, 6)},
+        "z": {"chunks": (3, 1, 4), "shards": (6, 3, 8)},
+        "o": {"chunks": (8, 3)},
+    }
+    path = folder / "store.zarr"
+    make_dataset().to_zarr(path, encoding=encoding, zarr_format=3, consolidated=False)
+    return path
+
+
+def batches_of(
+    path: Path, memory: str | None = "40kB", num_epochs: int = 2, **options: Any
+) -> list[list[bytes]]:
+    """The bytes of all fields of each batch, with ids and padding, over some epochs."""
+    samples = xloader.open(path, on_missing="fill").window(WINDOW, stride=STRIDE)
+    with samples.loader(**{**OPTIONS, **options}, memory=memory) as loader:
+        return [
+            [
+                *(np.asarray(array).tobytes() for array in batch),
+                np.asarray(batch.ids).tobytes(),
+                np.asarray(batch.is_padding).tobytes(),
+            ]
+            for _ in range(num_epochs)
+            for batch in loader
+        ]
+
+
+def earlier(path: Path, *args: Any, **options: Any) -> list[list[bytes]]:
+    """The same by the earlier engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JobFactory, "_suits_programs", lambda *_: False)
+        return batches_of(path, *args, **options)
+
+
+@pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning")
+@pytest.mark.parametrize("seed", range(24))
+def test_random_configurations(executor: str, seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("memory", "options"),
+    [
+        ("40kB", {}),
+        ("10MB", {"threads": 3}),
+        ("40kB", {"threads": 4, "prefetch": 0}),
+        ("40kB", {"shuffle": False, "drop_last": True}),
+        ("60kB", {"rank": 1, "world_size": 3}),
+        ("100kB", {"lanes": 2, "batch_size": 8}),
+    ],
+)
+def test_batches_are_those_of_the_earlier_engine(
+    executor: str, memory: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    path = write(tmp_path)
+    assert batches_of(path, memory, **options) == earlier(path, memory, **options)
+
+
+def test_the_executor_is_the_one_asked_for(executor: str, tmp_path: Path) -> None:
+    samples = xloader.open(write(tmp_path)).window(WINDOW)
+    with samples.loader(**OPTIONS) as loader:
+        next(iter(loader))
+        run = loader._run
+        assert isinstance(run, ProgramRun)
+        assert type(run._executor).__name__.lower().startswith(executor)
+
+
+def test_an_absent_chunk_is_filled(executor: str, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    for key in ("a/c/1/1/0", "z/c/2/0/1", "o/c/0/1"):
+        (path / key).unlink()
+    assert batches_of(path) == earlier(path)
+    samples = xloader.open(path).window(WINDOW, stride=STRIDE)
+    with samples.loader(**OPTIONS) as loader:
+        with pytest.warns(MissingChunkWarning):
+            list(loader)
+        assert loader.report().num_missing > 0
+
+
+def spoil(path: Path) -> None:
+    """Damage a chunk of a file and the chunks of a shard, all but its index."""
+    chunk, shard = path / "a/c/2/1/0", path / "z/c/0/0/0"
+    chunk.write_bytes(b"\0" * 40)
+    data = bytearray(shard.read_bytes())
+    data[:64] = b"\xff" * 64
+    shard.write_bytes(bytes(data))
+
+
+def test_rows_of_damaged_chunks_are_skipped(executor: str, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    spoil(path)
+    options: dict[str, Any] = {"on_error": "skip", "batch_size": 12, "memory": "60kB"}
+    with pytest.warns(SkippedWarning):
+        wanted = earlier(path, **options)
+    with pytest.warns(SkippedWarning):
+        assert batches_of(path, **options) == wanted
+
+
+def test_a_damaged_chunk_is_an_error_of_its_batch(executor: str, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    (path / "a/c/2/1/0").write_bytes(b"\0" * 40)
+    samples = xloader.open(path).window(WINDOW, stride=STRIDE)
+
+    def deliver() -> tuple[int, str]:
+        with samples.loader(**OPTIONS, memory="40kB", threads=2) as loader:
+            with pytest.raises(ChunkError, match=r"variable 'a', chunk \(2, 1, 0\)") as caught:
+                list(loader)
+            num = loader.report().num_steps
+            # The loader goes on with the next epoch after an error.
+            next(iter(loader))
+        return num, str(caught.value)
+
+    found = deliver()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JobFactory, "_suits_programs", lambda *_: False)
+        assert deliver() == found
+
+
+def test_batches_that_are_kept_never_change(executor: str, tmp_path: Path) -> None:
+    samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
+    with samples.loader(**OPTIONS, memory="40kB", threads=3) as loader:
+        kept = list(loader)
+        copies = [[array.copy() for array in batch] for batch in kept]
+        for _ in range(2):
+            for _ in loader:
+                pass
+        for batch, own in zip(kept, copies, strict=True):
+            for array, copy in zip(batch, own, strict=True):
+                np.testing.assert_array_equal(array, copy)
+
+
+def test_it_may_be_closed_and_left_at_any_moment(executor: str, tmp_path: Path) -> None:
+    samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
+    with samples.loader(**OPTIONS, memory="40kB", threads=3) as loader:
+        whole = [np.asarray(batch.ids).tolist() for batch in loader]
+        for num in range(0, len(whole), 3):
+            loader.set_epoch(0)
+            iterator = iter(loader)
+            for wanted in whole[:num]:
+                assert np.asarray(next(iterator).ids).tolist() == wanted
+            if num % 2:
+                iterator.close()
+                with pytest.raises(ClosedError):
+                    next(iterator)
+            del iterator
+            gc.collect()
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("xloader")]
+
+
+def test_it_goes_on_where_a_state_was_saved(executor: str, tmp_path: Path) -> None:
+    samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
+    with samples.loader(**OPTIONS, memory="40kB") as loader:
+        iterator = iter(loader)
+        for _ in range(4):
+            next(iterator)
+        state = loader.state_dict()
+        rest = [np.asarray(batch.ids).tolist() for batch in iterator]
+    with samples.loader(**OPTIONS, memory="40kB") as loader:
+        loader.load_state_dict(state)
+        assert [np.asarray(batch.ids).tolist() for batch in loader] == rest
+
+
+def test_blocks_stay_in_memory(executor: str, tmp_path: Path) -> None:
+    samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
+    with samples.loader(**OPTIONS, memory="10MB") as loader:
+        num_reads = []
+        for _ in range(3):
+            expected = loader.explain().num_reads
+            for _ in loader:
+                pass
+            num_reads.append(loader.report().num_reads)
+            assert num_reads[-1] == expected
+        assert num_reads[0] > 0
+        assert num_reads[1:] == [0, 0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_memory_of_its_own(executor: str, tmp_path: Path) -> None:
+    samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
+    with samples.loader(**OPTIONS, memory="10MB") as loader:
+        wanted = [np.asarray(batch[0]).tobytes() for batch in loader]
+        if not (pid := os.fork()):
+            loader.set_epoch(0)
+            found = [np.asarray(batch[0]).tobytes() for batch in loader]
+            os._exit(0 if found == wanted else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@NEEDS_LIBRARY
+@pytest.mark.parametrize("memory", ["2MB", "700kB"])
+def test_segments_in_c_are_those_of_numpy(
+    memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = xloader.open(sanitize.write_store(tmp_path)).window({"time": 1, "y": 8, "x": 8})
+
+    def segments() -> list[programs.Segment]:
+        with samples.loader(batch_size=12, shuffle=True, memory=memory, output="numpy") as loader:
+            iter(loader)
+            run = loader._run
+            assert isinstance(run, ProgramRun)
+            program, found = run._job.program, []
+            while not program.is_over:
+                found.append(program.next_segment(lambda index: index % 2 == 0))
+            return found
+
+    compiled = segments()
+    monkeypatch.setattr(programs._CompiledMaker, "make", lambda *_: None)
+    plain = segments()
+    assert len(compiled) == len(plain) > 1
+    for one, other in zip(compiled, plain, strict=True):
+        assert repr(one) == repr(other)
+        for name, table in one.tables().items():
+            np.testing.assert_array_equal(table, other.tables()[name], err_msg=name)
+
+
+@NEEDS_LIBRARY
+def test_wrong_programs_are_refused(tmp_path: Path) -> None:
+    """An executor reads and writes nothing by tables that point to what is not there."""
+    samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
+    with samples.loader(**OPTIONS, memory="40kB") as loader:
+        iter(loader)
+        run = loader._run
+        assert isinstance(run, ProgramRun)
+        segment = run._job.program.next_segment(bool)
+        assert len(segment.copies)
+        segment.copies[0, -1] = 1 << 20
+        with pytest.raises(AssertionError, match="the program is wrong"):
+            run._executor.add(segment, is_last=False)
+
+
+@NEEDS_LIBRARY
+def test_a_codec_that_is_pretended_decodes_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    wanted = batches_of(path, "10MB", num_epochs=1)
+    with pretend_codec(0.0):
+        assert batches_of(path, "10MB", num_epochs=1) != wanted
+    with pretend_disk(0.1):
+        assert batches_of(path, "10MB", num_epochs=1) == wanted
+    assert batches_of(path, "10MB", num_epochs=1) == wanted
+
+
+@NEEDS_LIBRARY
+def test_reads_that_hang_are_left_to_python(tmp_path: Path) -> None:
+    """A native thread that waits too long for a file is given up, and Python reads the chunk."""
+    path = write(tmp_path)
+    wanted = batches_of(path, "10MB", num_epochs=1)
+    with pretend_disk(1500.0):
+        options: dict[str, Any] = {"num_epochs": 1, "threads": 2, "read_timeout": 0.3}
+        assert batches_of(path, "10MB", **options) == wanted

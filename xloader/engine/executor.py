@@ -1,0 +1,153 @@
+"""The interface of executors, which carry out a program, and the words that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.engine.program import Segment
+
+LOAD_CHUNK, FINISH_BATCH, MAKE_SEGMENT = range(3)
+"""Kinds of work for Python, as ``executor.c`` numbers them."""
+
+EVERY_CHUNK: Final = -1
+"""In place of the number of a chunk: all chunks of the block."""
+
+IS_OVER: Final = -2
+"""In place of the number of a slot: the executor is closed."""
+
+
+class WorkItem(NamedTuple):
+    """Work for Python: its kind, the number of a load or batch, and a chunk of the block."""
+
+    kind: int
+    number: int
+    part: int
+
+
+class LoadPlace(NamedTuple):
+    """Where a block is decoded to: memory of its own, or else a row of a batch in a slot.
+
+    `address`: of its own memory; 0 if it has none. `slot`: below 0 if it has memory of its own.
+    """
+
+    group: int
+    block: int
+    row: int
+    address: int
+    slot: int
+
+
+class Figures(NamedTuple):
+    """Counts of a run, and nanoseconds summed over its threads, in the order of ``executor.c``."""
+
+    num_requests: int = 0
+    read_ns: int = 0
+    decode_ns: int = 0
+    copy_ns: int = 0
+    cpu_ns: int = 0
+    awaited_ns: int = 0
+    unasked_ns: int = 0
+    peak_nbytes: int = 0
+    flight_nbytes: int = 0
+    num_threads: int = 0
+    num_ready: int = 0
+    num_working: int = 0
+    peak_working: int = 0
+    num_loading: int = 0
+
+
+class BlockMemory(Protocol):
+    """Memory of decoded blocks, which outlives a run.
+
+    Attributes
+    ----------
+    kept : dict of (int, int) to int
+        The blocks that stay in memory between runs: the address of each, by group and block.
+    is_spoilt : bool
+        Whether a thread of an ended run may still write to blocks.
+    """
+
+    kept: dict[tuple[int, int], int]
+    is_spoilt: bool
+
+    def spoil(self) -> None:
+        """Note that a thread may still write to blocks: they are never released."""
+        ...
+
+
+class Executor(Protocol):
+    """Carries out one program. Any thread may call it, also while others wait in it."""
+
+    num_reads: int
+
+    def start(self) -> int:
+        """Start the threads. Return how many the system allowed."""
+        ...
+
+    def add(self, segment: Segment, *, is_last: bool) -> None:
+        """Add the next segment of the program."""
+        ...
+
+    def give_slot(self, number: int, addresses: Sequence[int]) -> None:
+        """Give memory for one more batch: where each of its arrays begins."""
+        ...
+
+    def take(self, seconds: float) -> int | None:
+        """Wait for the next batch, up to a time. Return the number of its slot, or None after that.
+
+        It is `IS_OVER` once the executor is closed.
+        """
+        ...
+
+    def next_work(self) -> WorkItem | None:
+        """Wait for work for Python; None once the executor is closed."""
+        ...
+
+    def find_load(self, number: int) -> LoadPlace:
+        """Where a load is decoded to."""
+        ...
+
+    def chunks_done(self, number: int, num: int, *, has_failed: bool) -> None:
+        """Note that Python has loaded some chunks of a block, or could not."""
+        ...
+
+    def slot_of(self, batch: int) -> int:
+        """The slot of a batch that Python finishes."""
+        ...
+
+    def gaps(self, batch: int) -> Ints:
+        """The rows of a batch that lack a block, each with the number of the load."""
+        ...
+
+    def batch_done(self, batch: int) -> None:
+        """Note that Python has finished a batch."""
+        ...
+
+    def figures(self) -> tuple[Figures, NDArray[np.int64], NDArray[np.int64]]:
+        """Figures so far, the chunks read of each demand, and the decoded bytes of each group."""
+        ...
+
+    def give_up_reads(self, seconds: float) -> int:
+        """Have Python do reads that take longer than a time. Return how many threads are stuck."""
+        ...
+
+    def close(self) -> None:
+        """Have all threads end. Those of Python that wait for work go on. May be repeated."""
+        ...
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the executor's own threads to end. Return whether they have."""
+        ...
+
+    def keep_blocks(self) -> None:
+        """Keep the blocks that stay in memory, and give back all others. All threads have ended."""
+        ...
+
+    def leave(self) -> None:
+        """Never free what the run uses, as a thread is still at work."""
+        ...

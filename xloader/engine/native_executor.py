@@ -1,0 +1,287 @@
+"""The native executor: threads that know nothing of Python, and never take its lock."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.compiled.library import ADDRESS, NUMBER, find_function
+from xloader.core.axis import Ints
+from xloader.engine.executor import Figures, LoadPlace, WorkItem
+from xloader.engine.program import Segment
+from xloader.engine.tables import Tables
+
+_NOTHING_YET, _NO_MEMORY = -1, -3
+"""Answers in place of a slot, besides `IS_OVER`."""
+
+_WRONG: Final = -1
+"""The answer to a segment that is wrong."""
+
+_SIGNATURES: Final = {
+    "check_tables": (ADDRESS,),
+    "make_blocks": (NUMBER,),
+    "drop_blocks": (NUMBER,),
+    "give_block": (NUMBER, NUMBER, NUMBER),
+    "used_nbytes": (NUMBER,),
+    "make_indexes": (ADDRESS,),
+    "drop_indexes": (NUMBER,),
+    "begin_run": (ADDRESS, NUMBER, NUMBER, ADDRESS),
+    "start_run": (NUMBER,),
+    "add_segment": (NUMBER, ADDRESS, NUMBER),
+    "give_slot": (NUMBER, NUMBER, ADDRESS),
+    "take_batch": (NUMBER, NUMBER, ADDRESS),
+    "next_work": (NUMBER, ADDRESS),
+    "find_load": (NUMBER, NUMBER, ADDRESS),
+    "chunks_done": (NUMBER, NUMBER, NUMBER, NUMBER),
+    "slot_of": (NUMBER, NUMBER),
+    "gaps": (NUMBER, NUMBER, ADDRESS, NUMBER),
+    "batch_done": (NUMBER, NUMBER),
+    "run_figures": (NUMBER, ADDRESS, ADDRESS, ADDRESS),
+    "give_up_reads": (NUMBER, NUMBER),
+    "close_run": (NUMBER,),
+    "join_run": (NUMBER, NUMBER),
+    "keep_blocks": (NUMBER, ADDRESS, NUMBER),
+    "drop_run": (NUMBER,),
+}
+
+
+def _call(name: str, *arguments: int) -> int:
+    """Call a function of the library, which must be there. Python's lock is free meanwhile."""
+    function = find_function(f"xloader_{name}", _SIGNATURES[name])
+    assert function is not None, "without the library, there is no native executor"
+    answer: int = function(*arguments)
+    return answer
+
+
+class _SegmentInC(ctypes.Structure):
+    """`SegmentRows` of ``program.h``."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("first_load", "num_loads", "first_batch")),
+        *((name, ctypes.c_int64) for name in ("num_batches", "num_copies", "num_ends")),
+        *((name, ctypes.c_void_p) for name in ("loads", "copies", "copy_ends", "is_finished")),
+        ("ends", ctypes.c_void_p),
+    )
+
+
+class NativeBlocks:
+    """Memory of decoded blocks, and the indexes of shards, which outlive a run.
+
+    Parameters
+    ----------
+    capacity : int
+        The most bytes of blocks in use at a time.
+    tables : Tables
+        The tables of the runs.
+
+    Attributes
+    ----------
+    kept : dict of (int, int) to int
+        The blocks that stay in memory between runs: the address of each, by group and block.
+    is_spoilt : bool
+        Whether a thread of an ended run may still write to blocks.
+    """
+
+    def __init__(self, capacity: int, tables: Tables) -> None:
+        self.capacity = capacity
+        self.tables = tables
+        self.kept: dict[tuple[int, int], int] = {}
+        self.is_spoilt = False
+        assert _call("check_tables", tables.address), "the tables are wrong: a bug in xloader"
+        self.blocks = _call("make_blocks", capacity)
+        self.indexes = _call("make_indexes", tables.address)
+        if not (self.blocks and self.indexes):
+            raise MemoryError
+        self._pid = os.getpid()
+        self._drop = weakref.finalize(self, _drop, self._pid, self.blocks, self.indexes)
+        # At exit, threads may still be at work.
+        self._drop.atexit = False
+
+    @property
+    def used_nbytes(self) -> int:
+        """Bytes in use."""
+        return _call("used_nbytes", self.blocks)
+
+    def spoil(self) -> None:
+        """Note that a thread may still write to blocks: they are never released."""
+        self.is_spoilt = True
+        self._drop.detach()
+
+
+def _drop(pid: int, blocks: int, indexes: int) -> None:
+    # A forked child has none of the memory, and its parent's threads may have held a lock.
+    if os.getpid() == pid:
+        _call("drop_blocks", blocks)
+        _call("drop_indexes", indexes)
+
+
+class NativeExecutor:
+    """Carries out one program on native threads.
+
+    Parameters
+    ----------
+    blocks : NativeBlocks
+        Memory of the blocks.
+    batch_nbytes : int
+        Bytes of a batch.
+    in_flight_nbytes : int
+        Most bytes of chunks that are being read.
+    most_chunk_nbytes : int
+        Bytes of the largest chunk.
+    num_threads : int
+        Number of threads.
+    num_held : int
+        Number of batches that the consumer holds.
+    """
+
+    def __init__(
+        self,
+        blocks: NativeBlocks,
+        *,
+        batch_nbytes: int,
+        in_flight_nbytes: int,
+        most_chunk_nbytes: int,
+        num_threads: int,
+        num_held: int,
+    ) -> None:
+        self._blocks = blocks
+        self._tables = blocks.tables
+        numbers = batch_nbytes, in_flight_nbytes, most_chunk_nbytes, num_threads, num_held
+        options = np.array(numbers, np.int64)
+        self._run = _call(
+            "begin_run", self._tables.address, blocks.blocks, blocks.indexes, options.ctypes.data
+        )
+        if not self._run:
+            raise MemoryError
+        self.num_reads = 0
+        # Not before all calls have returned, which refer to this object.
+        self._free = weakref.finalize(self, _free, os.getpid(), self._run, blocks)
+        self._free.atexit = False
+
+    def start(self) -> int:
+        """Start the threads. Return how many the system allowed."""
+        return _call("start_run", self._run)
+
+    def add(self, segment: Segment, *, is_last: bool) -> None:
+        """Add the next segment of the program."""
+        rows = _SegmentInC(
+            segment.first_load,
+            len(segment.loads),
+            0,
+            len(segment.copy_ends),
+            len(segment.copies),
+            len(segment.ends),
+            *(table.ctypes.data for table in segment.tables().values()),
+        )
+        rows.first_batch = segment.batches[0].index if segment.batches else 0
+        answer = _call("add_segment", self._run, ctypes.addressof(rows), is_last)
+        assert answer != _WRONG, "the program is wrong, which is a bug in xloader"
+        if not answer:
+            raise MemoryError
+
+    def give_slot(self, number: int, addresses: Sequence[int]) -> None:
+        """Give memory for one more batch: where each of its arrays begins."""
+        given = np.array(addresses, np.int64)
+        if not _call("give_slot", self._run, number, given.ctypes.data):
+            raise MemoryError
+
+    def take(self, seconds: float) -> int | None:
+        """Wait for the next batch, up to a time. Return the number of its slot, or None after that.
+
+        It is `IS_OVER` once the executor is closed.
+        """
+        told = ctypes.c_int64()
+        slot = _call("take_batch", self._run, int(seconds * 1e9), ctypes.addressof(told))
+        self.num_reads = told.value
+        if slot == _NO_MEMORY:
+            raise MemoryError
+        return None if slot == _NOTHING_YET else slot
+
+    def next_work(self) -> WorkItem | None:
+        """Wait for work for Python; None once the executor is closed."""
+        told = (ctypes.c_int64 * 3)()
+        if not _call("next_work", self._run, ctypes.addressof(told)):
+            return None
+        return WorkItem(*told)
+
+    def find_load(self, number: int) -> LoadPlace:
+        """Where a load is decoded to."""
+        told = (ctypes.c_int64 * 5)()
+        _call("find_load", self._run, number, ctypes.addressof(told))
+        return LoadPlace(*told)
+
+    def chunks_done(self, number: int, num: int, *, has_failed: bool) -> None:
+        """Note that Python has loaded some chunks of a block, or could not."""
+        if not _call("chunks_done", self._run, number, num, has_failed):
+            raise MemoryError
+
+    def slot_of(self, batch: int) -> int:
+        """The slot of a batch that Python finishes."""
+        return _call("slot_of", self._run, batch)
+
+    def gaps(self, batch: int) -> Ints:
+        """The rows of a batch that lack a block, each with the number of the load."""
+        room = _call("gaps", self._run, batch, 0, 0)
+        told = np.zeros((room, 2), np.int64)
+        if room:
+            _call("gaps", self._run, batch, told.ctypes.data, room)
+        return told
+
+    def batch_done(self, batch: int) -> None:
+        """Note that Python has finished a batch."""
+        _call("batch_done", self._run, batch)
+
+    def figures(self) -> tuple[Figures, NDArray[np.int64], NDArray[np.int64]]:
+        """Figures so far, the reads of each demand, and the decoded bytes of each group."""
+        figures = (ctypes.c_int64 * len(Figures._fields))()
+        reads = np.zeros(self._tables.in_c.num_demands + 1, np.int64)
+        nbytes = np.zeros(self._tables.in_c.num_groups + 1, np.int64)
+        _call(
+            "run_figures",
+            self._run,
+            ctypes.addressof(figures),
+            reads.ctypes.data,
+            nbytes.ctypes.data,
+        )
+        return Figures(*figures), reads[:-1], nbytes[:-1]
+
+    def give_up_reads(self, seconds: float) -> int:
+        """Have Python do reads that take longer than a time. Return how many threads are stuck."""
+        return _call("give_up_reads", self._run, int(seconds * 1e9))
+
+    def close(self) -> None:
+        """Have all threads end. Those of Python that wait for work go on. May be repeated."""
+        _call("close_run", self._run)
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the native threads to end. Return whether they have."""
+        return not _call("join_run", self._run, int(max(seconds, 0.0) * 1e9))
+
+    def keep_blocks(self) -> None:
+        """Keep the blocks that stay in memory, and give back all others. All threads have ended."""
+        kept = self._blocks.kept
+        room = _call("keep_blocks", self._run, 0, 0)
+        told = np.zeros((room, 4), np.int64)
+        _call("keep_blocks", self._run, told.ctypes.data, room)
+        kept.update(((row[0], row[1]), row[3]) for row in told.tolist())
+
+    def leave(self) -> None:
+        """Never free what the run uses, as a thread is still at work."""
+        self._free.detach()
+        _LEFT.append(self._blocks)
+
+
+def _free(pid: int, run: int, blocks: NativeBlocks) -> None:
+    # A forked child lacks the threads, and its parent's may have held a lock.
+    if os.getpid() == pid and not _call("drop_run", run):
+        _LEFT.append(blocks)
+
+
+_LEFT: Final[list[NativeBlocks]] = []
+"""Memory and tables of runs with a stuck thread. It may come back and look at them."""

@@ -1,0 +1,474 @@
+"""The plain executor of a program: Python and NumPy alone, for machines without the library.
+
+It does what ``executor.c`` does, by the same tables, in the simplest way. So it also tells what the
+native one should do. It has no threads of its own: those of Python that ask for work open batches
+and copy.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.compiled.library import address_of
+from xloader.core.axis import Ints
+from xloader.engine.assembly import EngineParts
+from xloader.engine.block_layout import BlockSlot
+from xloader.engine.buffers import Arrays, BlockPool, Buffer
+from xloader.engine.executor import (
+    EVERY_CHUNK,
+    FINISH_BATCH,
+    IS_OVER,
+    LOAD_CHUNK,
+    MAKE_SEGMENT,
+    Figures,
+    LoadPlace,
+    WorkItem,
+)
+from xloader.engine.field_places import Stack
+from xloader.engine.program import COPY_COLUMNS, Segment
+from xloader.engine.tables import Tables
+
+
+@dataclass(eq=False)
+class _Load:
+    """A block that is loaded, or will be.
+
+    `copies_left`: copies that are not made; with one more until it is loaded, and one more until no
+    later segment can need it.
+    """
+
+    group: int
+    block: int
+    nbytes: int
+    batch: int
+    row: int
+    read_nbytes: int
+    buffer: Buffer | None = None
+    slots: dict[str, BlockSlot] = field(default_factory=dict)
+    copies_left: int = 2
+    is_loaded: bool = False
+    has_failed: bool = False
+    waiting: list[tuple[Any, list[int]]] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _Batch:
+    """A batch, with the rows of `Segment.copies` that are made into it, and how many are left."""
+
+    number: int
+    copies: list[list[int]]
+    left: int
+    is_finished: bool
+    slot: int = -1
+    is_final: bool = False
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has memory."""
+        return self.slot >= 0
+
+
+class PlainBlocks:
+    """Memory of decoded blocks, as `xloader.engine.executor.BlockMemory` says.
+
+    Parameters
+    ----------
+    capacity : int
+        The most bytes of blocks in use at a time.
+    tables : Tables
+        The tables of the runs.
+    """
+
+    def __init__(self, capacity: int, tables: Tables) -> None:
+        self.tables = tables
+        self.pool = BlockPool(capacity)
+        self.buffers: dict[int, Buffer] = {}
+        self.kept: dict[tuple[int, int], int] = {}
+        self.is_spoilt = False
+
+    def spoil(self) -> None:
+        """Note that a thread may still write to blocks."""
+        self.is_spoilt = True
+
+
+class PlainExecutor:
+    """Carries out one program, as `xloader.engine.executor.Executor` says.
+
+    Parameters
+    ----------
+    blocks : PlainBlocks
+        Memory of the blocks.
+    parts : EngineParts
+        The parts that read and copy.
+    batch_nbytes : int
+        Bytes of a batch.
+    num_threads : int
+        Number of threads that will ask for work.
+    slots : mapping of int to sequence of numpy.ndarray
+        The arrays of each slot, by its number.
+    """
+
+    def __init__(
+        self,
+        blocks: PlainBlocks,
+        parts: EngineParts,
+        *,
+        batch_nbytes: int,
+        num_threads: int,
+        slots: dict[int, list[NDArray[Any]]],
+    ) -> None:
+        self._blocks = blocks
+        self._parts = parts
+        self._batch_nbytes = batch_nbytes
+        self._num_threads = num_threads
+        self._slots = slots
+        self._stacks: list[list[Stack]] = [
+            [stack for stack, _ in own]
+            for group in range(len(parts.footprint.groups))
+            for own in parts.gatherer.stacks(group)
+        ]
+        self._changed = threading.Condition()
+        self._loads: dict[int, _Load] = {}
+        self._to_load: deque[int] = deque()
+        self._batches: dict[int, _Batch] = {}
+        self._to_open: deque[_Batch] = deque()
+        self._to_finish: deque[int] = deque()
+        self._free_slots: deque[int] = deque()
+        self._num_taken = self._num_slots_used = 0
+        self._is_complete = self._is_segment_under_way = self._is_closed = False
+        self._reads: Counter[int] = Counter()
+        self._nbytes: Counter[int] = Counter()
+        self._copy_ns = self._peak_nbytes = self._flight_nbytes = 0
+        self.num_reads = 0
+
+    def start(self) -> int:
+        """No threads are started; return how many will ask for work."""
+        return self._num_threads
+
+    def add(self, segment: Segment, *, is_last: bool) -> None:
+        """Add the next segment of the program."""
+        with self._changed:
+            first = segment.batches[0].index if segment.batches else 0
+            begin = 0
+            rows = segment.copies.tolist()
+            batches = []
+            flags = zip(segment.copy_ends.tolist(), segment.is_finished.tolist(), strict=True)
+            for number, (end, is_finished) in enumerate(flags, first):
+                copies = rows[begin:end]
+                batches.append(_Batch(number, copies, len(copies) + 1, bool(is_finished)))
+                begin = end
+            for number, row in enumerate(segment.loads.tolist(), segment.first_load):
+                self._begin_load(number, row, first, batches)
+            for batch in batches:
+                for copy in batch.copies:
+                    load = self._loads[copy[0]]
+                    load.copies_left += 1
+                    if not load.is_loaded:
+                        load.waiting.append((batch, copy))
+                self._batches[batch.number] = batch
+            self._to_open.extend(batches)
+            for number in segment.ends.tolist():
+                self._count_down(number)
+            self._is_complete, self._is_segment_under_way = is_last, False
+            self._changed.notify_all()
+
+    def give_slot(self, number: int, addresses: Sequence[int]) -> None:
+        """Give memory for one more batch."""
+        with self._changed:
+            self._free_slots.append(number)
+            self._changed.notify_all()
+
+    def take(self, seconds: float) -> int | None:
+        """Wait for the next batch, up to a time; see `Executor.take`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._has_next(), seconds)
+            if self._is_closed:
+                return IS_OVER
+            if not self._has_next():
+                return None
+            batch = self._batches.pop(self._num_taken)
+            self._num_taken += 1
+            self._num_slots_used -= 1
+            self.num_reads = self._reads.total()
+            return batch.slot
+
+    def next_work(self) -> WorkItem | None:
+        """Open batches, and wait for other work; None once the executor is closed."""
+        while True:
+            with self._changed:
+                while not (self._is_closed or self._can_open()):
+                    item = self._next_item()
+                    if item is not None:
+                        return item
+                    self._changed.wait()
+                if self._is_closed:
+                    return None
+                batch, due = self._open()
+            for copy in due:
+                self._copy(batch, copy)
+            with self._changed:
+                self._fill(batch)
+
+    def find_load(self, number: int) -> LoadPlace:
+        """Where a load is decoded to."""
+        with self._changed:
+            load = self._loads[number]
+            slot = self._batches[load.batch].slot if load.batch >= 0 else -1
+            address = 0 if load.buffer is None else address_of(load.buffer)
+            return LoadPlace(load.group, load.block, load.row, address, slot)
+
+    def chunks_done(self, number: int, num: int, *, has_failed: bool) -> None:
+        """Note that all chunks of a block are loaded, or could not be."""
+        with self._changed:
+            load = self._loads[number]
+            load.is_loaded, load.has_failed = True, has_failed
+            self._nbytes[load.group] += load.read_nbytes
+            self._flight_nbytes -= self._chunk_nbytes(load)
+            # The batches that open from now on find the block loaded.
+            due = [(batch, copy) for batch, copy in load.waiting if batch.is_open]
+            if load.batch >= 0:
+                batch = self._batches[load.batch]
+                if has_failed:
+                    batch.gaps.append((load.row, number))
+                self._fill(batch)
+        for batch, copy in due:
+            self._copy(batch, copy)
+        with self._changed:
+            load.waiting = []
+            self._count_down(number)
+
+    def slot_of(self, batch: int) -> int:
+        """The slot of a batch that Python finishes."""
+        with self._changed:
+            return self._batches[batch].slot
+
+    def gaps(self, batch: int) -> Ints:
+        """The rows of a batch that lack a block, each with the number of the load."""
+        with self._changed:
+            return np.array(self._batches[batch].gaps, np.int64).reshape(-1, 2)
+
+    def batch_done(self, batch: int) -> None:
+        """Note that Python has finished a batch."""
+        with self._changed:
+            self._batches[batch].is_final = True
+            self._changed.notify_all()
+
+    def figures(self) -> tuple[Figures, NDArray[np.int64], NDArray[np.int64]]:
+        """Figures so far; see `Executor.figures`."""
+        with self._changed:
+            figures = Figures(
+                copy_ns=self._copy_ns,
+                peak_nbytes=self._peak_nbytes,
+                num_threads=self._num_threads,
+                peak_working=self._num_threads,
+                num_ready=sum(batch.is_final for batch in self._batches.values()),
+            )
+            tables = self._blocks.tables.in_c
+            reads = np.array([self._reads[d] for d in range(tables.num_demands)], np.int64)
+            nbytes = np.array([self._nbytes[g] for g in range(tables.num_groups)], np.int64)
+            return figures, reads, nbytes
+
+    def give_up_reads(self, seconds: float) -> int:
+        """Nothing is read here."""
+        return 0
+
+    def close(self) -> None:
+        """Have all that wait go on."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def join(self, seconds: float) -> bool:
+        """There are no threads to wait for."""
+        return True
+
+    def keep_blocks(self) -> None:
+        """Keep the blocks that stay in memory, and give back all others."""
+        kept, pool = self._blocks.kept, self._blocks.pool
+        for load in self._loads.values():
+            if load.buffer is None:
+                continue
+            if self._blocks.tables.in_c.is_resident and load.is_loaded and not load.has_failed:
+                address = kept[load.group, load.block] = address_of(load.buffer)
+                self._blocks.buffers[address] = load.buffer
+            else:
+                pool.give_back(load.buffer)
+        self._loads.clear()
+
+    def leave(self) -> None:
+        """Nothing is freed but by Python."""
+
+    # All of these with the lock, except `_copy`
+
+    def _has_next(self) -> bool:
+        batch = self._batches.get(self._num_taken)
+        return batch is not None and batch.is_final
+
+    def _begin_load(self, number: int, row: list[int], first: int, batches: list[_Batch]) -> None:
+        group, block, nbytes, batch, at, address, read_nbytes = row
+        load = _Load(group, block, nbytes, -1 if batch < 0 else first + batch, at, read_nbytes)
+        self._loads[number] = load
+        if address:
+            load.buffer, load.is_loaded, load.copies_left = self._blocks.buffers[address], True, 1
+            self._place(load)
+            return
+        if batch >= 0:
+            batches[batch].left += 1
+        self._to_load.append(number)
+
+    def _place(self, load: _Load) -> None:
+        """Find where the variables of a block lie in its memory."""
+        group = self._parts.footprint.groups[load.group]
+        block = tuple(int(i) for i in np.unravel_index(load.block, group.shape))
+        assert load.buffer is not None
+        load.slots = self._parts.reader.layout(group, block).slots(load.buffer)
+
+    def _can_open(self) -> bool:
+        return bool(self._to_open and self._free_slots)
+
+    def _open(self) -> tuple[_Batch, list[list[int]]]:
+        """Give the next batch memory, and find the copies whose blocks are loaded.
+
+        The other copies are made when their blocks are.
+        """
+        batch = self._to_open.popleft()
+        batch.slot = self._free_slots.popleft()
+        self._num_slots_used += 1
+        self._weigh()
+        return batch, [copy for copy in batch.copies if self._loads[copy[0]].is_loaded]
+
+    def _next_item(self) -> WorkItem | None:
+        if self._to_finish:
+            return WorkItem(FINISH_BATCH, self._to_finish.popleft(), 0)
+        if self._to_load and self._may_load(self._loads[self._to_load[0]]):
+            number = self._to_load.popleft()
+            load = self._loads[number]
+            self._flight_nbytes += self._chunk_nbytes(load)
+            self._weigh()
+            tables = self._blocks.tables.arrays
+            first, num = tables["groups"][load.group, :2].tolist()
+            for demand in range(first, first + num):
+                self._reads[demand] += int(tables["demands"][demand, 5])
+            return WorkItem(LOAD_CHUNK, number, EVERY_CHUNK)
+        is_short = len(self._to_open) <= self._num_threads or len(self._to_load) <= 2
+        if is_short and not (self._is_complete or self._is_segment_under_way):
+            self._is_segment_under_way = True
+            return WorkItem(MAKE_SEGMENT, 0, 0)
+        return None
+
+    def _may_load(self, load: _Load) -> bool:
+        """Give a load memory, if there is enough; or find that its batch is open."""
+        if load.batch >= 0:
+            return self._batches[load.batch].is_open
+        pool = self._blocks.pool
+        if not pool.has_room(load.nbytes):
+            return False
+        load.buffer = pool.take(load.nbytes)
+        self._place(load)
+        self._weigh()
+        return True
+
+    def _chunk_nbytes(self, load: _Load) -> int:
+        """Bytes of a chunk of a block while it is read: the chunks are read one by one."""
+        return min(load.read_nbytes, self._parts.footprint.max_chunk_nbytes)
+
+    def _weigh(self) -> None:
+        batches = (self._num_slots_used + min(self._num_taken, 1)) * self._batch_nbytes
+        most = batches + self._blocks.pool.used_nbytes + self._flight_nbytes
+        self._peak_nbytes = max(self._peak_nbytes, most)
+
+    def _count_down(self, number: int) -> None:
+        load = self._loads[number]
+        load.copies_left -= 1
+        if load.copies_left:
+            return
+        del self._loads[number]
+        if load.buffer is not None:
+            self._blocks.pool.give_back(load.buffer)
+            load.slots, load.buffer = {}, None
+        self._changed.notify_all()
+
+    def _fill(self, batch: _Batch) -> None:
+        batch.left -= 1
+        if batch.left:
+            return
+        if batch.is_finished or batch.gaps:
+            self._to_finish.append(batch.number)
+        else:
+            batch.is_final = True
+        self._changed.notify_all()
+
+    def _copy(self, batch: _Batch, copy: list[int]) -> None:
+        """Copy a part of a block into its row, or note that the block is not there."""
+        begin = time.perf_counter_ns()
+        number, route, _, row = copy[: len(COPY_COLUMNS)]
+        load = self._loads[number]
+        if not load.has_failed:
+            numbers = copy[len(COPY_COLUMNS) :]
+            num_dims = len(numbers) // 3
+            cuts = [numbers[i * num_dims : (i + 1) * num_dims] for i in range(3)]
+            joints = self._slots[batch.slot]
+            arrays = self._parts.fields.named(joints, self._parts.fields.batch_size)
+            for stack in self._stacks[route]:
+                copy_part(stack, load.slots, arrays, row, cuts)
+        with self._changed:
+            self._copy_ns += time.perf_counter_ns() - begin
+            if load.has_failed:
+                batch.gaps.append((row, number))
+            self._fill(batch)
+            self._count_down(number)
+
+
+def copy_part(
+    stack: Stack,
+    slots: dict[str, BlockSlot],
+    arrays: Arrays,
+    row: int,
+    cuts: Sequence[Sequence[int]],
+) -> None:
+    """Copy what one row takes of a block, for variables that lie side by side.
+
+    Parameters
+    ----------
+    stack : Stack
+        The variables.
+    slots : dict of str to BlockSlot
+        Where the variables of the block lie.
+    arrays : dict of str to numpy.ndarray
+        The fields of the batch.
+    row : int
+        The row.
+    cuts : sequence of (sequence of int)
+        Along each windowed dimension: the first element of the window, the number of elements, and
+        the first element of the block.
+    """
+    stored = stack.stored
+    taken: list[slice] = []
+    placed: list[slice] = []
+    for dim in stored.windowed:
+        span = None if dim is None else stack.first.part.accesses[dim]
+        if dim is None or span is None:
+            taken.append(slice(None))
+            placed.append(slice(None))
+            continue
+        low, size, begin = (cut[dim] for cut in cuts)
+        taken.append(slice(begin, begin + (size - 1) * span[1] + 1, span[1]))
+        placed.append(slice(low, low + size))
+    view = stack.view(arrays)
+    index: tuple[Any, ...] = (slice(None), row, ..., *placed)
+    place: NDArray[Any] = view[index]
+    joint, number = slots[stack.first.part.variable]
+    values = joint[(slice(number, number + len(stack.targets)), *taken)]
+    # A field may have dimensions that the variables lack: one value fills several elements.
+    missing = (1,) * (place.ndim - values.ndim)
+    values = values.reshape(len(values), *missing, *values.shape[1:])
+    place[...] = values if stored.packing is None else stored.packing.unpack(values)

@@ -1,0 +1,431 @@
+"""The program of an epoch: blocks to load, copies to make, batches to deliver, in their order.
+
+A program is made in segments of thousands of rows, ahead of the run that carries it out::
+
+    loads     blocks, in the order of the first row that needs each
+    copies    of a part of a block into a row of a batch, in the order of the batches
+    batches   how many copies each is made of
+    ends      blocks that no later segment needs
+
+Terms: an *entry* is a cohort, or the part of one that a lane owns. A *residence* is one stay of a
+block in memory, from its load until it is dropped. Each residence is one load.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.compiled.library import ADDRESS, Function, address_of, find_function
+from xloader.core.axis import Ints
+from xloader.core.footprint import Footprint
+from xloader.engine.assembly import EngineParts
+from xloader.engine.buffers import LeasedPool
+from xloader.engine.group_needs import GroupNeeds, joined
+from xloader.engine.overlaps import Hits, finders_of
+from xloader.engine.step_needs import BatchRows
+from xloader.engine.tables import Tables
+from xloader.order.step_dealer import Dealer
+from xloader.planning.epoch import Lane
+from xloader.planning.mixing import Regions
+
+LOAD_COLUMNS: Final = ("group", "block", "nbytes", "batch", "row", "address", "read_nbytes")
+"""Columns of `Segment.loads`."""
+
+COPY_COLUMNS: Final = ("load", "route", "batch", "row")
+"""The first columns of `Segment.copies`. Then, along each windowed dimension, the first element of
+the window, the number of elements, and the first element of the block."""
+
+_FIRST_ROWS: Final = 256
+"""Rows of the first segment, for which all threads wait."""
+
+Kept = Mapping[tuple[int, int], int]
+"""Blocks in memory from earlier runs: the address of each, by group and block."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Successive batches of a program.
+
+    Parameters
+    ----------
+    first_load : int
+        Number of the first load.
+    batches : list of BatchRows
+        The rows of each batch.
+    loads : numpy.ndarray of int64, shape (num_loads, 7)
+        Per block its group, its number there and its bytes; the batch of the segment and the row
+        that it is decoded into, or -1 and 0 for memory of its own; where it lies already, or 0; and
+        the decoded bytes of its chunks, not cut down to the selection.
+    copies : numpy.ndarray of int32, shape (num_copies, 4 + 3 * num_dims)
+        See `COPY_COLUMNS`.
+    copy_ends : numpy.ndarray of int64, shape (num_batches,)
+        The end of the copies of each batch.
+    is_finished : numpy.ndarray of int64, shape (num_batches,)
+        Whether Python finishes the batch.
+    ends : numpy.ndarray of int64, shape (num_ends,)
+        Numbers of the loads that no later segment needs.
+    """
+
+    first_load: int
+    batches: list[BatchRows]
+    loads: NDArray[np.int64]
+    copies: NDArray[np.int32]
+    copy_ends: Ints
+    is_finished: Ints
+    ends: Ints
+
+    def __repr__(self) -> str:
+        first, last = self.first_load, self.first_load + len(self.loads)
+        steps = [batch.index for batch in self.batches]
+        return (
+            f"Segment(steps {min(steps, default=0)} to {max(steps, default=0)}, "
+            f"loads {first} to {last}, {len(self.copies)} copies, {len(self.ends)} ends)"
+        )
+
+    def tables(self) -> dict[str, NDArray[Any]]:
+        """The tables by name, as a program is saved."""
+        return {
+            "loads": self.loads,
+            "copies": self.copies,
+            "copy_ends": self.copy_ends,
+            "is_finished": self.is_finished,
+            "ends": self.ends,
+        }
+
+
+class Program:
+    """The segments of an epoch in order. One thread at a time takes the next.
+
+    Parameters
+    ----------
+    parts : EngineParts
+        The parts that read and copy.
+    tables : Tables
+        The tables of the run.
+    lanes : sequence of Lane
+        The lanes of this process.
+    share : int
+        Rows that each lane gives to a step.
+    num_steps : int
+        Number of steps.
+    is_resident : bool
+        Whether blocks stay in memory, and lanes share them. Then each block is one residence.
+    may_use_rows : bool
+        Whether a block that is exactly one window may be decoded straight into its row.
+    regions : Regions, optional
+        Counts the regions of each batch. By default, they are not counted.
+    kept : mapping of (int, int) to int
+        Blocks in memory from earlier runs.
+    """
+
+    def __init__(
+        self,
+        parts: EngineParts,
+        tables: Tables,
+        lanes: Sequence[Lane],
+        share: int,
+        num_steps: int,
+        *,
+        is_resident: bool,
+        may_use_rows: bool,
+        regions: Regions | None,
+        kept: Kept,
+    ) -> None:
+        self.num_steps = num_steps
+        self._footprint: Footprint = parts.footprint
+        self._tables = tables
+        self._regions = regions
+        self._dealer = Dealer([lane.order for lane in lanes], share)
+        accesses = parts.gatherer.accesses
+        self._finders = finders_of(self._footprint.groups, accesses)
+        self._table_pool = LeasedPool(max(4, sum(map(len, accesses))))
+        self._next_step = self._next_load = self._last_occurrence = 0
+        groups = self._footprint.groups
+        self._needs = [
+            _Needs(
+                GroupNeeds(group, lanes, number, is_resident=is_resident),
+                {block: address for (at, block), address in kept.items() if at == number},
+                is_resident=is_resident,
+                may_use_rows=may_use_rows and parts.gatherer.is_direct(number),
+            )
+            for number, group in enumerate(groups)
+        ]
+        counts = joined([lane.order.count for lane in lanes])
+        self._rows_left = np.array(counts, np.int64)
+        self._is_begun = np.zeros(len(counts), np.uint8)
+        self._maker = _CompiledMaker.make(tables) or _PlainMaker(tables)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all segments are made."""
+        return self._next_step >= self.num_steps
+
+    def next_segment(self, is_finished: Any) -> Segment:
+        """Make the next segment.
+
+        Parameters
+        ----------
+        is_finished : callable
+            Tells whether Python finishes a batch, by the number of its step.
+        """
+        first, per_look = self._next_step, self._dealer.steps_at_once
+        if not first:
+            per_look = max(1, per_look * _FIRST_ROWS // 4096)
+        num_steps = min(per_look, self.num_steps - first)
+        dealt = self._dealer.take(num_steps)
+        positions = self._footprint.positions_of(dealt.ids)
+        firsts = self._footprint.windows.firsts_of(positions)
+        hits = [own for finders in self._finders for own in self._hits(finders, firsts)]
+        num_regions: list[int | None] = [None] * num_steps
+        if self._regions is not None:
+            num_regions = self._regions.count(positions, dealt.edges).tolist()
+        edges = dealt.edges.tolist()
+        batches = []
+        for step in range(num_steps):
+            rows = slice(edges[step], edges[step + 1])
+            times = None if dealt.occurrences is None else dealt.occurrences[rows]
+            if times is not None and len(times):
+                self._last_occurrence = int(times[-1])
+            batches.append(
+                BatchRows(
+                    first + step, dealt.ids[rows], num_regions[step], times, self._last_occurrence
+                )
+            )
+        entries = np.ascontiguousarray(dealt.entries, np.int64)
+        made = self._maker.make_tables(
+            self._needs,
+            hits,
+            entries,
+            dealt.edges,
+            self._next_load,
+            self._is_begun,
+            self._rows_left,
+        )
+        for number, group in enumerate(self._footprint.groups):
+            own = np.flatnonzero(made[0][:, 0] == number)
+            made[0][own, 6] = group.read_nbytes(made[0][own, 1])
+        flags = np.array([is_finished(batch.index) for batch in batches], np.int64)
+        segment = Segment(self._next_load, batches, made[0], made[1], made[2], flags, made[3])
+        self._next_step += num_steps
+        self._next_load += len(segment.loads)
+        return segment
+
+    def _hits(self, finders: Sequence[Any], firsts: Ints) -> list[Hits]:
+        found = []
+        for finder in finders:
+            hits, blocks = finder.find(firsts, self._table_pool)
+            hits.residences[:] = blocks
+            found.append(hits)
+        return found
+
+
+class _Needs:
+    """The residences of one group, and how far the program has come with them."""
+
+    def __init__(
+        self,
+        needs: GroupNeeds,
+        kept: Mapping[int, int],
+        *,
+        is_resident: bool,
+        may_use_rows: bool,
+    ) -> None:
+        self.offsets = np.ascontiguousarray(needs.offsets, np.int32)
+        self.members = np.ascontiguousarray(needs.members, np.int32)
+        self.blocks = np.ascontiguousarray(needs.blocks)
+        self.load_of = np.full(len(needs.blocks), -1, np.int32)
+        self.entries_left = needs.num_entries()
+        self.num_samples = None
+        if may_use_rows and not is_resident:
+            self.num_samples = np.ascontiguousarray(needs.num_samples, np.int64)
+        self.addresses = None
+        if is_resident:
+            self.addresses = np.zeros(len(needs.blocks), np.int64)
+            for block, address in kept.items():
+                self.addresses[block] = address
+
+    def residences_of(self, entry: int) -> list[int]:
+        """The residences that an entry needs."""
+        residences: list[int] = self.members[self.offsets[entry] : self.offsets[entry + 1]].tolist()
+        return residences
+
+    def find(self, entry: int, block: int, *, is_resident: bool) -> int:
+        """The residence in which an entry finds a block."""
+        if is_resident:
+            return block
+        # Sorted by block; the last one before or at it.
+        return [r for r in self.residences_of(entry) if self.blocks[r] <= block][-1]
+
+    def row(self) -> tuple[int, ...]:
+        """The numbers that `Needs` of ``segments.c`` has."""
+        is_short = self.blocks.dtype == np.int32
+        return (
+            address_of(self.offsets),
+            address_of(self.members),
+            address_of(self.blocks) if is_short else 0,
+            0 if is_short else address_of(self.blocks),
+            address_of(self.load_of),
+            address_of(self.entries_left),
+            0 if self.num_samples is None else address_of(self.num_samples),
+            0 if self.addresses is None else address_of(self.addresses),
+        )
+
+
+class _MakingInC(ctypes.Structure):
+    """`Making` of ``segments.c``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("tables", "needs", "hits", "entries", "edges")),
+        *((name, ctypes.c_int64) for name in ("num_batches", "first_load")),
+        *((name, ctypes.c_void_p) for name in ("is_begun", "rows_left", "copy_ends", "made")),
+    )
+
+
+class _MadeInC(ctypes.Structure):
+    """`Made` of ``segments.c``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("loads", "copies", "ends")),
+        *((f"num_{name}", ctypes.c_int64) for name in ("loads", "copies", "ends")),
+        *((f"room_{name}", ctypes.c_int64) for name in ("loads", "copies", "ends")),
+    )
+
+
+class _CompiledMaker:
+    """Makes the tables of segments by the compiled library."""
+
+    def __init__(self, tables: Tables, function: Function) -> None:
+        self._tables = tables
+        self._function = function
+        self._made = _MadeInC()
+        free = find_function("xloader_free_made", (ADDRESS,))
+        assert free is not None
+        self._free = free
+
+    @classmethod
+    def make(cls, tables: Tables) -> _CompiledMaker | None:
+        """The maker; None without the library."""
+        function = find_function("xloader_make_segment", (ADDRESS,))
+        return None if function is None else cls(tables, function)
+
+    def __del__(self) -> None:
+        self._free(ctypes.addressof(self._made))
+
+    def make_tables(
+        self,
+        needs: Sequence[_Needs],
+        hits: Sequence[Hits],
+        entries: Ints,
+        edges: Ints,
+        first_load: int,
+        is_begun: NDArray[np.uint8],
+        rows_left: Ints,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], Ints, Ints]:
+        """The loads, copies, ends of batches and ends of a segment."""
+        needs_in_c = np.array([own.row() for own in needs], np.int64)
+        hits_in_c = np.array(
+            [(address_of(own.table), own.table.strides[0] // 8, len(own)) for own in hits], np.int64
+        )
+        edges = np.ascontiguousarray(edges, np.int64)
+        copy_ends = np.zeros(len(edges) - 1, np.int64)
+        making = _MakingInC(
+            self._tables.address,
+            *(own.ctypes.data for own in (needs_in_c, hits_in_c, entries, edges)),
+            len(edges) - 1,
+            first_load,
+            *(own.ctypes.data for own in (is_begun, rows_left, copy_ends)),
+            ctypes.addressof(self._made),
+        )
+        if not self._function(ctypes.addressof(making)):
+            raise MemoryError
+        made, num_dims = self._made, self._tables.in_c.num_dims
+        loads = _copied(made.loads, (made.num_loads, len(LOAD_COLUMNS)), np.int64)
+        width = len(COPY_COLUMNS) + 3 * num_dims
+        copies = _copied(made.copies, (made.num_copies, width), np.int32)
+        ends = _copied(made.ends, (made.num_ends,), np.int64)
+        return loads, copies, copy_ends, ends
+
+
+class _PlainMaker:
+    """Makes the tables of segments as ``segments.c`` does, without the library."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._groups = [row[0] for row in tables.arrays["routes"].tolist()]
+
+    def make_tables(
+        self,
+        needs: Sequence[_Needs],
+        hits: Sequence[Hits],
+        entries: Ints,
+        edges: Ints,
+        first_load: int,
+        is_begun: NDArray[np.uint8],
+        rows_left: Ints,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], Ints, Ints]:
+        """The loads, copies, ends of batches and ends of a segment."""
+        is_resident = bool(self._tables.in_c.is_resident)
+        loads: list[list[int]] = []
+        copies: list[list[int]] = []
+        ends: list[int] = []
+        for entry in entries.tolist():
+            if is_begun[entry]:
+                continue
+            is_begun[entry] = 1
+            for number, own in enumerate(needs):
+                for residence in own.residences_of(entry):
+                    if own.load_of[residence] < 0:
+                        own.load_of[residence] = first_load + len(loads)
+                        block = int(own.blocks[residence])
+                        address = 0 if own.addresses is None else int(own.addresses[residence])
+                        nbytes = self._tables.block_nbytes(number, block)
+                        loads.append([number, block, nbytes, -1, 0, address, 0])
+        copy_ends = np.zeros(len(edges) - 1, np.int64)
+        columns = [own.table[: 3 + 3 * self._tables.in_c.num_dims].T.tolist() for own in hits]
+        places = [0] * len(hits)
+        for batch, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
+            for route, rows in enumerate(columns):
+                own = needs[self._groups[route]]
+                while places[route] < len(rows) and rows[places[route]][0] < end:
+                    row, block, is_whole, *box = rows[places[route]]
+                    places[route] += 1
+                    residence = own.find(int(entries[row]), block, is_resident=is_resident)
+                    load = int(own.load_of[residence])
+                    is_only = own.num_samples is not None and own.num_samples[residence] == 1
+                    if is_whole and is_only and load >= first_load:
+                        loads[load - first_load][3:5] = batch, row - begin
+                    else:
+                        copies.append([load, route, batch, row - begin, *box])
+            copy_ends[batch] = len(copies)
+        for entry in entries.tolist():
+            rows_left[entry] -= 1
+            if rows_left[entry] or is_resident:
+                continue
+            for own in needs:
+                for residence in own.residences_of(entry):
+                    own.entries_left[residence] -= 1
+                    if not own.entries_left[residence]:
+                        ends.append(int(own.load_of[residence]))
+        width = len(COPY_COLUMNS) + 3 * self._tables.in_c.num_dims
+        return (
+            np.array(loads, np.int64).reshape(-1, len(LOAD_COLUMNS)),
+            np.array(copies, np.int32).reshape(-1, width),
+            copy_ends,
+            np.array(ends, np.int64),
+        )
+
+
+def _copied(address: int | None, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """A copy of a table that C has made."""
+    table = np.empty(shape, dtype)
+    if table.nbytes:
+        assert address is not None
+        ctypes.memmove(table.ctypes.data, address, table.nbytes)
+    return table

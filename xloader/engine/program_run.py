@@ -1,0 +1,427 @@
+"""One pass over an epoch: an executor carries out its program, and Python does what C cannot.
+
+::
+
+    program     segments of loads, copies and batches, made a little ahead
+    executor    threads that load blocks and copy parts of them into batches
+    hands       threads of Python that make segments, read what C cannot, and finish batches
+    consumer    takes the batches in order
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.compiled.library import address_of
+from xloader.core.messages import warn_caller
+from xloader.engine.assembly import EngineParts
+from xloader.engine.batch_finish import BatchFinish
+from xloader.engine.deadlines import Deadlines
+from xloader.engine.executor import (
+    FINISH_BATCH,
+    IS_OVER,
+    MAKE_SEGMENT,
+    BlockMemory,
+    Executor,
+    WorkItem,
+)
+from xloader.engine.finishes import Finishes
+from xloader.engine.job import Delivery, OnError
+from xloader.engine.open_trays import OpenBatch
+from xloader.engine.program import Program
+from xloader.engine.python_loads import PythonLoads
+from xloader.engine.skipped_rows import note_rows, warn_of_skipped
+from xloader.engine.step_needs import BatchRows
+from xloader.engine.tables import Tables
+from xloader.engine.tally import Gauge, Tally, no_refresh
+from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
+from xloader.engine.work_clock import WorkTime
+from xloader.errors import ChunkError, ClosedError, ForkError, SlowReadWarning
+from xloader.sources.retries import Abandoned, Attempts
+
+_SLICE_SECONDS: Final = 0.2
+"""Seconds of a wait, after which Python looks for Ctrl-C."""
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramJob:
+    """The work of one run: its program, and everything that is needed to carry it out.
+
+    Parameters
+    ----------
+    program : Program
+        Gives the segments in order.
+    parts : EngineParts
+        The parts that read and copy.
+    tables : Tables
+        The tables of the run.
+    finish : BatchFinish
+        What is done to gathered batches.
+    last_size : int
+        Rows to which the last batch is filled up with its last row; 0 if it is not.
+    num_ahead : int
+        Number of batches that are being filled, or wait for delivery, while the consumer is busy.
+    blocks : BlockMemory
+        Memory of the blocks.
+    make_executor : callable
+        Makes the executor, given the arrays of each slot, by its number.
+    num_hands : int
+        Threads of Python.
+    on_error : {"raise", "skip"}
+        What happens if a chunk cannot be read.
+    """
+
+    program: Program
+    parts: EngineParts
+    tables: Tables
+    finish: BatchFinish
+    last_size: int
+    num_ahead: int
+    blocks: BlockMemory
+    make_executor: Callable[[dict[int, list[NDArray[Any]]]], Executor]
+    num_hands: int
+    on_error: OnError = "raise"
+
+
+class ProgramRun:
+    """One job being carried out. It may be closed at any time, from any thread, repeatedly.
+
+    Parameters
+    ----------
+    job : ProgramJob
+        The work of the run.
+
+    Attributes
+    ----------
+    tally : Tally
+        Counts of the run so far.
+    """
+
+    def __init__(self, job: ProgramJob) -> None:
+        self._job = job
+        self._slots: dict[int, list[NDArray[Any]]] = {}
+        self._executor = job.make_executor(self._slots)
+        self.tally = Tally(num_threads=job.parts.num_threads, refresh=self._refresh)
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._deadlines = Deadlines(job.parts.retry_policy, job.parts.reader.name, self._tell)
+        self._hands = Threads("xloader")
+        self._steps: dict[int, BatchRows] = {}
+        self._num_slots = 0
+        self._loads = PythonLoads(job.parts, self._deadlines, is_skipping=job.on_error == "skip")
+        self._finishes = Finishes(job.parts, job.finish, job.program.num_steps, job.last_size)
+        self._errors: dict[int, BaseException] = {}
+        self._failure: BaseException | None = None
+        self._notice = ""
+        self._num_taken = 0
+        self._num_reads = 0
+        self._has_told_of_skipped = self._has_started = self._is_closed = self._is_dropped = False
+        self._closing: set[threading.Thread] = set()
+        self._watches = list(job.parts.reader.watches())
+        # Exit handlers run in reverse order, so this one runs before zarr stops its event loop.
+        atexit.register(self.close)
+
+    @property
+    def num_steps(self) -> int:
+        """Number of batches."""
+        return self._job.program.num_steps
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the run was closed."""
+        return self._is_closed
+
+    # The consumer's side
+
+    def take(self) -> Delivery | None:
+        """The next batch; None after the last one.
+
+        The first call starts the threads.
+
+        Raises
+        ------
+        ChunkError
+            If a chunk of this batch cannot be read.
+        NanError
+            If this batch holds NaN, with ``on_nan="raise"``.
+        StoreChangedError
+            If the store is no longer what was opened.
+        SourceAccessError
+            If the store does not answer when it is checked for changes.
+        ForkError
+            If this process is a forked child of the one that made the run.
+        ClosedError
+            If the run is closed.
+        """
+        self._check_process()
+        begin = time.perf_counter()
+        change_watch = self._job.parts.reader.change_watch
+        if not (self._has_started or self._is_closed):
+            change_watch.begin()
+        num_steps = self._job.program.num_steps
+        if self._num_taken == num_steps and not self._is_closed:
+            return None
+        self._start()
+        self._give_slot()
+        slot = self._wait()
+        self.tally.wait_seconds += time.perf_counter() - begin
+        index = self._num_taken
+        self._num_taken += 1
+        joints = self._slots.pop(slot)
+        step, open_batch = self._steps.pop(index), self._finishes.take(index)
+        if open_batch is None:
+            arrays = self._job.parts.fields.named(joints, len(step.ids))
+            open_batch = OpenBatch(step, arrays)
+        if open_batch.error is not None:
+            raise open_batch.error
+        is_last = index + 1 == num_steps
+        if self._executor.num_reads != self._num_reads:
+            self._num_reads = self._executor.num_reads
+            for watch in self._watches:
+                watch.note_read()
+        change_watch.check(is_last=is_last)
+        if open_batch.num_skipped and not self._has_told_of_skipped:
+            self._has_told_of_skipped = True
+            warn_of_skipped(open_batch.num_skipped, open_batch.first_error)
+        return self._finishes.delivery(open_batch)
+
+    def close(self) -> None:
+        """Stop the threads and release the memory, except for blocks that stay for later runs.
+
+        A thread that does not end in time is left behind, and the memory is marked as spoilt.
+        Called on a thread of the run itself, this does not wait for the threads. In a forked child
+        it does nothing.
+        """
+        if os.getpid() != self._pid:
+            # A thread may have held a lock at the fork, and would never release it here.
+            return
+        me = threading.current_thread()
+        if me in self._closing:
+            # A garbage collection called this again while it was running.
+            return
+        self._closing.add(me)
+        try:
+            self._is_closed = True
+            self._executor.close()
+            self._deadlines.close()
+            atexit.unregister(self.close)
+            if not (me in self._hands or self._deadlines.has(me)):
+                self._join()
+        finally:
+            self._closing.discard(me)
+
+    def add_finish(self, spent: WorkTime) -> None:
+        """Count time that another thread spent on finishing whole batches."""
+        with self._lock:
+            self.tally.finish_seconds += spent.seconds
+            self.tally.add_work({"finish": spent})
+
+    def snapshot(self) -> Tally:
+        """Copy of the counts so far, which does not change any more."""
+        self._refresh()
+        copied = copy.copy(self.tally)
+        copied.refresh = no_refresh
+        return copy.deepcopy(copied)
+
+    def wake(self) -> None:
+        """Look for work again. Memory of batches is given to the executor by `take`."""
+
+    def _start(self) -> None:
+        """Start the threads at the first call."""
+        # Not earlier: trainers may make an iterator only to see if that works, and discard it.
+        if self._has_started or self._is_closed:
+            return
+        self._has_started = True
+        self._deadlines.start()
+        for _ in range(self._job.num_ahead):
+            self._give_slot()
+        self._executor.start()
+        for number in range(self._job.num_hands):
+            try:
+                self._hands.begin(self._work)
+            except RuntimeError as error:
+                # The system allows no more. The others do their work.
+                if not number:
+                    self._fail(error)
+                return
+
+    def _give_slot(self) -> None:
+        """Give the executor memory for one more batch, if there is one more."""
+        with self._lock:
+            if self._is_closed or self._num_slots >= self._job.program.num_steps:
+                return
+            joints = self._job.parts.fields.take_joints()
+            number = self._num_slots
+            self._num_slots += 1
+            self._slots[number] = joints
+            self._executor.give_slot(number, [address_of(joint) for joint in joints])
+
+    def _wait(self) -> int:
+        """Wait for the next batch, and return its slot."""
+        while True:
+            slot = None if self._is_closed else self._executor.take(_SLICE_SECONDS)
+            if self._notice:
+                notice, self._notice = self._notice, ""
+                warn_caller(notice, SlowReadWarning)
+            if self._failure is not None:
+                raise self._failure
+            if self._is_closed or slot == IS_OVER:
+                raise ClosedError(
+                    "the iterator is closed",
+                    remedy="iterate over the loader again; after loader.close(), make a new loader",
+                )
+            if slot is not None:
+                return slot
+            self._executor.give_up_reads(self._job.parts.retry_policy.read_timeout)
+
+    def _refresh(self) -> None:
+        """Bring the tally up to date."""
+        with self._lock:
+            if os.getpid() != self._pid:
+                return
+            figures, reads, nbytes = self._executor.figures()
+        tally, loads = self.tally, self._loads
+        names, reader = self._job.tables.variables, self._job.parts.reader
+        pairs = zip(names, reads.tolist(), strict=True)
+        tally.variable_reads = Counter({n: num for n, num in pairs if num and reader.is_read(n)})
+        tally.num_reads = tally.variable_reads.total()
+        tally.group_nbytes = Counter({g: num for g, num in enumerate(nbytes.tolist()) if num})
+        tally.read_nbytes = tally.group_nbytes.total()
+        tally.num_requests = loads.num_requests + figures.num_requests
+        tally.num_retries, tally.num_missing = loads.num_retries, loads.num_missing
+        tally.skipped = dict(loads.skipped)
+        tally.fetch_seconds = loads.fetch_seconds + figures.read_ns * 1e-9
+        tally.decode_seconds = loads.decode_seconds + figures.decode_ns * 1e-9
+        tally.gather_seconds = figures.copy_ns * 1e-9
+        tally.peak_nbytes = max(tally.peak_nbytes, figures.peak_nbytes)
+        tally.flight_nbytes = figures.flight_nbytes
+        tally.num_ready = figures.num_ready
+        tally.num_threads = max(figures.num_threads, 1)
+        tally.workers = Gauge(
+            figures.num_working,
+            figures.peak_working,
+            figures.awaited_ns * 1e-9,
+            figures.unasked_ns * 1e-9,
+        )
+        seconds, cpu_seconds = tally.workers.seconds, figures.cpu_ns * 1e-9
+        read_seconds = min(figures.read_ns * 1e-9, seconds)
+        tally.work["load"] = WorkTime(read_seconds, min(read_seconds, cpu_seconds))
+        tally.work["own"] = WorkTime(seconds - read_seconds, max(cpu_seconds - read_seconds, 0.0))
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkError(
+                "an iterator was used after a fork, in a child process that lacks its threads",
+                given=f"process {os.getpid()}, iterator made in process {self._pid}",
+                remedy='make the loader in the child process, or start the child with "spawn" or '
+                '"forkserver" under if __name__ == "__main__":',
+            )
+
+    def _fail(self, error: BaseException) -> None:
+        """End the iteration with an unexpected error. The consumer gets it."""
+        self._failure = error
+        self._executor.close()
+
+    def _tell(self, notice: str) -> None:
+        """Give the consumer a warning when it next looks."""
+        self._notice = notice
+
+    # The hands' side
+
+    def _work(self, item: WorkItem | None = None, num_hung: int = 0) -> None:
+        """Do one piece of work after the other; the first is that of a hand that was given up."""
+        try:
+            while (item := item or self._executor.next_work()) is not None:
+                self._do(item, num_hung)
+                item, num_hung = None, 0
+        except Abandoned:
+            # Another thread replaces this one.
+            return
+        except BaseException as error:
+            self._fail(error)
+
+    def _do(self, item: WorkItem, num_hung: int) -> None:
+        if item.kind == MAKE_SEGMENT:
+            self._make_segment()
+        elif item.kind == FINISH_BATCH:
+            for index in self._finishes.finish(item.number, self._open_batch(item.number)):
+                self._executor.batch_done(index)
+        else:
+            place = self._executor.find_load(item.number)
+            joints = None if place.slot < 0 else self._slots[place.slot]
+            left = partial(self._on_left, item)
+            num, error = self._loads.load(item.part, place, joints, num_hung, left)
+            if error is not None:
+                self._errors[item.number] = error
+            self._executor.chunks_done(item.number, num, has_failed=error is not None)
+
+    def _make_segment(self) -> None:
+        begin = time.perf_counter()
+        program = self._job.program
+        segment = program.next_segment(self._finishes.is_needed)
+        for step in segment.batches:
+            self._steps[step.index] = step
+        self.tally.walk_seconds += time.perf_counter() - begin
+        self._executor.add(segment, is_last=program.is_over)
+
+    def _open_batch(self, index: int) -> OpenBatch:
+        """A batch that is gathered, with the errors of the blocks that it lacks."""
+        step, joints = self._steps[index], self._slots[self._executor.slot_of(index)]
+        num_rows = len(step.ids) + max(self._job.last_size - len(step.ids), 0)
+        open_batch = OpenBatch(step, self._job.parts.fields.named(joints, num_rows))
+        gaps = self._executor.gaps(index)
+        # The first load comes first, in the order of the rows.
+        for load in np.unique(gaps[:, 1]).tolist():
+            error = self._errors[load]
+            if self._job.on_error == "skip" and isinstance(error, ChunkError):
+                note_rows(open_batch, gaps[gaps[:, 1] == load, 0], error)
+            else:
+                open_batch.error = open_batch.error or error
+        return open_batch
+
+    def _on_left(self, item: WorkItem, attempts: Attempts) -> None:
+        """Have another hand do the work of one that was given up. Called by `Deadlines`."""
+        with self._lock:
+            self._hands.give_up(attempts.thread)
+            if not self._is_closed:
+                self._hands.begin(partial(self._work, item, attempts.num_failed))
+
+    def _join(self) -> None:
+        now = time.monotonic()
+        if not self._have_ended(now + SOME_SECONDS):
+            # These threads can no longer write anywhere, even if their calls return.
+            for thread in self._deadlines.abandon():
+                self._hands.give_up(thread)
+        has_ended = self._have_ended(now + MOST_SECONDS)
+        self._deadlines.join(now + MOST_SECONDS)
+        self._refresh()
+        with self._lock:
+            if self._is_dropped:
+                return
+            self._is_dropped = True
+            self.tally.refresh = no_refresh
+            self._slots.clear()
+            self._steps.clear()
+            self._finishes.clear()
+            if has_ended:
+                self._executor.keep_blocks()
+            else:
+                # A thread is still at work. It may yet write to these blocks.
+                self._job.blocks.spoil()
+                self._executor.leave()
+
+    def _have_ended(self, until: float) -> bool:
+        # In a list, so that both are waited for even if the first has not ended.
+        return all([self._hands.join(until), self._executor.join(until - time.monotonic())])

@@ -1,0 +1,303 @@
+"""The tables of a run: what native threads know of its variables, blocks and fields beforehand.
+
+All hold whole numbers, so that C reads them, and so does whoever prints them. `program.h` of
+`xloader.compiled` names the columns::
+
+    groups      variables whose chunks are needed together
+    kinds       of these, the ones whose parts of a block lie side by side
+    demands     variables: how chunks are stored, and where they go
+    axes        the dimensions of each variable
+    shardings   how chunks lie in shards
+    routes      the ways in which fields take the variables of a group
+    stacks      variables that are copied together
+    numbers     lists that the others point into
+    text        the beginnings of the names of files
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.compiled.library import address_of, load_library
+from xloader.core.axis import Axis, Ints
+from xloader.core.footprint import Footprint, Group
+from xloader.engine.assembly import EngineParts
+from xloader.engine.block_layout import Stored
+from xloader.engine.buffers import Arrays
+from xloader.sources.base import ChunkFiles, Source
+
+MOST_DIMS: Final = 16
+"""The most dimensions of a variable, and the most windowed ones; as in ``program.h``."""
+
+NAMES: Final = (
+    *("groups", "kinds", "demands", "axes", "shardings", "routes", "stacks"),
+    *("numbers", "text", "functions"),
+)
+
+_NUM_FUNCTIONS: Final = 4
+
+
+class TablesInC(ctypes.Structure):
+    """`Tables` of ``program.h``."""
+
+    _fields_ = (
+        *(
+            (name, ctypes.c_int64)
+            for name in ("num_dims", "num_arrays", "array_nbytes", "is_resident")
+        ),
+        *((f"num_{name}", ctypes.c_int64) for name in ("groups", "kinds", "demands", "axes")),
+        *((f"num_{name}", ctypes.c_int64) for name in ("shardings", "routes", "stacks")),
+        *((f"num_{name}", ctypes.c_int64) for name in ("numbers", "text")),
+        *((name, ctypes.c_void_p) for name in NAMES),
+    )
+
+
+class Tables:
+    """The tables of the runs of one loader.
+
+    Parameters
+    ----------
+    parts : EngineParts
+        The parts that read and copy.
+    source : Source
+        The source that is read.
+    is_resident : bool
+        Whether blocks stay in memory.
+
+    Attributes
+    ----------
+    arrays : dict of str to numpy.ndarray
+        The tables by name.
+    variables : list of str
+        The variable of each demand.
+    lookups : list of (numpy.ndarray or None)
+        Per stack, the table of values of its packed numbers.
+    in_c : TablesInC
+        The tables as C takes them. They live as long as this object.
+    """
+
+    def __init__(self, parts: EngineParts, source: Source, *, is_resident: bool) -> None:
+        self._parts = parts
+        self._source = source
+        self._numbers: list[Any] = []
+        self._num_numbers = 0
+        self._known: dict[int, tuple[int, Any]] = {}
+        self._stored_parts: dict[tuple[Axis, Any], tuple[Ints, Ints, Ints]] = {}
+        self._text = bytearray()
+        self._functions: tuple[int, ...] = (0,) * _NUM_FUNCTIONS
+        self._rows: dict[str, list[tuple[int, ...]]] = {name: [] for name in NAMES[:7]}
+        # Their addresses are in `stacks`.
+        self.lookups: list[NDArray[Any] | None] = []
+        self.variables: list[str] = []
+        joints = parts.fields.take_joints()
+        self._example = _Example(joints, parts.fields.named(joints, parts.fields.batch_size))
+        array_nbytes = self._list([joint.nbytes for joint in joints])
+        num_dims = len(parts.footprint.windows.dims)
+        for number, group in enumerate(parts.footprint.groups):
+            self._add_group(number, group, num_dims)
+        self.arrays: dict[str, NDArray[Any]] = {
+            name: np.array(rows, np.int64) for name, rows in self._rows.items()
+        }
+        self.arrays["numbers"] = np.concatenate([np.zeros(1, np.int64), *self._numbers])
+        self.arrays["text"] = np.frombuffer(bytes(self._text) + b"\0", np.uint8)
+        self.arrays["functions"] = np.array(self._functions, np.int64)
+        self.in_c = TablesInC(
+            num_dims,
+            len(joints),
+            array_nbytes,
+            is_resident,
+            *(len(self.arrays[name]) for name in NAMES[:-1]),
+            *(self.arrays[name].ctypes.data for name in NAMES),
+        )
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(rows)} {name}" for name, rows in self.arrays.items())
+        return f"Tables({sizes})"
+
+    @property
+    def is_native(self) -> bool:
+        """Whether native threads load all chunks."""
+        return bool(self.arrays["demands"][:, 0].all())
+
+    @property
+    def address(self) -> int:
+        """The address of `in_c`."""
+        return ctypes.addressof(self.in_c)
+
+    def block_nbytes(self, group: int, block: int) -> int:
+        """Decoded bytes of a block, given the numbers of its group and of the block there."""
+        own = self._parts.footprint.groups[group]
+        index = tuple(int(i) for i in np.unravel_index(block, own.shape))
+        return self._parts.reader.layout(own, index).nbytes
+
+    def _list(self, values: Sequence[int] | Ints) -> int:
+        """Keep a list of numbers, and return where it begins. The same array is kept once."""
+        known = self._known.get(id(values))
+        if known is not None:
+            return known[0]
+        # `numbers` begins with one number that belongs to no list.
+        begin = 1 + self._num_numbers
+        self._numbers.append(np.asarray(values, np.int64))
+        self._num_numbers += len(values)
+        # The object is kept too, so that no other gets its id.
+        self._known[id(values)] = begin, values
+        return begin
+
+    def _add_group(self, number: int, group: Group, num_dims: int) -> None:
+        parts, rows = self._parts, self._rows
+        first_demand, first_kind = len(rows["demands"]), len(rows["kinds"])
+        stored = [parts.reader.stored(demand.variable) for demand in group.demands]
+        kinds: dict[Any, list[int]] = {}
+        for at, own in enumerate(stored):
+            kinds.setdefault(own.kind, []).append(at)
+        # In the order of `block_layout`.
+        order = sorted(kinds.values(), key=lambda own: -stored[own[0]].dtype.itemsize)
+        places: dict[int, tuple[int, int]] = {}
+        for kind, members in enumerate(order, first_kind):
+            rows["kinds"].append((first_demand + members[0], len(members)))
+            places.update((at, (kind, index)) for index, at in enumerate(members))
+        targets = self._row_targets(number) if parts.gatherer.is_direct(number) else {}
+        for at, (demand, own) in enumerate(zip(group.demands, stored, strict=True)):
+            self._add_demand(demand.variable, own, places[at], targets.get(demand.variable))
+        edges = [-1 if axis is None else self._list(axis.edges) for axis in group.axes]
+        rows["groups"].append(
+            (
+                first_demand,
+                len(group.demands),
+                group.num_chunks_per_block,
+                first_kind,
+                len(order),
+                self._list(group.shape),
+                self._list(edges),
+                any(row[0] for row in rows["demands"][first_demand:]),
+            )
+        )
+        self._add_routes(number, places)
+
+    def _add_demand(
+        self,
+        name: str,
+        stored: Stored,
+        place: tuple[int, int],
+        target: tuple[int, int, int, list[int]] | None,
+    ) -> None:
+        files = self._files(name, stored)
+        first_axis = len(self._rows["axes"])
+        for at, (axis, dim) in enumerate(zip(stored.axes, stored.windowed, strict=True)):
+            self._add_axis(axis, dim, None if files is None else files.sizes[at])
+        prefix = separator = codec = 0
+        shards = -1
+        if files is not None:
+            prefix, separator, codec = len(self._text), ord(files.separator), files.codec
+            self._text += os.fsencode(files.prefix) + b"\0"
+            self._functions = files.functions
+            shards = self._add_sharding(files)
+        array, offset, step, steps = target or (0, 0, 0, [])
+        num_parts = 1
+        for axis, dim in zip(stored.axes, stored.windowed, strict=True):
+            num_parts *= axis.num_blocks if dim is None else 1
+        self.variables.append(name)
+        self._rows["demands"].append(
+            (
+                *(files is not None, codec, stored.dtype.itemsize),
+                *(first_axis, len(stored.axes), num_parts, *place, self._list(stored.order)),
+                *(prefix, separator, shards, target is not None),
+                *(array, offset, step, self._list(steps)),
+            )
+        )
+
+    def _files(self, name: str, stored: Stored) -> ChunkFiles | None:
+        """The files of a variable, if native threads read them."""
+        is_sliced = all(isinstance(axis.selection, range) for axis in stored.axes)
+        if not is_sliced or len(stored.axes) > MOST_DIMS:
+            return None
+        files = self._source.files_of(name)
+        return None if files is None or len(files.separator) != 1 else files
+
+    def _add_axis(self, axis: Axis, dim: int | None, sizes: int | tuple[int, ...] | None) -> None:
+        numbers: tuple[int, ...] = (axis.num_blocks, self._list(axis.edges), 0, 0, 0, 1)
+        if sizes is not None and isinstance(axis.selection, range):
+            if (axis, sizes) not in self._stored_parts:
+                self._stored_parts[axis, sizes] = axis.stored_parts(sizes)
+            chunks, firsts, stored = self._stored_parts[axis, sizes]
+            numbers = (
+                *(axis.num_blocks, self._list(axis.edges)),
+                *(self._list(chunks), self._list(firsts), self._list(stored), axis.selection.step),
+            )
+        self._rows["axes"].append((-1 if dim is None else dim, *numbers))
+
+    def _add_sharding(self, files: ChunkFiles) -> int:
+        shards = files.shards
+        if shards is None:
+            return -1
+        self._rows["shardings"].append(
+            (
+                *(self._list(shards.counts), int(np.prod(shards.object_counts))),
+                *(int(np.prod(shards.counts)), shards.index_nbytes, shards.is_at_start),
+                *(shards.is_checked, shards.fewest_nbytes, self._list(shards.object_counts)),
+            )
+        )
+        return len(self._rows["shardings"]) - 1
+
+    def _add_routes(self, number: int, places: dict[int, tuple[int, int]]) -> None:
+        for stacks in self._parts.gatherer.stacks(number):
+            self._rows["routes"].append((number, len(self._rows["stacks"]), len(stacks)))
+            for stack, compiled in stacks:
+                if compiled is None:
+                    array, offset, layout, lookup = 0, 0, 0, 0
+                else:
+                    address = compiled.address_in(self._example.arrays)
+                    array, offset = self._example.find(address)
+                    layout = self._list(compiled.layout)
+                    lookup = 0 if compiled.table is None else address_of(compiled.table)
+                self.lookups.append(None if compiled is None else compiled.table)
+                kind, index = places[stack.first.column]
+                self._rows["stacks"].append((layout, lookup, array, offset, kind, index))
+
+    def _row_targets(self, number: int) -> dict[str, tuple[int, int, int, list[int]]]:
+        """Per variable, where a block lies that is decoded into a row of a batch."""
+        gatherer, arrays = self._parts.gatherer, self._example.arrays
+        places = gatherer.places(arrays)
+        steps = {
+            target.part.variable: place.view.strides[1]
+            for place in places[number][0]
+            for target in place.stack.targets
+        }
+        targets = {}
+        for name, slot in gatherer.rows_of(number, places, 0).items():
+            array, offset = self._example.find(address_of(slot.values))
+            targets[name] = array, offset, steps[name], list(slot.values.strides)
+        return targets
+
+
+class _Example:
+    """An example batch, which shows how fields lie in memory."""
+
+    def __init__(self, joints: Sequence[NDArray[Any]], arrays: Arrays) -> None:
+        self.arrays = arrays
+        self._joints = joints
+
+    def find(self, address: int) -> tuple[int, int]:
+        """The array of the batch that holds an address, and the bytes before that."""
+        for number, joint in enumerate(self._joints):
+            offset = address - address_of(joint)
+            if 0 <= offset < max(joint.nbytes, 1):
+                return number, offset
+        raise AssertionError("a field lies in one of the arrays of its batch")
+
+
+def fits_tables(footprint: Footprint, parts: EngineParts) -> bool:
+    """Whether an executor can copy the samples: the plain one any numbers, of few dimensions."""
+    can_convert = parts.gatherer.is_compiled or not is_there()
+    return can_convert and len(footprint.windows.dims) <= MOST_DIMS
+
+
+def is_there() -> bool:
+    """Whether there is a native executor."""
+    return load_library()[0] is not None
