@@ -25,16 +25,20 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from benchmarks.layouts import LAYOUTS, Layout
 from benchmarks.measure import Usage
 from benchmarks.ours import samples_of
-from benchmarks.pretend import NS_PER_BYTE, Codec, PretendCodecs
 from benchmarks.stores import ensure_stores
 from benchmarks.turns import Competitor
 from xloader.engine.work_clock import WorkClock
+from xloader.testing import pretend_codec
 
+Codec = Literal["sleep", "free"]
+"""Sleeps, or does nothing."""
+
+NS_PER_BYTE: Final = 2.0
 NUM_THREADS: Final = (2, 8, 16, 32)
 NUM_TURNS: Final = 3
 KNOCK_SECONDS: Final = 1e-3
@@ -122,11 +126,11 @@ class Knocks:
 
 def play(layout: Layout, place: str) -> Generator[Any, Any, None]:
     """Open the store; then for each `Request` give its `Figures`."""
-    codecs = PretendCodecs()
     request = yield None
     while True:
-        codecs.use(request.codec)
-        request = yield _measure(layout, place, request)
+        with pretend_codec(NS_PER_BYTE if request.codec == "sleep" else 0.0):
+            figures = _measure(layout, place, request)
+        request = yield figures
 
 
 def sleep_alone(num_threads: int, chunk_nbytes: int) -> float:

@@ -14,6 +14,7 @@ records reads, never a clock::
 from __future__ import annotations
 
 from xloader.testing.data import datasets, write_store
+from xloader.testing.pretend import pretend_codec, pretend_disk
 from xloader.testing.recorder import SourceRecorder
 from xloader.testing.stores import (
     CountingStore,
@@ -32,6 +33,8 @@ __all__ = [
     "datasets",
     "garble",
     "is_chunk_key",
+    "pretend_codec",
+    "pretend_disk",
     "truncate",
     "write_store",
 ]
