@@ -19,7 +19,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 # Each thread of the numeric libraries would compete with xloader's own in a test worker.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: demo test lint format types doctest docs linkcheck notebooks ends bench check clean
+.PHONY: demo test sanitize lint format types doctest docs linkcheck notebooks ends bench check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/xloader demo $(ARGS)
@@ -27,6 +27,10 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	@$(BIN)/python -m tests.versions
 	$(TEST_ENV) $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
+
+# The native threads without Python, under the sanitizers of the C compiler.
+sanitize: $(VENV)/.dev
+	$(BIN)/python -m tests.sanitize $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
