@@ -18,8 +18,15 @@ from tests.random_programs import check
 from xloader.compiled.library import load_library
 from xloader.engine import program as programs
 from xloader.engine.program_run import ProgramRun
-from xloader.errors import ChunkError, ClosedError, MissingChunkWarning, SkippedWarning
+from xloader.errors import (
+    ChunkError,
+    ClosedError,
+    MissingChunkWarning,
+    SkippedWarning,
+    SlowReadWarning,
+)
 from xloader.loader.ranks.job_factory import JobFactory
+from xloader.order.step_dealer import LOOK_SIZE
 from xloader.testing import pretend_codec, pretend_disk
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning")
@@ -301,3 +308,26 @@ def test_reads_that_hang_are_left_to_python(tmp_path: Path) -> None:
     with pretend_disk(1500.0):
         options: dict[str, Any] = {"num_epochs": 1, "threads": 2, "read_timeout": 0.3}
         assert batches_of(path, "10MB", **options) == wanted
+
+
+@NEEDS_LIBRARY
+def test_a_slow_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xloader.engine.program_run.LONG_SECONDS", 0.3)
+    with pretend_disk(1000.0), pytest.warns(SlowReadWarning, match="has not arrived after"):
+        batches_of(write(tmp_path), "10MB", num_epochs=1, threads=4)
+
+
+@NEEDS_LIBRARY
+def test_programs_are_made_a_little_ahead(tmp_path: Path) -> None:
+    """Also where all blocks are in memory, so that nothing is left to load."""
+    values = np.arange(150_000, dtype="f4")
+    path = tmp_path / "long.zarr"
+    ds = xr.Dataset({"a": ("time", values)})
+    ds.to_zarr(path, encoding={"a": {"chunks": (150_000,)}}, zarr_format=3, consolidated=False)
+    samples = xloader.open(path).window(time=1)
+    with samples.loader(batch_size=64, memory="10MB", output="numpy", threads=2) as loader:
+        iterator = iter(loader)
+        for _ in iterator:
+            run = loader._run
+            assert isinstance(run, ProgramRun)
+            assert 64 * len(run._steps) <= (1 << 16) + 2 * LOOK_SIZE

@@ -30,6 +30,9 @@
 /* Loads are kept in pages, which are freed as a whole. */
 #define PAGE_LOADS 1024
 
+/* The most copies that are known before their batches are open, unless few batches are. */
+#define MOST_COPIES_AHEAD (1 << 16)
+
 /* Decoded bytes of small chunks that a thread takes at a time. */
 #define TAKEN_NBYTES (1 << 18)
 
@@ -172,7 +175,7 @@ struct Run {
     /* Of the segments whose batches are not all taken, the first, that of the next batch to open, and
        the last. */
     Segment *oldest, *opening, *newest;
-    int64_t num_batches, next_batch, num_taken, num_slots_used;
+    int64_t num_batches, next_batch, num_taken, num_slots_used, num_copies_ahead;
     Slot *slots;
     int is_complete, is_segment_under_way;
 
@@ -275,7 +278,11 @@ static int wants_segment(const Run *run) {
         return 0;
     const int64_t unopened = run->num_batches - run->next_batch;
     const int64_t unloaded = run->num_loads - run->next_load;
-    return unopened <= run->options.num_threads || unloaded <= 2 * run->options.num_threads;
+    if (unopened < 2)
+        return 1;
+    const int is_short =
+        unopened <= run->options.num_threads || unloaded <= 2 * run->options.num_threads;
+    return is_short && run->num_copies_ahead < MOST_COPIES_AHEAD;
 }
 
 static void want_segment(Run *run) {
@@ -680,6 +687,7 @@ static void do_open(Run *run, Worker *worker) {
     while (run->next_batch == segment->first_batch + segment->num_batches)
         segment = run->opening = segment->next;
     const int64_t at = run->next_batch++ - segment->first_batch;
+    run->num_copies_ahead -= segment->copy_ends[at] - (at ? segment->copy_ends[at - 1] : 0);
     Slot *slot = run->slots;
     run->slots = slot->next;
     Batch *batch = &segment->batches[at];
@@ -956,6 +964,7 @@ EXPORT int64_t xloader_add_segment(int64_t address, const SegmentRows *rows, int
     if (!run->opening)
         run->opening = segment;
     run->num_batches += rows->num_batches;
+    run->num_copies_ahead += rows->num_copies;
     run->is_complete = is_last != 0;
     run->is_segment_under_way = 0;
     pthread_cond_signal(&run->work);
@@ -1136,7 +1145,8 @@ EXPORT int64_t xloader_run_figures(
     pthread_mutex_lock(&run->lock);
     pass_time(run);
     *figures = run->figures;
-    figures->num_threads = run->num_workers;
+    figures->num_threads = run->num_workers < run->options.num_threads ? run->num_workers
+                                                                       : run->options.num_threads;
     figures->num_ready = 0;
     for (int64_t at = run->num_taken; at < run->next_batch && batch_of(run, at)->is_final; at++)
         figures->num_ready++;
@@ -1167,7 +1177,8 @@ EXPORT int64_t xloader_give_up_reads(int64_t address, int64_t most_ns) {
     for (int64_t i = 0; i < run->num_workers && !run->is_closing; i++) {
         Worker *worker = run->workers[i];
         int64_t state = READING;
-        if (then - worker->since_ns < most_ns ||
+        /* In this order: a read is begun after its time is noted. */
+        if (worker->state != READING || then - worker->since_ns < most_ns ||
             !atomic_compare_exchange_strong(&worker->state, &state, GIVEN_UP))
             continue;
         for (int64_t part = worker->part; part < worker->end; part++)
@@ -1180,6 +1191,28 @@ EXPORT int64_t xloader_give_up_reads(int64_t address, int64_t most_ns) {
         start_workers(run, run->num_workers + num);
     pthread_mutex_unlock(&run->lock);
     return num;
+}
+
+/* Tells group, block and chunk of a read that takes longer than a time. Returns its nanoseconds so far, 0
+   if there is none. */
+EXPORT int64_t xloader_find_slow_read(int64_t address, int64_t least_ns, int64_t *told) {
+    Run *run = run_of(address);
+    int64_t spent_ns = 0;
+    const int64_t then = now();
+    pthread_mutex_lock(&run->lock);
+    for (int64_t i = 0; i < run->num_workers && !spent_ns; i++) {
+        Worker *worker = run->workers[i];
+        /* In this order: a read is begun after its time is noted. */
+        if (worker->state != READING || then - worker->since_ns < least_ns)
+            continue;
+        const Load *load = worker->load;
+        spent_ns = then - worker->since_ns;
+        told[0] = load->row.group;
+        told[1] = load->row.block;
+        told[2] = worker->part;
+    }
+    pthread_mutex_unlock(&run->lock);
+    return spent_ns;
 }
 
 /* Has all threads end, and wakes those of Python that wait. May be repeated. */

@@ -42,6 +42,15 @@ class LoadPlace(NamedTuple):
     slot: int
 
 
+class SlowRead(NamedTuple):
+    """A read under way: the group, the block, the number of the chunk there, and its seconds."""
+
+    group: int
+    block: int
+    part: int
+    seconds: float
+
+
 class Figures(NamedTuple):
     """Counts of a run, and nanoseconds summed over its threads, in the order of ``executor.c``."""
 
@@ -134,6 +143,10 @@ class Executor(Protocol):
 
     def give_up_reads(self, seconds: float) -> int:
         """Have Python do reads that take longer than a time. Return how many threads are stuck."""
+        ...
+
+    def find_slow_read(self, seconds: float) -> SlowRead | None:
+        """A read that takes longer than a time, if there is one."""
         ...
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from xloader.compiled.library import ADDRESS, NUMBER, find_function
 from xloader.core.axis import Ints
-from xloader.engine.executor import Figures, LoadPlace, WorkItem
+from xloader.engine.executor import Figures, LoadPlace, SlowRead, WorkItem
 from xloader.engine.program import Segment
 from xloader.engine.tables import Tables
 
@@ -44,6 +44,7 @@ _SIGNATURES: Final = {
     "batch_done": (NUMBER, NUMBER),
     "run_figures": (NUMBER, ADDRESS, ADDRESS, ADDRESS),
     "give_up_reads": (NUMBER, NUMBER),
+    "find_slow_read": (NUMBER, NUMBER, ADDRESS),
     "close_run": (NUMBER,),
     "join_run": (NUMBER, NUMBER),
     "keep_blocks": (NUMBER, ADDRESS, NUMBER),
@@ -254,6 +255,12 @@ class NativeExecutor:
     def give_up_reads(self, seconds: float) -> int:
         """Have Python do reads that take longer than a time. Return how many threads are stuck."""
         return _call("give_up_reads", self._run, int(seconds * 1e9))
+
+    def find_slow_read(self, seconds: float) -> SlowRead | None:
+        """A read that takes longer than a time, if there is one."""
+        told = (ctypes.c_int64 * 3)()
+        spent = _call("find_slow_read", self._run, int(seconds * 1e9), ctypes.addressof(told))
+        return SlowRead(told[0], told[1], told[2], spent * 1e-9) if spent else None
 
     def close(self) -> None:
         """Have all threads end. Those of Python that wait for work go on. May be repeated."""

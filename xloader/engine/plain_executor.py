@@ -281,6 +281,9 @@ class PlainExecutor:
         """Nothing is read here."""
         return 0
 
+    def find_slow_read(self, seconds: float) -> None:
+        """Nothing is read here."""
+
     def close(self) -> None:
         """Have all that wait go on."""
         with self._changed:

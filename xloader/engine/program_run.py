@@ -28,7 +28,7 @@ from xloader.compiled.library import address_of
 from xloader.core.messages import warn_caller
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batch_finish import BatchFinish
-from xloader.engine.deadlines import Deadlines
+from xloader.engine.deadlines import LONG_SECONDS, Deadlines
 from xloader.engine.executor import (
     FINISH_BATCH,
     IS_OVER,
@@ -125,6 +125,7 @@ class ProgramRun:
         self._errors: dict[int, BaseException] = {}
         self._failure: BaseException | None = None
         self._notice = ""
+        self._told_of_read: tuple[int, ...] = ()
         self._num_taken = 0
         self._num_reads = 0
         self._has_told_of_skipped = self._has_started = self._is_closed = self._is_dropped = False
@@ -285,6 +286,21 @@ class ProgramRun:
             if slot is not None:
                 return slot
             self._executor.give_up_reads(self._job.parts.retry_policy.read_timeout)
+            self._look_for_slow_read()
+
+    def _look_for_slow_read(self) -> None:
+        """Warn of a read of native threads that takes long, once for each chunk."""
+        slow = self._executor.find_slow_read(LONG_SECONDS)
+        if slow is None or slow[:3] == self._told_of_read:
+            return
+        self._told_of_read = slow[:3]
+        group = self._job.parts.footprint.groups[slow.group]
+        block = tuple(int(i) for i in np.unravel_index(slow.block, group.shape))
+        (read,) = self._job.parts.reader.chunk(group, block, slow.part).reads
+        self._tell(
+            f"chunk {read.chunk} of variable {read.variable!r} of {self._job.parts.reader.name} "
+            f"has not arrived after {slow.seconds:.0f} s"
+        )
 
     def _refresh(self) -> None:
         """Bring the tally up to date."""
