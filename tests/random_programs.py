@@ -16,6 +16,7 @@ import zarr.codecs
 
 import xloader
 from xloader.errors import MemoryBudgetError
+from xloader.loader.ranks.job_factory import JobFactory
 
 CODECS = (
     None,
@@ -118,6 +119,8 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--num", type=int, default=6000)
     options = parser.parse_args()
+    # Those too of which Python does a part.
+    JobFactory._suits_programs = lambda *_: True  # type: ignore[method-assign]
     num = 0
     for seed in range(options.first, options.first + options.num):
         with tempfile.TemporaryDirectory() as name:
