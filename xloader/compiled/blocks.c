@@ -82,8 +82,8 @@ static char *reserve(int64_t nbytes) {
     madvise(memory, (size_t)nbytes, MADV_DONTFORK);
 #endif
 #ifdef MADV_HUGEPAGE
-    /* Fewer pages to touch for the first time. Small regions would waste most of one. */
-    if (nbytes >= 4 * HUGE_NBYTES)
+    /* Fewer pages to touch for the first time. Of a small region, one would be a large part. */
+    if (nbytes >= 128 * HUGE_NBYTES)
         madvise(memory, (size_t)nbytes, MADV_HUGEPAGE);
 #endif
     return memory;
