@@ -300,21 +300,33 @@ def test_a_codec_that_is_pretended_decodes_nothing(tmp_path: Path) -> None:
     assert batches_of(path, "10MB", num_epochs=1) == wanted
 
 
+def four_chunks(folder: Path) -> Path:
+    path = folder / "four.zarr"
+    ds = xr.Dataset({"a": (("time", "y"), np.arange(48.0).reshape(8, 6))})
+    ds.to_zarr(path, encoding={"a": {"chunks": (2, 6)}}, zarr_format=3, consolidated=False)
+    return path
+
+
+def values_of(path: Path, **options: Any) -> list[list[float]]:
+    samples = xloader.open(path).window(time=1)
+    with samples.loader(batch_size=2, shuffle=False, output="numpy", **options) as loader:
+        return [np.asarray(batch.a).ravel().tolist() for batch in loader]
+
+
 @NEEDS_LIBRARY
 def test_reads_that_hang_are_left_to_python(tmp_path: Path) -> None:
     """A native thread that waits too long for a file is given up, and Python reads the chunk."""
-    path = write(tmp_path)
-    wanted = batches_of(path, "10MB", num_epochs=1)
-    with pretend_disk(1500.0):
-        options: dict[str, Any] = {"num_epochs": 1, "threads": 2, "read_timeout": 0.3}
-        assert batches_of(path, "10MB", **options) == wanted
+    path = four_chunks(tmp_path)
+    wanted = values_of(path)
+    with pretend_disk(3000.0):
+        assert values_of(path, threads=2, read_timeout=0.3) == wanted
 
 
 @NEEDS_LIBRARY
 def test_a_slow_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xloader.engine.program_run.LONG_SECONDS", 0.3)
     with pretend_disk(1000.0), pytest.warns(SlowReadWarning, match="has not arrived after"):
-        batches_of(write(tmp_path), "10MB", num_epochs=1, threads=4)
+        values_of(four_chunks(tmp_path), threads=2)
 
 
 @NEEDS_LIBRARY
