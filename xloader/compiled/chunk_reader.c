@@ -63,7 +63,7 @@ struct ChunkReader {
     ShardIndexes *indexes;
     Codecs codecs;
     char *stored, *scratch;
-    int64_t stored_room, scratch_room, size, num_requests;
+    int64_t stored_room, scratch_room, size, num_requests, most_decoded;
     char path[MOST_PATH];
 };
 
@@ -113,6 +113,11 @@ void drop_reader(ChunkReader *reader) {
 }
 
 int64_t held_nbytes(const ChunkReader *reader) { return reader->stored_room + reader->scratch_room; }
+
+int64_t planned_nbytes(const ChunkReader *reader) {
+    const int64_t held = held_nbytes(reader);
+    return held < reader->most_decoded ? held : reader->most_decoded;
+}
 
 int64_t count_requests(const ChunkReader *reader) { return reader->num_requests; }
 
@@ -398,6 +403,7 @@ int64_t read_chunk(ChunkReader *reader, const Chunk *chunk) {
         return LEFT_TO_PYTHON;
     reader->num_requests++;
     const int64_t nbytes = decoded_nbytes(tables, &place);
+    reader->most_decoded = nbytes > reader->most_decoded ? nbytes : reader->most_decoded;
     const int64_t guard =
         shards && !shards->is_checked && !shards->is_at_start ? shards->index_nbytes : 0;
     if (!shards)

@@ -32,8 +32,10 @@ int64_t read_chunk(ChunkReader *reader, const Chunk *chunk);
 /* Decodes what was read last to where it belongs. Returns 0 where that is left to Python. */
 int decode_chunk(ChunkReader *reader, const Chunk *chunk);
 
-/* Bytes of memory that the reader holds, and requests that it has made so far. */
+/* Bytes of memory that the reader holds; the same as it is planned for, at most those of the largest
+   chunk that it has read: a tiny chunk may take more as it is stored; and requests made so far. */
 int64_t held_nbytes(const ChunkReader *reader);
+int64_t planned_nbytes(const ChunkReader *reader);
 int64_t count_requests(const ChunkReader *reader);
 
 #endif

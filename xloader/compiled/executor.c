@@ -515,15 +515,9 @@ static ChunkReader *take_reader(Run *run) {
     return reader;
 }
 
-/* What a reader holds, as it is planned for. A tiny chunk may take more as it is stored. */
-static int64_t counted_nbytes(const Run *run, const ChunkReader *reader) {
-    const int64_t held = held_nbytes(reader), most = run->options.most_chunk_nbytes;
-    return held < most ? held : most;
-}
-
 static void give_reader(Run *run, ChunkReader *reader) {
     if (run->num_readers > most_loading(run)) {
-        run->figures.flight_nbytes -= counted_nbytes(run, reader);
+        run->figures.flight_nbytes -= planned_nbytes(reader);
         run->num_readers--;
         drop_reader(reader);
         return;
@@ -654,13 +648,13 @@ static void do_load(Run *run, Worker *worker) {
         return;
     }
     run->figures.num_loading++;
-    const int64_t counted = counted_nbytes(run, reader), num_requests = count_requests(reader);
+    const int64_t planned = planned_nbytes(reader), num_requests = count_requests(reader);
     want_segment(run);
     pthread_mutex_unlock(&run->lock);
     const int64_t num_waits = load_chunks(run, worker, reader, load, first, first + num, arrays);
     pthread_mutex_lock(&run->lock);
     if (num_waits < 0) {
-        run->figures.flight_nbytes -= counted;
+        run->figures.flight_nbytes -= planned;
         run->figures.num_loading--;
         run->num_readers--;
         drop_reader(reader);
@@ -668,7 +662,7 @@ static void do_load(Run *run, Worker *worker) {
     }
     const int64_t held_now = held_nbytes(reader);
     run->figures.num_requests += count_requests(reader) - num_requests;
-    run->figures.flight_nbytes += counted_nbytes(run, reader) - counted;
+    run->figures.flight_nbytes += planned_nbytes(reader) - planned;
     run->figures.num_loading--;
     run->num_reads += num;
     run->most_held_nbytes = held_now > run->most_held_nbytes ? held_now : run->most_held_nbytes;
