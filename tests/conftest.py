@@ -86,6 +86,14 @@ def earlier_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobFactory, "_suits_programs", lambda *_: False)
 
 
+@pytest.fixture
+def only_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have programs make all batches, also those of which Python does a part."""
+    from xloader.loader.ranks.job_factory import JobFactory
+
+    monkeypatch.setattr(JobFactory, "_suits_programs", lambda *_: True)
+
+
 @pytest.fixture(params=["native", "plain"])
 def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Have an executor make all batches, also those of which Python does a part."""

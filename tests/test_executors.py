@@ -248,6 +248,7 @@ def test_a_forked_child_has_memory_of_its_own(executor: str, tmp_path: Path) -> 
 
 
 @NEEDS_LIBRARY
+@pytest.mark.usefixtures("only_programs")
 @pytest.mark.parametrize("memory", ["2MB", "700kB"])
 def test_segments_in_c_are_those_of_numpy(
     memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -275,6 +276,7 @@ def test_segments_in_c_are_those_of_numpy(
 
 
 @NEEDS_LIBRARY
+@pytest.mark.usefixtures("only_programs")
 def test_wrong_programs_are_refused(tmp_path: Path) -> None:
     """An executor reads and writes nothing by tables that point to what is not there."""
     samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
@@ -290,6 +292,7 @@ def test_wrong_programs_are_refused(tmp_path: Path) -> None:
 
 
 @NEEDS_LIBRARY
+@pytest.mark.usefixtures("only_programs")
 def test_a_codec_that_is_pretended_decodes_nothing(tmp_path: Path) -> None:
     path = write(tmp_path)
     wanted = batches_of(path, "10MB", num_epochs=1)
@@ -314,6 +317,7 @@ def values_of(path: Path, **options: Any) -> list[list[float]]:
 
 
 @NEEDS_LIBRARY
+@pytest.mark.usefixtures("only_programs")
 def test_reads_that_hang_are_left_to_python(tmp_path: Path) -> None:
     """A native thread that waits too long for a file is given up, and Python reads the chunk."""
     path = four_chunks(tmp_path)
@@ -323,6 +327,7 @@ def test_reads_that_hang_are_left_to_python(tmp_path: Path) -> None:
 
 
 @NEEDS_LIBRARY
+@pytest.mark.usefixtures("only_programs")
 def test_a_slow_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xloader.engine.program_run.LONG_SECONDS", 0.3)
     with pretend_disk(1000.0), pytest.warns(SlowReadWarning, match="has not arrived after"):
@@ -330,6 +335,7 @@ def test_a_slow_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @NEEDS_LIBRARY
+@pytest.mark.usefixtures("only_programs")
 def test_programs_are_made_a_little_ahead(tmp_path: Path) -> None:
     """Also where all blocks are in memory, so that nothing is left to load."""
     values = np.arange(150_000, dtype="f4")
