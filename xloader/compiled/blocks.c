@@ -55,17 +55,6 @@ EXPORT int64_t xloader_drop_blocks(int64_t address) {
     return 0;
 }
 
-/* Gives back a block that an earlier run has left in use. */
-EXPORT int64_t xloader_give_block(int64_t address, int64_t memory, int64_t nbytes) {
-    give_block((Blocks *)(intptr_t)address, (char *)(intptr_t)memory, nbytes);
-    return 0;
-}
-
-/* Bytes in use. */
-EXPORT int64_t xloader_used_nbytes(int64_t address) {
-    return used_nbytes((const Blocks *)(intptr_t)address);
-}
-
 int64_t used_nbytes(const Blocks *blocks) { return blocks->used; }
 
 int has_room(const Blocks *blocks, int64_t nbytes) {

@@ -9,15 +9,13 @@
 #include "chunk_reader.h"
 #include "copy_box.h"
 #include "export.h"
+#include "files.h"
 #include "row_copies.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -200,37 +198,6 @@ static int name_file(ChunkReader *reader, const ChunkPlace *place, const int64_t
     return at < MOST_PATH;
 }
 
-/* Opens an ordinary file and tells its size; returns -1 where it is none. */
-static int open_file(const char *path, int64_t *size) {
-    struct stat info;
-    int file;
-    do {
-        /* Without O_NONBLOCK, opening a fifo would wait for a writer. */
-        file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    } while (file < 0 && errno == EINTR);
-    if (file < 0)
-        return -1;
-    if (fstat(file, &info) || !S_ISREG(info.st_mode)) {
-        close(file);
-        return -1;
-    }
-    *size = (int64_t)info.st_size;
-    return file;
-}
-
-static int read_all(int file, int64_t start, int64_t size, char *buffer) {
-    for (int64_t filled = 0; filled < size;) {
-        const ssize_t more =
-            pread(file, buffer + filled, (size_t)(size - filled), (off_t)(start + filled));
-        if (more < 0 && errno == EINTR)
-            continue;
-        if (more <= 0)
-            return 0;
-        filled += more;
-    }
-    return 1;
-}
-
 static uint32_t checksum_of(const unsigned char *data, int64_t size) {
     uint32_t sum = ~(uint32_t)0;
     for (int64_t i = 0; i < size; i++) {
@@ -250,15 +217,15 @@ static uint64_t wide_number(const unsigned char *data) {
 
 /* Reads the index of a shard. Returns 0 where it cannot be used. */
 static int load_index(ChunkReader *reader, const Sharding *shards, Index *index) {
-    int64_t size = 0;
-    const int file = open_file(reader->path, &size);
-    if (file < 0)
+    File file = {0};
+    if (begin_file(reader->path, &file))
         return 0;
     reader->num_requests++;
-    const int64_t nbytes = shards->index_nbytes;
-    const int is_read = nbytes <= size && grow(&reader->stored, &reader->stored_room, nbytes) &&
-                        read_all(file, shards->is_at_start ? 0 : size - nbytes, nbytes, reader->stored);
-    close(file);
+    const int64_t nbytes = shards->index_nbytes, begin = shards->is_at_start ? 0 : file.size - nbytes;
+    const int is_read =
+        nbytes <= file.size && grow(&reader->stored, &reader->stored_room, nbytes) &&
+        read_part(file.descriptor, begin, nbytes, reader->stored) == nbytes;
+    close(file.descriptor);
     const unsigned char *data = (const unsigned char *)reader->stored;
     const int64_t num = 2 * shards->num_chunks;
     if (!is_read)
@@ -390,7 +357,7 @@ int64_t read_chunk(ChunkReader *reader, const Chunk *chunk) {
     find_place(tables, chunk, &place);
     const Demand *demand = place.demand;
     const Sharding *shards = demand->shards < 0 ? NULL : &tables->shardings[demand->shards];
-    int64_t file_size = 0, start = 0, size = -1;
+    int64_t start = 0, size = -1;
     if (!demand->is_native || !name_file(reader, &place, shards ? tables->numbers + shards->counts : NULL))
         return LEFT_TO_PYTHON;
     if (shards && !find_in_shard(reader, &place, &start, &size))
@@ -398,8 +365,8 @@ int64_t read_chunk(ChunkReader *reader, const Chunk *chunk) {
     const int64_t wait_ns = pretended_ns;
     if (wait_ns > 0)
         nanosleep(&(struct timespec){wait_ns / 1000000000, wait_ns % 1000000000}, NULL);
-    const int file = open_file(reader->path, &file_size);
-    if (file < 0)
+    File file = {0};
+    if (begin_file(reader->path, &file))
         return LEFT_TO_PYTHON;
     reader->num_requests++;
     const int64_t nbytes = decoded_nbytes(tables, &place);
@@ -407,11 +374,11 @@ int64_t read_chunk(ChunkReader *reader, const Chunk *chunk) {
     const int64_t guard =
         shards && !shards->is_checked && !shards->is_at_start ? shards->index_nbytes : 0;
     if (!shards)
-        size = file_size;
-    const int is_usual = size <= 2 * nbytes + SPARE_NBYTES && size <= file_size - start - guard;
+        size = file.size;
+    const int is_usual = size <= 2 * nbytes + SPARE_NBYTES && size <= file.size - start - guard;
     const int is_read = is_usual && grow(&reader->stored, &reader->stored_room, size ? size : 1) &&
-                        read_all(file, start, size, reader->stored);
-    close(file);
+                        read_part(file.descriptor, start, size, reader->stored) == size;
+    close(file.descriptor);
     reader->size = is_read ? size : LEFT_TO_PYTHON;
     return reader->size;
 }

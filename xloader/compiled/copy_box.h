@@ -303,4 +303,28 @@ static void copy_box(
             &places[num_places - 1], conversion, loops, num, size_from, size_to, table, is_short);
 }
 
+#define CACHE_LINE 64
+
+#if defined(__GNUC__)
+#define ASK_FOR(place) __builtin_prefetch(place)
+#else
+#define ASK_FOR(place) ((void)(place))
+#endif
+
+/* The bytes between the cache lines of the innermost loop that are asked for. */
+static inline int64_t hop_of(const Loop *inner) {
+    return inner->from < CACHE_LINE ? CACHE_LINE : inner->from;
+}
+
+/* The cache lines that some loops go through in the source. */
+static inline int64_t count_lines(const Loop *loops, int64_t num, int64_t size_from) {
+    if (!num)
+        return 0;
+    const Loop *inner = &loops[num - 1];
+    int64_t num_lines = 1 + ((inner->count - 1) * inner->from + size_from - 1) / hop_of(inner);
+    for (int64_t i = 0; i < num - 1; i++)
+        num_lines *= loops[i].count;
+    return num_lines;
+}
+
 #endif

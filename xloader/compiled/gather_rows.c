@@ -9,8 +9,6 @@
 
 #include <stdatomic.h>
 
-#define CACHE_LINE 64
-
 /* The memory of hits of at most FEW_LINES cache lines is asked for NUM_AHEAD hits before they are
    copied: series of 24 numbers that lie side by side took two thirds of the time of two hits ahead.
    Larger hits would drive each other out of the cache. Those of up to MOST_LINES are asked for
@@ -19,12 +17,6 @@
 #define NUM_AHEAD 8
 #define MOST_LINES 64
 #define SHORTLY_AHEAD 2
-
-#if defined(__GNUC__)
-#define ASK_FOR(place) __builtin_prefetch(place)
-#else
-#define ASK_FOR(place) ((void)(place))
-#endif
 
 typedef struct {
     const int64_t *layout, *hits, *addresses, *chosen;
@@ -76,22 +68,6 @@ static void begin_shape(const Task *task, Shape *shape) {
             .to = axes[4 * axis + 3],
         };
     }
-}
-
-/* The bytes between the cache lines of the innermost loop that are asked for. */
-static int64_t hop_of(const Loop *inner) {
-    return inner->from < CACHE_LINE ? CACHE_LINE : inner->from;
-}
-
-/* The cache lines that some loops go through in the source. */
-static int64_t count_lines(const Loop *loops, int64_t num, int64_t size_from) {
-    if (!num)
-        return 0;
-    const Loop *inner = &loops[num - 1];
-    int64_t num_lines = 1 + ((inner->count - 1) * inner->from + size_from - 1) / hop_of(inner);
-    for (int64_t i = 0; i < num - 1; i++)
-        num_lines *= loops[i].count;
-    return num_lines;
 }
 
 /* Finds the loops of a shape, from the sizes and extents of its dimensions. */

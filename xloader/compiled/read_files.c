@@ -6,6 +6,7 @@
 #define _FILE_OFFSET_BITS 64
 
 #include "export.h"
+#include "files.h"
 #include "helpers.h"
 
 #include <errno.h>
@@ -14,20 +15,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What is told in place of a size, as in file_objects.py. */
-enum { ABSENT = -1, UNUSUAL = -2 };
-
 /* Nanoseconds of reading that are worth waking helpers. Files in the system's memory take less. */
 #define LONG_NS 500000
 
 /* Bytes of one file that are read by one thread, as each opens the file for itself. */
 #define RUN_NBYTES (1 << 20)
-
-/* A file that is to be read; without a descriptor, which is negative then, it is not open. */
-typedef struct {
-    int descriptor;
-    int64_t size;
-} File;
 
 /* Numbers that describe a part. */
 #define PART_NUMBERS 4
@@ -46,8 +38,7 @@ static int open_file(const char *path) {
 
 static int is_absent(int error) { return error == ENOENT || error == ENOTDIR; }
 
-/* The number of bytes read, which is smaller where the file ends before; or UNUSUAL. */
-static int64_t read_part(int file, int64_t start, int64_t size, char *buffer) {
+int64_t read_part(int file, int64_t start, int64_t size, char *buffer) {
     int64_t filled = 0;
     while (filled < size) {
         const ssize_t more =
@@ -63,8 +54,7 @@ static int64_t read_part(int file, int64_t start, int64_t size, char *buffer) {
     return filled;
 }
 
-/* Opens a file; returns a size of 0, or else why it is not open. */
-static int64_t begin_file(const char *path, File *own) {
+int64_t begin_file(const char *path, File *own) {
     struct stat info;
     own->descriptor = open_file(path);
     if (own->descriptor < 0)

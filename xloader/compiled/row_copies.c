@@ -5,19 +5,11 @@
 
 #include <stdlib.h>
 
-#define CACHE_LINE 64
-
 /* The memory of copies of at most FEW_LINES cache lines is asked for FAR_AHEAD copies before. Larger
    ones would drive each other out of the cache. Those of up to MANY_LINES are asked for SHORTLY_AHEAD,
    and the processor foresees still larger ones by itself. */
 #define FEW_LINES 8
 #define MANY_CACHE_LINES 64
-
-#if defined(__GNUC__)
-#define ASK_FOR(place) __builtin_prefetch(place)
-#else
-#define ASK_FOR(place) ((void)(place))
-#endif
 
 /* How a stack is copied, for the sizes and extents that the last copy of it had. `from` and `to` are
    the bytes between neighbours along each windowed dimension. */
@@ -74,18 +66,6 @@ int64_t find_kind(
         offset += own->num * part_nbytes(tables, &tables->demands[own->demand], extents);
     }
     return offset;
-}
-
-/* The cache lines that some loops go through in the source. */
-static int64_t count_lines(const Loop *loops, int64_t num, int64_t size_from) {
-    if (!num)
-        return 0;
-    const Loop *inner = &loops[num - 1];
-    const int64_t hop = inner->from < CACHE_LINE ? CACHE_LINE : inner->from;
-    int64_t num_lines = 1 + ((inner->count - 1) * inner->from + size_from - 1) / hop;
-    for (int64_t i = 0; i < num - 1; i++)
-        num_lines *= loops[i].count;
-    return num_lines;
 }
 
 /* Finds the loops of a stack for new sizes and extents. */
@@ -151,7 +131,7 @@ void ask_for_copy(Copier *copier, const int32_t *copy, const char *memory, int64
         for (int64_t d = 0; d < tables->num_dims; d++)
             source += begins[d] * shape->from[d];
         const Loop *inner = &shape->loops[shape->num - 1];
-        const int64_t hop = inner->from < CACHE_LINE ? CACHE_LINE : inner->from;
+        const int64_t hop = hop_of(inner);
         const int64_t num_outer = shape->num > 1 ? shape->loops[shape->num - 2].count : 1;
         const int64_t step = shape->num > 1 ? shape->loops[shape->num - 2].from : 0;
         for (int64_t j = 0; j < num_outer; j++)

@@ -134,6 +134,10 @@ class Group:
         """Selected bytes at one element of the windowed dimensions, of all variables."""
         return sum(demand.unit_nbytes for demand in self.demands)
 
+    def index_of(self, block: int) -> tuple[int, ...]:
+        """Index of a block along each windowed dimension, from its number."""
+        return tuple(int(i) for i in np.unravel_index(block, self.shape))
+
     def block_nbytes(self, blocks: Ints) -> Ints:
         """Decoded bytes of each block, cut down to the selection."""
         return self._product(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.engine.program import Segment
+from xloader.engine.tables import Tables
 
 LOAD_CHUNK, FINISH_BATCH, MAKE_SEGMENT = range(3)
 """Kinds of work for Python, as ``executor.c`` numbers them."""
@@ -70,23 +71,21 @@ class Figures(NamedTuple):
     num_loading: int = 0
 
 
-class BlockMemory(Protocol):
-    """Memory of decoded blocks, which outlives a run.
+class BlockMemory:
+    """Memory of decoded blocks, which outlives a run: what both kinds of it have.
 
-    Attributes
-    ----------
-    kept : dict of (int, int) to int
-        The blocks that stay in memory between runs: the address of each, by group and block.
-    is_spoilt : bool
-        Whether a thread of an ended run may still write to blocks.
+    `kept`: the address of each block that stays in memory between runs, by group and block.
+    `is_spoilt`: whether a thread of an ended run may still write to blocks.
     """
 
-    kept: dict[tuple[int, int], int]
-    is_spoilt: bool
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.kept: dict[tuple[int, int], int] = {}
+        self.is_spoilt = False
 
     def spoil(self) -> None:
         """Note that a thread may still write to blocks: they are never released."""
-        ...
+        self.is_spoilt = True
 
 
 class Executor(Protocol):

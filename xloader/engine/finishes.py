@@ -17,19 +17,7 @@ from xloader.engine.step_needs import BatchRows
 
 
 class Finishes:
-    """The batches of one run that Python finishes, until they are taken.
-
-    Parameters
-    ----------
-    parts : EngineParts
-        The parts that read and copy.
-    finish : BatchFinish
-        What is done to gathered batches.
-    num_steps : int
-        Number of batches.
-    last_size : int
-        Rows to which the last batch is filled up with its last row; 0 if it is not.
-    """
+    """The batches of one run that Python finishes, until they are taken."""
 
     def __init__(
         self, parts: EngineParts, finish: BatchFinish, num_steps: int, last_size: int

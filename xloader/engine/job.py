@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, BlockPool
 from xloader.engine.group_needs import Begin
 from xloader.engine.step_needs import BatchRows, TrayRows, Walker
-from xloader.errors import ChunkError
+from xloader.errors import ChunkError, ClosedError, ForkError
 
 OnError = Literal["raise", "skip"]
 """Raise an error if a chunk cannot be read, or skip its rows."""
@@ -173,6 +174,25 @@ class Job:
         (hits,) = tray.hits[begin.group]
         first = int(np.searchsorted(hits.rows, begin.row))
         return bool(hits.is_whole[first]) and int(hits.residences[first]) == begin.residence
+
+
+def check_process(pid: int) -> None:
+    """Refuse to use a run that another process has made, given the id of that process."""
+    if os.getpid() != pid:
+        raise ForkError(
+            "an iterator was used after a fork, in a child process that lacks its threads",
+            given=f"process {os.getpid()}, iterator made in process {pid}",
+            remedy='make the loader in the child process, or start the child with "spawn" or '
+            '"forkserver" under if __name__ == "__main__":',
+        )
+
+
+def closed_iterator() -> ClosedError:
+    """The error where a closed iterator is asked for a batch."""
+    return ClosedError(
+        "the iterator is closed",
+        remedy="iterate over the loader again; after loader.close(), make a new loader",
+    )
 
 
 class Signal:

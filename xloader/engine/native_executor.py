@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from xloader.compiled.library import ADDRESS, NUMBER, find_function
 from xloader.core.axis import Ints
-from xloader.engine.executor import Figures, LoadPlace, SlowRead, WorkItem
+from xloader.engine.executor import BlockMemory, Figures, LoadPlace, SlowRead, WorkItem
 from xloader.engine.program import Segment
 from xloader.engine.tables import Tables
 
@@ -27,8 +27,6 @@ _SIGNATURES: Final = {
     "check_tables": (ADDRESS,),
     "make_blocks": (NUMBER,),
     "drop_blocks": (NUMBER,),
-    "give_block": (NUMBER, NUMBER, NUMBER),
-    "used_nbytes": (NUMBER,),
     "make_indexes": (ADDRESS,),
     "drop_indexes": (NUMBER,),
     "begin_run": (ADDRESS, NUMBER, NUMBER, ADDRESS),
@@ -71,47 +69,28 @@ class _SegmentInC(ctypes.Structure):
     )
 
 
-class NativeBlocks:
-    """Memory of decoded blocks, and the indexes of shards, which outlive a run.
+class NativeBlocks(BlockMemory):
+    """Memory of decoded blocks and of the indexes of shards.
 
-    Parameters
-    ----------
-    capacity : int
-        The most bytes of blocks in use at a time.
-    tables : Tables
-        The tables of the runs.
-
-    Attributes
-    ----------
-    kept : dict of (int, int) to int
-        The blocks that stay in memory between runs: the address of each, by group and block.
-    is_spoilt : bool
-        Whether a thread of an ended run may still write to blocks.
+    `capacity`: the most bytes of blocks in use at a time.
     """
 
     def __init__(self, capacity: int, tables: Tables) -> None:
+        super().__init__(tables)
         self.capacity = capacity
-        self.tables = tables
-        self.kept: dict[tuple[int, int], int] = {}
-        self.is_spoilt = False
-        assert _call("check_tables", tables.address), "the tables are wrong: a bug in xloader"
+        if not _call("check_tables", tables.address):
+            raise AssertionError("the tables are wrong, which is a bug in xloader")
         self.blocks = _call("make_blocks", capacity)
         self.indexes = _call("make_indexes", tables.address)
         if not (self.blocks and self.indexes):
             raise MemoryError
-        self._pid = os.getpid()
-        self._drop = weakref.finalize(self, _drop, self._pid, self.blocks, self.indexes)
+        self._drop = weakref.finalize(self, _drop, os.getpid(), self.blocks, self.indexes)
         # At exit, threads may still be at work.
         self._drop.atexit = False
 
-    @property
-    def used_nbytes(self) -> int:
-        """Bytes in use."""
-        return _call("used_nbytes", self.blocks)
-
     def spoil(self) -> None:
         """Note that a thread may still write to blocks: they are never released."""
-        self.is_spoilt = True
+        super().spoil()
         self._drop.detach()
 
 
@@ -123,23 +102,7 @@ def _drop(pid: int, blocks: int, indexes: int) -> None:
 
 
 class NativeExecutor:
-    """Carries out one program on native threads.
-
-    Parameters
-    ----------
-    blocks : NativeBlocks
-        Memory of the blocks.
-    batch_nbytes : int
-        Bytes of a batch.
-    in_flight_nbytes : int
-        Most bytes of chunks that are being read.
-    most_chunk_nbytes : int
-        Bytes of the largest chunk.
-    num_threads : int
-        Number of threads.
-    num_held : int
-        Number of batches that the consumer holds.
-    """
+    """Carries out one program on native threads."""
 
     def __init__(
         self,
@@ -182,7 +145,8 @@ class NativeExecutor:
         )
         rows.first_batch = segment.batches[0].index if segment.batches else 0
         answer = _call("add_segment", self._run, ctypes.addressof(rows), is_last)
-        assert answer != _WRONG, "the program is wrong, which is a bug in xloader"
+        if answer == _WRONG:
+            raise AssertionError("the program is wrong, which is a bug in xloader")
         if not answer:
             raise MemoryError
 

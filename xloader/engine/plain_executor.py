@@ -28,6 +28,7 @@ from xloader.engine.executor import (
     IS_OVER,
     LOAD_CHUNK,
     MAKE_SEGMENT,
+    BlockMemory,
     Figures,
     LoadPlace,
     WorkItem,
@@ -77,45 +78,17 @@ class _Batch:
         return self.slot >= 0
 
 
-class PlainBlocks:
-    """Memory of decoded blocks, as `xloader.engine.executor.BlockMemory` says.
-
-    Parameters
-    ----------
-    capacity : int
-        The most bytes of blocks in use at a time.
-    tables : Tables
-        The tables of the runs.
-    """
+class PlainBlocks(BlockMemory):
+    """Memory of decoded blocks, of which at most ``capacity`` bytes are in use at a time."""
 
     def __init__(self, capacity: int, tables: Tables) -> None:
-        self.tables = tables
+        super().__init__(tables)
         self.pool = BlockPool(capacity)
         self.buffers: dict[int, Buffer] = {}
-        self.kept: dict[tuple[int, int], int] = {}
-        self.is_spoilt = False
-
-    def spoil(self) -> None:
-        """Note that a thread may still write to blocks."""
-        self.is_spoilt = True
 
 
 class PlainExecutor:
-    """Carries out one program, as `xloader.engine.executor.Executor` says.
-
-    Parameters
-    ----------
-    blocks : PlainBlocks
-        Memory of the blocks.
-    parts : EngineParts
-        The parts that read and copy.
-    batch_nbytes : int
-        Bytes of a batch.
-    num_threads : int
-        Number of threads that will ask for work.
-    slots : mapping of int to sequence of numpy.ndarray
-        The arrays of each slot, by its number.
-    """
+    """Carries out one program, as `xloader.engine.executor.Executor` says."""
 
     def __init__(
         self,
@@ -331,7 +304,7 @@ class PlainExecutor:
     def _place(self, load: _Load) -> None:
         """Find where the variables of a block lie in its memory."""
         group = self._parts.footprint.groups[load.group]
-        block = tuple(int(i) for i in np.unravel_index(load.block, group.shape))
+        block = group.index_of(load.block)
         assert load.buffer is not None
         load.slots = self._parts.reader.layout(group, block).slots(load.buffer)
 
@@ -438,22 +411,7 @@ def copy_part(
     row: int,
     cuts: Sequence[Sequence[int]],
 ) -> None:
-    """Copy what one row takes of a block, for variables that lie side by side.
-
-    Parameters
-    ----------
-    stack : Stack
-        The variables.
-    slots : dict of str to BlockSlot
-        Where the variables of the block lie.
-    arrays : dict of str to numpy.ndarray
-        The fields of the batch.
-    row : int
-        The row.
-    cuts : sequence of (sequence of int)
-        Along each windowed dimension: the first element of the window, the number of elements, and
-        the first element of the block.
-    """
+    """Copy what one row takes of a block, for variables that lie side by side."""
     stored = stack.stored
     taken: list[slice] = []
     placed: list[slice] = []

@@ -17,7 +17,7 @@ import ctypes
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,29 +101,7 @@ class Segment:
 
 
 class Program:
-    """The segments of an epoch in order. One thread at a time takes the next.
-
-    Parameters
-    ----------
-    parts : EngineParts
-        The parts that read and copy.
-    tables : Tables
-        The tables of the run.
-    lanes : sequence of Lane
-        The lanes of this process.
-    share : int
-        Rows that each lane gives to a step.
-    num_steps : int
-        Number of steps.
-    is_resident : bool
-        Whether blocks stay in memory, and lanes share them. Then each block is one residence.
-    may_use_rows : bool
-        Whether a block that is exactly one window may be decoded straight into its row.
-    regions : Regions, optional
-        Counts the regions of each batch. By default, they are not counted.
-    kept : mapping of (int, int) to int
-        Blocks in memory from earlier runs.
-    """
+    """The segments of an epoch in order. One thread at a time takes the next."""
 
     def __init__(
         self,
@@ -168,13 +146,7 @@ class Program:
         return self._next_step >= self.num_steps
 
     def next_segment(self, is_finished: Any) -> Segment:
-        """Make the next segment.
-
-        Parameters
-        ----------
-        is_finished : callable
-            Tells whether Python finishes a batch, by the number of its step.
-        """
+        """Make the next segment."""
         first, per_look = self._next_step, self._dealer.steps_at_once
         if not first:
             per_look = max(1, per_look * _FIRST_ROWS // 4096)
@@ -186,10 +158,10 @@ class Program:
         num_regions: list[int | None] = [None] * num_steps
         if self._regions is not None:
             num_regions = self._regions.count(positions, dealt.edges).tolist()
-        edges = dealt.edges.tolist()
+        cuts = dealt.edges.tolist()
         batches = []
         for step in range(num_steps):
-            rows = slice(edges[step], edges[step + 1])
+            rows = slice(cuts[step], cuts[step + 1])
             times = None if dealt.occurrences is None else dealt.occurrences[rows]
             if times is not None and len(times):
                 self._last_occurrence = int(times[-1])
@@ -199,20 +171,19 @@ class Program:
                 )
             )
         entries = np.ascontiguousarray(dealt.entries, np.int64)
+        edges = np.ascontiguousarray(dealt.edges, np.int64)
         made = self._maker.make_tables(
-            self._needs,
-            hits,
-            entries,
-            dealt.edges,
-            self._next_load,
-            self._is_begun,
-            self._rows_left,
+            _Rows(
+                self._needs, hits, entries, edges, self._next_load, self._is_begun, self._rows_left
+            )
         )
         for number, group in enumerate(self._footprint.groups):
-            own = np.flatnonzero(made[0][:, 0] == number)
-            made[0][own, 6] = group.read_nbytes(made[0][own, 1])
+            members = np.flatnonzero(made.loads[:, 0] == number)
+            made.loads[members, 6] = group.read_nbytes(made.loads[members, 1])
         flags = np.array([is_finished(batch.index) for batch in batches], np.int64)
-        segment = Segment(self._next_load, batches, made[0], made[1], made[2], flags, made[3])
+        segment = Segment(
+            self._next_load, batches, made.loads, made.copies, made.copy_ends, flags, made.ends
+        )
         self._next_step += num_steps
         self._next_load += len(segment.loads)
         return segment
@@ -237,8 +208,7 @@ class _Needs:
         is_resident: bool,
         may_use_rows: bool,
     ) -> None:
-        self.offsets = np.ascontiguousarray(needs.offsets, np.int32)
-        self.members = np.ascontiguousarray(needs.members, np.int32)
+        self.offsets, self.members = _shortened(needs.offsets), _shortened(needs.members)
         self.blocks = np.ascontiguousarray(needs.blocks)
         self.load_of = np.full(len(needs.blocks), -1, np.int32)
         self.entries_left = needs.num_entries()
@@ -276,6 +246,37 @@ class _Needs:
             0 if self.num_samples is None else address_of(self.num_samples),
             0 if self.addresses is None else address_of(self.addresses),
         )
+
+
+def _shortened(numbers: Ints) -> NDArray[np.int32]:
+    """The numbers as int32, in which C takes them."""
+    if numbers.dtype != np.int32 and int(numbers.max(initial=0)) >= 1 << 31:
+        raise OverflowError("the entries of an epoch need more than 2**31 blocks in all")
+    return np.ascontiguousarray(numbers, np.int32)
+
+
+class _Rows(NamedTuple):
+    """The rows of a segment: their hits by route, their entries, and where batches begin.
+
+    The needs of groups, and the counts of entries and of their rows to come, are changed.
+    """
+
+    needs: Sequence[_Needs]
+    hits: Sequence[Hits]
+    entries: Ints
+    edges: Ints
+    first_load: int
+    is_begun: NDArray[np.uint8]
+    rows_left: Ints
+
+
+class _Made(NamedTuple):
+    """The tables of a segment, as `Segment` has them."""
+
+    loads: NDArray[np.int64]
+    copies: NDArray[np.int32]
+    copy_ends: Ints
+    ends: Ints
 
 
 class _MakingInC(ctypes.Structure):
@@ -318,29 +319,20 @@ class _CompiledMaker:
     def __del__(self) -> None:
         self._free(ctypes.addressof(self._made))
 
-    def make_tables(
-        self,
-        needs: Sequence[_Needs],
-        hits: Sequence[Hits],
-        entries: Ints,
-        edges: Ints,
-        first_load: int,
-        is_begun: NDArray[np.uint8],
-        rows_left: Ints,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32], Ints, Ints]:
+    def make_tables(self, rows: _Rows) -> _Made:
         """The loads, copies, ends of batches and ends of a segment."""
-        needs_in_c = np.array([own.row() for own in needs], np.int64)
+        needs_in_c = np.array([own.row() for own in rows.needs], np.int64)
         hits_in_c = np.array(
-            [(address_of(own.table), own.table.strides[0] // 8, len(own)) for own in hits], np.int64
+            [(address_of(own.table), own.table.strides[0] // 8, len(own)) for own in rows.hits],
+            np.int64,
         )
-        edges = np.ascontiguousarray(edges, np.int64)
-        copy_ends = np.zeros(len(edges) - 1, np.int64)
+        copy_ends = np.zeros(len(rows.edges) - 1, np.int64)
         making = _MakingInC(
             self._tables.address,
-            *(own.ctypes.data for own in (needs_in_c, hits_in_c, entries, edges)),
-            len(edges) - 1,
-            first_load,
-            *(own.ctypes.data for own in (is_begun, rows_left, copy_ends)),
+            *(own.ctypes.data for own in (needs_in_c, hits_in_c, rows.entries, rows.edges)),
+            len(rows.edges) - 1,
+            rows.first_load,
+            *(own.ctypes.data for own in (rows.is_begun, rows.rows_left, copy_ends)),
             ctypes.addressof(self._made),
         )
         if not self._function(ctypes.addressof(making)):
@@ -350,7 +342,7 @@ class _CompiledMaker:
         width = len(COPY_COLUMNS) + 3 * num_dims
         copies = _copied(made.copies, (made.num_copies, width), np.int32)
         ends = _copied(made.ends, (made.num_ends,), np.int64)
-        return loads, copies, copy_ends, ends
+        return _Made(loads, copies, copy_ends, ends)
 
 
 class _PlainMaker:
@@ -360,18 +352,10 @@ class _PlainMaker:
         self._tables = tables
         self._groups = [row[0] for row in tables.arrays["routes"].tolist()]
 
-    def make_tables(
-        self,
-        needs: Sequence[_Needs],
-        hits: Sequence[Hits],
-        entries: Ints,
-        edges: Ints,
-        first_load: int,
-        is_begun: NDArray[np.uint8],
-        rows_left: Ints,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32], Ints, Ints]:
+    def make_tables(self, rows: _Rows) -> _Made:
         """The loads, copies, ends of batches and ends of a segment."""
         is_resident = bool(self._tables.in_c.is_resident)
+        needs, hits, entries, edges, first_load, is_begun, rows_left = rows
         loads: list[list[int]] = []
         copies: list[list[int]] = []
         ends: list[int] = []
@@ -391,10 +375,10 @@ class _PlainMaker:
         columns = [own.table[: 3 + 3 * self._tables.in_c.num_dims].T.tolist() for own in hits]
         places = [0] * len(hits)
         for batch, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
-            for route, rows in enumerate(columns):
+            for route, taken in enumerate(columns):
                 own = needs[self._groups[route]]
-                while places[route] < len(rows) and rows[places[route]][0] < end:
-                    row, block, is_whole, *box = rows[places[route]]
+                while places[route] < len(taken) and taken[places[route]][0] < end:
+                    row, block, is_whole, *box = taken[places[route]]
                     places[route] += 1
                     residence = own.find(int(entries[row]), block, is_resident=is_resident)
                     load = int(own.load_of[residence])
@@ -414,7 +398,7 @@ class _PlainMaker:
                     if not own.entries_left[residence]:
                         ends.append(int(own.load_of[residence]))
         width = len(COPY_COLUMNS) + 3 * self._tables.in_c.num_dims
-        return (
+        return _Made(
             np.array(loads, np.int64).reshape(-1, len(LOAD_COLUMNS)),
             np.array(copies, np.int32).reshape(-1, width),
             copy_ends,

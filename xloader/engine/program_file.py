@@ -25,23 +25,7 @@ def save_program(
     num_slots: int,
     options: Sequence[int],
 ) -> None:
-    """Save a program, with all that an executor is told besides.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-    tables : Tables
-        The tables of the run.
-    segments : sequence of Segment
-        All segments of the program.
-    capacity : int
-        The most bytes of blocks at a time.
-    num_slots : int
-        Number of batches in memory at a time.
-    options : sequence of int
-        The `Options` of ``executor.c``.
-    """
+    """Save a program, with all that an executor is told besides."""
     arrays = dict(tables.arrays)
     stacks = arrays["stacks"] = arrays["stacks"].copy()
     # Tables of values are addresses, which are found anew.

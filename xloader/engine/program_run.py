@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import atexit
-import copy
 import os
 import threading
 import time
@@ -38,7 +37,7 @@ from xloader.engine.executor import (
     WorkItem,
 )
 from xloader.engine.finishes import Finishes
-from xloader.engine.job import Delivery, OnError
+from xloader.engine.job import Delivery, OnError, check_process, closed_iterator
 from xloader.engine.open_trays import OpenBatch
 from xloader.engine.program import Program
 from xloader.engine.python_loads import PythonLoads
@@ -48,7 +47,7 @@ from xloader.engine.tables import Tables
 from xloader.engine.tally import Gauge, Tally, no_refresh
 from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
 from xloader.engine.work_clock import WorkTime
-from xloader.errors import ChunkError, ClosedError, ForkError, SlowReadWarning
+from xloader.errors import ChunkError, SlowReadWarning
 from xloader.sources.retries import Abandoned, Attempts
 
 _SLICE_SECONDS: Final = 0.2
@@ -57,31 +56,7 @@ _SLICE_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, eq=False)
 class ProgramJob:
-    """The work of one run: its program, and everything that is needed to carry it out.
-
-    Parameters
-    ----------
-    program : Program
-        Gives the segments in order.
-    parts : EngineParts
-        The parts that read and copy.
-    tables : Tables
-        The tables of the run.
-    finish : BatchFinish
-        What is done to gathered batches.
-    last_size : int
-        Rows to which the last batch is filled up with its last row; 0 if it is not.
-    num_ahead : int
-        Number of batches that are being filled, or wait for delivery, while the consumer is busy.
-    blocks : BlockMemory
-        Memory of the blocks.
-    make_executor : callable
-        Makes the executor, given the arrays of each slot, by its number.
-    num_hands : int
-        Threads of Python.
-    on_error : {"raise", "skip"}
-        What happens if a chunk cannot be read.
-    """
+    """The work of one run: its program, and everything that is needed to carry it out."""
 
     program: Program
     parts: EngineParts
@@ -97,11 +72,6 @@ class ProgramJob:
 
 class ProgramRun:
     """One job being carried out. It may be closed at any time, from any thread, repeatedly.
-
-    Parameters
-    ----------
-    job : ProgramJob
-        The work of the run.
 
     Attributes
     ----------
@@ -150,23 +120,8 @@ class ProgramRun:
         """The next batch; None after the last one.
 
         The first call starts the threads.
-
-        Raises
-        ------
-        ChunkError
-            If a chunk of this batch cannot be read.
-        NanError
-            If this batch holds NaN, with ``on_nan="raise"``.
-        StoreChangedError
-            If the store is no longer what was opened.
-        SourceAccessError
-            If the store does not answer when it is checked for changes.
-        ForkError
-            If this process is a forked child of the one that made the run.
-        ClosedError
-            If the run is closed.
         """
-        self._check_process()
+        check_process(self._pid)
         begin = time.perf_counter()
         change_watch = self._job.parts.reader.change_watch
         if not (self._has_started or self._is_closed):
@@ -223,22 +178,6 @@ class ProgramRun:
         finally:
             self._closing.discard(me)
 
-    def add_finish(self, spent: WorkTime) -> None:
-        """Count time that another thread spent on finishing whole batches."""
-        with self._lock:
-            self.tally.finish_seconds += spent.seconds
-            self.tally.add_work({"finish": spent})
-
-    def snapshot(self) -> Tally:
-        """Copy of the counts so far, which does not change any more."""
-        self._refresh()
-        copied = copy.copy(self.tally)
-        copied.refresh = no_refresh
-        return copy.deepcopy(copied)
-
-    def wake(self) -> None:
-        """Look for work again. Memory of batches is given to the executor by `take`."""
-
     def _start(self) -> None:
         """Start the threads at the first call."""
         # Not earlier: trainers may make an iterator only to see if that works, and discard it.
@@ -279,10 +218,7 @@ class ProgramRun:
             if self._failure is not None:
                 raise self._failure
             if self._is_closed or slot == IS_OVER:
-                raise ClosedError(
-                    "the iterator is closed",
-                    remedy="iterate over the loader again; after loader.close(), make a new loader",
-                )
+                raise closed_iterator()
             if slot is not None:
                 return slot
             self._executor.give_up_reads(self._job.parts.retry_policy.read_timeout)
@@ -295,7 +231,7 @@ class ProgramRun:
             return
         self._told_of_read = slow[:3]
         group = self._job.parts.footprint.groups[slow.group]
-        block = tuple(int(i) for i in np.unravel_index(slow.block, group.shape))
+        block = group.index_of(slow.block)
         (read,) = self._job.parts.reader.chunk(group, block, slow.part).reads
         self._tell(
             f"chunk {read.chunk} of variable {read.variable!r} of {self._job.parts.reader.name} "
@@ -335,15 +271,6 @@ class ProgramRun:
         read_seconds = min(figures.read_ns * 1e-9, seconds)
         tally.work["load"] = WorkTime(read_seconds, min(read_seconds, cpu_seconds))
         tally.work["own"] = WorkTime(seconds - read_seconds, max(cpu_seconds - read_seconds, 0.0))
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise ForkError(
-                "an iterator was used after a fork, in a child process that lacks its threads",
-                given=f"process {os.getpid()}, iterator made in process {self._pid}",
-                remedy='make the loader in the child process, or start the child with "spawn" or '
-                '"forkserver" under if __name__ == "__main__":',
-            )
 
     def _fail(self, error: BaseException) -> None:
         """End the iteration with an unexpected error. The consumer gets it."""

@@ -22,17 +22,7 @@ from xloader.sources.retries import Attempts
 
 
 class PythonLoads:
-    """Reads chunks of one run, and counts what that took. Several threads may call it.
-
-    Parameters
-    ----------
-    parts : EngineParts
-        The parts that read and copy.
-    deadlines : Deadlines
-        Gives up threads that wait too long.
-    is_skipping : bool
-        Whether unreadable chunks are skipped.
-    """
+    """Reads chunks of one run, and counts what that took. Several threads may call it."""
 
     def __init__(self, parts: EngineParts, deadlines: Deadlines, *, is_skipping: bool) -> None:
         self._parts = parts
@@ -51,30 +41,9 @@ class PythonLoads:
         num_hung: int,
         on_left: Callable[[Attempts], None],
     ) -> tuple[int, BaseException | None]:
-        """Read one chunk of a block, or all of them.
-
-        Parameters
-        ----------
-        part : int
-            Number of the chunk in the block; -1 for all.
-        place : LoadPlace
-            Where the block is decoded to.
-        joints : sequence of numpy.ndarray or None
-            The arrays of the batch, if it is decoded into a row.
-        num_hung : int
-            Number of attempts that hung.
-        on_left : callable
-            Called with the attempts if the calling thread is given up.
-
-        Returns
-        -------
-        num : int
-            Number of chunks.
-        error : BaseException or None
-            The first error.
-        """
+        """Read one chunk of a block, or all. Return how many there are, and the first error."""
         group = self._parts.footprint.groups[place.group]
-        block = tuple(int(i) for i in np.unravel_index(place.block, group.shape))
+        block = group.index_of(place.block)
         slots = self._slots(group, block, place, joints)
         reader = self._parts.reader
         if part == EVERY_CHUNK:
@@ -106,8 +75,7 @@ class PythonLoads:
         parts = self._parts
         if joints is not None:
             arrays = parts.fields.named(joints, parts.fields.batch_size)
-            number = parts.footprint.groups.index(group)
-            return parts.gatherer.rows_of(number, parts.gatherer.places(arrays), place.row)
+            return parts.gatherer.rows_of(place.group, parts.gatherer.places(arrays), place.row)
         layout = parts.reader.layout(group, block)
         memory = (ctypes.c_uint8 * layout.nbytes).from_address(place.address)
         return layout.slots(np.ctypeslib.as_array(memory))

@@ -26,7 +26,7 @@ from xloader.compiled.helpers import Helpers
 from xloader.core.messages import warn_caller
 from xloader.engine.block_loads import BlockLoads
 from xloader.engine.deadlines import Deadlines
-from xloader.engine.job import Delivery, Job, RunLock, Task
+from xloader.engine.job import Delivery, Job, RunLock, Task, check_process, closed_iterator
 from xloader.engine.open_batches import OpenBatches
 from xloader.engine.open_trays import OpenBatch
 from xloader.engine.read_room import ReadRoom
@@ -35,7 +35,7 @@ from xloader.engine.tally import Tally
 from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
 from xloader.engine.walks import Walks
 from xloader.engine.work_clock import Kind, WorkClock, WorkTime
-from xloader.errors import ClosedError, ForkError, SlowReadWarning
+from xloader.errors import SlowReadWarning
 from xloader.sources.retries import Abandoned
 
 
@@ -118,7 +118,7 @@ class Run:
         ClosedError
             If the run is closed.
         """
-        self._check_process()
+        check_process(self._pid)
         begin = time.perf_counter()
         change_watch = self._job.parts.reader.change_watch
         if not (self._has_started or self._is_closed):
@@ -239,10 +239,7 @@ class Run:
         if self._run_lock.failure is not None:
             raise self._run_lock.failure
         if self._is_closed:
-            raise ClosedError(
-                "the iterator is closed",
-                remedy="iterate over the loader again; after loader.close(), make a new loader",
-            )
+            raise closed_iterator()
         if not is_over:
             taken.extend(self._open_batches.pop())
         self._open_batches.is_wanted = False
@@ -338,15 +335,6 @@ class Run:
     def _have_ended(self, until: float) -> bool:
         # In a list, so that both are waited for even if the first has not ended.
         return all([self._threads.join(until), self._block_loads.join(until)])
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise ForkError(
-                "an iterator was used after a fork, in a child process that lacks its threads",
-                given=f"process {os.getpid()}, iterator made in process {self._pid}",
-                remedy='make the loader in the child process, or start the child with "spawn" or '
-                '"forkserver" under if __name__ == "__main__":',
-            )
 
     # The workers' side
 

@@ -61,15 +61,6 @@ class TablesInC(ctypes.Structure):
 class Tables:
     """The tables of the runs of one loader.
 
-    Parameters
-    ----------
-    parts : EngineParts
-        The parts that read and copy.
-    source : Source
-        The source that is read.
-    is_resident : bool
-        Whether blocks stay in memory.
-
     Attributes
     ----------
     arrays : dict of str to numpy.ndarray
@@ -133,8 +124,7 @@ class Tables:
     def block_nbytes(self, group: int, block: int) -> int:
         """Decoded bytes of a block, given the numbers of its group and of the block there."""
         own = self._parts.footprint.groups[group]
-        index = tuple(int(i) for i in np.unravel_index(block, own.shape))
-        return self._parts.reader.layout(own, index).nbytes
+        return self._parts.reader.layout(own, own.index_of(block)).nbytes
 
     def _list(self, values: Sequence[int] | Ints) -> int:
         """Keep a list of numbers, and return where it begins. The same array is kept once."""
