@@ -106,6 +106,7 @@ FIGURES = {
     },
     "paths": {str: str},
     "gather": str,
+    "threads": str,
     "transfer": str,
     "num_shared_reads": int,
     "shared_chunks": list,
@@ -114,7 +115,15 @@ FIGURES = {
 }
 
 _OF_A_PREDICTION = (
-    *("paths", "gather", "transfer", "num_shared_reads", "shared_chunks", "irregular_steps"),
+    *(
+        "paths",
+        "gather",
+        "threads",
+        "transfer",
+        "num_shared_reads",
+        "shared_chunks",
+        "irregular_steps",
+    ),
     "notes",
 )
 

@@ -25,9 +25,9 @@ from xloader.cli.library_findings import (
     requirements_in,
 )
 from xloader.compiled.library import load_library
-from xloader.core.options import usable_cores
-from xloader.engine import machine_limits
-from xloader.engine.machine_limits import CgroupLimits, read_cgroup_limits
+from xloader.core import machine_limits
+from xloader.core.cores import CoreShare, usable_cores
+from xloader.core.machine_limits import CgroupLimits, read_cgroup_limits
 
 NO_LIMITS = CgroupLimits(None, None)
 
@@ -61,8 +61,7 @@ def test_each_finding_is_a_line(told):
 
 def test_it_tells_the_truth_about_this_machine(told):
     found = {finding["subject"]: finding for finding in told[1]["findings"]}
-    limit = read_cgroup_limits().cores
-    assert found["cores"]["value"] == min(usable_cores(), limit or usable_cores())
+    assert found["cores"]["value"] == usable_cores()
     assert found["gather"]["value"] == ("numpy" if load_library()[0] is None else "compiled")
     assert found["codecs"]["level"] == "ok"
     for name in ("numpy", "xarray", "zarr"):
@@ -115,11 +114,14 @@ def test_no_limits(tmp_path):
     assert read_cgroup_limits(tmp_path) == NO_LIMITS
 
 
-def test_fewer_cores_than_threads_are_noted():
-    assert machine_findings.find_cores(NO_LIMITS).level == "ok"
-    found = machine_findings.find_cores(CgroupLimits(usable_cores() / 4, None))
-    assert found.level == "note"
-    assert f"threads={max(1, round(usable_cores() / 4))}" in found.remedy
+def test_cores_that_a_control_group_and_ranks_leave(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(machine_findings.cores, "find_cores", lambda: CoreShare(16, 8))
+    found = machine_findings.find_cores(CgroupLimits(15.5, None))
+    assert (found.level, found.value) == ("ok", 2)
+    assert found.found == (
+        "16 of 64 usable; the control group allows the time of 15.5; each of 8 ranks takes 2"
+    )
 
 
 def test_the_memory_that_may_be_used_is_that_of_the_smaller_one(monkeypatch):

@@ -51,7 +51,7 @@ def bench(
     # These modules need xbatcher and PyTorch, where these are installed, and --help does not.
     from xloader.bench.comparison import compare_loaders
     from xloader.bench.plain_samples import PlainOpener
-    from xloader.core.options import usable_cores
+    from xloader.core.cores import usable_cores
 
     with plain_endings():
         comparison = compare_loaders(

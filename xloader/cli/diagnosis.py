@@ -7,7 +7,7 @@ from typing import Any
 
 from xloader.cli import library_findings, machine_findings
 from xloader.cli.findings import Finding, problems_among, show_findings
-from xloader.engine.machine_limits import read_cgroup_limits
+from xloader.core.machine_limits import read_cgroup_limits
 
 
 @dataclass(frozen=True)

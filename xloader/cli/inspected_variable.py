@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from xloader.core.cores import usable_cores
 from xloader.core.footprint import Footprint, Group
 from xloader.core.nbytes import show_nbytes
-from xloader.core.options import usable_cores
 from xloader.engine.task_threads import ThreadTask
 from xloader.errors import ChunkError
 from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues, group_of, whole_recipe

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from xloader.cli.findings import Finding
+from xloader.core import cores
+from xloader.core.machine_limits import CgroupLimits, memory_of
 from xloader.core.messages import extra_remedy
 from xloader.core.nbytes import parse_nbytes, show_nbytes
-from xloader.core.options import LoaderOptions, usable_cores
-from xloader.engine.machine_limits import CgroupLimits, memory_of
+from xloader.core.options import LoaderOptions
 
 _LEAST_SHM_NBYTES: Final = 1 << 30
 """Below this size, batches of a few DataLoader workers may not fit into shared memory."""
@@ -32,19 +33,14 @@ def find_system() -> Finding:
 
 
 def find_cores(limits: CgroupLimits) -> Finding:
-    """The cores that this process may use, by its affinity and by its control group."""
-    usable, there = usable_cores(), os.cpu_count() or 1
-    text = f"{usable} of {there} usable"
-    if limits.cores is None or limits.cores >= usable:
-        return Finding("cores", "ok", text, value=usable)
-    whole = max(1, round(limits.cores))
-    return Finding(
-        "cores",
-        "note",
-        f"{text}, but the control group allows the time of {limits.cores:g}",
-        f"pass threads={whole}: the default is {usable}, and more threads than cores wait",
-        limits.cores,
-    )
+    """The cores that this process may use, and the ranks of this machine that share them."""
+    share, there = cores.find_cores(), os.cpu_count() or 1
+    text = f"{share.num_usable} of {there} usable"
+    if limits.cores is not None and limits.cores < there:
+        text += f"; the control group allows the time of {limits.cores:g}"
+    if share.num_ranks > 1:
+        text += f"; each of {share.num_ranks} ranks takes {share.num_cores}"
+    return Finding("cores", "ok", text, value=share.num_cores)
 
 
 def find_memory(limits: CgroupLimits, meminfo: Path = Path("/proc/meminfo")) -> Finding:

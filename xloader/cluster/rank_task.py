@@ -15,7 +15,7 @@ from xloader.cluster.checkpoint_places import CheckpointPlace
 from xloader.cluster.cluster_tasks import collect_warnings, dump
 from xloader.cluster.noted_mosaics import noted_mosaics
 from xloader.cluster.rank_checkpoint import Checkpoint, current_checkpoint
-from xloader.core.options import usable_cores
+from xloader.core.cores import usable_cores
 from xloader.errors import ClosedError, OptionError, TransformError
 from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 
+from xloader.core.cores import usable_cores
 from xloader.core.messages import closest
 from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
@@ -170,7 +170,7 @@ class LoaderOptions:
 
     @property
     def num_threads(self) -> int:
-        """Number of threads; by default the number of cores that this process may use."""
+        """Number of threads; by default the cores of this process, or its share of them."""
         return usable_cores() if self.threads is None else self.threads
 
     def _check_numbers(self) -> None:
@@ -290,14 +290,6 @@ def divisors_of(number: int) -> list[int]:
     """List the divisors of a positive number, ascending."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)})
-
-
-def usable_cores() -> int:
-    """Number of processor cores that this process may use."""
-    # A cluster job may use fewer cores than its machine has. macOS has no call to ask for them.
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def make_options(**options: Unpack[LoaderKeywords]) -> LoaderOptions:

@@ -41,6 +41,8 @@ class Explanation(Figures):
         How each variable is read, in words.
     gather : str
         How rows are copied into batches: by compiled code, or by NumPy and why.
+    threads : str
+        How many threads read and gather, and how many ranks share the cores.
     transfer : str
         What crosses to the device with each batch, and in which form; empty without a device.
     num_shared_reads : int
@@ -57,6 +59,7 @@ class Explanation(Figures):
 
     paths: Mapping[str, str]
     gather: str = ""
+    threads: str = ""
     transfer: str = ""
     num_shared_reads: int = 0
     shared_chunks: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -114,10 +117,8 @@ class Explanation(Figures):
         for name, path in self.paths.items():
             by_path.setdefault(path, []).append(name)
         read = [("read", f"{', '.join(names)}: {path}") for path, names in by_path.items()]
-        if self.gather:
-            read.append(("gather", self.gather))
-        if self.transfer:
-            read.append(("transfer", self.transfer))
+        parts = ("gather", self.gather), ("threads", self.threads), ("transfer", self.transfer)
+        read += [(name, text) for name, text in parts if text]
         if self.num_shared_reads:
             extra = show_count(self.num_shared_reads, "extra read")
             read.append(("shared", f"{extra} of chunks that ranks or workers share"))

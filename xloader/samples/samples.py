@@ -1849,9 +1849,9 @@ class Samples(RecordedMethods):
             for each field, as in PyTorch. By default a :class:`Batch` is delivered.
         threads : int, optional
             Number of threads that load and gather, 4096 at most; with ``processes``, in each of
-            them. By default the number of cores that the process may use, divided among the
-            processes. Where chunks are small, some of them are native threads that do not need
-            Python's lock: the report counts these as helpers.
+            them. By default the cores that the process may use, divided among the processes and
+            among the ranks that torchrun, ``srun`` or ``mpirun`` started on this machine. Some of
+            them may be native threads beside the others: the report counts these as helpers.
         processes : int, default 0
             Number of worker processes that make the batches together, 1024 at most, for a training
             loop or transforms that keep Python busy. By default this process's threads make them.

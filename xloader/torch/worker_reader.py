@@ -14,9 +14,9 @@ import numpy as np
 from torch.utils.data import get_worker_info
 
 from xloader.core.axis import Ints
+from xloader.core.cores import usable_cores
 from xloader.core.messages import warn_caller
 from xloader.core.nans import NanWarner, OnNan, look_for_nans
-from xloader.core.options import usable_cores
 from xloader.engine.buffers import MakeMemory
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.job import Delivery

@@ -11,7 +11,8 @@ import numpy as np
 from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 
-from xloader.core.options import LoaderOptions, usable_cores
+from xloader.core.cores import usable_cores
+from xloader.core.options import LoaderOptions
 from xloader.jobs.advice.target_recipe import taken_variables
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe

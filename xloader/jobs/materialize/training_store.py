@@ -16,9 +16,9 @@ import xarray as xr
 from numpy.typing import DTypeLike
 
 from xloader.cluster.cluster_tasks import ClusterTasks
+from xloader.core.cores import usable_cores
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole
-from xloader.core.options import usable_cores
 from xloader.errors import EmptySamplesError, OptionError, TargetError
 from xloader.jobs.materialize.array_rewrite import ArrayRewrite, write_arrays
 from xloader.jobs.materialize.cluster_sections import find_writing_cluster, read_back_on_cluster

@@ -13,10 +13,10 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.cluster.cluster_tasks import ClusterTasks, find_cluster
+from xloader.core.cores import usable_cores
 from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole, is_whole
-from xloader.core.options import usable_cores
 from xloader.errors import OptionError, PartsError, StatisticsWarning
 from xloader.jobs.progress_bar import ProgressBar, is_shown
 from xloader.jobs.statistics.label_pairs import Lead

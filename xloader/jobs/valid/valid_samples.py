@@ -14,9 +14,9 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.cluster.cluster_tasks import ClusterTasks, find_cluster
+from xloader.core.cores import usable_cores
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole, is_number
-from xloader.core.options import usable_cores
 from xloader.core.point_table import LabelColumn
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits

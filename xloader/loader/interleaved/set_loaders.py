@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from xloader.core.cores import usable_cores
 from xloader.core.counter_rng import derive_key
 from xloader.core.nbytes import show_nbytes
-from xloader.core.options import LoaderOptions, usable_cores
+from xloader.core.options import LoaderOptions
 from xloader.core.output_dtypes import converted_dtype
 from xloader.core.ranks import World
 from xloader.errors import MemoryBudgetError

@@ -264,6 +264,7 @@ class RankPlan:
         noted = explain_notes.with_notes(
             expected, recipe, layouts, output_dtype, *notes, packed_fields=packed_fields
         )
+        noted = dataclasses.replace(noted, threads=explain_notes.threads_in_words(self.options))
         # On the processor itself nothing crosses.
         if device is not None and (packed_fields or str(device) != "cpu"):
             outputs = make_outputs(recipe, layouts)

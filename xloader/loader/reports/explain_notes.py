@@ -7,11 +7,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from xloader.core.cores import find_cores, usable_cores
+from xloader.core.machine_limits import usable_nbytes
 from xloader.core.nbytes import show_nbytes
-from xloader.core.options import LoaderOptions, divisors_of, usable_cores
+from xloader.core.options import LoaderOptions, divisors_of
 from xloader.core.output_dtypes import OutputDtype, converted_dtype
 from xloader.engine.compiled_gather import gather_in_words
-from xloader.engine.machine_limits import usable_nbytes
 from xloader.loader.reports.advice import helpful_processes
 from xloader.planning.explain import Explanation
 from xloader.recipe.label_steps import irregular_steps
@@ -54,6 +55,12 @@ def with_notes(
     ]
     gather, steps = gather_in_words(copied), irregular_steps(recipe)
     return replace(expected, gather=gather, irregular_steps=steps, notes=notes)
+
+
+def threads_in_words(options: LoaderOptions) -> str:
+    """How many threads a rank has; by default its share of the cores, and how that is found."""
+    text = str(find_cores()) if options.threads is None else str(options.threads)
+    return f"{text}, in {options.processes} processes" if options.processes else text
 
 
 def transfer_in_words(

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from xloader.compiled.library import load_library
+from xloader.core.cores import usable_cores
 from xloader.core.footprint import Group
-from xloader.core.options import usable_cores
 from xloader.engine.job import Delivery
 from xloader.engine.tally import Tally
 from xloader.loader.reports.advice import advise

@@ -17,36 +17,18 @@ _UNLIMITED_NBYTES: Final = 1 << 60
 
 @dataclass(frozen=True)
 class CgroupLimits:
-    """Limits of the control groups of a process; None where there is none.
-
-    Parameters
-    ----------
-    cores : float or None
-        Processor time a second, in cores. It may be a part of a core.
-    nbytes : int or None
-        Memory in bytes.
-    """
+    """Processor time a second in cores, and bytes of memory; None where there is no limit."""
 
     cores: float | None
     nbytes: int | None
 
 
 def read_cgroup_limits(root: Path = Path("/")) -> CgroupLimits:
-    """Read the limits of this process. Those of all groups above its own count, too.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        The folder with ``proc`` and ``sys``; another one in tests.
-
-    Returns
-    -------
-    CgroupLimits
-        The smallest limits; without any where there are no control groups.
-    """
+    """Read the smallest limits of the groups of this process and of all groups above them."""
     cores, nbytes = [], []
     for folder in _folders(root):
-        cores += [own for own in (_cores_v2(folder), _cores_v1(folder)) if own is not None]
+        shares = _cores_v2(folder), _cores_v1(folder)
+        cores += [share for share in shares if share is not None]
         for name in ("memory.max", "memory.limit_in_bytes"):
             limit = _number(_text(folder / name))
             if limit is not None and 0 < limit < _UNLIMITED_NBYTES:
@@ -55,13 +37,7 @@ def read_cgroup_limits(root: Path = Path("/")) -> CgroupLimits:
 
 
 def memory_of(meminfo: Path = Path("/proc/meminfo")) -> tuple[int | None, int | None]:
-    """Total and available bytes of memory; None where they are not known.
-
-    Parameters
-    ----------
-    meminfo : pathlib.Path
-        Linux's file of the machine's memory; another one in tests.
-    """
+    """Total and available bytes of memory; None where they are not known."""
     try:
         lines = [line.split() for line in meminfo.read_text("utf-8").splitlines()]
     except (OSError, ValueError):
@@ -76,8 +52,8 @@ def memory_of(meminfo: Path = Path("/proc/meminfo")) -> tuple[int | None, int | 
 
 def usable_nbytes() -> int | None:
     """Bytes that the machine has and the control group of this process allows, if known."""
-    known = [own for own in (memory_of()[0], read_cgroup_limits().nbytes) if own is not None]
-    return min(known, default=None)
+    sizes = memory_of()[0], read_cgroup_limits().nbytes
+    return min((size for size in sizes if size is not None), default=None)
 
 
 def _folders(root: Path) -> Iterator[Path]:
@@ -88,9 +64,9 @@ def _folders(root: Path) -> Iterator[Path]:
         kinds, _, path = rest.partition(":")
         # Version 2 has one tree without a name. Version 1 has one tree for each kind of resource.
         tops = [mount] if not kinds else [mount / kinds, *(mount / k for k in kinds.split(","))]
-        own = PurePosixPath(path.strip()).relative_to("/") if path.startswith("/") else "."
+        place = PurePosixPath(path.strip()).relative_to("/") if path.startswith("/") else "."
         for top in tops:
-            folder = top / own
+            folder = top / place
             # In a container, the path may be that on the host, which is not there.
             while folder != top:
                 yield folder

@@ -1,0 +1,99 @@
+"""The cores that this process may use: by its affinity, its control group and its local ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from xloader.core.machine_limits import read_cgroup_limits
+
+_SLURM: Final = "SLURM_STEP_TASKS_PER_NODE"
+_NAMES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", _SLURM)
+"""Variables in which launchers tell how many ranks a machine has. The innermost comes first."""
+
+
+@dataclass(frozen=True)
+class CoreShare:
+    """The cores that a process may use, and the ranks of its machine that share them."""
+
+    num_usable: int
+    num_ranks: int = 1
+
+    @property
+    def num_cores(self) -> int:
+        """Cores for one rank, 1 at least."""
+        return max(self.num_usable // self.num_ranks, 1)
+
+    def __str__(self) -> str:
+        if self.num_ranks == 1:
+            return str(self.num_cores)
+        return f"{self.num_cores} = {self.num_usable} cores / {self.num_ranks} ranks"
+
+
+def usable_cores() -> int:
+    """Number of cores for this process: its share, if ranks beside it use the same ones."""
+    return find_cores().num_cores
+
+
+def find_cores(environ: Mapping[str, str] | None = None) -> CoreShare:
+    """Find the cores of this process, and how many ranks of its machine share them.
+
+    A rank that its launcher ties to cores of its own shares only what its control group allows.
+    """
+    environ = os.environ if environ is None else environ
+    tied, quota = _affinity(0), read_cgroup_limits().cores
+    name = next((name for name in _NAMES if name in environ), "")
+    num_ranks = _num_ranks(name, environ) if name else 1
+    is_divided = num_ranks > 1 and _is_divided(tied, num_ranks, name, environ)
+    shares = [CoreShare(len(tied), 1 if is_divided else num_ranks)]
+    if quota is not None:
+        shares.append(CoreShare(max(round(quota), 1), num_ranks))
+    return min(shares, key=lambda share: share.num_cores)
+
+
+def _num_ranks(name: str, environ: Mapping[str, str]) -> int:
+    """Ranks on this machine; 1 if the variable says nothing that can be understood."""
+    nums = list(_expand(environ[name])) or [1]
+    # Slurm lists the tasks of each node, such as "8(x2),4".
+    node = environ.get("SLURM_NODEID", "") if name == _SLURM else ""
+    place = int(node) if node.isdecimal() else 0
+    return max(nums[min(place, len(nums) - 1)], 1)
+
+
+def _expand(text: str) -> Iterator[int]:
+    for num, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        yield from [int(num)] * int(times or 1)
+
+
+def _is_divided(tied: set[int], num_ranks: int, name: str, environ: Mapping[str, str]) -> bool:
+    """Whether the cores to which this process is tied are its own among the local ranks."""
+    if name == _SLURM:
+        num_cores = environ.get("SLURM_CPUS_ON_NODE", "")
+        return num_cores.isdecimal() and num_ranks * len(tied) <= int(num_cores)
+    # The launcher is the first process above that was not started as a rank.
+    pid = os.getppid()
+    while pid > 1 and f"\0{name}=".encode() in b"\0" + _read(pid, "environ"):
+        pid = int(_read(pid, "stat").rpartition(b")")[2].split()[1])
+    return tied != _affinity(pid)
+
+
+def _affinity(pid: int) -> set[int]:
+    """Cores to which a process is tied; those of this one if they are not known."""
+    # macOS has no call to ask for them.
+    if not hasattr(os, "sched_getaffinity"):
+        return set(range(os.cpu_count() or 1))
+    try:
+        return os.sched_getaffinity(pid)
+    except OSError:
+        return os.sched_getaffinity(0)
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
