@@ -30,7 +30,7 @@ int64_t xloader_start_run(int64_t);
 int64_t xloader_add_segment(int64_t, const SegmentRows *, int64_t);
 int64_t xloader_give_slot(int64_t, int64_t, const int64_t *);
 int64_t xloader_take_batch(int64_t, int64_t, int64_t *);
-int64_t xloader_next_work(int64_t, int64_t *);
+int64_t xloader_next_work(int64_t, int64_t, int64_t *);
 int64_t xloader_find_load(int64_t, int64_t, int64_t *);
 int64_t xloader_chunks_done(int64_t, int64_t, int64_t, int64_t);
 int64_t xloader_gaps(int64_t, int64_t, int64_t *, int64_t);
@@ -107,8 +107,9 @@ static void *work(void *argument) {
     Python *python = argument;
     const Saved *saved = python->saved;
     unsigned seed = python->seed;
-    int64_t told[3], place[5];
-    while (xloader_next_work(python->run, told)) {
+    int64_t told[4], place[5], was_working = 0;
+    while (xloader_next_work(python->run, was_working, told)) {
+        was_working = 1;
         if (told[0] == 2) {
             const int64_t at = python->next_segment++;
             const int is_last = at + 1 >= saved->num_segments;

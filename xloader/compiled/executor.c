@@ -1039,11 +1039,14 @@ EXPORT int64_t xloader_take_batch(int64_t address, int64_t wait_ns, int64_t *num
     return answer;
 }
 
-/* Waits for work for Python, and tells its kind, its number and a part of it. Returns 0 once the run is
-   closed. */
-EXPORT int64_t xloader_next_work(int64_t address, int64_t *told) {
+/* Waits for work for Python, and tells its kind, its number, a part of it, and the nanoseconds of the wait.
+   The caller tells whether it was at work until now. Returns 0 once the run is closed. */
+EXPORT int64_t xloader_next_work(int64_t address, int64_t was_working, int64_t *told) {
     Run *run = run_of(address);
     pthread_mutex_lock(&run->lock);
+    if (was_working)
+        mark(run, -1);
+    told[3] = 0;
     while (!run->is_closing) {
         if (pop(&run->finishes, told) || pop(&run->chunks, told))
             break;
@@ -1052,9 +1055,13 @@ EXPORT int64_t xloader_next_work(int64_t address, int64_t *told) {
             told[0] = MAKE_SEGMENT;
             break;
         }
+        const int64_t begin_ns = now();
         pthread_cond_wait(&run->foreign, &run->lock);
+        told[3] += now() - begin_ns;
     }
     const int is_open = !run->is_closing;
+    if (is_open)
+        mark(run, 1);
     if (is_open && (run->finishes.first || run->chunks.first))
         pthread_cond_signal(&run->foreign);
     pthread_mutex_unlock(&run->lock);

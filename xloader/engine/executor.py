@@ -23,11 +23,15 @@ IS_OVER: Final = -2
 
 
 class WorkItem(NamedTuple):
-    """Work for Python: its kind, the number of a load or batch, and a chunk of the block."""
+    """Work for Python: its kind, the number of a load or batch, and a chunk of the block.
+
+    `waited_ns`: nanoseconds for which the thread had nothing to do.
+    """
 
     kind: int
     number: int
     part: int
+    waited_ns: int = 0
 
 
 class LoadPlace(NamedTuple):
@@ -112,8 +116,11 @@ class Executor(Protocol):
         """
         ...
 
-    def next_work(self) -> WorkItem | None:
-        """Wait for work for Python; None once the executor is closed."""
+    def next_work(self, *, was_working: bool) -> WorkItem | None:
+        """Wait for work for Python; None once the executor is closed.
+
+        `was_working`: whether the caller did such work until now.
+        """
         ...
 
     def find_load(self, number: int) -> LoadPlace:

@@ -34,7 +34,7 @@ _SIGNATURES: Final = {
     "add_segment": (NUMBER, ADDRESS, NUMBER),
     "give_slot": (NUMBER, NUMBER, ADDRESS),
     "take_batch": (NUMBER, NUMBER, ADDRESS),
-    "next_work": (NUMBER, ADDRESS),
+    "next_work": (NUMBER, NUMBER, ADDRESS),
     "find_load": (NUMBER, NUMBER, ADDRESS),
     "chunks_done": (NUMBER, NUMBER, NUMBER, NUMBER),
     "slot_of": (NUMBER, NUMBER),
@@ -168,10 +168,10 @@ class NativeExecutor:
             raise MemoryError
         return None if slot == _NOTHING_YET else slot
 
-    def next_work(self) -> WorkItem | None:
+    def next_work(self, *, was_working: bool) -> WorkItem | None:
         """Wait for work for Python; None once the executor is closed."""
-        told = (ctypes.c_int64 * 3)()
-        if not _call("next_work", self._run, ctypes.addressof(told)):
+        told = (ctypes.c_int64 * len(WorkItem._fields))()
+        if not _call("next_work", self._run, was_working, ctypes.addressof(told)):
             return None
         return WorkItem(*told)
 

@@ -174,15 +174,18 @@ class PlainExecutor:
             self.num_reads = self._reads.total()
             return batch.slot
 
-    def next_work(self) -> WorkItem | None:
+    def next_work(self, *, was_working: bool) -> WorkItem | None:
         """Open batches, and wait for other work; None once the executor is closed."""
+        waited_ns = 0
         while True:
             with self._changed:
                 while not (self._is_closed or self._can_open()):
                     item = self._next_item()
                     if item is not None:
-                        return item
+                        return item._replace(waited_ns=waited_ns)
+                    begin = time.perf_counter_ns()
                     self._changed.wait()
+                    waited_ns += time.perf_counter_ns() - begin
                 if self._is_closed:
                     return None
                 batch, due = self._open()

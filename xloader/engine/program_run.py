@@ -46,7 +46,7 @@ from xloader.engine.step_needs import BatchRows
 from xloader.engine.tables import Tables
 from xloader.engine.tally import Gauge, Tally, no_refresh
 from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
-from xloader.engine.work_clock import WorkTime
+from xloader.engine.work_clock import WorkClock, WorkTime
 from xloader.errors import ChunkError, SlowReadWarning
 from xloader.sources.retries import Abandoned, Attempts
 
@@ -267,10 +267,11 @@ class ProgramRun:
             figures.awaited_ns * 1e-9,
             figures.unasked_ns * 1e-9,
         )
-        seconds, cpu_seconds = tally.workers.seconds, figures.cpu_ns * 1e-9
-        read_seconds = min(figures.read_ns * 1e-9, seconds)
-        tally.work["load"] = WorkTime(read_seconds, min(read_seconds, cpu_seconds))
-        tally.work["own"] = WorkTime(seconds - read_seconds, max(cpu_seconds - read_seconds, 0.0))
+        # All that native threads at work wait for are reads, and cores.
+        in_python = sum(spent.seconds for kind, spent in tally.work.items() if kind != "native")
+        seconds, cpu_seconds = tally.workers.seconds - in_python, figures.cpu_ns * 1e-9
+        core_seconds = max(seconds - figures.read_ns * 1e-9 - cpu_seconds, 0.0)
+        tally.work["native"] = WorkTime(max(seconds, cpu_seconds), cpu_seconds, core_seconds)
 
     def _fail(self, error: BaseException) -> None:
         """End the iteration with an unexpected error. The consumer gets it."""
@@ -285,23 +286,41 @@ class ProgramRun:
 
     def _work(self, item: WorkItem | None = None, num_hung: int = 0) -> None:
         """Do one piece of work after the other; the first is that of a hand that was given up."""
+        clock, next_work = WorkClock(), self._executor.next_work
+        was_working = False
         try:
-            while (item := item or self._executor.next_work()) is not None:
-                self._do(item, num_hung)
-                item, num_hung = None, 0
+            while (item := item or next_work(was_working=was_working)) is not None:
+                clock.skip(item.waited_ns * 1e-9)
+                self._do(item, num_hung, clock)
+                clock.end()
+                with self._lock:
+                    self.tally.add_work(clock.take())
+                item, num_hung, was_working = None, 0, True
         except Abandoned:
             # Another thread replaces this one.
             return
         except BaseException as error:
             self._fail(error)
+        finally:
+            clock.close()
 
-    def _do(self, item: WorkItem, num_hung: int) -> None:
+    def _do(self, item: WorkItem, num_hung: int, clock: WorkClock) -> None:
+        clock.begin("own")
         if item.kind == MAKE_SEGMENT:
             self._make_segment()
         elif item.kind == FINISH_BATCH:
-            for index in self._finishes.finish(item.number, self._open_batch(item.number)):
+            open_batch = self._open_batch(item.number)
+            clock.begin("finish")
+            begin = time.perf_counter()
+            done = self._finishes.finish(item.number, open_batch)
+            seconds = time.perf_counter() - begin
+            clock.begin("own")
+            with self._lock:
+                self.tally.finish_seconds += seconds
+            for index in done:
                 self._executor.batch_done(index)
         else:
+            clock.begin("load")
             place = self._executor.find_load(item.number)
             joints = None if place.slot < 0 else self._slots[place.slot]
             left = partial(self._on_left, item)

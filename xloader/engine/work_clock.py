@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 from xloader.compiled.helpers import waited_seconds
 
@@ -24,9 +24,10 @@ _STATISTICS: Final = "/proc/thread-self/schedstat"
 """On Linux: nanoseconds on a core, nanoseconds in which a core was waited for, and a count."""
 
 
-Kind = Literal["own", "load", "finish"]
+Kind = Literal["own", "load", "finish", "native"]
 """A kind of task: those that wait for nothing but a core and Python's lock, such as copying rows;
-those that may wait for a store; those that call functions of the user."""
+those that may wait for a store; those that call functions of the user; those that never need the
+lock."""
 
 
 class WorkTime(NamedTuple):
@@ -67,7 +68,7 @@ class WorkTime(NamedTuple):
 
 def no_work() -> dict[Kind, WorkTime]:
     """No time at work, for every kind of task."""
-    return {"own": WorkTime(), "load": WorkTime(), "finish": WorkTime()}
+    return {kind: WorkTime() for kind in get_args(Kind)}
 
 
 class WorkClock:

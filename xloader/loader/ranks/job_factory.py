@@ -279,12 +279,12 @@ class JobFactory:
         return Tables(parts, source, is_resident=rank_plan.plan.is_resident)
 
     def _suits_programs(self) -> bool:
-        """Whether programs are the faster way: native threads do all but a look at batches.
+        """Whether programs are the faster way: native threads read all chunks.
 
         They carry out any other as well, and Python does a part of the work then.
         """
         recipe = self.rank_plan.recipe
-        if not is_there() or recipe.steps or recipe.label_columns:
+        if not is_there():
             return False
         if self.rank_plan.plan.budget.batch_nbytes < _FEWEST_NBYTES * self._share.num_rows:
             return False
