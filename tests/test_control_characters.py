@@ -141,7 +141,8 @@ def shown(store: Path, folder: Path) -> Iterator[Any]:
 
 OTHERS = {
     # They show names as repr does, or none at all.
-    *("Attempts", "BatchGenerator", "Checkpoint", "Comparison", "Diagnosis", "ElementList"),
+    *("Attempts", "BatchGenerator", "Checkpoint", "Comparison", "CoreShare", "Diagnosis"),
+    "ElementList",
     *("FieldNans", "GivenPlace", "HidingStore", "LoaderComparison", "Loader", "MosaicSummary"),
     *("PartialStats", "Rng", "Rollout", "Secrets", "Segment", "Subset", "Table", "Tables"),
     "Windows",

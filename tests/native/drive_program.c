@@ -107,9 +107,9 @@ static void *work(void *argument) {
     Python *python = argument;
     const Saved *saved = python->saved;
     unsigned seed = python->seed;
-    int64_t told[4], place[5], was_working = 0;
+    int64_t told[5], place[5], was_working = 0;
     while (xloader_next_work(python->run, was_working, told)) {
-        was_working = 1;
+        was_working = told[0] == 0 ? 2 : 1;
         if (told[0] == 2) {
             const int64_t at = python->next_segment++;
             const int is_last = at + 1 >= saved->num_segments;
@@ -123,10 +123,12 @@ static void *work(void *argument) {
             xloader_gaps(python->run, told[1], gaps, MOST_WORK);
             xloader_batch_done(python->run, told[1]);
         } else {
-            xloader_find_load(python->run, told[1], place);
-            const int64_t num = told[2] < 0 ? saved->tables.groups[place[0]].num_parts : 1;
-            const int has_failed = (int)(rand_r(&seed) % 100) < python->percent_failing;
-            xloader_chunks_done(python->run, told[1], num, has_failed);
+            for (int64_t at = told[1]; at < told[1] + told[3]; at++) {
+                xloader_find_load(python->run, at, place);
+                const int64_t num = told[2] < 0 ? saved->tables.groups[place[0]].num_parts : 1;
+                const int has_failed = (int)(rand_r(&seed) % 100) < python->percent_failing;
+                xloader_chunks_done(python->run, at, num, has_failed);
+            }
         }
     }
     return NULL;

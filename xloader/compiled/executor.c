@@ -36,6 +36,9 @@
 /* Decoded bytes of small chunks that a thread takes at a time. */
 #define TAKEN_NBYTES (1 << 18)
 
+/* Decoded bytes of small blocks that a thread of Python loads together. */
+#define SHARED_NBYTES (1 << 20)
+
 /* Reads after which the memory of later ones is foretold. */
 #define FEWEST_READS 16
 
@@ -62,6 +65,9 @@ enum { NO_READ = 0, READING = 1, GIVEN_UP = 2 };
 
 /* Kinds of work for Python. */
 enum { LOAD_CHUNK = 0, FINISH_BATCH = 1, MAKE_SEGMENT = 2 };
+
+/* What a thread of Python has done before it asks for more. */
+enum { WAS_IDLE = 0, WAS_WORKING = 1, WAS_LOADING = 2 };
 
 typedef struct Segment Segment;
 
@@ -129,7 +135,14 @@ typedef struct Work {
 
 typedef struct {
     Work *first, *last;
+    int64_t num;
 } Queue;
+
+/* What a thread of Python is told to do: a kind of work, the number of a batch or of a load, a chunk of the
+   block or all, and how many loads from that one on; and the nanoseconds for which it waited. */
+typedef struct {
+    int64_t kind, number, part, num, waited_ns;
+} Told;
 
 typedef struct Run Run;
 
@@ -167,6 +180,8 @@ struct Run {
 
     pthread_mutex_t lock;
     pthread_cond_t work, ready, foreign, core, has_ended;
+    /* Threads of Python that have nothing to do, and that load. */
+    int64_t num_idle_hands, num_loading_hands;
 
     Page **pages;
     /* Per page, the loads that no later segment needs. */
@@ -255,19 +270,22 @@ static void push(Run *run, Queue *queue, int64_t kind, int64_t number, int64_t p
     *work = (Work){kind, number, part, NULL};
     *(queue->last ? &queue->last->next : &queue->first) = work;
     queue->last = work;
+    queue->num++;
     pthread_cond_signal(&run->foreign);
 }
 
-static int pop(Queue *queue, int64_t *told) {
+static int pop(Queue *queue, Told *told) {
     Work *work = queue->first;
     if (!work)
         return 0;
     queue->first = work->next;
     if (!queue->first)
         queue->last = NULL;
-    told[0] = work->kind;
-    told[1] = work->number;
-    told[2] = work->part;
+    queue->num--;
+    told->kind = work->kind;
+    told->number = work->number;
+    told->part = work->part;
+    told->num = 1;
     free(work);
     return 1;
 }
@@ -496,15 +514,26 @@ static void pass_taken(Run *run, const Load *load, int64_t num) {
     run->next_chunk = 0;
 }
 
-static int64_t most_loading(const Run *run) {
+/* Foretold bytes of a read of native threads; and those of some such reads with those of Python. */
+static int64_t read_nbytes(const Run *run) {
     const int64_t known = run->most_held_nbytes * 5 / 4, unknown = run->options.most_chunk_nbytes;
     const int64_t each = run->num_reads < FEWEST_READS ? unknown : known;
-    const int64_t most = run->options.in_flight_nbytes / (each > 0 ? each : 1);
+    return each > 0 ? each : 1;
+}
+
+static int64_t reads_nbytes(const Run *run, int64_t num_reads, int64_t num_loading_hands) {
+    return num_reads * read_nbytes(run) + num_loading_hands * run->options.most_chunk_nbytes;
+}
+
+static int64_t most_loading(const Run *run) {
+    const int64_t most = run->options.in_flight_nbytes / read_nbytes(run);
     return most < 1 ? 1 : most < MOST_READERS ? most : MOST_READERS;
 }
 
 static int can_load(Run *run) {
-    return run->figures.num_loading < most_loading(run) && next_load(run) != NULL;
+    const int64_t num = run->figures.num_loading, num_hands = run->num_loading_hands;
+    const int is_within = reads_nbytes(run, num + 1, num_hands) <= run->options.in_flight_nbytes;
+    return (is_within || !(num + num_hands)) && num < MOST_READERS && next_load(run) != NULL;
 }
 
 static ChunkReader *take_reader(Run *run) {
@@ -515,14 +544,47 @@ static ChunkReader *take_reader(Run *run) {
     return reader;
 }
 
-static void give_reader(Run *run, ChunkReader *reader) {
-    if (run->num_readers > most_loading(run)) {
+/* Drops readers that no thread uses, as far as memory for reads is lacking, or while Python reads. */
+static void fit_readers(Run *run) {
+    while (run->num_idle_readers &&
+           (run->num_loading_hands || run->num_readers > most_loading(run))) {
+        ChunkReader *reader = run->readers[--run->num_idle_readers];
         run->figures.flight_nbytes -= planned_nbytes(reader);
         run->num_readers--;
         drop_reader(reader);
-        return;
     }
+}
+
+static void give_reader(Run *run, ChunkReader *reader) {
     run->readers[run->num_idle_readers++] = reader;
+    fit_readers(run);
+}
+
+/* Takes loads for a thread of Python: several of small blocks, but a share of those that wait. */
+static int pop_loads(Run *run, Told *told) {
+    Queue *queue = &run->chunks;
+    const int64_t most = queue->num / (run->num_idle_hands + 1);
+    const int64_t num = run->figures.num_loading, num_hands = run->num_loading_hands;
+    const int is_within = reads_nbytes(run, num, num_hands + 1) <= run->options.in_flight_nbytes;
+    if (!(is_within || !(num + num_hands)) || !pop(queue, told))
+        return 0;
+    run->num_loading_hands++;
+    fit_readers(run);
+    const LoadRow *first = &load_of(run, told->number)->row;
+    int64_t nbytes = first->nbytes;
+    while (told->part == EVERY_CHUNK && told->num < most && queue->first) {
+        const Work *next = queue->first;
+        if (next->part != EVERY_CHUNK || next->number != told->number + told->num)
+            break;
+        const LoadRow *row = &load_of(run, next->number)->row;
+        nbytes += row->nbytes;
+        if (row->group != first->group || nbytes > SHARED_NBYTES)
+            break;
+        Told taken;
+        pop(queue, &taken);
+        told->num++;
+    }
+    return 1;
 }
 
 static void take_core(Run *run) {
@@ -668,6 +730,8 @@ static void do_load(Run *run, Worker *worker) {
     run->most_held_nbytes = held_now > run->most_held_nbytes ? held_now : run->most_held_nbytes;
     weigh(run);
     give_reader(run, reader);
+    if (run->chunks.first)
+        pthread_cond_signal(&run->foreign);
     run->num_waits += num_waits;
     if (run->num_waits >= 3 && !run->is_closing) {
         run->num_waits = 0;
@@ -1039,25 +1103,31 @@ EXPORT int64_t xloader_take_batch(int64_t address, int64_t wait_ns, int64_t *num
     return answer;
 }
 
-/* Waits for work for Python, and tells its kind, its number, a part of it, and the nanoseconds of the wait.
-   The caller tells whether it was at work until now. Returns 0 once the run is closed. */
-EXPORT int64_t xloader_next_work(int64_t address, int64_t was_working, int64_t *told) {
+/* Waits for work for Python. The caller tells whether it was at work until now, and loading: its memory
+   for reads is free then. Returns 0 once the run is closed. */
+EXPORT int64_t xloader_next_work(int64_t address, int64_t was_working, Told *told) {
     Run *run = run_of(address);
     pthread_mutex_lock(&run->lock);
     if (was_working)
         mark(run, -1);
-    told[3] = 0;
+    if (was_working == WAS_LOADING) {
+        run->num_loading_hands--;
+        pthread_cond_signal(&run->work);
+    }
+    *told = (Told){0};
     while (!run->is_closing) {
-        if (pop(&run->finishes, told) || pop(&run->chunks, told))
+        if (pop(&run->finishes, told) || pop_loads(run, told))
             break;
         if (wants_segment(run)) {
             run->is_segment_under_way = 1;
-            told[0] = MAKE_SEGMENT;
+            told->kind = MAKE_SEGMENT;
             break;
         }
         const int64_t begin_ns = now();
+        run->num_idle_hands++;
         pthread_cond_wait(&run->foreign, &run->lock);
-        told[3] += now() - begin_ns;
+        run->num_idle_hands--;
+        told->waited_ns += now() - begin_ns;
     }
     const int is_open = !run->is_closing;
     if (is_open)
@@ -1066,6 +1136,16 @@ EXPORT int64_t xloader_next_work(int64_t address, int64_t was_working, int64_t *
         pthread_cond_signal(&run->foreign);
     pthread_mutex_unlock(&run->lock);
     return is_open;
+}
+
+/* Adds to the bytes that are being read, for a thread of Python. */
+EXPORT int64_t xloader_add_flight(int64_t address, int64_t nbytes) {
+    Run *run = run_of(address);
+    pthread_mutex_lock(&run->lock);
+    run->figures.flight_nbytes += nbytes;
+    weigh(run);
+    pthread_mutex_unlock(&run->lock);
+    return 0;
 }
 
 /* Tells of a load: group, block, batch, row, the address of its memory, and the number of its slot. */
@@ -1268,8 +1348,8 @@ EXPORT int64_t xloader_keep_blocks(int64_t address, int64_t *told, int64_t room)
 }
 
 static void drop_queue(Queue *queue) {
-    int64_t told[3];
-    while (pop(queue, told))
+    Told told;
+    while (pop(queue, &told))
         ;
 }
 

@@ -91,10 +91,10 @@ class Bundle:
             for read, (number, at) in zip(self.reads, self.places, strict=True)
         ]
 
-    def outs_in(self, slots: Mapping[str, BlockSlot]) -> list[NDArray[Any]]:
-        """The arrays that its reads are decoded into, of one block whose variables lie there."""
+    def outs_in(self, slots: Sequence[Mapping[str, BlockSlot]]) -> list[NDArray[Any]]:
+        """The arrays that its reads are decoded into, given where variables of each block lie."""
         pairs = zip(self.reads, self.places, strict=True)
-        return [slots[read.variable].part(at) for read, (_, at) in pairs]
+        return [slots[number][read.variable].part(at) for read, (number, at) in pairs]
 
     def append(self, other: Bundle) -> None:
         """Add the reads of another bundle that was not fetched either."""

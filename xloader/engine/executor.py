@@ -23,14 +23,15 @@ IS_OVER: Final = -2
 
 
 class WorkItem(NamedTuple):
-    """Work for Python: its kind, the number of a load or batch, and a chunk of the block.
+    """Work for Python: its kind, the number of a batch or load, and a chunk of the block or all.
 
-    `waited_ns`: nanoseconds for which the thread had nothing to do.
+    `num`: how many loads, from that one on. `waited_ns`: nanoseconds without anything to do.
     """
 
     kind: int
     number: int
     part: int
+    num: int = 1
     waited_ns: int = 0
 
 
@@ -116,11 +117,15 @@ class Executor(Protocol):
         """
         ...
 
-    def next_work(self, *, was_working: bool) -> WorkItem | None:
-        """Wait for work for Python; None once the executor is closed.
+    def next_work(self, done: WorkItem | None) -> WorkItem | None:
+        """Wait for work for Python, given what the caller has just done, if anything.
 
-        `was_working`: whether the caller did such work until now.
+        None once the executor is closed.
         """
+        ...
+
+    def add_flight(self, nbytes: int) -> None:
+        """Add to the bytes that are being read, for a thread of Python."""
         ...
 
     def find_load(self, number: int) -> LoadPlace:

@@ -13,12 +13,22 @@ from numpy.typing import NDArray
 
 from xloader.compiled.library import ADDRESS, NUMBER, find_function
 from xloader.core.axis import Ints
-from xloader.engine.executor import BlockMemory, Figures, LoadPlace, SlowRead, WorkItem
+from xloader.engine.executor import (
+    LOAD_CHUNK,
+    BlockMemory,
+    Figures,
+    LoadPlace,
+    SlowRead,
+    WorkItem,
+)
 from xloader.engine.program import Segment
 from xloader.engine.tables import Tables
 
 _NOTHING_YET, _NO_MEMORY = -1, -3
 """Answers in place of a slot, besides `IS_OVER`."""
+
+_WAS_IDLE, _WAS_WORKING, _WAS_LOADING = range(3)
+"""How C numbers the work that a thread has done before it asks for more."""
 
 _WRONG: Final = -1
 """The answer to a segment that is wrong."""
@@ -35,6 +45,7 @@ _SIGNATURES: Final = {
     "give_slot": (NUMBER, NUMBER, ADDRESS),
     "take_batch": (NUMBER, NUMBER, ADDRESS),
     "next_work": (NUMBER, NUMBER, ADDRESS),
+    "add_flight": (NUMBER, NUMBER),
     "find_load": (NUMBER, NUMBER, ADDRESS),
     "chunks_done": (NUMBER, NUMBER, NUMBER, NUMBER),
     "slot_of": (NUMBER, NUMBER),
@@ -168,12 +179,19 @@ class NativeExecutor:
             raise MemoryError
         return None if slot == _NOTHING_YET else slot
 
-    def next_work(self, *, was_working: bool) -> WorkItem | None:
-        """Wait for work for Python; None once the executor is closed."""
+    def next_work(self, done: WorkItem | None) -> WorkItem | None:
+        """Wait for work for Python, given what was just done; None once the executor is closed."""
         told = (ctypes.c_int64 * len(WorkItem._fields))()
-        if not _call("next_work", self._run, was_working, ctypes.addressof(told)):
+        was = _WAS_IDLE if done is None else _WAS_WORKING
+        if done is not None and done.kind == LOAD_CHUNK:
+            was = _WAS_LOADING
+        if not _call("next_work", self._run, was, ctypes.addressof(told)):
             return None
         return WorkItem(*told)
+
+    def add_flight(self, nbytes: int) -> None:
+        """Add to the bytes that are being read, for a thread of Python."""
+        _call("add_flight", self._run, nbytes)
 
     def find_load(self, number: int) -> LoadPlace:
         """Where a load is decoded to."""

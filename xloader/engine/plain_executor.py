@@ -174,7 +174,7 @@ class PlainExecutor:
             self.num_reads = self._reads.total()
             return batch.slot
 
-    def next_work(self, *, was_working: bool) -> WorkItem | None:
+    def next_work(self, done: WorkItem | None) -> WorkItem | None:
         """Open batches, and wait for other work; None once the executor is closed."""
         waited_ns = 0
         while True:
@@ -194,6 +194,12 @@ class PlainExecutor:
             with self._changed:
                 self._fill(batch)
 
+    def add_flight(self, nbytes: int) -> None:
+        """Add to the bytes that are being read."""
+        with self._changed:
+            self._flight_nbytes += nbytes
+            self._weigh()
+
     def find_load(self, number: int) -> LoadPlace:
         """Where a load is decoded to."""
         with self._changed:
@@ -208,7 +214,6 @@ class PlainExecutor:
             load = self._loads[number]
             load.is_loaded, load.has_failed = True, has_failed
             self._nbytes[load.group] += load.read_nbytes
-            self._flight_nbytes -= self._chunk_nbytes(load)
             # The batches that open from now on find the block loaded.
             due = [(batch, copy) for batch, copy in load.waiting if batch.is_open]
             if load.batch >= 0:
@@ -244,6 +249,7 @@ class PlainExecutor:
             figures = Figures(
                 copy_ns=self._copy_ns,
                 peak_nbytes=self._peak_nbytes,
+                flight_nbytes=self._flight_nbytes,
                 num_threads=self._num_threads,
                 peak_working=self._num_threads,
                 num_ready=sum(batch.is_final for batch in self._batches.values()),
@@ -331,8 +337,6 @@ class PlainExecutor:
         if self._to_load and self._may_load(self._loads[self._to_load[0]]):
             number = self._to_load.popleft()
             load = self._loads[number]
-            self._flight_nbytes += self._chunk_nbytes(load)
-            self._weigh()
             tables = self._blocks.tables.arrays
             first, num = tables["groups"][load.group, :2].tolist()
             for demand in range(first, first + num):
@@ -355,10 +359,6 @@ class PlainExecutor:
         self._place(load)
         self._weigh()
         return True
-
-    def _chunk_nbytes(self, load: _Load) -> int:
-        """Bytes of a chunk of a block while it is read: the chunks are read one by one."""
-        return min(load.read_nbytes, self._parts.footprint.max_chunk_nbytes)
 
     def _weigh(self) -> None:
         batches = (self._num_slots_used + min(self._num_taken, 1)) * self._batch_nbytes

@@ -29,8 +29,10 @@ from xloader.engine.assembly import EngineParts
 from xloader.engine.batch_finish import BatchFinish
 from xloader.engine.deadlines import LONG_SECONDS, Deadlines
 from xloader.engine.executor import (
+    EVERY_CHUNK,
     FINISH_BATCH,
     IS_OVER,
+    LOAD_CHUNK,
     MAKE_SEGMENT,
     BlockMemory,
     Executor,
@@ -40,7 +42,7 @@ from xloader.engine.finishes import Finishes
 from xloader.engine.job import Delivery, OnError, check_process, closed_iterator
 from xloader.engine.open_trays import OpenBatch
 from xloader.engine.program import Program
-from xloader.engine.python_loads import PythonLoads
+from xloader.engine.python_loads import LoadTask, PythonLoads
 from xloader.engine.skipped_rows import note_rows, warn_of_skipped
 from xloader.engine.step_needs import BatchRows
 from xloader.engine.tables import Tables
@@ -90,7 +92,12 @@ class ProgramRun:
         self._hands = Threads("xloader")
         self._steps: dict[int, BatchRows] = {}
         self._num_slots = 0
-        self._loads = PythonLoads(job.parts, self._deadlines, is_skipping=job.on_error == "skip")
+        self._loads = PythonLoads(
+            job.parts,
+            self._deadlines,
+            self._executor.add_flight,
+            is_skipping=job.on_error == "skip",
+        )
         self._finishes = Finishes(job.parts, job.finish, job.program.num_steps, job.last_size)
         self._errors: dict[int, BaseException] = {}
         self._failure: BaseException | None = None
@@ -284,18 +291,20 @@ class ProgramRun:
 
     # The hands' side
 
-    def _work(self, item: WorkItem | None = None, num_hung: int = 0) -> None:
-        """Do one piece of work after the other; the first is that of a hand that was given up."""
-        clock, next_work = WorkClock(), self._executor.next_work
-        was_working = False
+    def _work(self, loads: LoadTask | None = None, num_hung: int = 0) -> None:
+        """Do one piece of work after the other; first the loads of a hand that was given up."""
+        clock, done = WorkClock(), None
         try:
-            while (item := item or next_work(was_working=was_working)) is not None:
+            if loads is not None:
+                self._load(loads, num_hung, clock)
+                done = WorkItem(LOAD_CHUNK, loads.numbers[0], EVERY_CHUNK)
+            while (item := self._executor.next_work(done)) is not None:
                 clock.skip(item.waited_ns * 1e-9)
-                self._do(item, num_hung, clock)
+                self._do(item, clock)
                 clock.end()
                 with self._lock:
                     self.tally.add_work(clock.take())
-                item, num_hung, was_working = None, 0, True
+                done = item
         except Abandoned:
             # Another thread replaces this one.
             return
@@ -304,7 +313,7 @@ class ProgramRun:
         finally:
             clock.close()
 
-    def _do(self, item: WorkItem, num_hung: int, clock: WorkClock) -> None:
+    def _do(self, item: WorkItem, clock: WorkClock) -> None:
         clock.begin("own")
         if item.kind == MAKE_SEGMENT:
             self._make_segment()
@@ -320,14 +329,19 @@ class ProgramRun:
             for index in done:
                 self._executor.batch_done(index)
         else:
-            clock.begin("load")
-            place = self._executor.find_load(item.number)
-            joints = None if place.slot < 0 else self._slots[place.slot]
-            left = partial(self._on_left, item)
-            num, error = self._loads.load(item.part, place, joints, num_hung, left)
-            if error is not None:
-                self._errors[item.number] = error
-            self._executor.chunks_done(item.number, num, has_failed=error is not None)
+            numbers = range(item.number, item.number + item.num)
+            places = [self._executor.find_load(number) for number in numbers]
+            joints = [None if place.slot < 0 else self._slots[place.slot] for place in places]
+            self._load(self._loads.begin(numbers, item.part, places, joints), 0, clock)
+
+    def _load(self, loads: LoadTask, num_hung: int, clock: WorkClock) -> None:
+        clock.begin("load")
+        self._loads.read(loads, num_hung, partial(self._on_left, loads))
+        clock.begin("own")
+        self._errors.update({loads.numbers[at]: error for at, error in loads.errors.items()})
+        for at, number in enumerate(loads.numbers):
+            has_failed = at in loads.errors
+            self._executor.chunks_done(number, loads.num_chunks, has_failed=has_failed)
 
     def _make_segment(self) -> None:
         begin = time.perf_counter()
@@ -353,12 +367,12 @@ class ProgramRun:
                 open_batch.error = open_batch.error or error
         return open_batch
 
-    def _on_left(self, item: WorkItem, attempts: Attempts) -> None:
+    def _on_left(self, loads: LoadTask, attempts: Attempts) -> None:
         """Have another hand do the work of one that was given up. Called by `Deadlines`."""
         with self._lock:
             self._hands.give_up(attempts.thread)
             if not self._is_closed:
-                self._hands.begin(partial(self._work, item, attempts.num_failed))
+                self._hands.begin(partial(self._work, loads, attempts.num_failed))
 
     def _join(self) -> None:
         now = time.monotonic()

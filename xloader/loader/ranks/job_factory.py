@@ -279,20 +279,9 @@ class JobFactory:
         return Tables(parts, source, is_resident=rank_plan.plan.is_resident)
 
     def _suits_programs(self) -> bool:
-        """Whether programs are the faster way: native threads read all chunks.
-
-        They carry out any other as well, and Python does a part of the work then.
-        """
-        recipe = self.rank_plan.recipe
-        if not is_there():
-            return False
-        if self.rank_plan.plan.budget.batch_nbytes < _FEWEST_NBYTES * self._share.num_rows:
-            return False
-        return all(
-            recipe.source.files_of(name) is not None
-            and all(isinstance(axis.selection, range) for axis in recipe.axes_of(name))
-            for name in self.rank_plan.footprint.variables
-        )
+        """Whether programs are the faster way: on native threads, and where rows are large."""
+        least_nbytes = _FEWEST_NBYTES * self._share.num_rows
+        return is_there() and self.rank_plan.plan.budget.batch_nbytes >= least_nbytes
 
     def _program_job(
         self, epoch: Epoch | Remainder, numbers: Sequence[int], tables: Tables
