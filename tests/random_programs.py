@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 import zarr.codecs
+from zarr.storage import LocalStore
 
 import xloader
 from xloader.errors import MemoryBudgetError
 from xloader.loader.ranks.job_factory import JobFactory
+from xloader.testing import LatencyStore
 
 CODECS = (
     None,
@@ -66,7 +68,11 @@ def check(seed: int, folder: Path) -> int:
     stride = {dim: int(rng.integers(1, 5)) for dim in windowed}
     wrap = [dim for dim in windowed if rng.random() < 0.2]
     # Variables without a windowed dimension belong to every sample.
-    samples = xloader.open(folder / f"{seed}.zarr").window(window, stride=stride, wrap=wrap)
+    place: Any = folder / f"{seed}.zarr"
+    if seed % 3 == 2:
+        # As if it had to be waited for.
+        place = LatencyStore(LocalStore(place, read_only=True), 0.0)
+    samples = xloader.open(place).window(window, stride=stride, wrap=wrap)
     options: dict[str, Any] = {
         "batch_size": int(rng.integers(1, 9)),
         "shuffle": bool(rng.random() < 0.8),

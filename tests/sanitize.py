@@ -77,7 +77,7 @@ def save(store: Path, memory: str, path: Path) -> None:
             segments,
             capacity=job.blocks.capacity,
             num_slots=job.num_ahead + 2,
-            options=(batch_nbytes, 1 << 20, 1 << 14, 2, 1),
+            options=(batch_nbytes, 1 << 20, 1 << 14, 2, 1, 4),
         )
 
 

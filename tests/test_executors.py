@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from zarr.storage import LocalStore
 
 import xloader
 from tests import sanitize
@@ -27,7 +28,7 @@ from xloader.errors import (
 )
 from xloader.loader.ranks.job_factory import JobFactory
 from xloader.order.step_dealer import LOOK_SIZE
-from xloader.testing import pretend_codec, pretend_disk
+from xloader.testing import LatencyStore, pretend_codec, pretend_disk
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning")
 
@@ -69,7 +70,7 @@ def write(folder: Path) -> Path:
 
 
 def batches_of(
-    path: Path, memory: str | None = "40kB", num_epochs: int = 2, **options: Any
+    path: Any, memory: str | None = "40kB", num_epochs: int = 2, **options: Any
 ) -> list[list[bytes]]:
     """The bytes of all fields of each batch, with ids and padding, over some epochs."""
     samples = xloader.open(path, on_missing="fill").window(WINDOW, stride=STRIDE)
@@ -85,7 +86,7 @@ def batches_of(
         ]
 
 
-def earlier(path: Path, *args: Any, **options: Any) -> list[list[bytes]]:
+def earlier(path: Any, *args: Any, **options: Any) -> list[list[bytes]]:
     """The same by the earlier engine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JobFactory, "_suits_programs", lambda *_: False)
@@ -123,6 +124,60 @@ def test_the_executor_is_the_one_asked_for(executor: str, tmp_path: Path) -> Non
         run = loader._run
         assert isinstance(run, ProgramRun)
         assert type(run._executor).__name__.lower().startswith(executor)
+
+
+@pytest.mark.parametrize("memory", ["60kB", "10MB"])
+def test_stores_that_are_waited_for(executor: str, memory: str, tmp_path: Path) -> None:
+    store = LatencyStore(LocalStore(write(tmp_path), read_only=True), 0.001)
+    assert batches_of(store, memory) == earlier(store, memory)
+
+
+@pytest.mark.parametrize("memory", ["60kB", "10MB"])
+def test_chunks_are_fetched_ahead_and_those_of_a_shard_together(
+    executor: str, memory: str, tmp_path: Path
+) -> None:
+    def report_of(path: Path) -> Any:
+        store = LatencyStore(LocalStore(path, read_only=True), 0.0)
+        samples = xloader.open(store).window(WINDOW, stride=STRIDE)
+        with samples.loader(**OPTIONS, memory=memory) as loader:
+            expected = loader.explain()
+            for _ in loader:
+                pass
+            report = loader.report()
+            assert report.peak_nbytes <= expected.peak_nbytes
+            assert report.num_reads == expected.num_reads
+            assert loader._progress is not None
+            assert loader._progress.tally.num_ahead > 0
+            return report
+
+    path = write(tmp_path)
+    report = report_of(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JobFactory, "_suits_programs", lambda *_: False)
+        assert report.num_requests <= 1.1 * report_of(path).num_requests < 0.7 * report.num_reads
+
+
+def test_a_chunk_that_cannot_be_fetched_is_skipped(executor: str, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    (path / "a" / "c" / "1" / "1" / "0").write_bytes(b"broken")
+    store = LatencyStore(LocalStore(path, read_only=True), 0.0)
+    options: dict[str, Any] = {"num_epochs": 1, "on_error": "skip", "batch_size": 24}
+    with pytest.warns(SkippedWarning):
+        skipping = batches_of(store, "200kB", **options)
+    with pytest.warns(SkippedWarning):
+        assert skipping == earlier(store, "200kB", **options)
+
+
+def test_what_a_traceback_holds_stays_in_memory(executor: str, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    (path / "a" / "c" / "1" / "1" / "0").write_bytes(b"broken")
+    with pytest.raises(ChunkError) as error:
+        batches_of(path)
+    frames, trace = [], error.value.__cause__.__traceback__ if error.value.__cause__ else None
+    while trace is not None:
+        frames.append(repr(trace.tb_frame.f_locals))
+        trace = trace.tb_next
+    assert "outs" in "".join(frames)
 
 
 def test_an_absent_chunk_is_filled(executor: str, tmp_path: Path) -> None:

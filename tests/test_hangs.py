@@ -326,6 +326,8 @@ def _interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+# An interrupt between two batches leaves the epoch, and the next loop begins it anew.
+@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
 @pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_at_any_moment_is_a_keyboard_interrupt_and_the_loader_goes_on(
     monkeypatch: pytest.MonkeyPatch,

@@ -296,12 +296,15 @@ def test_what_is_held_at_a_time(threads: int, monkeypatch: pytest.MonkeyPatch) -
     # Compiled code finds what rows take, and writes it to a table; NumPy needs none.
     table_nbytes = (3 + 4) * (2 * 40 + 24) * 8
     tables = set() if load_library()[0] is None else {table_nbytes}
-    assert set(asked) == {batch_nbytes, block_nbytes} | tables
+    # Blocks of programs have memory of their own, which the report counts.
+    assert {batch_nbytes} <= set(asked) <= {batch_nbytes, block_nbytes} | tables
     assert budget.num_batches == 2 + 2
-    assert asked.count(batch_nbytes) <= budget.num_batches < len(loader)
-    # With several threads, blocks may also hold half of the bytes in flight.
-    lent_nbytes = budget.in_flight_nbytes // 2 if threads > 1 else 0
-    assert asked.count(block_nbytes) <= (pool_nbytes + lent_nbytes) // block_nbytes < 10
+    # Batches or blocks may also hold a part of the bytes in flight.
+    lent_nbytes = budget.in_flight_nbytes
+    most_nbytes = budget.num_batches * batch_nbytes + lent_nbytes
+    assert asked.count(batch_nbytes) * batch_nbytes <= most_nbytes < len(loader) * batch_nbytes
+    assert asked.count(block_nbytes) <= (pool_nbytes + lent_nbytes) // block_nbytes
+    assert loader.report().peak_nbytes <= 90_000
 
 
 MEASURE = """

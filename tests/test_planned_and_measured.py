@@ -144,6 +144,7 @@ def wait_until_full(loader: Loader, nbytes: float) -> None:
     num_idle = 0
     while tally.peak_nbytes < nbytes and num_idle < 60:
         time.sleep(0.0005)
+        tally.refresh()
         num_idle = 0 if tally.workers.num or tally.fetches.num else num_idle + 1
 
 
@@ -172,4 +173,5 @@ def test_what_is_planned_is_what_is_measured(name: str, tmp_path: Path) -> None:
         assert measured.variables == planned.variables
         counted = Counter(variable for variable, _ in recorder.reads.elements())
         assert counted == {v: own.num_reads for v, own in planned.variables.items()}
-        assert 0.9 * planned.peak_nbytes <= measured.peak_nbytes <= planned.peak_nbytes
+        # Threads need not read at the same time, though they may.
+        assert 0.85 * planned.peak_nbytes <= measured.peak_nbytes <= planned.peak_nbytes

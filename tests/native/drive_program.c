@@ -17,7 +17,7 @@
 #include <time.h>
 
 typedef struct {
-    int64_t batch_nbytes, in_flight_nbytes, most_chunk_nbytes, num_threads, num_held;
+    int64_t batch_nbytes, in_flight_nbytes, most_chunk_nbytes, num_threads, num_held, num_known;
 } Options;
 
 int64_t xloader_check_tables(const Tables *);

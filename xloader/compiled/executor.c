@@ -64,7 +64,7 @@ enum { NOTHING_YET = -1, IS_OVER = -2, NO_MEMORY = -3, EVERY_CHUNK = -1, WRONG =
 enum { NO_READ = 0, READING = 1, GIVEN_UP = 2 };
 
 /* Kinds of work for Python. */
-enum { LOAD_CHUNK = 0, FINISH_BATCH = 1, MAKE_SEGMENT = 2 };
+enum { LOAD_CHUNK = 0, FINISH_BATCH = 1, MAKE_SEGMENT = 2, LOAD_MORE = 3 };
 
 /* What a thread of Python has done before it asks for more. */
 enum { WAS_IDLE = 0, WAS_WORKING = 1, WAS_LOADING = 2 };
@@ -170,6 +170,8 @@ typedef struct {
 /* What a run is told besides the tables. */
 typedef struct {
     int64_t batch_nbytes, in_flight_nbytes, most_chunk_nbytes, num_threads, num_held;
+    /* The program is made further where fewer loads than that are known and not begun. */
+    int64_t num_known;
 } Options;
 
 struct Run {
@@ -298,8 +300,7 @@ static int wants_segment(const Run *run) {
     const int64_t unloaded = run->num_loads - run->next_load;
     if (unopened < 2)
         return 1;
-    const int is_short =
-        unopened <= run->options.num_threads || unloaded <= 2 * run->options.num_threads;
+    const int is_short = unopened <= run->options.num_threads || unloaded <= run->options.num_known;
     return is_short && run->num_copies_ahead < MOST_COPIES_AHEAD;
 }
 
@@ -560,7 +561,8 @@ static void give_reader(Run *run, ChunkReader *reader) {
     fit_readers(run);
 }
 
-/* Takes loads for a thread of Python: several of small blocks, but a share of those that wait. */
+/* Takes loads for a thread of Python: several of small blocks that the same row is the first to need, but
+   a share of those that wait. */
 static int pop_loads(Run *run, Told *told) {
     Queue *queue = &run->chunks;
     const int64_t most = queue->num / (run->num_idle_hands + 1);
@@ -570,15 +572,18 @@ static int pop_loads(Run *run, Told *told) {
         return 0;
     run->num_loading_hands++;
     fit_readers(run);
+    /* Its load may be over by now. */
+    if (told->kind == LOAD_MORE)
+        return 1;
     const LoadRow *first = &load_of(run, told->number)->row;
     int64_t nbytes = first->nbytes;
     while (told->part == EVERY_CHUNK && told->num < most && queue->first) {
         const Work *next = queue->first;
-        if (next->part != EVERY_CHUNK || next->number != told->number + told->num)
+        if (next->kind != LOAD_CHUNK || next->part != EVERY_CHUNK || next->number != told->number + told->num)
             break;
         const LoadRow *row = &load_of(run, next->number)->row;
         nbytes += row->nbytes;
-        if (row->group != first->group || nbytes > SHARED_NBYTES)
+        if (row->group != first->group || row->first_row != first->first_row || nbytes > SHARED_NBYTES)
             break;
         Told taken;
         pop(queue, &taken);
@@ -1138,12 +1143,23 @@ EXPORT int64_t xloader_next_work(int64_t address, int64_t was_working, Told *tol
     return is_open;
 }
 
+/* Has Python look at a load again, of which more has been fetched. */
+EXPORT int64_t xloader_hand_back(int64_t address, int64_t number) {
+    Run *run = run_of(address);
+    pthread_mutex_lock(&run->lock);
+    push(run, &run->chunks, LOAD_MORE, number, EVERY_CHUNK);
+    pthread_mutex_unlock(&run->lock);
+    return 0;
+}
+
 /* Adds to the bytes that are being read, for a thread of Python. */
 EXPORT int64_t xloader_add_flight(int64_t address, int64_t nbytes) {
     Run *run = run_of(address);
     pthread_mutex_lock(&run->lock);
     run->figures.flight_nbytes += nbytes;
-    weigh(run);
+    /* Once it is closed, the blocks may be gone. */
+    if (!run->is_closing)
+        weigh(run);
     pthread_mutex_unlock(&run->lock);
     return 0;
 }

@@ -77,9 +77,10 @@ typedef struct {
 
 /* A block to load: of which group, its number there, and its decoded bytes; then the batch of the
    segment and the row that it is decoded into, or -1 for memory of its own; where it lies, if it is
-   there from an earlier run, or else 0; and the decoded bytes of its chunks, not cut down. */
+   there from an earlier run, or else 0; the decoded bytes of its chunks, not cut down; and the row of the
+   segment that is the first to need it, or -1. */
 typedef struct {
-    int64_t group, block, nbytes, batch, row, address, read_nbytes;
+    int64_t group, block, nbytes, batch, row, address, read_nbytes, first_row;
 } LoadRow;
 
 /* The parts of a copy: numbers of the load and of the route, the batch within the segment and the row

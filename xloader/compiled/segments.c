@@ -93,7 +93,7 @@ static int begin_entry(const Making *making, int64_t entry) {
             needs->load_of[residence] = (int32_t)(making->first_load + made->num_loads);
             made->loads[made->num_loads++] = (LoadRow){
                 g, block, block_nbytes(making->tables, g, block), -1, 0,
-                needs->address_of ? needs->address_of[residence] : 0, 0};
+                needs->address_of ? needs->address_of[residence] : 0, 0, -1};
         }
     }
     return 1;
@@ -130,6 +130,8 @@ static int add_copy(const Making *making, int64_t route, int64_t batch, int64_t 
     const int64_t row = column[0], entry = making->entries[row];
     const int64_t residence = find_residence(making, group, entry, column[hits->column]);
     const int64_t load = making->needs[group].load_of[residence];
+    if (load >= making->first_load && made->loads[load - making->first_load].first_row < 0)
+        made->loads[load - making->first_load].first_row = row;
     if (is_row(making, group, residence, load, column[2 * hits->column])) {
         LoadRow *own = &made->loads[load - making->first_load];
         own->batch = batch;

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable
 
 from xloader.engine.block_reader import BlockReader, Bundle
 from xloader.engine.deadlines import Deadlines
-from xloader.engine.job import RunLock
 from xloader.sources.retries import Abandoned, Attempts
 
 
@@ -30,8 +29,10 @@ class Announcements:
         Announces bundles.
     deadlines : Deadlines
         Gives up a thread that waits too long.
-    run_lock : RunLock
+    lock : threading.RLock
         The lock of the run.
+    on_failed : callable
+        Called with an unexpected error. The lock is held.
     on_done : callable
         Called when bundles were announced. The lock is held.
     on_stuck : callable
@@ -42,14 +43,16 @@ class Announcements:
         self,
         reader: BlockReader,
         deadlines: Deadlines,
-        run_lock: RunLock,
+        lock: threading.RLock,
         *,
+        on_failed: Callable[[BaseException], None],
         on_done: Callable[[], None],
         on_stuck: Callable[[threading.Thread], None],
     ) -> None:
         self._reader = reader
         self._deadlines = deadlines
-        self._run_lock = run_lock
+        self._lock = lock
+        self._on_failed = on_failed
         self._on_done = on_done
         self._on_stuck = on_stuck
         self._announced: set[Bundle] = set()
@@ -87,11 +90,14 @@ class Announcements:
         """
         if self._under_way or len(self._announced) > self._most // 2:
             return []
-        names = self._reader.announced_variables
-        new = (b for b in waiting if b not in self._announced and b.reads[0].variable in names)
+        new = (b for b in waiting if b not in self._announced and self.concerns(b))
         self._under_way = list(itertools.islice(new, self._most - len(self._announced)))
         self._announced.update(self._under_way)
         return self._under_way
+
+    def concerns(self, bundle: Bundle) -> bool:
+        """Whether a bundle is worth announcing."""
+        return bundle.reads[0].variable in self._reader.announced_variables
 
     def may_fetch(self, bundle: Bundle) -> bool:
         """Whether a bundle can be fetched, as it is not being announced at this moment."""
@@ -116,7 +122,7 @@ class Announcements:
             # Fetching the bundles raises it again, for those that it concerns.
             announced = None
         self._deadlines.end(attempts)
-        with self._run_lock.lock:
+        with self._lock:
             if announced is not None:
                 self._most = announced.most_bundles
                 for bundle in bundles:
@@ -130,7 +136,7 @@ class Announcements:
 
     def _on_left(self, attempts: Attempts) -> None:
         """Go on after a thread was given up. Called by the thread of `Deadlines`."""
-        with self._run_lock.lock:
+        with self._lock:
             self._on_stuck(attempts.thread)
             self._end()
 
@@ -139,4 +145,4 @@ class Announcements:
         try:
             self._on_done()
         except BaseException as problem:
-            self._run_lock.fail(problem)
+            self._on_failed(problem)

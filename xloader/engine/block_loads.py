@@ -91,7 +91,8 @@ class BlockLoads:
         self._announcements = Announcements(
             job.parts.reader,
             deadlines,
-            run_lock,
+            run_lock.lock,
+            on_failed=run_lock.fail,
             on_done=self._fetch_more,
             on_stuck=self.give_up,
         )

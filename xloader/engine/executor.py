@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +15,7 @@ from xloader.core.axis import Ints
 from xloader.engine.program import Segment
 from xloader.engine.tables import Tables
 
-LOAD_CHUNK, FINISH_BATCH, MAKE_SEGMENT = range(3)
+LOAD_CHUNK, FINISH_BATCH, MAKE_SEGMENT, LOAD_MORE = range(4)
 """Kinds of work for Python, as ``executor.c`` numbers them."""
 
 EVERY_CHUNK: Final = -1
@@ -80,6 +83,7 @@ class BlockMemory:
     """Memory of decoded blocks, which outlives a run: what both kinds of it have.
 
     `kept`: the address of each block that stays in memory between runs, by group and block.
+    `leases`: those of the arrays that are views of it.
     `is_spoilt`: whether a thread of an ended run may still write to blocks.
     """
 
@@ -87,10 +91,31 @@ class BlockMemory:
         self.tables = tables
         self.kept: dict[tuple[int, int], int] = {}
         self.is_spoilt = False
+        self.leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+
+    def view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+        """Memory of a block as an array, which keeps all of it from being released.
+
+        The traceback of an error may hold such arrays for as long as somebody looks at it.
+        """
+        memory: Any = (ctypes.c_uint8 * nbytes).from_address(address)
+        memory.lease = Lease(self)
+        self.leases.add(memory.lease)
+        return np.ctypeslib.as_array(memory)
+
+    def drop(self) -> None:
+        """Release the memory, once no run uses it any more, unless an array does."""
 
     def spoil(self) -> None:
         """Note that a thread may still write to blocks: they are never released."""
         self.is_spoilt = True
+
+
+@dataclass(frozen=True, eq=False)
+class Lease:
+    """Keeps the memory of blocks as long as an array in Python is a view of it."""
+
+    memory: BlockMemory
 
 
 class Executor(Protocol):
@@ -122,6 +147,10 @@ class Executor(Protocol):
 
         None once the executor is closed.
         """
+        ...
+
+    def hand_back(self, number: int) -> None:
+        """Have Python look at a load again: more of it has been fetched."""
         ...
 
     def add_flight(self, nbytes: int) -> None:

@@ -15,6 +15,7 @@ from xloader.compiled.library import ADDRESS, NUMBER, find_function
 from xloader.core.axis import Ints
 from xloader.engine.executor import (
     LOAD_CHUNK,
+    LOAD_MORE,
     BlockMemory,
     Figures,
     LoadPlace,
@@ -45,6 +46,7 @@ _SIGNATURES: Final = {
     "give_slot": (NUMBER, NUMBER, ADDRESS),
     "take_batch": (NUMBER, NUMBER, ADDRESS),
     "next_work": (NUMBER, NUMBER, ADDRESS),
+    "hand_back": (NUMBER, NUMBER),
     "add_flight": (NUMBER, NUMBER),
     "find_load": (NUMBER, NUMBER, ADDRESS),
     "chunks_done": (NUMBER, NUMBER, NUMBER, NUMBER),
@@ -99,6 +101,11 @@ class NativeBlocks(BlockMemory):
         # At exit, threads may still be at work.
         self._drop.atexit = False
 
+    def drop(self) -> None:
+        """Release the memory, once no run uses it any more, unless an array does."""
+        if not self.leases:
+            self._drop()
+
     def spoil(self) -> None:
         """Note that a thread may still write to blocks: they are never released."""
         super().spoil()
@@ -124,11 +131,12 @@ class NativeExecutor:
         most_chunk_nbytes: int,
         num_threads: int,
         num_held: int,
+        num_known: int,
     ) -> None:
         self._blocks = blocks
         self._tables = blocks.tables
         numbers = batch_nbytes, in_flight_nbytes, most_chunk_nbytes, num_threads, num_held
-        options = np.array(numbers, np.int64)
+        options = np.array([*numbers, num_known], np.int64)
         self._run = _call(
             "begin_run", self._tables.address, blocks.blocks, blocks.indexes, options.ctypes.data
         )
@@ -183,11 +191,15 @@ class NativeExecutor:
         """Wait for work for Python, given what was just done; None once the executor is closed."""
         told = (ctypes.c_int64 * len(WorkItem._fields))()
         was = _WAS_IDLE if done is None else _WAS_WORKING
-        if done is not None and done.kind == LOAD_CHUNK:
+        if done is not None and done.kind in (LOAD_CHUNK, LOAD_MORE):
             was = _WAS_LOADING
         if not _call("next_work", self._run, was, ctypes.addressof(told)):
             return None
         return WorkItem(*told)
+
+    def hand_back(self, number: int) -> None:
+        """Have Python look at a load again: more of it has been fetched."""
+        _call("hand_back", self._run, number)
 
     def add_flight(self, nbytes: int) -> None:
         """Add to the bytes that are being read, for a thread of Python."""

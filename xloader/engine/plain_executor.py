@@ -27,6 +27,7 @@ from xloader.engine.executor import (
     FINISH_BATCH,
     IS_OVER,
     LOAD_CHUNK,
+    LOAD_MORE,
     MAKE_SEGMENT,
     BlockMemory,
     Figures,
@@ -86,6 +87,15 @@ class PlainBlocks(BlockMemory):
         self.pool = BlockPool(capacity)
         self.buffers: dict[int, Buffer] = {}
 
+    def view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+        """The buffer of a block."""
+        return self.buffers[address][:nbytes]
+
+    def give_back(self, buffer: Buffer) -> None:
+        """Take back the buffer of a block that nothing needs any more."""
+        del self.buffers[address_of(buffer)]
+        self.pool.give_back(buffer)
+
 
 class PlainExecutor:
     """Carries out one program, as `xloader.engine.executor.Executor` says."""
@@ -97,12 +107,14 @@ class PlainExecutor:
         *,
         batch_nbytes: int,
         num_threads: int,
+        num_known: int,
         slots: dict[int, list[NDArray[Any]]],
     ) -> None:
         self._blocks = blocks
         self._parts = parts
         self._batch_nbytes = batch_nbytes
         self._num_threads = num_threads
+        self._num_known = num_known
         self._slots = slots
         self._stacks: list[list[Stack]] = [
             [stack for stack, _ in own]
@@ -112,6 +124,7 @@ class PlainExecutor:
         self._changed = threading.Condition()
         self._loads: dict[int, _Load] = {}
         self._to_load: deque[int] = deque()
+        self._handed_back: deque[int] = deque()
         self._batches: dict[int, _Batch] = {}
         self._to_open: deque[_Batch] = deque()
         self._to_finish: deque[int] = deque()
@@ -193,6 +206,12 @@ class PlainExecutor:
                 self._copy(batch, copy)
             with self._changed:
                 self._fill(batch)
+
+    def hand_back(self, number: int) -> None:
+        """Have Python look at a load again: more of it has been fetched."""
+        with self._changed:
+            self._handed_back.append(number)
+            self._changed.notify_all()
 
     def add_flight(self, nbytes: int) -> None:
         """Add to the bytes that are being read."""
@@ -278,15 +297,14 @@ class PlainExecutor:
 
     def keep_blocks(self) -> None:
         """Keep the blocks that stay in memory, and give back all others."""
-        kept, pool = self._blocks.kept, self._blocks.pool
+        kept = self._blocks.kept
         for load in self._loads.values():
             if load.buffer is None:
                 continue
             if self._blocks.tables.in_c.is_resident and load.is_loaded and not load.has_failed:
-                address = kept[load.group, load.block] = address_of(load.buffer)
-                self._blocks.buffers[address] = load.buffer
+                kept[load.group, load.block] = address_of(load.buffer)
             else:
-                pool.give_back(load.buffer)
+                self._blocks.give_back(load.buffer)
         self._loads.clear()
 
     def leave(self) -> None:
@@ -299,7 +317,7 @@ class PlainExecutor:
         return batch is not None and batch.is_final
 
     def _begin_load(self, number: int, row: list[int], first: int, batches: list[_Batch]) -> None:
-        group, block, nbytes, batch, at, address, read_nbytes = row
+        group, block, nbytes, batch, at, address, read_nbytes, _ = row
         load = _Load(group, block, nbytes, -1 if batch < 0 else first + batch, at, read_nbytes)
         self._loads[number] = load
         if address:
@@ -334,6 +352,8 @@ class PlainExecutor:
     def _next_item(self) -> WorkItem | None:
         if self._to_finish:
             return WorkItem(FINISH_BATCH, self._to_finish.popleft(), 0)
+        if self._handed_back:
+            return WorkItem(LOAD_MORE, self._handed_back.popleft(), EVERY_CHUNK)
         if self._to_load and self._may_load(self._loads[self._to_load[0]]):
             number = self._to_load.popleft()
             load = self._loads[number]
@@ -342,7 +362,7 @@ class PlainExecutor:
             for demand in range(first, first + num):
                 self._reads[demand] += int(tables["demands"][demand, 5])
             return WorkItem(LOAD_CHUNK, number, EVERY_CHUNK)
-        is_short = len(self._to_open) <= self._num_threads or len(self._to_load) <= 2
+        is_short = len(self._to_open) <= self._num_threads or len(self._to_load) <= self._num_known
         if is_short and not (self._is_complete or self._is_segment_under_way):
             self._is_segment_under_way = True
             return WorkItem(MAKE_SEGMENT, 0, 0)
@@ -356,6 +376,7 @@ class PlainExecutor:
         if not pool.has_room(load.nbytes):
             return False
         load.buffer = pool.take(load.nbytes)
+        self._blocks.buffers[address_of(load.buffer)] = load.buffer
         self._place(load)
         self._weigh()
         return True
@@ -372,7 +393,7 @@ class PlainExecutor:
             return
         del self._loads[number]
         if load.buffer is not None:
-            self._blocks.pool.give_back(load.buffer)
+            self._blocks.give_back(load.buffer)
             load.slots, load.buffer = {}, None
         self._changed.notify_all()
 

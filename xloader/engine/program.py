@@ -35,7 +35,10 @@ from xloader.order.step_dealer import Dealer
 from xloader.planning.epoch import Lane
 from xloader.planning.mixing import Regions
 
-LOAD_COLUMNS: Final = ("group", "block", "nbytes", "batch", "row", "address", "read_nbytes")
+LOAD_COLUMNS: Final = (
+    *("group", "block", "nbytes", "batch", "row", "address", "read_nbytes"),
+    "first_row",
+)
 """Columns of `Segment.loads`."""
 
 COPY_COLUMNS: Final = ("load", "route", "batch", "row")
@@ -59,10 +62,11 @@ class Segment:
         Number of the first load.
     batches : list of BatchRows
         The rows of each batch.
-    loads : numpy.ndarray of int64, shape (num_loads, 7)
+    loads : numpy.ndarray of int64, shape (num_loads, 8)
         Per block its group, its number there and its bytes; the batch of the segment and the row
-        that it is decoded into, or -1 and 0 for memory of its own; where it lies already, or 0; and
-        the decoded bytes of its chunks, not cut down to the selection.
+        that it is decoded into, or -1 and 0 for memory of its own; where it lies already, or 0; the
+        decoded bytes of its chunks, not cut down to the selection; and the row of the segment that
+        is the first to need it, or -1.
     copies : numpy.ndarray of int32, shape (num_copies, 4 + 3 * num_dims)
         See `COPY_COLUMNS`.
     copy_ends : numpy.ndarray of int64, shape (num_batches,)
@@ -370,7 +374,7 @@ class _PlainMaker:
                         block = int(own.blocks[residence])
                         address = 0 if own.addresses is None else int(own.addresses[residence])
                         nbytes = self._tables.block_nbytes(number, block)
-                        loads.append([number, block, nbytes, -1, 0, address, 0])
+                        loads.append([number, block, nbytes, -1, 0, address, 0, -1])
         copy_ends = np.zeros(len(edges) - 1, np.int64)
         columns = [own.table[: 3 + 3 * self._tables.in_c.num_dims].T.tolist() for own in hits]
         places = [0] * len(hits)
@@ -382,6 +386,8 @@ class _PlainMaker:
                     places[route] += 1
                     residence = own.find(int(entries[row]), block, is_resident=is_resident)
                     load = int(own.load_of[residence])
+                    if load >= first_load and loads[load - first_load][7] < 0:
+                        loads[load - first_load][7] = row
                     is_only = own.num_samples is not None and own.num_samples[residence] == 1
                     if is_whole and is_only and load >= first_load:
                         loads[load - first_load][3:5] = batch, row - begin

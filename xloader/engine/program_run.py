@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -27,22 +27,26 @@ from xloader.compiled.library import address_of
 from xloader.core.messages import warn_caller
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batch_finish import BatchFinish
+from xloader.engine.block_reader import Bundle
 from xloader.engine.deadlines import LONG_SECONDS, Deadlines
 from xloader.engine.executor import (
     EVERY_CHUNK,
     FINISH_BATCH,
     IS_OVER,
     LOAD_CHUNK,
+    LOAD_MORE,
     MAKE_SEGMENT,
     BlockMemory,
     Executor,
+    LoadPlace,
     WorkItem,
 )
+from xloader.engine.fetches_ahead import FetchesAhead
 from xloader.engine.finishes import Finishes
 from xloader.engine.job import Delivery, OnError, check_process, closed_iterator
 from xloader.engine.open_trays import OpenBatch
 from xloader.engine.program import Program
-from xloader.engine.python_loads import LoadTask, PythonLoads
+from xloader.engine.python_loads import BlockRun, LoadTask, PythonLoads
 from xloader.engine.skipped_rows import note_rows, warn_of_skipped
 from xloader.engine.step_needs import BatchRows
 from xloader.engine.tables import Tables
@@ -68,6 +72,7 @@ class ProgramJob:
     num_ahead: int
     blocks: BlockMemory
     make_executor: Callable[[dict[int, list[NDArray[Any]]]], Executor]
+    num_threads: int
     num_hands: int
     on_error: OnError = "raise"
 
@@ -95,9 +100,25 @@ class ProgramRun:
         self._loads = PythonLoads(
             job.parts,
             self._deadlines,
+            self._lock,
+            job.blocks.view,
             self._executor.add_flight,
+            self._let_go,
             is_skipping=job.on_error == "skip",
         )
+        self._ahead: FetchesAhead | None = None
+        if job.parts.reader.is_waiting:
+            self._ahead = FetchesAhead(
+                job.parts,
+                self._deadlines,
+                self._loads,
+                self._executor,
+                self.tally,
+                self._lock,
+                # Native threads load the blocks of the other groups as far as they can.
+                job.tables.arrays["groups"][:, -1] == 0,
+                self._fail,
+            )
         self._finishes = Finishes(job.parts, job.finish, job.program.num_steps, job.last_size)
         self._errors: dict[int, BaseException] = {}
         self._failure: BaseException | None = None
@@ -138,7 +159,13 @@ class ProgramRun:
             return None
         self._start()
         self._give_slot()
+        if self._ahead is not None:
+            with self._lock:
+                self.tally.mark(is_awaited=True)
         slot = self._wait()
+        if self._ahead is not None:
+            with self._lock:
+                self.tally.mark(is_awaited=False)
         self.tally.wait_seconds += time.perf_counter() - begin
         index = self._num_taken
         self._num_taken += 1
@@ -178,9 +205,12 @@ class ProgramRun:
         try:
             self._is_closed = True
             self._executor.close()
+            if self._ahead is not None:
+                self._ahead.close()
             self._deadlines.close()
             atexit.unregister(self.close)
-            if not (me in self._hands or self._deadlines.has(me)):
+            is_own = me in self._hands or self._deadlines.has(me)
+            if not (is_own or (self._ahead is not None and self._ahead.has(me))):
                 self._join()
         finally:
             self._closing.discard(me)
@@ -258,6 +288,8 @@ class ProgramRun:
         tally.num_reads = tally.variable_reads.total()
         tally.group_nbytes = Counter({g: num for g, num in enumerate(nbytes.tolist()) if num})
         tally.read_nbytes = tally.group_nbytes.total()
+        tally.num_ahead, tally.ahead_nbytes = loads.num_ahead, loads.ahead_nbytes
+        tally.ahead_seconds = loads.ahead_seconds
         tally.num_requests = loads.num_requests + figures.num_requests
         tally.num_retries, tally.num_missing = loads.num_retries, loads.num_missing
         tally.skipped = dict(loads.skipped)
@@ -267,7 +299,7 @@ class ProgramRun:
         tally.peak_nbytes = max(tally.peak_nbytes, figures.peak_nbytes)
         tally.flight_nbytes = figures.flight_nbytes
         tally.num_ready = figures.num_ready
-        tally.num_threads = max(figures.num_threads, 1)
+        tally.num_threads = max(min(figures.num_threads, self._job.num_threads), 1)
         tally.workers = Gauge(
             figures.num_working,
             figures.peak_working,
@@ -291,13 +323,13 @@ class ProgramRun:
 
     # The hands' side
 
-    def _work(self, loads: LoadTask | None = None, num_hung: int = 0) -> None:
+    def _work(self, task: LoadTask | None = None, num_hung: int = 0) -> None:
         """Do one piece of work after the other; first the loads of a hand that was given up."""
         clock, done = WorkClock(), None
         try:
-            if loads is not None:
-                self._load(loads, num_hung, clock)
-                done = WorkItem(LOAD_CHUNK, loads.numbers[0], EVERY_CHUNK)
+            if task is not None:
+                self._load(task, num_hung, clock)
+                done = WorkItem(LOAD_CHUNK, task.run.numbers[0], EVERY_CHUNK)
             while (item := self._executor.next_work(done)) is not None:
                 clock.skip(item.waited_ns * 1e-9)
                 self._do(item, clock)
@@ -329,19 +361,52 @@ class ProgramRun:
             for index in done:
                 self._executor.batch_done(index)
         else:
-            numbers = range(item.number, item.number + item.num)
-            places = [self._executor.find_load(number) for number in numbers]
-            joints = [None if place.slot < 0 else self._slots[place.slot] for place in places]
-            self._load(self._loads.begin(numbers, item.part, places, joints), 0, clock)
+            self._load_all(item, clock)
 
-    def _load(self, loads: LoadTask, num_hung: int, clock: WorkClock) -> None:
+    def _load_all(self, item: WorkItem, clock: WorkClock) -> None:
+        """Load the blocks of an item, as far as their chunks are there."""
         clock.begin("load")
-        self._loads.read(loads, num_hung, partial(self._on_left, loads))
-        clock.begin("own")
-        self._errors.update({loads.numbers[at]: error for at, error in loads.errors.items()})
-        for at, number in enumerate(loads.numbers):
-            has_failed = at in loads.errors
-            self._executor.chunks_done(number, loads.num_chunks, has_failed=has_failed)
+        numbers = range(item.number, item.number + item.num)
+        if item.kind == LOAD_MORE:
+            runs = self._runs_ahead(numbers)
+        else:
+            places = [self._executor.find_load(number) for number in numbers]
+            runs = self._runs_of(numbers, item.part, places)
+            for number, place, run in zip(numbers, places, runs, strict=True):
+                joints = None if place.slot < 0 else self._slots[place.slot]
+                self._loads.give_memory(run, number, place, joints)
+        for run in dict.fromkeys(runs):
+            task = self._ahead.take(run) if self._ahead else LoadTask(run, run.take_ready())
+            self._load(task, 0, clock)
+
+    def _runs_ahead(self, numbers: range) -> list[BlockRun]:
+        """The runs of loads that are fetched ahead, as far as they have chunks left."""
+        runs = [None if self._ahead is None else self._ahead.find(number) for number in numbers]
+        return [run for run in runs if run is not None]
+
+    def _runs_of(self, numbers: range, part: int, places: Sequence[LoadPlace]) -> list[BlockRun]:
+        """The run of each load: one for all, but where chunks are fetched ahead."""
+        if part != EVERY_CHUNK:
+            return [self._loads.begin_chunk(numbers[0], places[0], part)]
+        if runs := self._runs_ahead(numbers):
+            return runs
+        blocks = [place.block for place in places]
+        return [self._loads.begin(numbers, places[0].group, blocks)] * len(numbers)
+
+    def _load(self, task: LoadTask, num_hung: int, clock: WorkClock) -> None:
+        run = task.run
+
+        def loaded(at: int) -> None:
+            """Note that a block is there, or will never be."""
+            clock.begin("own")
+            if (error := run.errors.get(at)) is not None:
+                self._errors[run.numbers[at]] = error
+            self._executor.chunks_done(
+                run.numbers[at], run.num_chunks, has_failed=error is not None
+            )
+            clock.begin("load")
+
+        self._loads.read(task, num_hung, partial(self._on_left, task), loaded)
 
     def _make_segment(self) -> None:
         begin = time.perf_counter()
@@ -349,6 +414,8 @@ class ProgramRun:
         segment = program.next_segment(self._finishes.is_needed)
         for step in segment.batches:
             self._steps[step.index] = step
+        if self._ahead is not None:
+            self._ahead.add(segment)
         self.tally.walk_seconds += time.perf_counter() - begin
         self._executor.add(segment, is_last=program.is_over)
 
@@ -367,12 +434,20 @@ class ProgramRun:
                 open_batch.error = open_batch.error or error
         return open_batch
 
-    def _on_left(self, loads: LoadTask, attempts: Attempts) -> None:
+    def _on_left(self, task: LoadTask, attempts: Attempts) -> None:
         """Have another hand do the work of one that was given up. Called by `Deadlines`."""
         with self._lock:
             self._hands.give_up(attempts.thread)
+            bundle = task.bundles[0]
+            self._loads.note_hung(bundle, attempts)
+            self._let_go(bundle, bundle.held_nbytes)
             if not self._is_closed:
-                self._hands.begin(partial(self._work, loads, attempts.num_failed))
+                self._hands.begin(partial(self._work, task, attempts.num_failed))
+
+    def _let_go(self, bundle: Bundle, held_nbytes: int) -> None:
+        """Note that the bytes of a bundle are decoded or given up, if they were fetched ahead."""
+        if self._ahead is not None and bundle.is_waiting:
+            self._ahead.let_go(bundle, held_nbytes)
 
     def _join(self) -> None:
         now = time.monotonic()
@@ -380,6 +455,8 @@ class ProgramRun:
             # These threads can no longer write anywhere, even if their calls return.
             for thread in self._deadlines.abandon():
                 self._hands.give_up(thread)
+                if self._ahead is not None:
+                    self._ahead.give_up(thread)
         has_ended = self._have_ended(now + MOST_SECONDS)
         self._deadlines.join(now + MOST_SECONDS)
         self._refresh()
@@ -391,6 +468,8 @@ class ProgramRun:
             self._slots.clear()
             self._steps.clear()
             self._finishes.clear()
+            if self._ahead is not None:
+                self._ahead.clear()
             if has_ended:
                 self._executor.keep_blocks()
             else:
@@ -400,4 +479,6 @@ class ProgramRun:
 
     def _have_ended(self, until: float) -> bool:
         # In a list, so that both are waited for even if the first has not ended.
-        return all([self._hands.join(until), self._executor.join(until - time.monotonic())])
+        has_fetched = self._ahead is None or self._ahead.join(until)
+        hands = self._hands.join(until)
+        return all([has_fetched, hands, self._executor.join(until - time.monotonic())])

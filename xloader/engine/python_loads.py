@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,128 +11,222 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.core.footprint import Group
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_layout import BlockSlot
 from xloader.engine.block_reader import Bundle
 from xloader.engine.deadlines import Deadlines
-from xloader.engine.executor import EVERY_CHUNK, LoadPlace
+from xloader.engine.executor import LoadPlace
+from xloader.errors import CorruptChunkError
 from xloader.sources.base import Outcome
 from xloader.sources.retries import Attempts
 
 
-@dataclass(frozen=True, eq=False)
-class LoadTask:
-    """Blocks of one group that a thread loads, or one chunk of one of them.
+@dataclass(eq=False)
+class BlockRun:
+    """Successive loads of one group, whose chunks are read together.
 
-    `places`: where each of them is decoded to, and `slots` that of its variables. `bundles`: what
-    is not read yet. `errors`: the first error of each block that has one, by its number here.
+    `bundles`: those that no thread has taken. `slots`: where the variables of each block lie; empty
+    until it has memory. `num_left`: per block, the bundles that are not decoded.
     """
 
     numbers: range
-    places: Sequence[LoadPlace]
-    slots: Sequence[Mapping[str, BlockSlot]]
+    group: Group
     num_chunks: int
+    blocks: Sequence[tuple[int, ...]]
     bundles: list[Bundle]
+    slots: list[Mapping[str, BlockSlot]] = field(init=False)
+    num_left: list[int] = field(init=False)
     errors: dict[int, BaseException] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.slots, self.num_left = [{}] * len(self.blocks), [0] * len(self.blocks)
+        for bundle in self.bundles:
+            self.count(bundle, 1)
+
+    def count(self, bundle: Bundle, change: int) -> list[int]:
+        """Count a bundle for its blocks. Return those that have none left."""
+        members = sorted({number for number, _ in bundle.places})
+        for number in members:
+            self.num_left[number] += change
+        return [number for number in members if not self.num_left[number]]
+
+    def is_placed(self, bundle: Bundle) -> bool:
+        """Whether all blocks of a bundle have memory."""
+        return all(self.slots[number] for number, _ in bundle.places)
+
+    def take_ready(self) -> list[Bundle]:
+        """Take the bundles that can be decoded: they are fetched, and their blocks have memory."""
+        ready = [b for b in self.bundles if b.is_ready and self.is_placed(b)]
+        self.bundles = [bundle for bundle in self.bundles if bundle not in ready]
+        return ready
+
+
+@dataclass(frozen=True, eq=False)
+class LoadTask:
+    """Bundles of a run of blocks that one thread decodes; those that it has not decoded yet."""
+
+    run: BlockRun
+    bundles: list[Bundle]
 
 
 class PythonLoads:
-    """Reads chunks of one run, and counts what that took. Several threads may call it."""
+    """Reads chunks of one run, and counts what that took. Any thread may call it."""
 
     def __init__(
         self,
         parts: EngineParts,
         deadlines: Deadlines,
+        lock: threading.RLock,
+        view: Callable[[int, int], NDArray[np.uint8]],
         add_flight: Callable[[int], None],
+        let_go: Callable[[Bundle, int], None],
         *,
         is_skipping: bool,
     ) -> None:
         self._parts = parts
         self._deadlines = deadlines
         self._add_flight = add_flight
+        self._let_go = let_go
         self._is_skipping = is_skipping
-        self._lock = threading.Lock()
+        self._lock = lock
+        self._view = view
         self.num_requests = self.num_retries = self.num_missing = 0
-        self.fetch_seconds = self.decode_seconds = 0.0
+        self.num_ahead = self.ahead_nbytes = 0
+        self.fetch_seconds = self.decode_seconds = self.ahead_seconds = 0.0
         self.skipped: dict[tuple[str, tuple[int, ...]], None] = {}
 
-    def begin(
-        self,
-        numbers: range,
-        part: int,
-        places: Sequence[LoadPlace],
-        joints: Sequence[Sequence[NDArray[Any]] | None],
-    ) -> LoadTask:
-        """List what is to be read for some blocks, given the arrays of rows that are blocks."""
-        group = self._parts.footprint.groups[places[0].group]
-        blocks, reader = [group.index_of(place.block) for place in places], self._parts.reader
-        slots = [
-            self._slots(place, block, arrays)
-            for place, block, arrays in zip(places, blocks, joints, strict=True)
-        ]
-        if part == EVERY_CHUNK:
-            num, bundles = group.num_chunks_per_block, reader.bundles(group, blocks)
-        else:
-            num, bundles = 1, [reader.chunk(group, blocks[0], part)]
-        return LoadTask(numbers, places, slots, num, bundles)
+    def begin(self, numbers: range, group: int, blocks: Sequence[int]) -> BlockRun:
+        """List the chunks of some blocks, given their numbers in the program and in the group."""
+        own = self._parts.footprint.groups[group]
+        indices = [own.index_of(block) for block in blocks]
+        bundles = self._parts.reader.bundles(own, indices)
+        return BlockRun(numbers, own, own.num_chunks_per_block, indices, bundles)
 
-    def read(self, loads: LoadTask, num_hung: int, on_left: Callable[[Attempts], None]) -> None:
-        """Read what is left. If the thread is given up, another may go on with the same."""
-        while loads.bundles:
-            bundle = loads.bundles[0]
-            error = self._read(bundle, bundle.outs_in(loads.slots), num_hung, on_left)
-            num_hung = 0
-            if error is not None and self._is_skipping and len(bundle.reads) > 1:
-                # One by one, so that only unreadable chunks are skipped.
-                loads.bundles[:1] = bundle.singles()
-                continue
-            loads.bundles.pop(0)
-            if error is None:
-                continue
-            if self._is_skipping:
-                with self._lock:
-                    self.skipped.update({(r.variable, r.chunk): None for r in bundle.reads})
-            for number, _ in bundle.places:
-                loads.errors.setdefault(number, error)
+    def begin_chunk(self, number: int, place: LoadPlace, part: int) -> BlockRun:
+        """List one chunk of a block, given its number there."""
+        group = self._parts.footprint.groups[place.group]
+        block = group.index_of(place.block)
+        bundles = [self._parts.reader.chunk(group, block, part)]
+        return BlockRun(range(number, number + 1), group, 1, [block], bundles)
 
-    def _slots(
-        self, place: LoadPlace, block: tuple[int, ...], joints: Sequence[NDArray[Any]] | None
-    ) -> Mapping[str, BlockSlot]:
-        """Where each variable of a block is decoded to."""
-        parts = self._parts
+    def give_memory(
+        self, run: BlockRun, number: int, place: LoadPlace, joints: Sequence[NDArray[Any]] | None
+    ) -> None:
+        """Note where a block is decoded to: in memory of its own, or in a row of these arrays."""
+        parts, at = self._parts, number - run.numbers.start
         if joints is not None:
             arrays = parts.fields.named(joints, parts.fields.batch_size)
-            return parts.gatherer.rows_of(place.group, parts.gatherer.places(arrays), place.row)
-        layout = parts.reader.layout(parts.footprint.groups[place.group], block)
-        memory = (ctypes.c_uint8 * layout.nbytes).from_address(place.address)
-        return layout.slots(np.ctypeslib.as_array(memory))
+            places = parts.gatherer.places(arrays)
+            run.slots[at] = parts.gatherer.rows_of(place.group, places, place.row)
+            return
+        layout = parts.reader.layout(run.group, run.blocks[at])
+        run.slots[at] = layout.slots(self._view(place.address, layout.nbytes))
+
+    def read(
+        self,
+        task: LoadTask,
+        num_hung: int,
+        on_left: Callable[[Attempts], None],
+        on_loaded: Callable[[int], None],
+    ) -> None:
+        """Read what is left of a task, and tell the blocks that are loaded, by their places there.
+
+        If the thread is given up, another one may go on.
+        """
+        run = task.run
+        while task.bundles:
+            bundle = task.bundles[0]
+            begin = time.perf_counter()
+            outcome = self._read(bundle, run, num_hung, on_left)
+            num_hung = 0
+            if self._is_read_again(bundle):
+                continue
+            if bundle.error is not None and self._is_skipping and len(bundle.reads) > 1:
+                # One by one, so that only unreadable chunks are skipped.
+                singles = bundle.singles()
+                with self._lock:
+                    for single in singles:
+                        run.count(single, 1)
+                    run.count(bundle, -1)
+                    self.num_requests += bundle.num_requests
+                task.bundles[:1] = singles
+                continue
+            task.bundles.pop(0)
+            self._count(bundle, outcome, time.perf_counter() - begin)
+            with self._lock:
+                if bundle.error is not None:
+                    for number, _ in bundle.places:
+                        run.errors.setdefault(number, bundle.error)
+                    if self._is_skipping:
+                        self.skipped.update({(r.variable, r.chunk): None for r in bundle.reads})
+                loaded = run.count(bundle, -1)
+            for number in loaded:
+                on_loaded(number)
+
+    def note_hung(self, bundle: Bundle, attempts: Attempts) -> None:
+        """Count an attempt that hung. After the last allowed one, set the bundle's error."""
+        bundle.num_hung = attempts.num_failed
+        if bundle.num_hung > self._deadlines.retry_policy.max_retries:
+            bundle.error = attempts.timeout_error(bundle.num_hung)
+            return
+        with self._lock:
+            self.num_retries += 1
+
+    def count_attempts(self, bundle: Bundle, attempts: Attempts) -> None:
+        """Count the requests and the retries of a read."""
+        bundle.num_requests += attempts.num_requests
+        with self._lock:
+            self.num_retries += attempts.num_retries
+
+    def _is_read_again(self, bundle: Bundle) -> bool:
+        """Whether to fetch a bundle again, because its bytes did not decode. Mark it if so.
+
+        They may have been cut short on a network. A bundle is fetched again at most once.
+        """
+        is_worth = bundle.is_waiting and isinstance(bundle.error, CorruptChunkError)
+        if not is_worth or bundle.is_refetched or not self._deadlines.retry_policy.max_retries:
+            return False
+        bundle.error, bundle.is_refetched = None, True
+        with self._lock:
+            self.num_retries += 1
+        return True
 
     def _read(
         self,
         bundle: Bundle,
-        outs: list[NDArray[Any]],
+        run: BlockRun,
         num_hung: int,
         on_left: Callable[[Attempts], None],
-    ) -> BaseException | None:
-        begin, outcome = time.perf_counter(), Outcome(0, 0)
-        error: BaseException | None = None
-        self._add_flight(bundle.room_nbytes)
+    ) -> Outcome:
+        outcome, held = Outcome(0, 0), bundle.held_nbytes
+        # The bytes of what was fetched ahead are counted there.
+        nbytes = 0 if bundle.is_waiting else bundle.room_nbytes
+        self._add_flight(nbytes)
         attempts = self._deadlines.begin(bundle.reads, num_hung, on_left)
         try:
-            if num_hung > self._deadlines.retry_policy.max_retries:
-                error = attempts.timeout_error(num_hung)
-            else:
+            if bundle.error is None:
                 with attempts:
-                    outcome = self._parts.reader.fetch(bundle).decode(outs)
+                    fetched = bundle.fetched or self._parts.reader.fetch(bundle)
+                    outcome = fetched.decode(bundle.outs_in(run.slots))
         except Exception as problem:
-            error = problem
+            bundle.error = problem
         finally:
-            self._add_flight(-bundle.room_nbytes)
+            self._add_flight(-nbytes)
         self._deadlines.end(attempts)
+        self.count_attempts(bundle, attempts)
+        self._let_go(bundle, held)
+        return outcome
+
+    def _count(self, bundle: Bundle, outcome: Outcome, seconds: float) -> None:
+        inside = 0.0 if bundle.is_waiting else outcome.fetch_seconds
         with self._lock:
-            self.num_requests += attempts.num_requests or outcome.num_requests
-            self.num_retries += attempts.num_retries + (num_hung > 0 and error is None)
+            # If the source makes requests without `Attempts`, it counts them itself.
+            self.num_requests += bundle.num_requests or outcome.num_requests
             self.num_missing += outcome.num_missing
-            self.fetch_seconds += outcome.fetch_seconds
-            self.decode_seconds += time.perf_counter() - begin - outcome.fetch_seconds
-        return error
+            self.fetch_seconds += inside
+            self.decode_seconds += seconds - inside
+            if bundle.is_waiting:
+                self.num_ahead += 1
+                self.ahead_nbytes += bundle.nbytes
+                self.ahead_seconds += bundle.fetch_seconds

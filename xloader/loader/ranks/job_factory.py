@@ -23,6 +23,7 @@ from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, BatchPool, BlockPool, Fields, MakeMemory
 from xloader.engine.executor import Executor
+from xloader.engine.fetches_ahead import MOST_REQUESTS
 from xloader.engine.job import Job
 from xloader.engine.native_executor import NativeBlocks, NativeExecutor
 from xloader.engine.plain_executor import PlainBlocks, PlainExecutor
@@ -52,6 +53,9 @@ _MOST_TRAY_NBYTES = 4 << 20
 _FEWEST_NBYTES = 512
 """Samples of fewer bytes, such as series of single pixels, are made without a program: from memory,
 the program took 1.2 times as long."""
+
+_MOST_ANNOUNCED = 512
+"""Blocks that are known before they are loaded, where a cluster computes them."""
 
 _MOST_IN_TRAY = 4
 """Most batches that are gathered together. More cost hardly less Python for each of them."""
@@ -193,6 +197,8 @@ class JobFactory:
     def clear(self) -> None:
         """Release all memory. Reports of earlier epochs still count it."""
         self.pool.clear()
+        if self._blocks is not None:
+            self._blocks.drop()
         self.renew()
 
     def run(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> Run | ProgramRun:
@@ -268,7 +274,7 @@ class JobFactory:
         """The tables of programs; None where the earlier engine makes the batches."""
         rank_plan = self.rank_plan
         is_ordinary = self._share.make_memory is None and self._device_path is None
-        if not is_ordinary or any(rank_plan.ways) or not self._share.num_rows:
+        if not is_ordinary or not self._share.num_rows:
             return None
         if not self._suits_programs():
             return None
@@ -294,11 +300,15 @@ class JobFactory:
         batch_nbytes, chunk_nbytes = plan.budget.batch_nbytes, rank_plan.footprint.max_chunk_nbytes
         num_spare = 0
         # If an epoch loads less than may be in flight, its plan counts only what it loads.
-        if peak >= most and not plan.is_resident and self._num_ready:
+        # And what Python reads may take all of it.
+        if peak >= most and tables.is_native and not plan.is_resident and self._num_ready:
             num_spare = min((most - num_threads * chunk_nbytes) // batch_nbytes, 2 * num_threads)
         num_ahead = self._num_ready + num_spare
         fields = self._fields_of(1, num_ahead + 2)
         parts = self._parts(fields, self._num_cores)
+        num_known = 2 * num_threads
+        if parts.reader.is_waiting:
+            num_known = _MOST_ANNOUNCED if parts.reader.announced_variables else 2 * MOST_REQUESTS
         if self._blocks is None:
             make_blocks = NativeBlocks if is_there() else PlainBlocks
             self._blocks = make_blocks(plan.pool_nbytes(self._share.num_lanes), tables)
@@ -312,6 +322,7 @@ class JobFactory:
                     parts,
                     batch_nbytes=fields.nbytes_of(1),
                     num_threads=num_threads,
+                    num_known=num_known,
                     slots=slots,
                 )
             return NativeExecutor(
@@ -321,6 +332,7 @@ class JobFactory:
                 most_chunk_nbytes=chunk_nbytes,
                 num_threads=self._num_cores,
                 num_held=1,
+                num_known=num_known,
             )
 
         program = Program(
@@ -330,8 +342,9 @@ class JobFactory:
             plan.lane_share,
             epoch.sublanes.num_steps_of(numbers[0]),
             is_resident=plan.is_resident,
-            # With visits, the other blocks of one would never be freed.
-            may_use_rows=plan.pace.visits == 1,
+            # With visits, the other blocks of one would never be freed. And blocks that are fetched
+            # together may belong to batches that are not open at the same time.
+            may_use_rows=plan.pace.visits == 1 and not parts.reader.is_waiting,
             regions=None if options.world.world_size > 1 else Regions(rank_plan.footprint),
             kept=blocks.kept,
         )
@@ -347,6 +360,7 @@ class JobFactory:
             num_ahead=num_ahead,
             blocks=blocks,
             make_executor=make_executor,
+            num_threads=num_threads,
             num_hands=num_hands,
             on_error=options.on_error,
         )
