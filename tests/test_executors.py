@@ -132,6 +132,22 @@ def test_stores_that_are_waited_for(executor: str, memory: str, tmp_path: Path) 
     assert batches_of(store, memory) == earlier(store, memory)
 
 
+def test_near_and_far_variables_that_are_chunked_alike(executor: str, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    stored = xr.open_zarr(path, consolidated=False, chunks=None)
+    for name in "ab":
+        stored[[name]].to_zarr(tmp_path / name, zarr_format=3, consolidated=False)
+    far = LatencyStore(LocalStore(tmp_path / "b", read_only=True), 0.001)
+    samples = xloader.open([tmp_path / "a", far]).window(WINDOW, stride=STRIDE)
+    with samples.loader(**OPTIONS, memory="60kB") as loader:
+        for batch in loader:
+            for number, row in enumerate(np.asarray(batch.ids).tolist()):
+                time, y = np.unravel_index(row, (23, 5))
+                box = slice(time, time + 2), slice(3 * y, 3 * y + 5)
+                for name in "ab":
+                    np.testing.assert_array_equal(batch[name][number], stored[name][box])
+
+
 @pytest.mark.parametrize("memory", ["60kB", "10MB"])
 def test_chunks_are_fetched_ahead_and_those_of_a_shard_together(
     executor: str, memory: str, tmp_path: Path
@@ -379,6 +395,36 @@ def test_reads_that_hang_are_left_to_python(tmp_path: Path) -> None:
     wanted = values_of(path)
     with pretend_disk(3000.0):
         assert values_of(path, threads=2, read_timeout=0.3) == wanted
+
+
+@NEEDS_LIBRARY
+@pytest.mark.usefixtures("only_programs")
+def test_reads_that_hang_leave_their_memory_to_python(tmp_path: Path) -> None:
+    """With memory for two chunks, both of which hang, Python reads them nevertheless."""
+    path = tmp_path / "two.zarr"
+    ds = xr.Dataset({"a": (("time", "y"), np.arange(80_000.0).reshape(4, 20_000))})
+    ds.to_zarr(path, encoding={"a": {"chunks": (2, 20_000)}}, zarr_format=3, consolidated=False)
+    wanted = values_of(path)
+    with pretend_disk(3000.0):
+        assert values_of(path, threads=2, read_timeout=0.3, memory="3MB", prefetch=0) == wanted
+
+
+@NEEDS_LIBRARY
+@pytest.mark.usefixtures("only_programs")
+def test_a_transform_may_close_the_loader(tmp_path: Path) -> None:
+    """Native threads still decode into the memory then."""
+    path, called = write(tmp_path), []
+
+    def close(ds: xr.Dataset) -> xr.Dataset:
+        called.append(ds.sizes["sample"])
+        if sum(num > 1 for num in called) == 2:
+            loader.close()
+        return ds
+
+    samples = xloader.open(path).window(WINDOW, stride=STRIDE).map(close)
+    loader = samples.loader(**OPTIONS, memory="10MB", threads=4)
+    with pytest.raises(ClosedError), pretend_disk(20.0):
+        list(loader)
 
 
 @NEEDS_LIBRARY

@@ -285,8 +285,9 @@ static int fuzz(const Saved *saved, time_t until) {
                     int32_t *copies = (int32_t *)rows->copies;
                     copies[rand_r(&seed) % (rows->num_copies * row)] = (int32_t)value;
                 } else if (rows->num_loads) {
-                    place = (int64_t *)rows->loads + rand_r(&seed) % (rows->num_loads * 7);
-                    if ((place - (int64_t *)rows->loads) % 7 == 5)
+                    const int64_t num_words = (int64_t)sizeof(LoadRow) / 8;
+                    place = (int64_t *)rows->loads + rand_r(&seed) % (rows->num_loads * num_words);
+                    if (place == &((LoadRow *)rows->loads)[(place - (int64_t *)rows->loads) / num_words].address)
                         continue;
                 }
             }

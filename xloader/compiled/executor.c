@@ -576,6 +576,7 @@ static int pop_loads(Run *run, Told *told) {
     if (told->kind == LOAD_MORE)
         return 1;
     const LoadRow *first = &load_of(run, told->number)->row;
+    const Segment *segment = load_of(run, told->number)->segment;
     int64_t nbytes = first->nbytes;
     while (told->part == EVERY_CHUNK && told->num < most && queue->first) {
         const Work *next = queue->first;
@@ -583,7 +584,9 @@ static int pop_loads(Run *run, Told *told) {
             break;
         const LoadRow *row = &load_of(run, next->number)->row;
         nbytes += row->nbytes;
-        if (row->group != first->group || row->first_row != first->first_row || nbytes > SHARED_NBYTES)
+        if (row->group != first->group || row->first_row != first->first_row ||
+            row->first_row < 0 || load_of(run, next->number)->segment != segment ||
+            nbytes > SHARED_NBYTES)
             break;
         Told taken;
         pop(queue, &taken);
@@ -722,7 +725,6 @@ static void do_load(Run *run, Worker *worker) {
     pthread_mutex_lock(&run->lock);
     if (num_waits < 0) {
         run->figures.flight_nbytes -= planned;
-        run->figures.num_loading--;
         run->num_readers--;
         drop_reader(reader);
         return;
@@ -1282,6 +1284,7 @@ EXPORT int64_t xloader_give_up_reads(int64_t address, int64_t most_ns) {
             push(run, &run->chunks, LOAD_CHUNK, worker->load->number, part);
         run->num_running--;
         run->num_stuck++;
+        run->figures.num_loading--;
         num++;
     }
     if (num)
@@ -1310,6 +1313,15 @@ EXPORT int64_t xloader_find_slow_read(int64_t address, int64_t least_ns, int64_t
     }
     pthread_mutex_unlock(&run->lock);
     return spent_ns;
+}
+
+/* The number of threads that were given up and have not come back. */
+EXPORT int64_t xloader_count_stuck(int64_t address) {
+    Run *run = run_of(address);
+    pthread_mutex_lock(&run->lock);
+    const int64_t num = run->num_stuck;
+    pthread_mutex_unlock(&run->lock);
+    return num;
 }
 
 /* Has all threads end, and wakes those of Python that wait. May be repeated. */

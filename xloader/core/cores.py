@@ -76,8 +76,10 @@ def _is_divided(tied: set[int], num_ranks: int, name: str, environ: Mapping[str,
         return num_cores.isdecimal() and num_ranks * len(tied) <= int(num_cores)
     # The launcher is the first process above that was not started as a rank.
     pid = os.getppid()
-    while pid > 1 and f"\0{name}=".encode() in b"\0" + _read(pid, "environ"):
-        pid = int(_read(pid, "stat").rpartition(b")")[2].split()[1])
+    while f"\0{name}=".encode() in b"\0" + _read(pid, "environ"):
+        above = _read(pid, "stat").rpartition(b")")[2].split()
+        # It may have ended meanwhile.
+        pid = int(above[1]) if above else 0
     return tied != _affinity(pid)
 
 

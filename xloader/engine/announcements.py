@@ -125,8 +125,8 @@ class Announcements:
         with self._lock:
             if announced is not None:
                 self._most = announced.most_bundles
-                for bundle in bundles:
-                    bundle.announced = announced
+            for bundle in bundles:
+                bundle.announced = announced
             self._end()
 
     def clear(self) -> None:
@@ -141,6 +141,9 @@ class Announcements:
             self._end()
 
     def _end(self) -> None:
+        # Those that could not be announced are fetched as they are.
+        for bundle in self._under_way:
+            bundle.is_announced = True
         self._under_way = []
         try:
             self._on_done()

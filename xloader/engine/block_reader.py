@@ -68,6 +68,7 @@ class Bundle:
     is_refetched: bool = False
     is_computed: bool = False
     announced: Announced | None = None
+    is_announced: bool = False
 
     @property
     def num_reads(self) -> int:

@@ -83,7 +83,7 @@ class BlockMemory:
     """Memory of decoded blocks, which outlives a run: what both kinds of it have.
 
     `kept`: the address of each block that stays in memory between runs, by group and block.
-    `leases`: those of the arrays that are views of it.
+    `leases`: those of runs that are not over, and of arrays in Python.
     `is_spoilt`: whether a thread of an ended run may still write to blocks.
     """
 
@@ -99,9 +99,14 @@ class BlockMemory:
         The traceback of an error may hold such arrays for as long as somebody looks at it.
         """
         memory: Any = (ctypes.c_uint8 * nbytes).from_address(address)
-        memory.lease = Lease(self)
-        self.leases.add(memory.lease)
+        memory.lease = self.lend()
         return np.ctypeslib.as_array(memory)
+
+    def lend(self) -> Lease:
+        """Keep the memory from being released as long as the lease exists."""
+        lease = Lease(self)
+        self.leases.add(lease)
+        return lease
 
     def drop(self) -> None:
         """Release the memory, once no run uses it any more, unless an array does."""
@@ -113,7 +118,7 @@ class BlockMemory:
 
 @dataclass(frozen=True, eq=False)
 class Lease:
-    """Keeps the memory of blocks as long as an array in Python is a view of it."""
+    """Keeps the memory of blocks while a thread may write to it, or an array is a view of it."""
 
     memory: BlockMemory
 

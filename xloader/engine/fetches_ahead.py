@@ -152,7 +152,7 @@ class FetchesAhead:
         if self._num_fetching >= MOST_REQUESTS or not self._announcements.may_fetch(bundle):
             return False
         # Many blocks that are asked for together cost a cluster less than one by one.
-        if self._num_fetching and not bundle.announced and self._announcements.concerns(bundle):
+        if self._num_fetching and not bundle.is_announced and self._announcements.concerns(bundle):
             return False
         # A bundle larger than the limit is fetched when nothing else is in flight.
         nbytes = self._in_flight_nbytes + bundle.room_nbytes

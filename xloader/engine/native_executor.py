@@ -18,6 +18,7 @@ from xloader.engine.executor import (
     LOAD_MORE,
     BlockMemory,
     Figures,
+    Lease,
     LoadPlace,
     SlowRead,
     WorkItem,
@@ -56,6 +57,7 @@ _SIGNATURES: Final = {
     "run_figures": (NUMBER, ADDRESS, ADDRESS, ADDRESS),
     "give_up_reads": (NUMBER, NUMBER),
     "find_slow_read": (NUMBER, NUMBER, ADDRESS),
+    "count_stuck": (NUMBER,),
     "close_run": (NUMBER,),
     "join_run": (NUMBER, NUMBER),
     "keep_blocks": (NUMBER, ADDRESS, NUMBER),
@@ -144,7 +146,8 @@ class NativeExecutor:
             raise MemoryError
         self.num_reads = 0
         # Not before all calls have returned, which refer to this object.
-        self._free = weakref.finalize(self, _free, os.getpid(), self._run, blocks)
+        self._leases = [blocks.lend()]
+        self._free = weakref.finalize(self, _free, os.getpid(), self._run, self._leases)
         self._free.atexit = False
 
     def start(self) -> int:
@@ -271,18 +274,20 @@ class NativeExecutor:
         told = np.zeros((room, 4), np.int64)
         _call("keep_blocks", self._run, told.ctypes.data, room)
         kept.update(((row[0], row[1]), row[3]) for row in told.tolist())
+        if not _call("count_stuck", self._run):
+            self._leases.clear()
 
     def leave(self) -> None:
         """Never free what the run uses, as a thread is still at work."""
         self._free.detach()
-        _LEFT.append(self._blocks)
+        _LEFT.append(self._blocks.lend())
 
 
-def _free(pid: int, run: int, blocks: NativeBlocks) -> None:
+def _free(pid: int, run: int, leases: list[Lease]) -> None:
     # A forked child lacks the threads, and its parent's may have held a lock.
     if os.getpid() == pid and not _call("drop_run", run):
-        _LEFT.append(blocks)
+        _LEFT.extend(leases)
 
 
-_LEFT: Final[list[NativeBlocks]] = []
+_LEFT: Final[list[Lease]] = []
 """Memory and tables of runs with a stuck thread. It may come back and look at them."""

@@ -203,7 +203,8 @@ class ProgramRun:
             return
         self._closing.add(me)
         try:
-            self._is_closed = True
+            with self._lock:
+                self._is_closed = True
             self._executor.close()
             if self._ahead is not None:
                 self._ahead.close()
@@ -277,9 +278,10 @@ class ProgramRun:
 
     def _refresh(self) -> None:
         """Bring the tally up to date."""
+        if os.getpid() != self._pid:
+            # A thread may have held the lock at the fork, and would never release it here.
+            return
         with self._lock:
-            if os.getpid() != self._pid:
-                return
             figures, reads, nbytes = self._executor.figures()
         tally, loads = self.tally, self._loads
         names, reader = self._job.tables.variables, self._job.parts.reader
@@ -400,7 +402,7 @@ class ProgramRun:
             """Note that a block is there, or will never be."""
             clock.begin("own")
             if (error := run.errors.get(at)) is not None:
-                self._errors[run.numbers[at]] = error
+                self._errors.setdefault(run.numbers[at], error)
             self._executor.chunks_done(
                 run.numbers[at], run.num_chunks, has_failed=error is not None
             )
@@ -439,10 +441,14 @@ class ProgramRun:
         with self._lock:
             self._hands.give_up(attempts.thread)
             bundle = task.bundles[0]
-            self._loads.note_hung(bundle, attempts)
-            self._let_go(bundle, bundle.held_nbytes)
-            if not self._is_closed:
-                self._hands.begin(partial(self._work, task, attempts.num_failed))
+            try:
+                self._loads.note_hung(bundle, attempts)
+                self._loads.count_attempts(bundle, attempts)
+                self._let_go(bundle, bundle.held_nbytes)
+                if not self._is_closed:
+                    self._hands.begin(partial(self._work, task, attempts.num_failed))
+            except BaseException as error:
+                self._fail(error)
 
     def _let_go(self, bundle: Bundle, held_nbytes: int) -> None:
         """Note that the bytes of a bundle are decoded or given up, if they were fetched ahead."""

@@ -17,7 +17,7 @@ from xloader.engine.block_layout import BlockSlot
 from xloader.engine.block_reader import Bundle
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.executor import LoadPlace
-from xloader.errors import CorruptChunkError
+from xloader.errors import ChunkError, CorruptChunkError
 from xloader.sources.base import Outcome
 from xloader.sources.retries import Attempts
 
@@ -142,7 +142,8 @@ class PythonLoads:
             num_hung = 0
             if self._is_read_again(bundle):
                 continue
-            if bundle.error is not None and self._is_skipping and len(bundle.reads) > 1:
+            is_skipped = self._is_skipping and isinstance(bundle.error, ChunkError)
+            if is_skipped and len(bundle.reads) > 1:
                 # One by one, so that only unreadable chunks are skipped.
                 singles = bundle.singles()
                 with self._lock:
@@ -158,7 +159,7 @@ class PythonLoads:
                 if bundle.error is not None:
                     for number, _ in bundle.places:
                         run.errors.setdefault(number, bundle.error)
-                    if self._is_skipping:
+                    if is_skipped:
                         self.skipped.update({(r.variable, r.chunk): None for r in bundle.reads})
                 loaded = run.count(bundle, -1)
             for number in loaded:

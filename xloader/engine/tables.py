@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -92,6 +92,8 @@ class Tables:
         num_dims = len(parts.footprint.windows.dims)
         for number, group in enumerate(parts.footprint.groups):
             self._add_group(number, group, num_dims)
+        # Its memory is for the batches of the run.
+        del self._example
         self.arrays: dict[str, NDArray[Any]] = {
             name: np.array(rows, np.int64) for name, rows in self._rows.items()
         }
@@ -153,8 +155,11 @@ class Tables:
             rows["kinds"].append((first_demand + members[0], len(members)))
             places.update((at, (kind, index)) for index, at in enumerate(members))
         targets = self._row_targets(number) if parts.gatherer.is_direct(number) else {}
+        # What is waited for is fetched ahead, with all that is chunked like it.
+        is_waited_for = any(self._source.is_waiting(demand.variable) for demand in group.demands)
         for at, (demand, own) in enumerate(zip(group.demands, stored, strict=True)):
-            self._add_demand(demand.variable, own, places[at], targets.get(demand.variable))
+            files = None if is_waited_for else self._files(demand.variable, own)
+            self._add_demand(demand.variable, own, files, places[at], targets)
         edges = [-1 if axis is None else self._list(axis.edges) for axis in group.axes]
         rows["groups"].append(
             (
@@ -174,10 +179,10 @@ class Tables:
         self,
         name: str,
         stored: Stored,
+        files: ChunkFiles | None,
         place: tuple[int, int],
-        target: tuple[int, int, int, list[int]] | None,
+        targets: Mapping[str, tuple[int, int, int, list[int]]],
     ) -> None:
-        files = self._files(name, stored)
         first_axis = len(self._rows["axes"])
         for at, (axis, dim) in enumerate(zip(stored.axes, stored.windowed, strict=True)):
             self._add_axis(axis, dim, None if files is None else files.sizes[at])
@@ -188,6 +193,7 @@ class Tables:
             self._text += os.fsencode(files.prefix) + b"\0"
             self._functions = files.functions
             shards = self._add_sharding(files)
+        target = targets.get(name)
         array, offset, step, steps = target or (0, 0, 0, [])
         num_parts = 1
         for axis, dim in zip(stored.axes, stored.windowed, strict=True):

@@ -349,7 +349,8 @@ class JobFactory:
             kept=blocks.kept,
         )
         finish = self._finish(epoch.epoch)
-        is_busy = not tables.is_native or finish.transform is not untransformed
+        is_changed = finish.transform is not untransformed or finish.convert is not unconverted
+        is_busy = is_changed or bool(parts.borders) or not tables.is_native
         num_hands = num_threads if isinstance(blocks, PlainBlocks) or is_busy else 1
         return ProgramJob(
             program=program,
