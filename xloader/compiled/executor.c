@@ -515,26 +515,29 @@ static void pass_taken(Run *run, const Load *load, int64_t num) {
     run->next_chunk = 0;
 }
 
-/* Foretold bytes of a read of native threads; and those of some such reads with those of Python. */
-static int64_t read_nbytes(const Run *run) {
+/* Foretold bytes of a read of native threads. */
+static int64_t foretold_nbytes(const Run *run) {
     const int64_t known = run->most_held_nbytes * 5 / 4, unknown = run->options.most_chunk_nbytes;
     const int64_t each = run->num_reads < FEWEST_READS ? unknown : known;
     return each > 0 ? each : 1;
 }
 
-static int64_t reads_nbytes(const Run *run, int64_t num_reads, int64_t num_loading_hands) {
-    return num_reads * read_nbytes(run) + num_loading_hands * run->options.most_chunk_nbytes;
+/* Whether there is memory for so many more reads of native threads, and of Python. One goes always. */
+static int has_reading_room(const Run *run, int64_t more_reads, int64_t more_hands) {
+    const int64_t num = run->figures.num_loading, num_hands = run->num_loading_hands;
+    const int64_t nbytes = (num + more_reads) * foretold_nbytes(run) +
+                           (num_hands + more_hands) * run->options.most_chunk_nbytes;
+    return !(num + num_hands) || nbytes <= run->options.in_flight_nbytes;
 }
 
 static int64_t most_loading(const Run *run) {
-    const int64_t most = run->options.in_flight_nbytes / read_nbytes(run);
+    const int64_t most = run->options.in_flight_nbytes / foretold_nbytes(run);
     return most < 1 ? 1 : most < MOST_READERS ? most : MOST_READERS;
 }
 
 static int can_load(Run *run) {
-    const int64_t num = run->figures.num_loading, num_hands = run->num_loading_hands;
-    const int is_within = reads_nbytes(run, num + 1, num_hands) <= run->options.in_flight_nbytes;
-    return (is_within || !(num + num_hands)) && num < MOST_READERS && next_load(run) != NULL;
+    return run->figures.num_loading < MOST_READERS && has_reading_room(run, 1, 0) &&
+           next_load(run) != NULL;
 }
 
 static ChunkReader *take_reader(Run *run) {
@@ -566,9 +569,7 @@ static void give_reader(Run *run, ChunkReader *reader) {
 static int pop_loads(Run *run, Told *told) {
     Queue *queue = &run->chunks;
     const int64_t most = queue->num / (run->num_idle_hands + 1);
-    const int64_t num = run->figures.num_loading, num_hands = run->num_loading_hands;
-    const int is_within = reads_nbytes(run, num, num_hands + 1) <= run->options.in_flight_nbytes;
-    if (!(is_within || !(num + num_hands)) || !pop(queue, told))
+    if (!has_reading_room(run, 0, 1) || !pop(queue, told))
         return 0;
     run->num_loading_hands++;
     fit_readers(run);
@@ -1385,10 +1386,7 @@ static void drop_queue(Queue *queue) {
    then, and the tables must stay. */
 EXPORT int64_t xloader_drop_run(int64_t address) {
     Run *run = run_of(address);
-    pthread_mutex_lock(&run->lock);
-    const int64_t num_stuck = run->num_stuck;
-    pthread_mutex_unlock(&run->lock);
-    if (num_stuck)
+    if (xloader_count_stuck(address))
         return 0;
     for (int64_t i = 0; i < run->num_workers; i++) {
         pthread_join(run->workers[i]->thread, NULL);
