@@ -807,8 +807,10 @@ static void *work(void *argument) {
 /* Starts threads until there are so many, or the system allows no more. The lock must be held. */
 static void start_workers(Run *run, int64_t most) {
     sigset_t all, before;
+    if (most <= run->num_workers)
+        return;
     Worker **more = realloc(run->workers, (size_t)most * sizeof(Worker *));
-    if (!more || most <= run->num_workers)
+    if (!more)
         return;
     run->workers = more;
     /* Signals are for Python's threads. */
