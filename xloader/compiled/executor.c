@@ -64,7 +64,7 @@ enum { NOTHING_YET = -1, IS_OVER = -2, NO_MEMORY = -3, EVERY_CHUNK = -1, WRONG =
 enum { NO_READ = 0, READING = 1, GIVEN_UP = 2 };
 
 /* Kinds of work for Python. */
-enum { LOAD_CHUNK = 0, FINISH_BATCH = 1, MAKE_SEGMENT = 2, LOAD_MORE = 3 };
+enum { LOAD_CHUNK = 0, FINISH_BATCH = 1, MAKE_SEGMENT = 2, DECODE_FETCHED = 3 };
 
 /* What a thread of Python has done before it asks for more. */
 enum { WAS_IDLE = 0, WAS_WORKING = 1, WAS_LOADING = 2 };
@@ -87,7 +87,7 @@ typedef struct {
     _Atomic int64_t chunks_left, copies_left;
     Use *uses;
     Segment *segment;
-    int64_t place, is_loaded, has_failed, is_ended;
+    int64_t place, is_loaded, has_failed, is_ended, is_fetched;
 } Load;
 
 typedef struct {
@@ -574,7 +574,7 @@ static int pop_loads(Run *run, Told *told) {
     run->num_loading_hands++;
     fit_readers(run);
     /* Its load may be over by now. */
-    if (told->kind == LOAD_MORE)
+    if (told->kind == DECODE_FETCHED)
         return 1;
     const LoadRow *first = &load_of(run, told->number)->row;
     const Segment *segment = load_of(run, told->number)->segment;
@@ -676,14 +676,17 @@ static int64_t load_chunks(
 
 static void start_workers(Run *run, int64_t most);
 
-/* Hands a whole block to Python. The lock must be held. */
+/* Hands a whole block to Python, or as far as it has been fetched. The lock must be held. */
 static void hand_over(Run *run, Load *load) {
     const Group *group = &run->tables->groups[load->row.group];
     for (int64_t i = 0; i < group->num_demands; i++)
         run->demand_reads[group->first_demand + i] +=
             run->tables->demands[group->first_demand + i].num_parts;
     pass_taken(run, load, group->num_parts);
-    push(run, &run->chunks, LOAD_CHUNK, load->number, EVERY_CHUNK);
+    if (!group->is_fetched)
+        push(run, &run->chunks, LOAD_CHUNK, load->number, EVERY_CHUNK);
+    else if (load->is_fetched)
+        push(run, &run->chunks, DECODE_FETCHED, load->number, EVERY_CHUNK);
 }
 
 /* Takes some chunks of the next block, and loads them. The lock is held, and released meanwhile. */
@@ -1148,11 +1151,15 @@ EXPORT int64_t xloader_next_work(int64_t address, int64_t was_working, Told *tol
     return is_open;
 }
 
-/* Has Python look at a load again, of which more has been fetched. */
-EXPORT int64_t xloader_hand_back(int64_t address, int64_t number) {
+/* Notes that Python has fetched chunks of a block, and maybe of some before it. It decodes them once these
+   blocks have memory, which is given in order. */
+EXPORT int64_t xloader_note_fetched(int64_t address, int64_t number) {
     Run *run = run_of(address);
     pthread_mutex_lock(&run->lock);
-    push(run, &run->chunks, LOAD_MORE, number, EVERY_CHUNK);
+    if (number < run->next_load)
+        push(run, &run->chunks, DECODE_FETCHED, number, EVERY_CHUNK);
+    else
+        load_of(run, number)->is_fetched = 1;
     pthread_mutex_unlock(&run->lock);
     return 0;
 }

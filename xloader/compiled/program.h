@@ -15,10 +15,10 @@
 
 /* Variables whose chunks are needed together. `extents` is where the sizes of blocks begin along each
    windowed dimension, or -1 along one that the group lacks. `is_native` tells whether native threads load
-   any of its chunks. */
+   any of its chunks, and `is_fetched` whether Python fetches them before their blocks have memory. */
 typedef struct {
-    int64_t first_demand, num_demands, num_parts, first_kind, num_kinds, counts, edges,
-        is_native;
+    int64_t first_demand, num_demands, num_parts, first_kind, num_kinds, counts, edges;
+    int64_t is_native, is_fetched;
 } Group;
 
 /* Variables of a group whose parts of a block lie side by side: the first of them, and how many. */

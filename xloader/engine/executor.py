@@ -15,7 +15,7 @@ from xloader.core.axis import Ints
 from xloader.engine.program import Segment
 from xloader.engine.tables import Tables
 
-LOAD_CHUNK, FINISH_BATCH, MAKE_SEGMENT, LOAD_MORE = range(4)
+LOAD_CHUNK, FINISH_BATCH, MAKE_SEGMENT, DECODE_FETCHED = range(4)
 """Kinds of work for Python, as ``executor.c`` numbers them."""
 
 EVERY_CHUNK: Final = -1
@@ -154,8 +154,11 @@ class Executor(Protocol):
         """
         ...
 
-    def hand_back(self, number: int) -> None:
-        """Have Python look at a load again: more of it has been fetched."""
+    def note_fetched(self, number: int) -> None:
+        """Note that chunks of a load were fetched, and maybe of those before it.
+
+        They are decoded once all these loads have memory, which is given in order.
+        """
         ...
 
     def add_flight(self, nbytes: int) -> None:

@@ -76,7 +76,7 @@ class FetchesAhead:
         self._is_closed = False
 
     def add(self, segment: Segment) -> None:
-        """Add the loads of the next segment, before the executor knows of them."""
+        """Add the loads of the next segment. The executor knows of them."""
         rows = segment.loads
         wanted = np.flatnonzero(self._is_fetched[rows[:, 0]] & (rows[:, 5] == 0))
         # The blocks of one group that the same row is the first to need are fetched together.
@@ -89,20 +89,22 @@ class FetchesAhead:
                 self._unlisted.append((range(first, first + len(members)), group, blocks))
             self._fetch()
 
-    def find(self, number: int) -> BlockRun | None:
-        """The run of a load; None if all its chunks were taken, or are not fetched here."""
-        with self._lock:
-            while self._unlisted and self._unlisted[0][0].start <= number:
-                self._list_next()
-            return self._runs.get(number)
+    def take(self, last: int) -> LoadTask | None:
+        """Take what can be decoded of the run of a load, which has memory, as all loads before it.
 
-    def take(self, run: BlockRun) -> LoadTask:
-        """Take what can be decoded now of a run."""
+        None if another thread has taken all.
+        """
         with self._lock:
+            run = self._runs.get(last)
+            if run is None:
+                return None
+            for number in range(run.numbers.start, last + 1):
+                if not run.slots[number - run.numbers.start]:
+                    self._loads.give_memory(run, number, self._executor.find_load(number), None)
             task = LoadTask(run, run.take_ready())
             if not run.bundles:
                 for number in run.numbers:
-                    self._runs.pop(number, None)
+                    del self._runs[number]
             return task
 
     def let_go(self, bundle: Bundle, held_nbytes: int) -> None:
@@ -146,7 +148,11 @@ class FetchesAhead:
         numbers, group, blocks = self._unlisted.popleft()
         run = self._loads.begin(numbers, group, blocks)
         self._runs.update(dict.fromkeys(numbers, run))
-        self._to_fetch.extend((run, bundle) for bundle in run.bundles if bundle.is_waiting)
+        for bundle in run.bundles:
+            if bundle.is_waiting:
+                self._to_fetch.append((run, bundle))
+            else:
+                self._executor.note_fetched(run.last_of(bundle))
 
     def _may_fetch(self, bundle: Bundle) -> bool:
         if self._num_fetching >= MOST_REQUESTS or not self._announcements.may_fetch(bundle):
@@ -220,8 +226,8 @@ class FetchesAhead:
             self._executor.add_flight(min(held, bundle.room_nbytes) - bundle.room_nbytes)
             if not bundle.is_ready:
                 self._to_fetch.appendleft((run, bundle))
-            elif run.is_placed(bundle):
-                self._executor.hand_back(run.numbers[bundle.places[0][0]])
+            else:
+                self._executor.note_fetched(run.last_of(bundle))
             self._fetch()
         except BaseException as problem:
             self._on_failed(problem)

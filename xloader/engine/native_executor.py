@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from xloader.compiled.library import ADDRESS, NUMBER, find_function
 from xloader.core.axis import Ints
 from xloader.engine.executor import (
+    DECODE_FETCHED,
     LOAD_CHUNK,
-    LOAD_MORE,
     BlockMemory,
     Figures,
     Lease,
@@ -47,7 +47,7 @@ _SIGNATURES: Final = {
     "give_slot": (NUMBER, NUMBER, ADDRESS),
     "take_batch": (NUMBER, NUMBER, ADDRESS),
     "next_work": (NUMBER, NUMBER, ADDRESS),
-    "hand_back": (NUMBER, NUMBER),
+    "note_fetched": (NUMBER, NUMBER),
     "add_flight": (NUMBER, NUMBER),
     "find_load": (NUMBER, NUMBER, ADDRESS),
     "chunks_done": (NUMBER, NUMBER, NUMBER, NUMBER),
@@ -194,15 +194,15 @@ class NativeExecutor:
         """Wait for work for Python, given what was just done; None once the executor is closed."""
         told = (ctypes.c_int64 * len(WorkItem._fields))()
         was = _WAS_IDLE if done is None else _WAS_WORKING
-        if done is not None and done.kind in (LOAD_CHUNK, LOAD_MORE):
+        if done is not None and done.kind in (LOAD_CHUNK, DECODE_FETCHED):
             was = _WAS_LOADING
         if not _call("next_work", self._run, was, ctypes.addressof(told)):
             return None
         return WorkItem(*told)
 
-    def hand_back(self, number: int) -> None:
-        """Have Python look at a load again: more of it has been fetched."""
-        _call("hand_back", self._run, number)
+    def note_fetched(self, number: int) -> None:
+        """Note that chunks of a load were fetched; see `Executor.note_fetched`."""
+        _call("note_fetched", self._run, number)
 
     def add_flight(self, nbytes: int) -> None:
         """Add to the bytes that are being read, for a thread of Python."""

@@ -23,11 +23,11 @@ from xloader.engine.assembly import EngineParts
 from xloader.engine.block_layout import BlockSlot
 from xloader.engine.buffers import Arrays, BlockPool, Buffer
 from xloader.engine.executor import (
+    DECODE_FETCHED,
     EVERY_CHUNK,
     FINISH_BATCH,
     IS_OVER,
     LOAD_CHUNK,
-    LOAD_MORE,
     MAKE_SEGMENT,
     BlockMemory,
     Figures,
@@ -124,7 +124,9 @@ class PlainExecutor:
         self._changed = threading.Condition()
         self._loads: dict[int, _Load] = {}
         self._to_load: deque[int] = deque()
-        self._handed_back: deque[int] = deque()
+        self._next_load = 0
+        self._fetched: set[int] = set()
+        self._to_decode: deque[int] = deque()
         self._batches: dict[int, _Batch] = {}
         self._to_open: deque[_Batch] = deque()
         self._to_finish: deque[int] = deque()
@@ -207,11 +209,14 @@ class PlainExecutor:
             with self._changed:
                 self._fill(batch)
 
-    def hand_back(self, number: int) -> None:
-        """Have Python look at a load again: more of it has been fetched."""
+    def note_fetched(self, number: int) -> None:
+        """Note that chunks of a load were fetched; see `Executor.note_fetched`."""
         with self._changed:
-            self._handed_back.append(number)
-            self._changed.notify_all()
+            if number < self._next_load:
+                self._to_decode.append(number)
+                self._changed.notify_all()
+            else:
+                self._fetched.add(number)
 
     def add_flight(self, nbytes: int) -> None:
         """Add to the bytes that are being read."""
@@ -352,16 +357,21 @@ class PlainExecutor:
     def _next_item(self) -> WorkItem | None:
         if self._to_finish:
             return WorkItem(FINISH_BATCH, self._to_finish.popleft(), 0)
-        if self._handed_back:
-            return WorkItem(LOAD_MORE, self._handed_back.popleft(), EVERY_CHUNK)
-        if self._to_load and self._may_load(self._loads[self._to_load[0]]):
+        if self._to_decode:
+            return WorkItem(DECODE_FETCHED, self._to_decode.popleft(), EVERY_CHUNK)
+        while self._to_load and self._may_load(self._loads[self._to_load[0]]):
             number = self._to_load.popleft()
+            self._next_load = number + 1
             load = self._loads[number]
             tables = self._blocks.tables.arrays
-            first, num = tables["groups"][load.group, :2].tolist()
+            first, num, *_, is_fetched = tables["groups"][load.group].tolist()
             for demand in range(first, first + num):
                 self._reads[demand] += int(tables["demands"][demand, 5])
-            return WorkItem(LOAD_CHUNK, number, EVERY_CHUNK)
+            if not is_fetched:
+                return WorkItem(LOAD_CHUNK, number, EVERY_CHUNK)
+            if number in self._fetched:
+                self._fetched.remove(number)
+                return WorkItem(DECODE_FETCHED, number, EVERY_CHUNK)
         is_short = len(self._to_open) <= self._num_threads or len(self._to_load) <= self._num_known
         if is_short and not (self._is_complete or self._is_segment_under_way):
             self._is_segment_under_way = True

@@ -15,7 +15,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -30,15 +31,14 @@ from xloader.engine.batch_finish import BatchFinish
 from xloader.engine.block_reader import Bundle
 from xloader.engine.deadlines import LONG_SECONDS, Deadlines
 from xloader.engine.executor import (
+    DECODE_FETCHED,
     EVERY_CHUNK,
     FINISH_BATCH,
     IS_OVER,
     LOAD_CHUNK,
-    LOAD_MORE,
     MAKE_SEGMENT,
     BlockMemory,
     Executor,
-    LoadPlace,
     WorkItem,
 )
 from xloader.engine.fetches_ahead import FetchesAhead
@@ -46,7 +46,7 @@ from xloader.engine.finishes import Finishes
 from xloader.engine.job import Delivery, OnError, check_process, closed_iterator
 from xloader.engine.open_trays import OpenBatch
 from xloader.engine.program import Program
-from xloader.engine.python_loads import BlockRun, LoadTask, PythonLoads
+from xloader.engine.python_loads import LoadTask, PythonLoads
 from xloader.engine.skipped_rows import note_rows, warn_of_skipped
 from xloader.engine.step_needs import BatchRows
 from xloader.engine.tables import Tables
@@ -115,8 +115,7 @@ class ProgramRun:
                 self._executor,
                 self.tally,
                 self._lock,
-                # Native threads load the blocks of the other groups as far as they can.
-                job.tables.arrays["groups"][:, -1] == 0,
+                job.tables.arrays["groups"][:, -1] != 0,
                 self._fail,
             )
         self._finishes = Finishes(job.parts, job.finish, job.program.num_steps, job.last_size)
@@ -368,32 +367,26 @@ class ProgramRun:
     def _load_all(self, item: WorkItem, clock: WorkClock) -> None:
         """Load the blocks of an item, as far as their chunks are there."""
         clock.begin("load")
-        numbers = range(item.number, item.number + item.num)
-        if item.kind == LOAD_MORE:
-            runs = self._runs_ahead(numbers)
+        if item.kind == DECODE_FETCHED:
+            assert self._ahead is not None
+            task = self._ahead.take(item.number)
         else:
-            places = [self._executor.find_load(number) for number in numbers]
-            runs = self._runs_of(numbers, item.part, places)
-            for number, place, run in zip(numbers, places, runs, strict=True):
-                joints = None if place.slot < 0 else self._slots[place.slot]
-                self._loads.give_memory(run, number, place, joints)
-        for run in dict.fromkeys(runs):
-            task = self._ahead.take(run) if self._ahead else LoadTask(run, run.take_ready())
+            task = self._placed(item)
+        if task is not None:
             self._load(task, 0, clock)
 
-    def _runs_ahead(self, numbers: range) -> list[BlockRun]:
-        """The runs of loads that are fetched ahead, as far as they have chunks left."""
-        runs = [None if self._ahead is None else self._ahead.find(number) for number in numbers]
-        return [run for run in runs if run is not None]
-
-    def _runs_of(self, numbers: range, part: int, places: Sequence[LoadPlace]) -> list[BlockRun]:
-        """The run of each load: one for all, but where chunks are fetched ahead."""
-        if part != EVERY_CHUNK:
-            return [self._loads.begin_chunk(numbers[0], places[0], part)]
-        if runs := self._runs_ahead(numbers):
-            return runs
-        blocks = [place.block for place in places]
-        return [self._loads.begin(numbers, places[0].group, blocks)] * len(numbers)
+    def _placed(self, item: WorkItem) -> LoadTask:
+        """A task that reads the chunks of an item, whose blocks have memory."""
+        numbers = range(item.number, item.number + item.num)
+        places = [self._executor.find_load(number) for number in numbers]
+        if item.part == EVERY_CHUNK:
+            run = self._loads.begin(numbers, places[0].group, [place.block for place in places])
+        else:
+            run = self._loads.begin_chunk(item.number, places[0], item.part)
+        for number, place in zip(numbers, places, strict=True):
+            joints = None if place.slot < 0 else self._slots[place.slot]
+            self._loads.give_memory(run, number, place, joints)
+        return LoadTask(run, run.take_ready())
 
     def _load(self, task: LoadTask, num_hung: int, clock: WorkClock) -> None:
         run = task.run
@@ -416,10 +409,12 @@ class ProgramRun:
         segment = program.next_segment(self._finishes.is_needed)
         for step in segment.batches:
             self._steps[step.index] = step
-        if self._ahead is not None:
-            self._ahead.add(segment)
         self.tally.walk_seconds += time.perf_counter() - begin
-        self._executor.add(segment, is_last=program.is_over)
+        # Another hand may make the next segment as soon as the executor knows of this one.
+        with self._lock if self._ahead is not None else nullcontext():
+            self._executor.add(segment, is_last=program.is_over)
+            if self._ahead is not None:
+                self._ahead.add(segment)
 
     def _open_batch(self, index: int) -> OpenBatch:
         """A batch that is gathered, with the errors of the blocks that it lacks."""

@@ -51,13 +51,17 @@ class BlockRun:
             self.num_left[number] += change
         return [number for number in members if not self.num_left[number]]
 
-    def is_placed(self, bundle: Bundle) -> bool:
-        """Whether all blocks of a bundle have memory."""
-        return all(self.slots[number] for number, _ in bundle.places)
+    def last_of(self, bundle: Bundle) -> int:
+        """The number of the last load that a bundle belongs to."""
+        return self.numbers[max(number for number, _ in bundle.places)]
 
     def take_ready(self) -> list[Bundle]:
         """Take the bundles that can be decoded: they are fetched, and their blocks have memory."""
-        ready = [b for b in self.bundles if b.is_ready and self.is_placed(b)]
+        ready = [
+            bundle
+            for bundle in self.bundles
+            if bundle.is_ready and all(self.slots[number] for number, _ in bundle.places)
+        ]
         self.bundles = [bundle for bundle in self.bundles if bundle not in ready]
         return ready
 

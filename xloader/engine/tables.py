@@ -171,6 +171,7 @@ class Tables:
                 self._list(group.shape),
                 self._list(edges),
                 any(row[0] for row in rows["demands"][first_demand:]),
+                is_waited_for,
             )
         )
         self._add_routes(number, places)
