@@ -18,11 +18,13 @@ from typing import Final
 
 import numpy as np
 import xarray as xr
+from zarr.storage import LocalStore
 
 import xloader
 from xloader.compiled.library import FOLDER
 from xloader.engine.program_file import save_program
 from xloader.engine.program_run import ProgramRun
+from xloader.testing import LatencyStore
 
 DRIVER: Final = Path(__file__).parent / "native" / "drive_program.c"
 
@@ -58,7 +60,7 @@ def write_store(folder: Path) -> Path:
     return path
 
 
-def save(store: Path, memory: str, path: Path) -> None:
+def save(store: Path | LatencyStore, memory: str, path: Path) -> None:
     """Save the program of an epoch of patches that straddle chunks."""
     window, stride = {"time": 1, "y": 8, "x": 8}, {"time": 1, "y": 5, "x": 5}
     samples = xloader.open(store).window(window, stride=stride)
@@ -124,20 +126,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.sanitize")
     parser.add_argument("--seconds", type=int, default=60, help="of changed tables; default 60")
     seconds = parser.parse_args().seconds
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
         store = write_store(folder)
         programs = []
-        for memory in ("2MB", "700kB"):
-            programs.append(folder / f"program-{memory}")
-            save(store, memory, programs[-1])
+        far = LatencyStore(LocalStore(store, read_only=True), 0.001)
+        for name, own, memory in (
+            ("large", store, "2MB"),
+            ("small", store, "700kB"),
+            ("far", far, "700kB"),
+        ):
+            programs.append(folder / f"program-{name}")
+            save(own, memory, programs[-1])
         there = [sanitizer for sanitizer in SANITIZERS if is_there(folder, sanitizer)]
         drivers = [compile_driver(folder, sanitizer) for sanitizer in there]
         for driver in drivers:
             for program in programs:
                 drive(driver, program, "run", max(1, seconds // 10))
+        # Where Python fetches ahead, a changed program waits for what never comes.
         for driver in drivers[:1]:
-            for program in programs:
+            for program in programs[:-1]:
                 drive(driver, program, "fuzz", max(1, seconds // 2))
 
 

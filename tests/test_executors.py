@@ -28,6 +28,7 @@ from xloader.errors import (
 )
 from xloader.loader.ranks.job_factory import JobFactory
 from xloader.order.step_dealer import LOOK_SIZE
+from xloader.sources.zarr import fetched_chunks
 from xloader.testing import LatencyStore, pretend_codec, pretend_disk
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning")
@@ -171,6 +172,36 @@ def test_chunks_are_fetched_ahead_and_those_of_a_shard_together(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JobFactory, "_suits_programs", lambda *_: False)
         assert report.num_requests <= 1.1 * report_of(path).num_requests < 0.7 * report.num_reads
+
+
+def test_python_decodes_only_what_native_threads_cannot(
+    executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, decoded = write(tmp_path), []
+    for key in ("a/c/1/1/0", "z/c/2/0/1", "o/c/0/1"):
+        (path / key).unlink()
+    spoil(path)
+    store = LatencyStore(LocalStore(path, read_only=True), 0.0)
+    options: dict[str, Any] = {"num_epochs": 1, "on_error": "skip", "batch_size": 12}
+    with pytest.warns(SkippedWarning):
+        wanted = earlier(store, "200kB", **options)
+    decode = fetched_chunks._Chunks.decode
+
+    def note(own: Any, outs: Any) -> Any:
+        decoded.extend((read.variable, read.chunk) for read in own._reads)
+        return decode(own, outs)
+
+    monkeypatch.setattr(fetched_chunks._Chunks, "decode", note)
+    with pytest.warns(SkippedWarning):
+        assert batches_of(store, "200kB", **options) == wanted
+    num_chunks = 5 * 5 * 2 + 8 * 3 * 5 + 3 * 2
+    if executor == "plain":
+        assert len(set(decoded)) == num_chunks
+        return
+    # Those of four objects: absent, or damaged, and the latter were fetched again.
+    assert len(set(decoded)) < num_chunks / 3
+    assert {("a", (1, 1, 0)), ("a", (2, 1, 0)), ("o", (0, 1))} < set(decoded)
+    assert decoded.count(("a", (2, 1, 0))) == 2
 
 
 def test_a_chunk_that_cannot_be_fetched_is_skipped(executor: str, tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ int64_t xloader_take_batch(int64_t, int64_t, int64_t *);
 int64_t xloader_next_work(int64_t, int64_t, int64_t *);
 int64_t xloader_find_load(int64_t, int64_t, int64_t *);
 int64_t xloader_chunks_done(int64_t, int64_t, int64_t, int64_t);
+int64_t xloader_note_fetched(int64_t, int64_t);
+int64_t xloader_give_chunks(int64_t, int64_t, const int64_t *, int64_t);
+int64_t xloader_take_empty(int64_t, int64_t *, int64_t);
 int64_t xloader_gaps(int64_t, int64_t, int64_t *, int64_t);
 int64_t xloader_batch_done(int64_t, int64_t);
 int64_t xloader_run_figures(int64_t, int64_t *, int64_t *, int64_t *);
@@ -100,7 +103,71 @@ typedef struct {
     unsigned seed;
     int percent_failing;
     _Atomic int64_t next_segment, is_wrong;
+    /* Stored bytes, by the first of their loads. */
+    char **held;
+    int64_t num_loads;
 } Python;
+
+static int64_t stored_nbytes(const Tables *tables, const Demand *demand) {
+    int64_t nbytes = demand->itemsize;
+    for (int64_t i = 0; i < demand->num_axes; i++)
+        nbytes *= tables->numbers[tables->axes[demand->first_axis + i].stored];
+    return nbytes;
+}
+
+/* Gives the stored bytes of one or two successive blocks of a group; they are not compressed. A few are cut
+   short. */
+static void give(Python *python, const SegmentRows *rows, int64_t at, int64_t num, unsigned *seed) {
+    const Tables *tables = &python->saved->tables;
+    const Group *group = &tables->groups[rows->loads[at].group];
+    int64_t most = 1;
+    for (int64_t d = group->first_demand; d < group->first_demand + group->num_demands; d++) {
+        const int64_t nbytes = stored_nbytes(tables, &tables->demands[d]);
+        most = nbytes > most ? nbytes : most;
+    }
+    char *bytes = malloc((size_t)(most * num * group->num_parts));
+    int64_t(*chunks)[4] = calloc((size_t)(num * group->num_parts), sizeof(*chunks)), size = 0;
+    for (int64_t i = 0; i < num * group->num_parts; i++) {
+        const int64_t load = at + i / group->num_parts, part = i % group->num_parts;
+        int64_t demand = group->first_demand, left = part;
+        for (; left >= tables->demands[demand].num_parts; demand++)
+            left -= tables->demands[demand].num_parts;
+        const int64_t nbytes = stored_nbytes(tables, &tables->demands[demand]);
+        const int is_cut = (int)(rand_r(seed) % 100) < python->percent_failing;
+        memset(bytes + size, (int)(rows->loads[load].block * 7 + part) & 127, (size_t)nbytes);
+        int64_t *chunk = chunks[i];
+        chunk[0] = rows->first_load + load;
+        chunk[1] = part;
+        chunk[2] = (int64_t)(intptr_t)(bytes + size);
+        chunk[3] = nbytes - is_cut;
+        size += nbytes;
+    }
+    python->held[rows->first_load + at] = bytes;
+    xloader_give_chunks(python->run, rows->first_load + at, chunks[0], num * group->num_parts);
+    free(chunks);
+}
+
+/* The group of a load, which may be over. */
+static int64_t group_of(const Saved *saved, int64_t number) {
+    const SegmentRows *rows = saved->segments;
+    while (number >= rows->first_load + rows->num_loads)
+        rows++;
+    return rows->loads[number - rows->first_load].group;
+}
+
+/* Does what threads that fetch ahead do, for the loads of a segment. */
+static void fetch(Python *python, const SegmentRows *rows, unsigned *seed) {
+    for (int64_t at = 0; at < rows->num_loads; at++) {
+        const int64_t group = rows->loads[at].group;
+        if (!python->saved->tables.groups[group].is_fetched || rows->loads[at].address)
+            continue;
+        const int has_next = at + 1 < rows->num_loads && rows->loads[at + 1].group == group &&
+                             !rows->loads[at + 1].address;
+        const int64_t num = 1 + (has_next && rand_r(seed) % 2);
+        give(python, rows, at, num, seed);
+        at += num - 1;
+    }
+}
 
 /* What threads of Python do. */
 static void *work(void *argument) {
@@ -109,7 +176,7 @@ static void *work(void *argument) {
     unsigned seed = python->seed;
     int64_t told[5], place[5], was_working = 0;
     while (xloader_next_work(python->run, was_working, told)) {
-        was_working = told[0] == 0 ? 2 : 1;
+        was_working = told[0] == 0 || told[0] == 4 ? 2 : 1;
         if (told[0] == 2) {
             const int64_t at = python->next_segment++;
             const int is_last = at + 1 >= saved->num_segments;
@@ -117,11 +184,24 @@ static void *work(void *argument) {
                 xloader_add_segment(python->run, &saved->segments[at], is_last) != 1) {
                 python->is_wrong = 1;
                 xloader_close_run(python->run);
+            } else if (python->held) {
+                fetch(python, &saved->segments[at], &seed);
             }
         } else if (told[0] == 1) {
             int64_t gaps[2 * MOST_WORK];
             xloader_gaps(python->run, told[1], gaps, MOST_WORK);
             xloader_batch_done(python->run, told[1]);
+        } else if (told[0] == 4) {
+            /* The chunk is in the first of the two blocks, or in the second. */
+            const int64_t num = saved->tables.groups[group_of(saved, told[1])].num_parts;
+            xloader_chunks_done(python->run, told[1] + told[2] / num, 1, 1);
+        } else if (told[0] == 5) {
+            int64_t tokens[2 * MOST_WORK];
+            const int64_t num = xloader_take_empty(python->run, tokens, MOST_WORK);
+            for (int64_t i = 0; i < num; i++) {
+                free(python->held[tokens[2 * i]]);
+                python->held[tokens[2 * i]] = NULL;
+            }
         } else {
             for (int64_t at = told[1]; at < told[1] + told[3]; at++) {
                 xloader_find_load(python->run, at, place);
@@ -152,6 +232,12 @@ static int64_t carry_out(
     Python python = {
         .saved = saved, .seed = seed, .percent_failing = percent_failing,
         .run = xloader_begin_run(tables, blocks, indexes, &options)};
+    const SegmentRows *last = saved->segments + saved->num_segments - 1;
+    /* Changed programs are not fetched ahead: what they say of chunks is not true. */
+    if (room) {
+        python.num_loads = saved->num_segments ? last->first_load + last->num_loads : 0;
+        python.held = calloc((size_t)python.num_loads + 1, sizeof(char *));
+    }
     char ***slots = calloc((size_t)saved->num_slots + 1, sizeof(char **));
     int64_t *addresses = calloc((size_t)tables->num_arrays + 1, sizeof(int64_t));
     for (int64_t i = 0; i < saved->num_slots; i++) {
@@ -198,6 +284,9 @@ static int64_t carry_out(
         ;
     xloader_keep_blocks(python.run, NULL, 0);
     xloader_drop_run(python.run);
+    for (int64_t i = 0; i < python.num_loads; i++)
+        free(python.held[i]);
+    free(python.held);
     xloader_drop_indexes(indexes);
     xloader_drop_blocks(blocks);
     for (int64_t i = 0; i < saved->num_slots; i++) {

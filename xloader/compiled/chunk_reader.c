@@ -424,7 +424,7 @@ static void find_target(const Tables *tables, const Chunk *chunk, const ChunkPla
     target->num = simplify(target->loops, num_axes, demand->itemsize, demand->itemsize);
 }
 
-int decode_chunk(ChunkReader *reader, const Chunk *chunk) {
+int decode_stored(ChunkReader *reader, const Chunk *chunk, const char *stored, int64_t size) {
     const Tables *tables = reader->tables;
     ChunkPlace place;
     Target target;
@@ -437,20 +437,22 @@ int decode_chunk(ChunkReader *reader, const Chunk *chunk) {
         return 1;
     if (target.num == 1 && loop->from == itemsize && loop->to == itemsize &&
         loop->count * itemsize == nbytes)
-        return decompress(
-            &reader->codecs, demand->codec, reader->stored, reader->size, target.to, nbytes);
-    const char *decoded = reader->stored;
+        return decompress(&reader->codecs, demand->codec, stored, size, target.to, nbytes);
+    const char *decoded = stored;
     if (demand->codec == RAW) {
-        if (reader->size != nbytes)
+        if (size != nbytes)
             return 0;
     } else {
         if (!grow(&reader->scratch, &reader->scratch_room, nbytes) ||
-            !decompress(
-                &reader->codecs, demand->codec, reader->stored, reader->size, reader->scratch, nbytes))
+            !decompress(&reader->codecs, demand->codec, stored, size, reader->scratch, nbytes))
             return 0;
         decoded = reader->scratch;
     }
     copy_box(
         SAME, target.loops, target.num, decoded + target.from, target.to, itemsize, itemsize, NULL);
     return 1;
+}
+
+int decode_chunk(ChunkReader *reader, const Chunk *chunk) {
+    return decode_stored(reader, chunk, reader->stored, reader->size);
 }

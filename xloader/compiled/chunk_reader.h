@@ -32,6 +32,9 @@ int64_t read_chunk(ChunkReader *reader, const Chunk *chunk);
 /* Decodes what was read last to where it belongs. Returns 0 where that is left to Python. */
 int decode_chunk(ChunkReader *reader, const Chunk *chunk);
 
+/* The same for stored bytes that lie elsewhere. */
+int decode_stored(ChunkReader *reader, const Chunk *chunk, const char *stored, int64_t size);
+
 /* Bytes of memory that the reader holds; the same as it is planned for, at most those of the largest
    chunk that it has read: a tiny chunk may take more as it is stored; and requests made so far. */
 int64_t held_nbytes(const ChunkReader *reader);

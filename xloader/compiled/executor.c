@@ -64,12 +64,14 @@ enum { NOTHING_YET = -1, IS_OVER = -2, NO_MEMORY = -3, EVERY_CHUNK = -1, WRONG =
 enum { NO_READ = 0, READING = 1, GIVEN_UP = 2 };
 
 /* Kinds of work for Python. */
-enum { LOAD_CHUNK = 0, FINISH_BATCH = 1, MAKE_SEGMENT = 2, DECODE_FETCHED = 3 };
+enum { LOAD_CHUNK = 0, FINISH_BATCH = 1, MAKE_SEGMENT = 2, DECODE_FETCHED = 3, DECODE_ALONE = 4, LET_GO = 5 };
 
 /* What a thread of Python has done before it asks for more. */
 enum { WAS_IDLE = 0, WAS_WORKING = 1, WAS_LOADING = 2 };
 
 typedef struct Segment Segment;
+
+typedef struct Parcel Parcel;
 
 /* Copies of one segment that take parts of one block: they are `order[begin]` up to `order[end]`. */
 typedef struct Use {
@@ -88,7 +90,24 @@ typedef struct {
     Use *uses;
     Segment *segment;
     int64_t place, is_loaded, has_failed, is_ended, is_fetched;
+    /* Fetched before the block has memory. */
+    Parcel *parcels;
 } Load;
+
+/* A chunk whose stored bytes lie in memory, and its number in the block. */
+typedef struct {
+    Load *load;
+    int64_t part, size;
+    const char *bytes;
+} StoredChunk;
+
+/* Chunks that were fetched together. Python holds their bytes until all are decoded, and knows them by
+   `token`. */
+struct Parcel {
+    int64_t token, num, num_taken, num_left, num_failed;
+    Parcel *next;
+    StoredChunk chunks[];
+};
 
 typedef struct {
     Load loads[PAGE_LOADS];
@@ -150,6 +169,8 @@ typedef struct {
     Run *run;
     pthread_t thread;
     Copier *copier;
+    /* For chunks that Python has fetched; made when the first comes. */
+    ChunkReader *decoder;
     /* Read by others at any time. */
     _Atomic int64_t read_ns, decode_ns, copy_ns;
     /* The read under way: whether there is one, when it began, and of which chunk. Those up to `end`
@@ -197,10 +218,13 @@ struct Run {
     int is_complete, is_segment_under_way;
 
     Queue chunks, finishes;
+    /* Chunks to decode; and those that are decoded, whose bytes Python may let go. */
+    Parcel *first_parcel, *last_parcel, *empty_parcels;
 
     /* Readers that no thread uses now. */
     ChunkReader *readers[MOST_READERS + 1];
     int64_t num_readers, num_idle_readers, most_held_nbytes, num_reads, num_waits;
+    int64_t num_decoding, num_decoded;
     _Atomic int64_t cores_left, num_core_waiters;
 
     Worker **workers;
@@ -574,7 +598,7 @@ static int pop_loads(Run *run, Told *told) {
     run->num_loading_hands++;
     fit_readers(run);
     /* Its load may be over by now. */
-    if (told->kind == DECODE_FETCHED)
+    if (told->kind != LOAD_CHUNK)
         return 1;
     const LoadRow *first = &load_of(run, told->number)->row;
     const Segment *segment = load_of(run, told->number)->segment;
@@ -676,6 +700,14 @@ static int64_t load_chunks(
 
 static void start_workers(Run *run, int64_t most);
 
+/* Has a parcel decoded whose blocks all have memory. The lock must be held. */
+static void add_parcel(Run *run, Parcel *parcel) {
+    parcel->next = NULL;
+    *(run->first_parcel ? &run->last_parcel->next : &run->first_parcel) = parcel;
+    run->last_parcel = parcel;
+    pthread_cond_signal(&run->work);
+}
+
 /* Hands a whole block to Python, or as far as it has been fetched. The lock must be held. */
 static void hand_over(Run *run, Load *load) {
     const Group *group = &run->tables->groups[load->row.group];
@@ -687,6 +719,11 @@ static void hand_over(Run *run, Load *load) {
         push(run, &run->chunks, LOAD_CHUNK, load->number, EVERY_CHUNK);
     else if (load->is_fetched)
         push(run, &run->chunks, DECODE_FETCHED, load->number, EVERY_CHUNK);
+    for (Parcel *parcel = load->parcels, *next; parcel; parcel = next) {
+        next = parcel->next;
+        add_parcel(run, parcel);
+    }
+    load->parcels = NULL;
 }
 
 /* Takes some chunks of the next block, and loads them. The lock is held, and released meanwhile. */
@@ -750,6 +787,67 @@ static void do_load(Run *run, Worker *worker) {
     }
 }
 
+/* Whether there are chunks to decode, and memory for one more of the largest. One goes always. */
+static int can_decode(const Run *run) {
+    const int64_t nbytes = (run->num_decoding + 1) * run->options.most_chunk_nbytes;
+    return run->first_parcel && (!run->num_decoding || nbytes <= run->options.in_flight_nbytes);
+}
+
+/* Decodes some chunks that Python has fetched. Returns how many are left to Python. */
+static int64_t decode_parcel(Run *run, Worker *worker, const Parcel *parcel, int64_t first, int64_t end) {
+    int64_t num_failed = 0;
+    if (!worker->decoder)
+        worker->decoder = make_reader(run->tables, run->indexes);
+    for (int64_t i = first; i < end; i++) {
+        const StoredChunk *stored = &parcel->chunks[i];
+        Load *load = stored->load;
+        const Chunk chunk = {load->row.group, load->row.block, stored->part, load->memory, NULL, 0};
+        const int64_t begin_ns = now();
+        const int is_there = worker->decoder &&
+                             decode_stored(worker->decoder, &chunk, stored->bytes, stored->size);
+        const int64_t copy_ns = now();
+        worker->decode_ns += copy_ns - begin_ns;
+        if (is_there) {
+            pass_chunks(run, worker, load, 1);
+            worker->copy_ns += now() - copy_ns;
+            continue;
+        }
+        num_failed++;
+        pthread_mutex_lock(&run->lock);
+        push(run, &run->chunks, DECODE_ALONE, parcel->token, i);
+        pthread_mutex_unlock(&run->lock);
+    }
+    return num_failed;
+}
+
+/* Takes some chunks of the next parcel, and decodes them. The lock is held, and released meanwhile. */
+static void do_decode(Run *run, Worker *worker) {
+    Parcel *parcel = run->first_parcel;
+    const int64_t first = parcel->num_taken, share = (parcel->num - first) / (run->num_waiting + 1);
+    int64_t end = first + 1, nbytes = parcel->chunks[first].size;
+    for (; end < first + share && nbytes < TAKEN_NBYTES; end++)
+        nbytes += parcel->chunks[end].size;
+    parcel->num_taken = end;
+    if (end == parcel->num)
+        run->first_parcel = parcel->next;
+    run->num_decoding++;
+    pthread_mutex_unlock(&run->lock);
+    take_core(run);
+    const int64_t num_failed = decode_parcel(run, worker, parcel, first, end);
+    give_core(run);
+    pthread_mutex_lock(&run->lock);
+    run->num_decoding--;
+    run->num_decoded += end - first - num_failed;
+    parcel->num_failed += num_failed;
+    parcel->num_left -= end - first;
+    if (parcel->num_left)
+        return;
+    if (!run->empty_parcels)
+        pthread_cond_signal(&run->foreign);
+    parcel->next = run->empty_parcels;
+    run->empty_parcels = parcel;
+}
+
 /* Gives memory to the next batch, and opens it. The lock is held, and released meanwhile. */
 static void do_open(Run *run, Worker *worker) {
     Segment *segment = run->opening;
@@ -779,8 +877,8 @@ static void *work(void *argument) {
     Run *run = worker->run;
     pthread_mutex_lock(&run->lock);
     while (!run->is_closing && worker->state != GIVEN_UP) {
-        const int opens = can_open(run);
-        if (!opens && !can_load(run)) {
+        const int opens = can_open(run), decodes = !opens && can_decode(run);
+        if (!opens && !decodes && !can_load(run)) {
             mark(run, -1);
             run->num_waiting++;
             pthread_cond_wait(&run->work, &run->lock);
@@ -790,10 +888,12 @@ static void *work(void *argument) {
         }
         if (opens)
             do_open(run, worker);
+        else if (decodes)
+            do_decode(run, worker);
         else
             do_load(run, worker);
         /* Each thread wakes the next one: none is woken that would find nothing to do. */
-        if (run->num_waiting && (can_open(run) || can_load(run)))
+        if (run->num_waiting && (can_open(run) || can_decode(run) || can_load(run)))
             pthread_cond_signal(&run->work);
     }
     mark(run, -1);
@@ -1037,14 +1137,15 @@ EXPORT int64_t xloader_add_segment(int64_t address, const SegmentRows *rows, int
     run->num_batches += rows->num_batches;
     run->num_copies_ahead += rows->num_copies;
     run->is_complete = is_last != 0;
-    run->is_segment_under_way = 0;
     pthread_cond_signal(&run->work);
-    want_segment(run);
     pthread_mutex_unlock(&run->lock);
     free(ends);
     const int is_right = end_loads(run, rows);
     pthread_mutex_lock(&run->lock);
     leave_segment(segment);
+    /* Only now, as the next segment is checked against the loads that this one ends. */
+    run->is_segment_under_way = 0;
+    want_segment(run);
     pthread_mutex_unlock(&run->lock);
     return is_right ? is_added : WRONG;
 }
@@ -1111,7 +1212,7 @@ EXPORT int64_t xloader_take_batch(int64_t address, int64_t wait_ns, int64_t *num
         }
         leave_segment(segment);
     }
-    *num_reads = run->num_reads;
+    *num_reads = run->num_reads + run->num_decoded;
     pthread_mutex_unlock(&run->lock);
     return answer;
 }
@@ -1129,6 +1230,10 @@ EXPORT int64_t xloader_next_work(int64_t address, int64_t was_working, Told *tol
     }
     *told = (Told){0};
     while (!run->is_closing) {
+        if (run->empty_parcels) {
+            told->kind = LET_GO;
+            break;
+        }
         if (pop(&run->finishes, told) || pop_loads(run, told))
             break;
         if (wants_segment(run)) {
@@ -1162,6 +1267,50 @@ EXPORT int64_t xloader_note_fetched(int64_t address, int64_t number) {
         load_of(run, number)->is_fetched = 1;
     pthread_mutex_unlock(&run->lock);
     return 0;
+}
+
+/* Gives the stored bytes of chunks that were fetched together: number of the load, number of the chunk there,
+   address and size of each, in the order of the loads. They are decoded once their blocks have memory.
+   Returns 0 if there is no memory. */
+EXPORT int64_t xloader_give_chunks(
+    int64_t address, int64_t token, const int64_t (*rows)[4], int64_t num) {
+    Run *run = run_of(address);
+    Parcel *parcel = malloc(sizeof(Parcel) + (size_t)num * sizeof(StoredChunk));
+    if (!parcel)
+        return 0;
+    *parcel = (Parcel){.token = token, .num = num, .num_left = num};
+    const int64_t last = rows[num - 1][0];
+    pthread_mutex_lock(&run->lock);
+    for (int64_t i = 0; i < num; i++) {
+        const int64_t *row = rows[i];
+        parcel->chunks[i] =
+            (StoredChunk){load_of(run, row[0]), row[1], row[3], (const char *)(intptr_t)row[2]};
+    }
+    if (last < run->next_load) {
+        add_parcel(run, parcel);
+    } else {
+        parcel->next = load_of(run, last)->parcels;
+        load_of(run, last)->parcels = parcel;
+    }
+    pthread_mutex_unlock(&run->lock);
+    return 1;
+}
+
+/* Tells the tokens of chunks that were given and are over, each with the number of chunks that are left to
+   Python; and forgets them. Returns how many there were, at most `room`. */
+EXPORT int64_t xloader_take_empty(int64_t address, int64_t *told, int64_t room) {
+    Run *run = run_of(address);
+    int64_t num = 0;
+    pthread_mutex_lock(&run->lock);
+    while (num < room && run->empty_parcels) {
+        Parcel *parcel = run->empty_parcels;
+        run->empty_parcels = parcel->next;
+        told[2 * num] = parcel->token;
+        told[2 * num++ + 1] = parcel->num_failed;
+        free(parcel);
+    }
+    pthread_mutex_unlock(&run->lock);
+    return num;
 }
 
 /* Adds to the bytes that are being read, for a thread of Python. */
@@ -1385,6 +1534,13 @@ EXPORT int64_t xloader_keep_blocks(int64_t address, int64_t *told, int64_t room)
     return num;
 }
 
+static void drop_parcels(Parcel *parcel) {
+    for (Parcel *next; parcel; parcel = next) {
+        next = parcel->next;
+        free(parcel);
+    }
+}
+
 static void drop_queue(Queue *queue) {
     Told told;
     while (pop(queue, &told))
@@ -1400,6 +1556,7 @@ EXPORT int64_t xloader_drop_run(int64_t address) {
     for (int64_t i = 0; i < run->num_workers; i++) {
         pthread_join(run->workers[i]->thread, NULL);
         drop_copier(run->workers[i]->copier);
+        drop_reader(run->workers[i]->decoder);
         free(run->workers[i]);
     }
     for (Segment *segment = run->oldest, *next; segment; segment = next) {
@@ -1409,6 +1566,8 @@ EXPORT int64_t xloader_drop_run(int64_t address) {
     }
     for (int64_t i = 0; i < run->num_loads; i++) {
         Page *page = run->pages[i / PAGE_LOADS];
+        if (page)
+            drop_parcels(page->loads[i % PAGE_LOADS].parcels);
         for (Use *use = page ? page->loads[i % PAGE_LOADS].uses : NULL, *next; use; use = next) {
             next = use->next;
             leave_segment(use->segment);
@@ -1428,6 +1587,8 @@ EXPORT int64_t xloader_drop_run(int64_t address) {
     }
     for (int64_t i = 0; i < run->num_idle_readers; i++)
         drop_reader(run->readers[i]);
+    drop_parcels(run->first_parcel);
+    drop_parcels(run->empty_parcels);
     drop_queue(&run->chunks);
     drop_queue(&run->finishes);
     pthread_cond_t *conditions[] = {

@@ -419,7 +419,7 @@ class BlockLoads:
             self._fetch()
         if self._job.skips(bundle.error):
             self._tally.skipped.update({(r.variable, r.chunk): None for r in bundle.reads})
-        for number, _ in bundle.places:
+        for number, *_ in bundle.places:
             block = load.blocks[number]
             block.error = block.error or bundle.error
             block.num_reads_left -= 1

@@ -16,7 +16,7 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_layout import BlockLayout, BlockSlot, Stored, block_layout
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.change_watch import ChangeWatch
-from xloader.sources.base import Announced, Cut, Fetched, Read, SmallKey, Source
+from xloader.sources.base import Announced, Cut, Fetched, Read, SmallKey, Source, StoredChunks
 from xloader.sources.store_watch import Watch
 
 
@@ -28,9 +28,9 @@ class Bundle:
     ----------
     reads : list of Read
         The chunks to read.
-    places : list of (int, tuple)
-        Per read, the number of its block, and the index of its values in the variable's part of
-        that block.
+    places : list of (int, int, tuple)
+        Per read, the number of its block, its number among the chunks of that block, and the index
+        of its values in the variable's part of it.
     nbytes : int
         Decoded bytes that are used.
     room_nbytes : int
@@ -56,7 +56,7 @@ class Bundle:
     """
 
     reads: list[Read]
-    places: list[tuple[int, tuple[Any, ...]]]
+    places: list[tuple[int, int, tuple[Any, ...]]]
     nbytes: int
     room_nbytes: int
     is_waiting: bool
@@ -89,13 +89,13 @@ class Bundle:
         """The arrays that its reads are decoded into, as views of the memory of their blocks."""
         return [
             blocks[number].places[read.variable].part(at)
-            for read, (number, at) in zip(self.reads, self.places, strict=True)
+            for read, (number, _, at) in zip(self.reads, self.places, strict=True)
         ]
 
     def outs_in(self, slots: Sequence[Mapping[str, BlockSlot]]) -> list[NDArray[Any]]:
         """The arrays that its reads are decoded into, given where variables of each block lie."""
         pairs = zip(self.reads, self.places, strict=True)
-        return [slots[number][read.variable].part(at) for read, (number, at) in pairs]
+        return [slots[number][read.variable].part(at) for read, (number, _, at) in pairs]
 
     def append(self, other: Bundle) -> None:
         """Add the reads of another bundle that was not fetched either."""
@@ -104,21 +104,27 @@ class Bundle:
         self.nbytes += other.nbytes
         self.room_nbytes += other.room_nbytes
 
-    def part(self, begin: int, end: int) -> Bundle:
+    def some(self, numbers: Sequence[int]) -> Bundle:
         """A bundle of some of its chunks, as if they had never been read."""
-        count, total = end - begin, len(self.reads)
+        count, total = len(numbers), len(self.reads)
         return Bundle(
-            self.reads[begin:end],
-            self.places[begin:end],
+            [self.reads[number] for number in numbers],
+            [self.places[number] for number in numbers],
             self.nbytes * count // total,
             self.room_nbytes * count // total,
             self.is_waiting,
             is_computed=self.is_computed,
         )
 
+    def held(self, numbers: Sequence[int], stored: StoredChunks) -> Bundle:
+        """A bundle of some of its chunks, whose bytes are held."""
+        own = self.some(numbers)
+        own.fetched = stored.some(numbers)
+        return own
+
     def singles(self) -> list[Bundle]:
         """The same chunks as bundles of one chunk each, as if they had never been read."""
-        return [self.part(number, number + 1) for number in range(len(self.reads))]
+        return [self.some([number]) for number in range(len(self.reads))]
 
 
 _SMALL_NBYTES, MOST_SMALL_NBYTES = 1 << 20, 1 << 22
@@ -299,6 +305,7 @@ class BlockReader:
         ]
         for number, block in enumerate(blocks):
             listed: dict[_ChunkLists, list[_ChunkPart]] = {}
+            numbers = itertools.count()
             for name, room_nbytes, itemsize in demands:
                 chunk_lists = self._chunk_lists[name]
                 if chunk_lists not in listed:
@@ -314,7 +321,7 @@ class BlockReader:
                         parts.append(Bundle([], [], 0, 0, is_waiting, is_computed=is_computed))
                     part = parts[-1]
                     part.reads.append(Read(name, chunk, cut))
-                    part.places.append((number, place))
+                    part.places.append((number, next(numbers), place))
                     part.nbytes += size * itemsize
                     part.room_nbytes += room_nbytes
         return self._joined(bundles, num_shares)
@@ -324,6 +331,7 @@ class BlockReader:
 
         Chunks are numbered variable by variable, in the order of the group's demands.
         """
+        own_part = part
         for demand in group.demands:
             if part < demand.num_chunks_per_block:
                 name = demand.variable
@@ -331,7 +339,7 @@ class BlockReader:
                 nbytes = size * self._stored[name].dtype.itemsize
                 return Bundle(
                     [Read(name, chunk, cut)],
-                    [(0, place)],
+                    [(0, own_part, place)],
                     nbytes,
                     demand.max_chunk_nbytes,
                     self._is_waiting[name],

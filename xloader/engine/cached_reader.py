@@ -376,7 +376,7 @@ class _Held:
         self.tally.num_reads += bundle.num_reads
         self.tally.num_missing += outcome.num_missing
         self.tally.num_requests += outcome.num_requests
-        for number, _ in bundle.places:
+        for number, *_ in bundle.places:
             block = blocks[number]
             block.num_reads_left -= 1
             if block.is_loaded:

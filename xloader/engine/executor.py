@@ -15,7 +15,7 @@ from xloader.core.axis import Ints
 from xloader.engine.program import Segment
 from xloader.engine.tables import Tables
 
-LOAD_CHUNK, FINISH_BATCH, MAKE_SEGMENT, DECODE_FETCHED = range(4)
+LOAD_CHUNK, FINISH_BATCH, MAKE_SEGMENT, DECODE_FETCHED, DECODE_ALONE, LET_GO = range(6)
 """Kinds of work for Python, as ``executor.c`` numbers them."""
 
 EVERY_CHUNK: Final = -1
@@ -27,6 +27,8 @@ IS_OVER: Final = -2
 
 class WorkItem(NamedTuple):
     """Work for Python: its kind, the number of a batch or load, and a chunk of the block or all.
+
+    `DECODE_ALONE` has the token of chunks that were given, and the place of one among them.
 
     `num`: how many loads, from that one on. `waited_ns`: nanoseconds without anything to do.
     """
@@ -161,6 +163,21 @@ class Executor(Protocol):
         """
         ...
 
+    def give_chunks(self, token: int, chunks: Ints) -> bool:
+        """Have stored bytes decoded once their blocks have memory. Return whether they will be.
+
+        Each row: the number of the load and of the chunk there, the address and the size. They are
+        in the order of the loads.
+        """
+        ...
+
+    def take_empty(self) -> Ints:
+        """The tokens of chunks whose bytes are no longer needed. Each is told once.
+
+        With each, the number of those chunks that are left to Python.
+        """
+        ...
+
     def add_flight(self, nbytes: int) -> None:
         """Add to the bytes that are being read, for a thread of Python."""
         ...
@@ -209,6 +226,6 @@ class Executor(Protocol):
         """Keep the blocks that stay in memory, and give back all others. All threads have ended."""
         ...
 
-    def leave(self) -> None:
-        """Never free what the run uses, as a thread is still at work."""
+    def leave(self, held: object) -> None:
+        """Never free what the run uses, nor an object, as a thread is still at work."""
         ...

@@ -5,7 +5,7 @@
     added      in the order in which the program loads blocks
     announced  where a cluster computes chunks: many more than are fetched, as they take no memory
     fetched    as the bytes in flight allow, on threads of their own
-    decoded    by other threads, once the blocks have memory
+    decoded    once the blocks have memory: by native threads as far as they can, else in Python
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xloader.compiled.library import address_of
 from xloader.engine.announcements import Announcements
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_reader import Bundle
@@ -27,12 +28,32 @@ from xloader.engine.deadlines import Deadlines
 from xloader.engine.executor import Executor
 from xloader.engine.program import Segment
 from xloader.engine.python_loads import BlockRun, LoadTask, PythonLoads
+from xloader.engine.tables import Tables
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import RequestThreads
+from xloader.sources.base import StoredChunks
 from xloader.sources.retries import Abandoned, Attempts
 
 MOST_REQUESTS: Final = 64
 """Most bundles that are fetched at the same time."""
+
+
+@dataclass(eq=False)
+class _Given:
+    """Chunks whose bytes were given to native threads, by their places in a bundle.
+
+    `held_nbytes`, `flight_nbytes`: bytes that are counted until they are decoded. `num_alone`:
+    chunks that are left to Python, less those that it has taken.
+    """
+
+    run: BlockRun
+    bundle: Bundle
+    stored: StoredChunks
+    numbers: list[int]
+    held_nbytes: int
+    flight_nbytes: int
+    num_alone: int = 0
+    is_empty: bool = False
 
 
 class FetchesAhead:
@@ -49,11 +70,12 @@ class FetchesAhead:
         executor: Executor,
         tally: Tally,
         lock: threading.RLock,
-        is_fetched: NDArray[np.bool_],
+        tables: Tables,
         on_failed: Callable[[BaseException], None],
     ) -> None:
         self._parts = parts
-        self._is_fetched = is_fetched
+        self._is_fetched = tables.arrays["groups"][:, -1] != 0
+        self._decoded_variables = tables.decoded_variables
         self._deadlines = deadlines
         self._loads = loads
         self._executor = executor
@@ -72,7 +94,8 @@ class FetchesAhead:
         self._unlisted: deque[tuple[range, int, list[int]]] = deque()
         self._runs: dict[int, BlockRun] = {}
         self._to_fetch: deque[tuple[BlockRun, Bundle]] = deque()
-        self._num_fetching = self._in_flight_nbytes = 0
+        self._given: dict[int, _Given] = {}
+        self._num_fetching = self._in_flight_nbytes = self._num_given = 0
         self._is_closed = False
 
     def add(self, segment: Segment) -> None:
@@ -98,14 +121,37 @@ class FetchesAhead:
             run = self._runs.get(last)
             if run is None:
                 return None
-            for number in range(run.numbers.start, last + 1):
-                if not run.slots[number - run.numbers.start]:
-                    self._loads.give_memory(run, number, self._executor.find_load(number), None)
+            self._place(run, range(last + 1 - run.numbers.start))
             task = LoadTask(run, run.take_ready())
-            if not run.bundles:
-                for number in run.numbers:
-                    del self._runs[number]
+            self._unlist(run)
             return task
+
+    def take_alone(self, token: int, number: int) -> LoadTask:
+        """Take a chunk that native threads could not decode, by its place among those given."""
+        with self._lock:
+            given = self._given[token]
+            bundle, run = given.bundle.held([given.numbers[number]], given.stored), given.run
+            held, flight = bundle.held_nbytes, min(bundle.held_nbytes, bundle.room_nbytes)
+            self._in_flight_nbytes += held
+            self._executor.add_flight(flight)
+            if not given.is_empty:
+                self._reduce(given, held, flight)
+            given.num_alone -= 1
+            self._forget(token)
+            at = bundle.places[0][0]
+            self._place(run, range(at, at + 1))
+            return LoadTask(run, [bundle])
+
+    def let_go_empty(self) -> None:
+        """Note that native threads have decoded bytes that they were given."""
+        with self._lock:
+            for token, num_alone in self._executor.take_empty().tolist():
+                given = self._given[token]
+                self._reduce(given, given.held_nbytes, given.flight_nbytes)
+                given.is_empty = True
+                given.num_alone += num_alone
+                self._forget(token)
+            self._fetch()
 
     def let_go(self, bundle: Bundle, held_nbytes: int) -> None:
         """Note that the bytes that were held for a bundle are decoded, or given up."""
@@ -140,9 +186,68 @@ class FetchesAhead:
             self._unlisted.clear()
             self._to_fetch.clear()
             self._runs.clear()
+            self._given.clear()
             self._announcements.clear()
 
     # All of these with the lock, except `_fetch_one`
+
+    def _place(self, run: BlockRun, blocks: range) -> None:
+        """Find where some blocks of a run are decoded to. They have memory."""
+        for at in blocks:
+            if not run.slots[at]:
+                number = run.numbers[at]
+                self._loads.give_memory(run, number, self._executor.find_load(number), None)
+
+    def _unlist(self, run: BlockRun) -> None:
+        """Forget a run that has no chunks left."""
+        if not run.bundles:
+            for number in run.numbers:
+                del self._runs[number]
+
+    def _reduce(self, given: _Given, held_nbytes: int, flight_nbytes: int) -> None:
+        """Count fewer bytes for chunks that were given."""
+        held, flight = min(held_nbytes, given.held_nbytes), min(flight_nbytes, given.flight_nbytes)
+        given.held_nbytes -= held
+        given.flight_nbytes -= flight
+        self._in_flight_nbytes -= held
+        self._executor.add_flight(-flight)
+
+    def _forget(self, token: int) -> None:
+        """Forget chunks that were given, once they are decoded and nothing is left to Python."""
+        given = self._given[token]
+        if given.is_empty and not given.num_alone:
+            del self._given[token]
+
+    def _pass_on(self, run: BlockRun, bundle: Bundle) -> None:
+        """Have a fetched bundle decoded: by native threads as far as they can."""
+        stored = None if bundle.fetched is None else bundle.fetched.stored
+        if stored is None:
+            self._executor.note_fetched(run.last_of(bundle))
+            return
+        chunks, left = [], []
+        for at, data in enumerate(stored.data()):
+            number, part, _ = bundle.places[at]
+            if data is None or bundle.reads[at].variable not in self._decoded_variables:
+                left.append(at)
+            else:
+                chunks.append((run.numbers[number], part, address_of(data), data.nbytes, at))
+        # In the order of the blocks.
+        rows = np.array(sorted(chunks), np.int64).reshape(-1, 5)
+        token, self._num_given = self._num_given, self._num_given + 1
+        if not chunks or not self._executor.give_chunks(token, np.ascontiguousarray(rows[:, :4])):
+            self._executor.note_fetched(run.last_of(bundle))
+            return
+        held, flight = bundle.held_nbytes, min(bundle.held_nbytes, bundle.room_nbytes)
+        run.bundles.remove(bundle)
+        if left:
+            rest = bundle.held(left, stored)
+            held -= rest.held_nbytes
+            flight -= min(rest.held_nbytes, rest.room_nbytes)
+            run.bundles.append(rest)
+            self._executor.note_fetched(run.last_of(rest))
+        self._given[token] = _Given(run, bundle, stored, rows[:, 4].tolist(), held, flight)
+        self._loads.num_requests += bundle.num_requests
+        self._unlist(run)
 
     def _list_next(self) -> None:
         numbers, group, blocks = self._unlisted.popleft()
@@ -227,7 +332,8 @@ class FetchesAhead:
             if not bundle.is_ready:
                 self._to_fetch.appendleft((run, bundle))
             else:
-                self._executor.note_fetched(run.last_of(bundle))
-            self._fetch()
+                self._loads.count_fetched(bundle)
+                self._pass_on(run, bundle)
+            self.let_go_empty()
         except BaseException as problem:
             self._on_failed(problem)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from xloader.compiled.library import ADDRESS, NUMBER, find_function
 from xloader.core.axis import Ints
 from xloader.engine.executor import (
+    DECODE_ALONE,
     DECODE_FETCHED,
     LOAD_CHUNK,
     BlockMemory,
@@ -32,6 +33,9 @@ _NOTHING_YET, _NO_MEMORY = -1, -3
 _WAS_IDLE, _WAS_WORKING, _WAS_LOADING = range(3)
 """How C numbers the work that a thread has done before it asks for more."""
 
+_MOST_EMPTY: Final = 64
+"""Most tokens that are told at a time."""
+
 _WRONG: Final = -1
 """The answer to a segment that is wrong."""
 
@@ -48,6 +52,8 @@ _SIGNATURES: Final = {
     "take_batch": (NUMBER, NUMBER, ADDRESS),
     "next_work": (NUMBER, NUMBER, ADDRESS),
     "note_fetched": (NUMBER, NUMBER),
+    "give_chunks": (NUMBER, NUMBER, ADDRESS, NUMBER),
+    "take_empty": (NUMBER, ADDRESS, NUMBER),
     "add_flight": (NUMBER, NUMBER),
     "find_load": (NUMBER, NUMBER, ADDRESS),
     "chunks_done": (NUMBER, NUMBER, NUMBER, NUMBER),
@@ -194,7 +200,7 @@ class NativeExecutor:
         """Wait for work for Python, given what was just done; None once the executor is closed."""
         told = (ctypes.c_int64 * len(WorkItem._fields))()
         was = _WAS_IDLE if done is None else _WAS_WORKING
-        if done is not None and done.kind in (LOAD_CHUNK, DECODE_FETCHED):
+        if done is not None and done.kind in (LOAD_CHUNK, DECODE_FETCHED, DECODE_ALONE):
             was = _WAS_LOADING
         if not _call("next_work", self._run, was, ctypes.addressof(told)):
             return None
@@ -203,6 +209,17 @@ class NativeExecutor:
     def note_fetched(self, number: int) -> None:
         """Note that chunks of a load were fetched; see `Executor.note_fetched`."""
         _call("note_fetched", self._run, number)
+
+    def give_chunks(self, token: int, chunks: Ints) -> bool:
+        """Have stored bytes decoded once their blocks have memory; see `Executor.give_chunks`."""
+        if not _call("give_chunks", self._run, token, chunks.ctypes.data, len(chunks)):
+            raise MemoryError
+        return True
+
+    def take_empty(self) -> Ints:
+        """The tokens of chunks whose bytes are no longer needed; see `Executor.take_empty`."""
+        told = np.empty((_MOST_EMPTY, 2), np.int64)
+        return told[: _call("take_empty", self._run, told.ctypes.data, _MOST_EMPTY)]
 
     def add_flight(self, nbytes: int) -> None:
         """Add to the bytes that are being read, for a thread of Python."""
@@ -277,10 +294,10 @@ class NativeExecutor:
         if not _call("count_stuck", self._run):
             self._leases.clear()
 
-    def leave(self) -> None:
-        """Never free what the run uses, as a thread is still at work."""
+    def leave(self, held: object) -> None:
+        """Never free what the run uses, nor an object, as a thread is still at work."""
         self._free.detach()
-        _LEFT.append(self._blocks.lend())
+        _LEFT.append((self._blocks.lend(), held))
 
 
 def _free(pid: int, run: int, leases: list[Lease]) -> None:
@@ -289,5 +306,5 @@ def _free(pid: int, run: int, leases: list[Lease]) -> None:
         _LEFT.extend(leases)
 
 
-_LEFT: Final[list[Lease]] = []
+_LEFT: Final[list[object]] = []
 """Memory and tables of runs with a stuck thread. It may come back and look at them."""

@@ -55,6 +55,7 @@ class _Load:
     read_nbytes: int
     buffer: Buffer | None = None
     slots: dict[str, BlockSlot] = field(default_factory=dict)
+    chunks_left: int = 0
     copies_left: int = 2
     is_loaded: bool = False
     has_failed: bool = False
@@ -218,6 +219,14 @@ class PlainExecutor:
             else:
                 self._fetched.add(number)
 
+    def give_chunks(self, token: int, chunks: Ints) -> bool:
+        """Nothing is decoded here."""
+        return False
+
+    def take_empty(self) -> Ints:
+        """Nothing is given here."""
+        return np.zeros((0, 2), np.int64)
+
     def add_flight(self, nbytes: int) -> None:
         """Add to the bytes that are being read."""
         with self._changed:
@@ -233,16 +242,20 @@ class PlainExecutor:
             return LoadPlace(load.group, load.block, load.row, address, slot)
 
     def chunks_done(self, number: int, num: int, *, has_failed: bool) -> None:
-        """Note that all chunks of a block are loaded, or could not be."""
+        """Note that some chunks of a block are loaded, or could not be."""
         with self._changed:
             load = self._loads[number]
-            load.is_loaded, load.has_failed = True, has_failed
+            load.has_failed |= has_failed
+            load.chunks_left -= num
+            if load.chunks_left:
+                return
+            load.is_loaded = True
             self._nbytes[load.group] += load.read_nbytes
             # The batches that open from now on find the block loaded.
             due = [(batch, copy) for batch, copy in load.waiting if batch.is_open]
             if load.batch >= 0:
                 batch = self._batches[load.batch]
-                if has_failed:
+                if load.has_failed:
                     batch.gaps.append((load.row, number))
                 self._fill(batch)
         for batch, copy in due:
@@ -312,7 +325,7 @@ class PlainExecutor:
                 self._blocks.give_back(load.buffer)
         self._loads.clear()
 
-    def leave(self) -> None:
+    def leave(self, held: object) -> None:
         """Nothing is freed but by Python."""
 
     # All of these with the lock, except `_copy`
@@ -325,6 +338,7 @@ class PlainExecutor:
         group, block, nbytes, batch, at, address, read_nbytes, _ = row
         load = _Load(group, block, nbytes, -1 if batch < 0 else first + batch, at, read_nbytes)
         self._loads[number] = load
+        load.chunks_left = self._parts.footprint.groups[group].num_chunks_per_block
         if address:
             load.buffer, load.is_loaded, load.copies_left = self._blocks.buffers[address], True, 1
             self._place(load)

@@ -31,10 +31,11 @@ from xloader.engine.batch_finish import BatchFinish
 from xloader.engine.block_reader import Bundle
 from xloader.engine.deadlines import LONG_SECONDS, Deadlines
 from xloader.engine.executor import (
-    DECODE_FETCHED,
+    DECODE_ALONE,
     EVERY_CHUNK,
     FINISH_BATCH,
     IS_OVER,
+    LET_GO,
     LOAD_CHUNK,
     MAKE_SEGMENT,
     BlockMemory,
@@ -115,7 +116,7 @@ class ProgramRun:
                 self._executor,
                 self.tally,
                 self._lock,
-                job.tables.arrays["groups"][:, -1] != 0,
+                job.tables,
                 self._fail,
             )
         self._finishes = Finishes(job.parts, job.finish, job.program.num_steps, job.last_size)
@@ -350,6 +351,9 @@ class ProgramRun:
         clock.begin("own")
         if item.kind == MAKE_SEGMENT:
             self._make_segment()
+        elif item.kind == LET_GO:
+            assert self._ahead is not None
+            self._ahead.let_go_empty()
         elif item.kind == FINISH_BATCH:
             open_batch = self._open_batch(item.number)
             clock.begin("finish")
@@ -362,18 +366,19 @@ class ProgramRun:
             for index in done:
                 self._executor.batch_done(index)
         else:
-            self._load_all(item, clock)
+            clock.begin("load")
+            task = self._task_of(item)
+            if task is not None:
+                self._load(task, 0, clock)
 
-    def _load_all(self, item: WorkItem, clock: WorkClock) -> None:
-        """Load the blocks of an item, as far as their chunks are there."""
-        clock.begin("load")
-        if item.kind == DECODE_FETCHED:
-            assert self._ahead is not None
-            task = self._ahead.take(item.number)
-        else:
-            task = self._placed(item)
-        if task is not None:
-            self._load(task, 0, clock)
+    def _task_of(self, item: WorkItem) -> LoadTask | None:
+        """The chunks to read or decode; None if another hand has taken them."""
+        if item.kind == LOAD_CHUNK:
+            return self._placed(item)
+        assert self._ahead is not None
+        if item.kind == DECODE_ALONE:
+            return self._ahead.take_alone(item.number, item.part)
+        return self._ahead.take(item.number)
 
     def _placed(self, item: WorkItem) -> LoadTask:
         """A task that reads the chunks of an item, whose blocks have memory."""
@@ -389,19 +394,17 @@ class ProgramRun:
         return LoadTask(run, run.take_ready())
 
     def _load(self, task: LoadTask, num_hung: int, clock: WorkClock) -> None:
-        run = task.run
-
-        def loaded(at: int) -> None:
-            """Note that a block is there, or will never be."""
+        def on_read(bundle: Bundle) -> None:
+            """Note that chunks of some blocks are there, or will never be."""
             clock.begin("own")
-            if (error := run.errors.get(at)) is not None:
-                self._errors.setdefault(run.numbers[at], error)
-            self._executor.chunks_done(
-                run.numbers[at], run.num_chunks, has_failed=error is not None
-            )
+            counts = Counter(task.run.numbers[at] for at, *_ in bundle.places)
+            for number, count in counts.items():
+                if bundle.error is not None:
+                    self._errors.setdefault(number, bundle.error)
+                self._executor.chunks_done(number, count, has_failed=bundle.error is not None)
             clock.begin("load")
 
-        self._loads.read(task, num_hung, partial(self._on_left, task), loaded)
+        self._loads.read(task, num_hung, partial(self._on_left, task), on_read)
 
     def _make_segment(self) -> None:
         begin = time.perf_counter()
@@ -469,14 +472,15 @@ class ProgramRun:
             self._slots.clear()
             self._steps.clear()
             self._finishes.clear()
-            if self._ahead is not None:
-                self._ahead.clear()
             if has_ended:
                 self._executor.keep_blocks()
+                if self._ahead is not None:
+                    self._ahead.clear()
             else:
                 # A thread is still at work. It may yet write to these blocks.
                 self._job.blocks.spoil()
-                self._executor.leave()
+                # And native threads may still decode what was fetched.
+                self._executor.leave(self._ahead)
 
     def _have_ended(self, until: float) -> bool:
         # In a list, so that both are waited for even if the first has not ended.

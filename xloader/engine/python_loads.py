@@ -27,40 +27,28 @@ class BlockRun:
     """Successive loads of one group, whose chunks are read together.
 
     `bundles`: those that no thread has taken. `slots`: where the variables of each block lie; empty
-    until it has memory. `num_left`: per block, the bundles that are not decoded.
+    until it has memory.
     """
 
     numbers: range
     group: Group
-    num_chunks: int
     blocks: Sequence[tuple[int, ...]]
     bundles: list[Bundle]
     slots: list[Mapping[str, BlockSlot]] = field(init=False)
-    num_left: list[int] = field(init=False)
-    errors: dict[int, BaseException] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.slots, self.num_left = [{}] * len(self.blocks), [0] * len(self.blocks)
-        for bundle in self.bundles:
-            self.count(bundle, 1)
-
-    def count(self, bundle: Bundle, change: int) -> list[int]:
-        """Count a bundle for its blocks. Return those that have none left."""
-        members = sorted({number for number, _ in bundle.places})
-        for number in members:
-            self.num_left[number] += change
-        return [number for number in members if not self.num_left[number]]
+        self.slots = [{}] * len(self.blocks)
 
     def last_of(self, bundle: Bundle) -> int:
         """The number of the last load that a bundle belongs to."""
-        return self.numbers[max(number for number, _ in bundle.places)]
+        return self.numbers[max(number for number, *_ in bundle.places)]
 
     def take_ready(self) -> list[Bundle]:
         """Take the bundles that can be decoded: they are fetched, and their blocks have memory."""
         ready = [
             bundle
             for bundle in self.bundles
-            if bundle.is_ready and all(self.slots[number] for number, _ in bundle.places)
+            if bundle.is_ready and all(self.slots[number] for number, *_ in bundle.places)
         ]
         self.bundles = [bundle for bundle in self.bundles if bundle not in ready]
         return ready
@@ -105,14 +93,14 @@ class PythonLoads:
         own = self._parts.footprint.groups[group]
         indices = [own.index_of(block) for block in blocks]
         bundles = self._parts.reader.bundles(own, indices)
-        return BlockRun(numbers, own, own.num_chunks_per_block, indices, bundles)
+        return BlockRun(numbers, own, indices, bundles)
 
     def begin_chunk(self, number: int, place: LoadPlace, part: int) -> BlockRun:
         """List one chunk of a block, given its number there."""
         group = self._parts.footprint.groups[place.group]
         block = group.index_of(place.block)
         bundles = [self._parts.reader.chunk(group, block, part)]
-        return BlockRun(range(number, number + 1), group, 1, [block], bundles)
+        return BlockRun(range(number, number + 1), group, [block], bundles)
 
     def give_memory(
         self, run: BlockRun, number: int, place: LoadPlace, joints: Sequence[NDArray[Any]] | None
@@ -132,9 +120,9 @@ class PythonLoads:
         task: LoadTask,
         num_hung: int,
         on_left: Callable[[Attempts], None],
-        on_loaded: Callable[[int], None],
+        on_read: Callable[[Bundle], None],
     ) -> None:
-        """Read what is left of a task, and tell the blocks that are loaded, by their places there.
+        """Read what is left of a task, and tell the bundles that are decoded or have failed.
 
         If the thread is given up, another one may go on.
         """
@@ -149,25 +137,23 @@ class PythonLoads:
             is_skipped = self._is_skipping and isinstance(bundle.error, ChunkError)
             if is_skipped and len(bundle.reads) > 1:
                 # One by one, so that only unreadable chunks are skipped.
-                singles = bundle.singles()
                 with self._lock:
-                    for single in singles:
-                        run.count(single, 1)
-                    run.count(bundle, -1)
                     self.num_requests += bundle.num_requests
-                task.bundles[:1] = singles
+                task.bundles[:1] = bundle.singles()
                 continue
             task.bundles.pop(0)
             self._count(bundle, outcome, time.perf_counter() - begin)
-            with self._lock:
-                if bundle.error is not None:
-                    for number, _ in bundle.places:
-                        run.errors.setdefault(number, bundle.error)
-                    if is_skipped:
-                        self.skipped.update({(r.variable, r.chunk): None for r in bundle.reads})
-                loaded = run.count(bundle, -1)
-            for number in loaded:
-                on_loaded(number)
+            if is_skipped:
+                with self._lock:
+                    self.skipped.update({(r.variable, r.chunk): None for r in bundle.reads})
+            on_read(bundle)
+
+    def count_fetched(self, bundle: Bundle) -> None:
+        """Count a bundle that was fetched ahead."""
+        with self._lock:
+            self.num_ahead += 1
+            self.ahead_nbytes += bundle.nbytes
+            self.ahead_seconds += bundle.fetch_seconds
 
     def note_hung(self, bundle: Bundle, attempts: Attempts) -> None:
         """Count an attempt that hung. After the last allowed one, set the bundle's error."""
@@ -231,7 +217,3 @@ class PythonLoads:
             self.num_missing += outcome.num_missing
             self.fetch_seconds += inside
             self.decode_seconds += seconds - inside
-            if bundle.is_waiting:
-                self.num_ahead += 1
-                self.ahead_nbytes += bundle.nbytes
-                self.ahead_seconds += bundle.fetch_seconds

@@ -116,7 +116,14 @@ class Tables:
     @property
     def is_native(self) -> bool:
         """Whether native threads load all chunks."""
-        return bool(self.arrays["demands"][:, 0].all())
+        is_here = self.arrays["groups"][:, -2].all()
+        return bool(is_here and self.arrays["demands"][:, 0].all())
+
+    @property
+    def decoded_variables(self) -> frozenset[str]:
+        """The variables whose chunks native threads decode."""
+        flags = self.arrays["demands"][:, 0].tolist()
+        return frozenset(name for name, flag in zip(self.variables, flags, strict=True) if flag)
 
     @property
     def address(self) -> int:
@@ -158,7 +165,9 @@ class Tables:
         # What is waited for is fetched ahead, with all that is chunked like it.
         is_waited_for = any(self._source.is_waiting(demand.variable) for demand in group.demands)
         for at, (demand, own) in enumerate(zip(group.demands, stored, strict=True)):
-            files = None if is_waited_for else self._files(demand.variable, own)
+            files = self._files(demand.variable, own)
+            if files is not None and files.prefix is None and not is_waited_for:
+                files = None
             self._add_demand(demand.variable, own, files, places[at], targets)
         edges = [-1 if axis is None else self._list(axis.edges) for axis in group.axes]
         rows["groups"].append(
@@ -170,7 +179,7 @@ class Tables:
                 len(order),
                 self._list(group.shape),
                 self._list(edges),
-                any(row[0] for row in rows["demands"][first_demand:]),
+                not is_waited_for and any(row[0] for row in rows["demands"][first_demand:]),
                 is_waited_for,
             )
         )
@@ -190,9 +199,10 @@ class Tables:
         prefix = separator = codec = 0
         shards = -1
         if files is not None:
-            prefix, separator, codec = len(self._text), ord(files.separator), files.codec
+            self._functions, codec = files.functions, files.codec
+        if files is not None and files.prefix is not None:
+            prefix, separator = len(self._text), ord(files.separator)
             self._text += os.fsencode(files.prefix) + b"\0"
-            self._functions = files.functions
             shards = self._add_sharding(files)
         target = targets.get(name)
         array, offset, step, steps = target or (0, 0, 0, [])
@@ -215,7 +225,7 @@ class Tables:
         if not is_sliced or len(stored.axes) > MOST_DIMS:
             return None
         files = self._source.files_of(name)
-        return None if files is None or len(files.separator) != 1 else files
+        return None if files is None or len(files.separator) > 1 else files
 
     def _add_axis(self, axis: Axis, dim: int | None, sizes: int | tuple[int, ...] | None) -> None:
         numbers: tuple[int, ...] = (axis.num_blocks, self._list(axis.edges), 0, 0, 0, 1)

@@ -94,7 +94,7 @@ class ChunkSweep:
         _: Attempts,
     ) -> None:
         outs, begins = [], []
-        for read, (number, place) in zip(bundle.reads, bundle.places, strict=True):
+        for read, (number, _part, place) in zip(bundle.reads, bundle.places, strict=True):
             variable = self._stored[read.variable]
             # A variable without dimensions has an ellipsis as its place.
             parts = [part for part in place if isinstance(part, slice)]
@@ -123,7 +123,7 @@ def _one_share(bundles: Sequence[Bundle], share: tuple[int, int]) -> Iterator[Bu
         lo, hi = max(begin - first, 0), min(end - first, len(bundle.reads))
         first += len(bundle.reads)
         if lo < hi:
-            yield bundle.part(lo, hi)
+            yield bundle.some(range(lo, hi))
 
 
 def _begin_of(group: Group, dim: int, block: tuple[int, ...]) -> int:

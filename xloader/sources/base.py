@@ -82,8 +82,22 @@ class Fetched(Protocol):
     def nbytes(self) -> int:
         """Memory that is held until the chunks are decoded, in bytes."""
 
+    @property
+    def stored(self) -> StoredChunks | None:
+        """The chunks as they are stored; None if they are not held as such."""
+
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
         """Decode the chunks into the caller's arrays. Call it once."""
+
+
+class StoredChunks(Protocol):
+    """Chunks that are held as they are stored, so that native threads may decode them."""
+
+    def data(self) -> Sequence[NDArray[np.uint8] | None]:
+        """The stored bytes of each chunk; None for one that is absent."""
+
+    def some(self, numbers: Sequence[int]) -> Fetched:
+        """Some of the chunks, by their places among all."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +119,12 @@ class ShardFiles:
 class ChunkFiles:
     """How native threads find the chunks of a variable in files, and decode them.
 
-    `prefix`: the name of a file up to the index of the chunk along the first dimension. `sizes`:
-    along each dimension, the size of the chunks as they are encoded.
+    `prefix`: the name of a file up to the index of the chunk along the first dimension; None if
+    chunks are no files, so that threads of Python fetch them. `sizes`: along each dimension, the
+    size of the chunks as they are encoded.
     """
 
-    prefix: str
+    prefix: str | None
     separator: str
     codec: int
     functions: tuple[int, ...]
@@ -200,7 +215,7 @@ class Source(Protocol):
         """Whether compiled calls read whole chunks of the variable, many at a time."""
 
     def files_of(self, variable: str) -> ChunkFiles | None:
-        """How native threads read the variable; None if they cannot."""
+        """How native threads decode the variable, and read it if they can; None if they cannot."""
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""

@@ -18,6 +18,8 @@ class Deferred:
     `nbytes`: bytes that the function holds.
     """
 
+    stored = None
+
     def __init__(self, read: Callable[[Sequence[NDArray[Any]]], Outcome], nbytes: int = 0) -> None:
         self._read = read
         self.nbytes = nbytes
@@ -29,6 +31,8 @@ class Deferred:
 
 class Values:
     """Chunks whose decoded values are held in memory, because the store gave values."""
+
+    stored = None
 
     def __init__(self, values: Sequence[NDArray[Any]], outcome: Outcome) -> None:
         self._values = values
@@ -49,6 +53,8 @@ class Values:
 
 class Several:
     """Chunks fetched from several sources, as one `Fetched`."""
+
+    stored = None
 
     def __init__(self, parts: Sequence[tuple[Fetched, list[int]]]) -> None:
         self._parts = parts

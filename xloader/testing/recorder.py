@@ -158,6 +158,8 @@ class SourceRecorder:
 class _Weighed:
     """Fetched chunks whose memory is recorded, as is that of the arrays they are decoded into."""
 
+    stored = None
+
     def __init__(self, fetched: Fetched, recorder: SourceRecorder) -> None:
         self._fetched = fetched
         self._recorder = recorder

@@ -285,11 +285,9 @@ class JobFactory:
         return Tables(parts, source, is_resident=rank_plan.plan.is_resident)
 
     def _suits_programs(self) -> bool:
-        """Whether programs are the faster way: with large rows from stores that answer at once."""
+        """Whether programs are the faster way: they are with large rows."""
         least_nbytes = _FEWEST_NBYTES * self._share.num_rows
-        is_waited_for = any(self.rank_plan.ways)
-        is_large = self.rank_plan.plan.budget.batch_nbytes >= least_nbytes
-        return is_there() and is_large and not is_waited_for
+        return is_there() and self.rank_plan.plan.budget.batch_nbytes >= least_nbytes
 
     def _program_job(
         self, epoch: Epoch | Remainder, numbers: Sequence[int], tables: Tables

@@ -6,13 +6,14 @@ time. After ``hold``, the stored bytes of all of them are in memory.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
 from numpy.typing import NDArray
 
-from xloader.sources.base import Outcome, Read
+from xloader.sources.base import Fetched, Outcome, Read, StoredChunks
 from xloader.sources.retries import current
 from xloader.sources.zarr.chunk_errors import ChunkErrors
 from xloader.sources.zarr.compiled_decoding import decoder
@@ -46,6 +47,26 @@ class _Chunks:
         # Whether chunks took memory that is not counted, as filters and lists of elements do.
         self._is_copied = False
         self.nbytes = 0
+
+    @property
+    def stored(self) -> StoredChunks | None:
+        """The chunks as they are stored, after `hold`."""
+        return None if self._held is None else self
+
+    def data(self) -> list[Bytes | None]:
+        """The stored bytes of each chunk; see `StoredChunks.data`."""
+        found = dict(chunk for piece in self._held or () for chunk in piece.chunks)
+        return [found[number] for number in range(len(self._reads))]
+
+    def some(self, numbers: Sequence[int]) -> Fetched:
+        """Some of the chunks that are held; see `StoredChunks.some`."""
+        data, own = self.data(), copy.copy(self)
+        own._arrays = [self._arrays[number] for number in numbers]
+        own._reads = [self._reads[number] for number in numbers]
+        chunks = [(at, data[number]) for at, number in enumerate(numbers)]
+        own.nbytes = sum(stored.nbytes for _, stored in chunks if stored is not None)
+        own._held = [FetchedPiece(chunks, 0, own.nbytes)]
+        return own
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
         """Decode the chunks; see `Fetched.decode`."""

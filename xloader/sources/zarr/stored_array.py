@@ -174,17 +174,20 @@ class StoredArray:
         return self._encode(self.grid.object_of(chunk))
 
     def files(self) -> ChunkFiles | None:
-        """How native threads read the chunks, which must be files and at most compressed."""
+        """How native threads read the chunks, which must be at most compressed; or decode them."""
         compiled, chain = decoder(), self._chain_of(self.grid.largest_shape)
         separator = _separator_of(self._metadata)
         root = getattr(self._objects, "prefix", None)
-        if compiled is None or root is None or separator is None:
+        if compiled is None:
             return None
         if chain is None or chain.simple is None or not chain.simple.dtype.isnative:
             return None
         codec = compiled.codecs.get(chain.simple.compressor)
         if codec is None:
             return None
+        sizes = self.grid.inner_shape or self.grid.object_sizes
+        if root is None or separator is None:
+            return ChunkFiles(None, "", codec, tuple(compiled.addresses), sizes)
         shards = None
         if self.grid.is_sharded and (shards := self._shard_files(chain)) is None:
             return None
@@ -192,7 +195,6 @@ class StoredArray:
         # All but the index, which ends the key.
         num_last = len(separator.join("0" * len(self.grid.shape)))
         prefix = root + first[: len(first) - num_last] if self.grid.shape else root + first
-        sizes = self.grid.inner_shape or self.grid.object_sizes
         return ChunkFiles(prefix, separator, codec, tuple(compiled.addresses), sizes, shards)
 
     def _shard_files(self, chain: Chain) -> ShardFiles | None:

@@ -144,9 +144,12 @@ class ZarrSource(Described):
 
     def files_of(self, variable: str) -> ChunkFiles | None:
         """The files of a variable whose chunks are at most compressed; see `Source.files_of`."""
-        if not (self.is_compiled(variable) and self._routes[variable].kind == "direct"):
+        if self._routes[variable].kind != "direct":
             return None
-        return self._arrays.get()[variable].files()
+        files = self._arrays.get()[variable].files()
+        if files is None or files.prefix is None or self.is_compiled(variable):
+            return files
+        return replace(files, prefix=None)
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
