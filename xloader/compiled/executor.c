@@ -71,7 +71,7 @@ enum { WAS_IDLE = 0, WAS_WORKING = 1, WAS_LOADING = 2 };
 
 typedef struct Segment Segment;
 
-typedef struct Parcel Parcel;
+typedef struct Bundle Bundle;
 
 /* Copies of one segment that take parts of one block: they are `order[begin]` up to `order[end]`. */
 typedef struct Use {
@@ -91,7 +91,7 @@ typedef struct {
     Segment *segment;
     int64_t place, is_loaded, has_failed, is_ended, is_fetched;
     /* Fetched before the block has memory. */
-    Parcel *parcels;
+    Bundle *bundles;
 } Load;
 
 /* A chunk whose stored bytes lie in memory, and its number in the block. */
@@ -103,9 +103,9 @@ typedef struct {
 
 /* Chunks that were fetched together. Python holds their bytes until all are decoded, and knows them by
    `token`. */
-struct Parcel {
+struct Bundle {
     int64_t token, num, num_taken, num_left, num_failed;
-    Parcel *next;
+    Bundle *next;
     StoredChunk chunks[];
 };
 
@@ -219,7 +219,7 @@ struct Run {
 
     Queue chunks, finishes;
     /* Chunks to decode; and those that are decoded, whose bytes Python may let go. */
-    Parcel *first_parcel, *last_parcel, *empty_parcels;
+    Bundle *first_bundle, *last_bundle, *empty_bundles;
 
     /* Readers that no thread uses now. */
     ChunkReader *readers[MOST_READERS + 1];
@@ -700,11 +700,11 @@ static int64_t load_chunks(
 
 static void start_workers(Run *run, int64_t most);
 
-/* Has a parcel decoded whose blocks all have memory. The lock must be held. */
-static void add_parcel(Run *run, Parcel *parcel) {
-    parcel->next = NULL;
-    *(run->first_parcel ? &run->last_parcel->next : &run->first_parcel) = parcel;
-    run->last_parcel = parcel;
+/* Has a bundle decoded whose blocks all have memory. The lock must be held. */
+static void add_bundle(Run *run, Bundle *bundle) {
+    bundle->next = NULL;
+    *(run->first_bundle ? &run->last_bundle->next : &run->first_bundle) = bundle;
+    run->last_bundle = bundle;
     pthread_cond_signal(&run->work);
 }
 
@@ -719,11 +719,11 @@ static void hand_over(Run *run, Load *load) {
         push(run, &run->chunks, LOAD_CHUNK, load->number, EVERY_CHUNK);
     else if (load->is_fetched)
         push(run, &run->chunks, DECODE_FETCHED, load->number, EVERY_CHUNK);
-    for (Parcel *parcel = load->parcels, *next; parcel; parcel = next) {
-        next = parcel->next;
-        add_parcel(run, parcel);
+    for (Bundle *bundle = load->bundles, *next; bundle; bundle = next) {
+        next = bundle->next;
+        add_bundle(run, bundle);
     }
-    load->parcels = NULL;
+    load->bundles = NULL;
 }
 
 /* Takes some chunks of the next block, and loads them. The lock is held, and released meanwhile. */
@@ -790,16 +790,16 @@ static void do_load(Run *run, Worker *worker) {
 /* Whether there are chunks to decode, and memory for one more of the largest. One goes always. */
 static int can_decode(const Run *run) {
     const int64_t nbytes = (run->num_decoding + 1) * run->options.most_chunk_nbytes;
-    return run->first_parcel && (!run->num_decoding || nbytes <= run->options.in_flight_nbytes);
+    return run->first_bundle && (!run->num_decoding || nbytes <= run->options.in_flight_nbytes);
 }
 
 /* Decodes some chunks that Python has fetched. Returns how many are left to Python. */
-static int64_t decode_parcel(Run *run, Worker *worker, const Parcel *parcel, int64_t first, int64_t end) {
+static int64_t decode_bundle(Run *run, Worker *worker, const Bundle *bundle, int64_t first, int64_t end) {
     int64_t num_failed = 0;
     if (!worker->decoder)
         worker->decoder = make_reader(run->tables, run->indexes);
     for (int64_t i = first; i < end; i++) {
-        const StoredChunk *stored = &parcel->chunks[i];
+        const StoredChunk *stored = &bundle->chunks[i];
         Load *load = stored->load;
         const Chunk chunk = {load->row.group, load->row.block, stored->part, load->memory, NULL, 0};
         const int64_t begin_ns = now();
@@ -814,38 +814,38 @@ static int64_t decode_parcel(Run *run, Worker *worker, const Parcel *parcel, int
         }
         num_failed++;
         pthread_mutex_lock(&run->lock);
-        push(run, &run->chunks, DECODE_ALONE, parcel->token, i);
+        push(run, &run->chunks, DECODE_ALONE, bundle->token, i);
         pthread_mutex_unlock(&run->lock);
     }
     return num_failed;
 }
 
-/* Takes some chunks of the next parcel, and decodes them. The lock is held, and released meanwhile. */
+/* Takes some chunks of the next bundle, and decodes them. The lock is held, and released meanwhile. */
 static void do_decode(Run *run, Worker *worker) {
-    Parcel *parcel = run->first_parcel;
-    const int64_t first = parcel->num_taken, share = (parcel->num - first) / (run->num_waiting + 1);
-    int64_t end = first + 1, nbytes = parcel->chunks[first].size;
+    Bundle *bundle = run->first_bundle;
+    const int64_t first = bundle->num_taken, share = (bundle->num - first) / (run->num_waiting + 1);
+    int64_t end = first + 1, nbytes = bundle->chunks[first].size;
     for (; end < first + share && nbytes < TAKEN_NBYTES; end++)
-        nbytes += parcel->chunks[end].size;
-    parcel->num_taken = end;
-    if (end == parcel->num)
-        run->first_parcel = parcel->next;
+        nbytes += bundle->chunks[end].size;
+    bundle->num_taken = end;
+    if (end == bundle->num)
+        run->first_bundle = bundle->next;
     run->num_decoding++;
     pthread_mutex_unlock(&run->lock);
     take_core(run);
-    const int64_t num_failed = decode_parcel(run, worker, parcel, first, end);
+    const int64_t num_failed = decode_bundle(run, worker, bundle, first, end);
     give_core(run);
     pthread_mutex_lock(&run->lock);
     run->num_decoding--;
     run->num_decoded += end - first - num_failed;
-    parcel->num_failed += num_failed;
-    parcel->num_left -= end - first;
-    if (parcel->num_left)
+    bundle->num_failed += num_failed;
+    bundle->num_left -= end - first;
+    if (bundle->num_left)
         return;
-    if (!run->empty_parcels)
+    if (!run->empty_bundles)
         pthread_cond_signal(&run->foreign);
-    parcel->next = run->empty_parcels;
-    run->empty_parcels = parcel;
+    bundle->next = run->empty_bundles;
+    run->empty_bundles = bundle;
 }
 
 /* Gives memory to the next batch, and opens it. The lock is held, and released meanwhile. */
@@ -1230,7 +1230,7 @@ EXPORT int64_t xloader_next_work(int64_t address, int64_t was_working, Told *tol
     }
     *told = (Told){0};
     while (!run->is_closing) {
-        if (run->empty_parcels) {
+        if (run->empty_bundles) {
             told->kind = LET_GO;
             break;
         }
@@ -1275,22 +1275,22 @@ EXPORT int64_t xloader_note_fetched(int64_t address, int64_t number) {
 EXPORT int64_t xloader_give_chunks(
     int64_t address, int64_t token, const int64_t (*rows)[4], int64_t num) {
     Run *run = run_of(address);
-    Parcel *parcel = malloc(sizeof(Parcel) + (size_t)num * sizeof(StoredChunk));
-    if (!parcel)
+    Bundle *bundle = malloc(sizeof(Bundle) + (size_t)num * sizeof(StoredChunk));
+    if (!bundle)
         return 0;
-    *parcel = (Parcel){.token = token, .num = num, .num_left = num};
+    *bundle = (Bundle){.token = token, .num = num, .num_left = num};
     const int64_t last = rows[num - 1][0];
     pthread_mutex_lock(&run->lock);
     for (int64_t i = 0; i < num; i++) {
         const int64_t *row = rows[i];
-        parcel->chunks[i] =
+        bundle->chunks[i] =
             (StoredChunk){load_of(run, row[0]), row[1], row[3], (const char *)(intptr_t)row[2]};
     }
     if (last < run->next_load) {
-        add_parcel(run, parcel);
+        add_bundle(run, bundle);
     } else {
-        parcel->next = load_of(run, last)->parcels;
-        load_of(run, last)->parcels = parcel;
+        bundle->next = load_of(run, last)->bundles;
+        load_of(run, last)->bundles = bundle;
     }
     pthread_mutex_unlock(&run->lock);
     return 1;
@@ -1302,12 +1302,12 @@ EXPORT int64_t xloader_take_empty(int64_t address, int64_t *told, int64_t room) 
     Run *run = run_of(address);
     int64_t num = 0;
     pthread_mutex_lock(&run->lock);
-    while (num < room && run->empty_parcels) {
-        Parcel *parcel = run->empty_parcels;
-        run->empty_parcels = parcel->next;
-        told[2 * num] = parcel->token;
-        told[2 * num++ + 1] = parcel->num_failed;
-        free(parcel);
+    while (num < room && run->empty_bundles) {
+        Bundle *bundle = run->empty_bundles;
+        run->empty_bundles = bundle->next;
+        told[2 * num] = bundle->token;
+        told[2 * num++ + 1] = bundle->num_failed;
+        free(bundle);
     }
     pthread_mutex_unlock(&run->lock);
     return num;
@@ -1534,10 +1534,10 @@ EXPORT int64_t xloader_keep_blocks(int64_t address, int64_t *told, int64_t room)
     return num;
 }
 
-static void drop_parcels(Parcel *parcel) {
-    for (Parcel *next; parcel; parcel = next) {
-        next = parcel->next;
-        free(parcel);
+static void drop_bundles(Bundle *bundle) {
+    for (Bundle *next; bundle; bundle = next) {
+        next = bundle->next;
+        free(bundle);
     }
 }
 
@@ -1567,7 +1567,7 @@ EXPORT int64_t xloader_drop_run(int64_t address) {
     for (int64_t i = 0; i < run->num_loads; i++) {
         Page *page = run->pages[i / PAGE_LOADS];
         if (page)
-            drop_parcels(page->loads[i % PAGE_LOADS].parcels);
+            drop_bundles(page->loads[i % PAGE_LOADS].bundles);
         for (Use *use = page ? page->loads[i % PAGE_LOADS].uses : NULL, *next; use; use = next) {
             next = use->next;
             leave_segment(use->segment);
@@ -1587,8 +1587,8 @@ EXPORT int64_t xloader_drop_run(int64_t address) {
     }
     for (int64_t i = 0; i < run->num_idle_readers; i++)
         drop_reader(run->readers[i]);
-    drop_parcels(run->first_parcel);
-    drop_parcels(run->empty_parcels);
+    drop_bundles(run->first_bundle);
+    drop_bundles(run->empty_bundles);
     drop_queue(&run->chunks);
     drop_queue(&run->finishes);
     pthread_cond_t *conditions[] = {

@@ -118,9 +118,9 @@ class Bundle:
 
     def held(self, numbers: Sequence[int], stored: StoredChunks) -> Bundle:
         """A bundle of some of its chunks, whose bytes are held."""
-        own = self.some(numbers)
-        own.fetched = stored.some(numbers)
-        return own
+        bundle = self.some(numbers)
+        bundle.fetched = stored.some(numbers)
+        return bundle
 
     def singles(self) -> list[Bundle]:
         """The same chunks as bundles of one chunk each, as if they had never been read."""
@@ -331,7 +331,7 @@ class BlockReader:
 
         Chunks are numbered variable by variable, in the order of the group's demands.
         """
-        own_part = part
+        number = part
         for demand in group.demands:
             if part < demand.num_chunks_per_block:
                 name = demand.variable
@@ -339,7 +339,7 @@ class BlockReader:
                 nbytes = size * self._stored[name].dtype.itemsize
                 return Bundle(
                     [Read(name, chunk, cut)],
-                    [(0, own_part, place)],
+                    [(0, number, place)],
                     nbytes,
                     demand.max_chunk_nbytes,
                     self._is_waiting[name],

@@ -39,7 +39,7 @@ MOST_REQUESTS: Final = 64
 
 
 @dataclass(eq=False)
-class _Given:
+class _GivenBundle:
     """Chunks whose bytes were given to native threads, by their places in a bundle.
 
     `held_nbytes`, `flight_nbytes`: bytes that are counted until they are decoded. `num_alone`:
@@ -94,7 +94,7 @@ class FetchesAhead:
         self._unlisted: deque[tuple[range, int, list[int]]] = deque()
         self._runs: dict[int, BlockRun] = {}
         self._to_fetch: deque[tuple[BlockRun, Bundle]] = deque()
-        self._given: dict[int, _Given] = {}
+        self._given: dict[int, _GivenBundle] = {}
         self._num_fetching = self._in_flight_nbytes = self._num_given = 0
         self._is_closed = False
 
@@ -121,8 +121,9 @@ class FetchesAhead:
             run = self._runs.get(last)
             if run is None:
                 return None
-            self._place(run, range(last + 1 - run.numbers.start))
-            task = LoadTask(run, run.take_ready())
+            task = LoadTask(run, run.take_ready(last))
+            for bundle in task.bundles:
+                self._place(run, bundle)
             self._unlist(run)
             return task
 
@@ -138,8 +139,7 @@ class FetchesAhead:
                 self._reduce(given, held, flight)
             given.num_alone -= 1
             self._forget(token)
-            at = bundle.places[0][0]
-            self._place(run, range(at, at + 1))
+            self._place(run, bundle)
             return LoadTask(run, [bundle])
 
     def let_go_empty(self) -> None:
@@ -191,9 +191,9 @@ class FetchesAhead:
 
     # All of these with the lock, except `_fetch_one`
 
-    def _place(self, run: BlockRun, blocks: range) -> None:
-        """Find where some blocks of a run are decoded to. They have memory."""
-        for at in blocks:
+    def _place(self, run: BlockRun, bundle: Bundle) -> None:
+        """Find where the blocks of a bundle are decoded to. They have memory."""
+        for at, *_ in bundle.places:
             if not run.slots[at]:
                 number = run.numbers[at]
                 self._loads.give_memory(run, number, self._executor.find_load(number), None)
@@ -204,8 +204,8 @@ class FetchesAhead:
             for number in run.numbers:
                 del self._runs[number]
 
-    def _reduce(self, given: _Given, held_nbytes: int, flight_nbytes: int) -> None:
-        """Count fewer bytes for chunks that were given."""
+    def _reduce(self, given: _GivenBundle, held_nbytes: int, flight_nbytes: int) -> None:
+        """Count fewer bytes of a bundle that was given."""
         held, flight = min(held_nbytes, given.held_nbytes), min(flight_nbytes, given.flight_nbytes)
         given.held_nbytes -= held
         given.flight_nbytes -= flight
@@ -213,7 +213,7 @@ class FetchesAhead:
         self._executor.add_flight(-flight)
 
     def _forget(self, token: int) -> None:
-        """Forget chunks that were given, once they are decoded and nothing is left to Python."""
+        """Forget a bundle that was given, once it is decoded and nothing is left to Python."""
         given = self._given[token]
         if given.is_empty and not given.num_alone:
             del self._given[token]
@@ -245,7 +245,7 @@ class FetchesAhead:
             flight -= min(rest.held_nbytes, rest.room_nbytes)
             run.bundles.append(rest)
             self._executor.note_fetched(run.last_of(rest))
-        self._given[token] = _Given(run, bundle, stored, rows[:, 4].tolist(), held, flight)
+        self._given[token] = _GivenBundle(run, bundle, stored, rows[:, 4].tolist(), held, flight)
         self._loads.num_requests += bundle.num_requests
         self._unlist(run)
 

@@ -218,8 +218,8 @@ class NativeExecutor:
 
     def take_empty(self) -> Ints:
         """The tokens of chunks whose bytes are no longer needed; see `Executor.take_empty`."""
-        told = np.empty((_MOST_EMPTY, 2), np.int64)
-        return told[: _call("take_empty", self._run, told.ctypes.data, _MOST_EMPTY)]
+        pairs = np.empty((_MOST_EMPTY, 2), np.int64)
+        return pairs[: _call("take_empty", self._run, pairs.ctypes.data, _MOST_EMPTY)]
 
     def add_flight(self, nbytes: int) -> None:
         """Add to the bytes that are being read, for a thread of Python."""

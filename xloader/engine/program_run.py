@@ -391,7 +391,7 @@ class ProgramRun:
         for number, place in zip(numbers, places, strict=True):
             joints = None if place.slot < 0 else self._slots[place.slot]
             self._loads.give_memory(run, number, place, joints)
-        return LoadTask(run, run.take_ready())
+        return LoadTask(run, run.take_ready(numbers[-1]))
 
     def _load(self, task: LoadTask, num_hung: int, clock: WorkClock) -> None:
         def on_read(bundle: Bundle) -> None:

@@ -43,13 +43,9 @@ class BlockRun:
         """The number of the last load that a bundle belongs to."""
         return self.numbers[max(number for number, *_ in bundle.places)]
 
-    def take_ready(self) -> list[Bundle]:
-        """Take the bundles that can be decoded: they are fetched, and their blocks have memory."""
-        ready = [
-            bundle
-            for bundle in self.bundles
-            if bundle.is_ready and all(self.slots[number] for number, *_ in bundle.places)
-        ]
+    def take_ready(self, last: int) -> list[Bundle]:
+        """Take the bundles that are there, of the loads up to a number."""
+        ready = [b for b in self.bundles if b.is_ready and self.last_of(b) <= last]
         self.bundles = [bundle for bundle in self.bundles if bundle not in ready]
         return ready
 

@@ -55,18 +55,18 @@ class _Chunks:
 
     def data(self) -> list[Bytes | None]:
         """The stored bytes of each chunk; see `StoredChunks.data`."""
-        found = dict(chunk for piece in self._held or () for chunk in piece.chunks)
-        return [found[number] for number in range(len(self._reads))]
+        stored = dict(chunk for piece in self._held or () for chunk in piece.chunks)
+        return [stored[number] for number in range(len(self._reads))]
 
     def some(self, numbers: Sequence[int]) -> Fetched:
         """Some of the chunks that are held; see `StoredChunks.some`."""
-        data, own = self.data(), copy.copy(self)
-        own._arrays = [self._arrays[number] for number in numbers]
-        own._reads = [self._reads[number] for number in numbers]
+        data, some = self.data(), copy.copy(self)
+        some._arrays = [self._arrays[number] for number in numbers]
+        some._reads = [self._reads[number] for number in numbers]
         chunks = [(at, data[number]) for at, number in enumerate(numbers)]
-        own.nbytes = sum(stored.nbytes for _, stored in chunks if stored is not None)
-        own._held = [FetchedPiece(chunks, 0, own.nbytes)]
-        return own
+        some.nbytes = sum(stored.nbytes for _, stored in chunks if stored is not None)
+        some._held = [FetchedPiece(chunks, 0, some.nbytes)]
+        return some
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
         """Decode the chunks; see `Fetched.decode`."""
