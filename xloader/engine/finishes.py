@@ -1,4 +1,7 @@
-"""The batches that Python finishes: borders, replaced rows, padding, transforms, looks for NaN."""
+"""The batches that Python finishes: borders, replaced rows, padding, transforms, looks for NaN.
+
+Those that go to a device are sent then.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from xloader.core.axis import Ints
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batch_finish import BatchFinish
 from xloader.engine.buffers import Arrays
-from xloader.engine.job import Delivery
+from xloader.engine.job import Delivery, Outbox
 from xloader.engine.open_trays import OpenBatch
 from xloader.engine.skipped_rows import fill_rows, padding_of
 from xloader.engine.step_needs import BatchRows
@@ -20,12 +23,18 @@ class Finishes:
     """The batches of one run that Python finishes, until they are taken."""
 
     def __init__(
-        self, parts: EngineParts, finish: BatchFinish, num_steps: int, last_size: int
+        self,
+        parts: EngineParts,
+        finish: BatchFinish,
+        num_steps: int,
+        last_size: int,
+        outbox: Outbox | None,
     ) -> None:
         self._parts = parts
         self._finish = finish
         self._num_steps = num_steps
         self._last_size = last_size
+        self._outbox = outbox
         self._done: dict[int, OpenBatch] = {}
         self._lock = threading.Lock()
         # The last row before the last batch, and that batch while it waits for the row.
@@ -36,7 +45,8 @@ class Finishes:
     def is_needed(self, index: int) -> bool:
         """Whether a batch is finished here, even if all its rows are there."""
         is_filled = self._last_size > 0 and index + 2 >= self._num_steps
-        return is_filled or bool(self._parts.borders) or self._finish.is_needed(index)
+        is_sent = self._outbox is not None
+        return is_sent or is_filled or bool(self._parts.borders) or self._finish.is_needed(index)
 
     def finish(self, index: int, open_batch: OpenBatch) -> list[int]:
         """Finish a batch, and one that waited for it. Return the numbers of those that are done."""
@@ -75,6 +85,7 @@ class Finishes:
             padding_of(open_batch, len(ids)),
             open_batch.nans,
             open_batch.num_skipped,
+            open_batch.sent,
             first_error=open_batch.first_error,
         )
 
@@ -91,6 +102,8 @@ class Finishes:
                 open_batch.arrays, open_batch.nans = self._finish.apply(
                     index, open_batch.arrays, ids, times, len(step.ids)
                 )
+                if self._outbox is not None:
+                    open_batch.sent = self._outbox.send(open_batch.arrays)
         except Exception as error:
             open_batch.error = error
 

@@ -44,7 +44,7 @@ from xloader.engine.executor import (
 )
 from xloader.engine.fetches_ahead import FetchesAhead
 from xloader.engine.finishes import Finishes
-from xloader.engine.job import Delivery, OnError, check_process, closed_iterator
+from xloader.engine.job import Delivery, OnError, Outbox, check_process, closed_iterator
 from xloader.engine.open_trays import OpenBatch
 from xloader.engine.program import Program
 from xloader.engine.python_loads import LoadTask, PythonLoads
@@ -76,6 +76,7 @@ class ProgramJob:
     num_threads: int
     num_hands: int
     on_error: OnError = "raise"
+    outbox: Outbox | None = None
 
 
 class ProgramRun:
@@ -119,12 +120,15 @@ class ProgramRun:
                 job.tables,
                 self._fail,
             )
-        self._finishes = Finishes(job.parts, job.finish, job.program.num_steps, job.last_size)
+        self._finishes = Finishes(
+            job.parts, job.finish, job.program.num_steps, job.last_size, job.outbox
+        )
         self._errors: dict[int, BaseException] = {}
         self._failure: BaseException | None = None
         self._notice = ""
         self._told_of_read: tuple[int, ...] = ()
         self._num_taken = 0
+        self._is_awaited = False
         self._num_reads = 0
         self._has_told_of_skipped = self._has_started = self._is_closed = self._is_dropped = False
         self._closing: set[threading.Thread] = set()
@@ -158,20 +162,17 @@ class ProgramRun:
         if self._num_taken == num_steps and not self._is_closed:
             return None
         self._start()
-        self._give_slot()
-        if self._ahead is not None:
-            with self._lock:
-                self.tally.mark(is_awaited=True)
+        self._mark_awaited(True)
         slot = self._wait()
-        if self._ahead is not None:
-            with self._lock:
-                self.tally.mark(is_awaited=False)
-        self.tally.wait_seconds += time.perf_counter() - begin
         index = self._num_taken
         self._num_taken += 1
-        joints = self._slots.pop(slot)
+        self._mark_awaited(False)
+        self.tally.wait_seconds += time.perf_counter() - begin
         step, open_batch = self._steps.pop(index), self._finishes.take(index)
+        # What is sent to a device has left its slot.
+        joints = self._slots.pop(slot, None)
         if open_batch is None:
+            assert joints is not None
             arrays = self._job.parts.fields.named(joints, len(step.ids))
             open_batch = OpenBatch(step, arrays)
         if open_batch.error is not None:
@@ -209,12 +210,18 @@ class ProgramRun:
             if self._ahead is not None:
                 self._ahead.close()
             self._deadlines.close()
+            if self._job.outbox is not None:
+                self._job.outbox.close()
             atexit.unregister(self.close)
-            is_own = me in self._hands or self._deadlines.has(me)
-            if not (is_own or (self._ahead is not None and self._ahead.has(me))):
+            if not self._has(me):
                 self._join()
         finally:
             self._closing.discard(me)
+
+    def _has(self, thread: threading.Thread) -> bool:
+        """Whether a thread is one of the run's."""
+        others = (self._ahead, self._job.outbox, self._deadlines)
+        return thread in self._hands or any(o is not None and o.has(thread) for o in others)
 
     def _start(self) -> None:
         """Start the threads at the first call."""
@@ -222,9 +229,10 @@ class ProgramRun:
         if self._has_started or self._is_closed:
             return
         self._has_started = True
+        if self._job.outbox is not None:
+            self._job.outbox.start(self._give_slots, self._fail)
         self._deadlines.start()
-        for _ in range(self._job.num_ahead):
-            self._give_slot()
+        self._give_slots()
         self._executor.start()
         for number in range(self._job.num_hands):
             try:
@@ -235,16 +243,29 @@ class ProgramRun:
                     self._fail(error)
                 return
 
-    def _give_slot(self) -> None:
-        """Give the executor memory for one more batch, if there is one more."""
+    def _mark_awaited(self, is_awaited: bool) -> None:
+        """Note whether the consumer waits: then one more batch may be made."""
         with self._lock:
-            if self._is_closed or self._num_slots >= self._job.program.num_steps:
-                return
-            joints = self._job.parts.fields.take_joints()
-            number = self._num_slots
-            self._num_slots += 1
-            self._slots[number] = joints
-            self._executor.give_slot(number, [address_of(joint) for joint in joints])
+            self._is_awaited = is_awaited
+            if self._ahead is not None:
+                self.tally.mark(is_awaited=is_awaited)
+        self._give_slots()
+
+    def _give_slots(self) -> None:
+        """Give the executor memory for batches that may be made now, if there is some."""
+        fields = self._job.parts.fields
+        with self._lock:
+            most = self._num_taken + self._job.num_ahead + self._is_awaited
+            if self._job.outbox is not None:
+                # Each one under way may take memory of the device.
+                most = self._num_taken + max(self._job.num_ahead, self._is_awaited)
+            most = min(most, self._job.program.num_steps)
+            while self._num_slots < most and not self._is_closed and fields.has_room():
+                joints = fields.take_joints()
+                number = self._num_slots
+                self._num_slots += 1
+                self._slots[number] = joints
+                self._executor.give_slot(number, [address_of(joint) for joint in joints])
 
     def _wait(self) -> int:
         """Wait for the next batch, and return its slot."""
@@ -298,7 +319,8 @@ class ProgramRun:
         tally.fetch_seconds = loads.fetch_seconds + figures.read_ns * 1e-9
         tally.decode_seconds = loads.decode_seconds + figures.decode_ns * 1e-9
         tally.gather_seconds = figures.copy_ns * 1e-9
-        tally.peak_nbytes = max(tally.peak_nbytes, figures.peak_nbytes)
+        peak_nbytes = figures.peak_nbytes + self._job.parts.fields.nbytes_of(0)
+        tally.peak_nbytes = max(tally.peak_nbytes, peak_nbytes)
         tally.flight_nbytes = figures.flight_nbytes
         tally.num_ready = figures.num_ready
         tally.num_threads = max(min(figures.num_threads, self._job.num_threads), 1)
@@ -421,7 +443,9 @@ class ProgramRun:
 
     def _open_batch(self, index: int) -> OpenBatch:
         """A batch that is gathered, with the errors of the blocks that it lacks."""
-        step, joints = self._steps[index], self._slots[self._executor.slot_of(index)]
+        step, slot = self._steps[index], self._executor.slot_of(index)
+        # What is sent to a device leaves its slot.
+        joints = self._slots[slot] if self._job.outbox is None else self._slots.pop(slot)
         num_rows = len(step.ids) + max(self._job.last_size - len(step.ids), 0)
         open_batch = OpenBatch(step, self._job.parts.fields.named(joints, num_rows))
         gaps = self._executor.gaps(index)
@@ -463,6 +487,8 @@ class ProgramRun:
                     self._ahead.give_up(thread)
         has_ended = self._have_ended(now + MOST_SECONDS)
         self._deadlines.join(now + MOST_SECONDS)
+        if self._job.outbox is not None:
+            self._job.outbox.join(now + MOST_SECONDS)
         self._refresh()
         with self._lock:
             if self._is_dropped:

@@ -273,12 +273,12 @@ class JobFactory:
     def _tables(self) -> Tables | None:
         """The tables of programs; None where the earlier engine makes the batches."""
         rank_plan = self.rank_plan
-        is_ordinary = self._share.make_memory is None and self._device_path is None
-        if not is_ordinary or not self._share.num_rows:
+        if self._share.make_memory is not None or not self._share.num_rows:
             return None
         if not self._suits_programs():
             return None
-        parts = self._parts(self._fields_of(1, 2), 1)
+        # Any memory shows how fields lie in a batch; that of a device would be pinned for it.
+        parts = self._parts(Fields(self._layouts, self._share.num_rows, 2), 1)
         if not fits_tables(rank_plan.footprint, parts):
             return None
         source = rank_plan.recipe.source
@@ -297,12 +297,14 @@ class JobFactory:
         rank_plan, most = self.rank_plan, self._in_flight_nbytes
         plan, options = rank_plan.plan, rank_plan.options
         num_threads = count_threads(rank_plan.footprint, most, self._num_cores)
-        batch_nbytes, chunk_nbytes = plan.budget.batch_nbytes, rank_plan.footprint.max_chunk_nbytes
+        chunk_nbytes = rank_plan.footprint.max_chunk_nbytes
         num_spare = 0
         # If an epoch loads less than may be in flight, its plan counts only what it loads.
         # And what Python reads may take all of it.
-        if peak >= most and tables.is_native and not plan.is_resident and self._num_ready:
-            num_spare = min((most - num_threads * chunk_nbytes) // batch_nbytes, 2 * num_threads)
+        is_spare = peak >= most and tables.is_native and not plan.is_resident
+        if is_spare and self._num_ready and self._make_memory is None:
+            spare_nbytes = most - num_threads * chunk_nbytes
+            num_spare = min(spare_nbytes // plan.budget.batch_nbytes, 2 * num_threads)
         num_ahead = self._num_ready + num_spare
         fields = self._fields_of(1, num_ahead + 2)
         parts = self._parts(fields, self._num_cores)
@@ -313,6 +315,9 @@ class JobFactory:
             make_blocks = NativeBlocks if is_there() else PlainBlocks
             self._blocks = make_blocks(plan.pool_nbytes(self._share.num_lanes), tables)
         blocks = self._blocks
+        outbox = None if self._device_path is None else self._device_path.outbox()
+        # Of a ring of slots, all memory counts, used or not.
+        batch_nbytes = fields.nbytes_of(1) - fields.nbytes_of(0)
 
         def make_executor(slots: dict[int, list[NDArray[Any]]]) -> Executor:
             """Make the executor of the run that has these slots."""
@@ -320,15 +325,15 @@ class JobFactory:
                 return PlainExecutor(
                     blocks,
                     parts,
-                    batch_nbytes=fields.nbytes_of(1),
+                    batch_nbytes=batch_nbytes,
                     num_threads=num_threads,
                     num_known=num_known,
                     slots=slots,
                 )
             return NativeExecutor(
                 blocks,
-                batch_nbytes=fields.nbytes_of(1),
-                in_flight_nbytes=most - num_spare * batch_nbytes,
+                batch_nbytes=batch_nbytes,
+                in_flight_nbytes=most - num_spare * plan.budget.batch_nbytes,
                 most_chunk_nbytes=chunk_nbytes,
                 num_threads=self._num_cores,
                 num_held=1,
@@ -350,7 +355,7 @@ class JobFactory:
         )
         finish = self._finish(epoch.epoch)
         is_changed = finish.transform is not untransformed or finish.convert is not unconverted
-        is_busy = is_changed or bool(parts.borders) or not tables.is_native
+        is_busy = is_changed or bool(parts.borders) or not tables.is_native or outbox is not None
         num_hands = num_threads if isinstance(blocks, PlainBlocks) or is_busy else 1
         return ProgramJob(
             program=program,
@@ -364,6 +369,7 @@ class JobFactory:
             num_threads=num_threads,
             num_hands=num_hands,
             on_error=options.on_error,
+            outbox=outbox,
         )
 
     def _parts(
