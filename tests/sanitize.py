@@ -79,7 +79,7 @@ def save(store: Path | LatencyStore, memory: str, path: Path) -> None:
             segments,
             capacity=job.blocks.capacity,
             num_slots=job.num_ahead + 2,
-            options=(batch_nbytes, 1 << 20, 1 << 14, 2, 1, 4),
+            options=(batch_nbytes, 1 << 20, 1 << 14, 2, 1, 4, 1),
         )
 
 

@@ -204,6 +204,29 @@ def test_python_decodes_only_what_native_threads_cannot(
     assert decoded.count(("a", (2, 1, 0))) == 2
 
 
+@pytest.mark.usefixtures("only_programs")
+# All in place; with edges, room for one chunk; from several chunks a row, for each thread, but no more
+# than a quarter.
+@pytest.mark.parametrize(("size", "chunk", "nbytes"), [(64, 64, 0), (60, 64, 960), (64, 32, 1000)])
+def test_fetches_leave_memory_for_what_is_not_decoded_into_place(
+    size: int, chunk: int, nbytes: int, tmp_path: Path
+) -> None:
+    values = np.arange(64 * size, dtype="f4").reshape(64, size)
+    xr.Dataset({"a": (("time", "x"), values)}).to_zarr(
+        tmp_path, encoding={"a": {"chunks": (4, chunk)}}, zarr_format=3, consolidated=False
+    )
+    store = LatencyStore(LocalStore(tmp_path, read_only=True), 0.0)
+    options = {**OPTIONS, "shuffle": False, "threads": 2, "memory": "64kB"}
+    with xloader.open(store).window(time=4, stride=4).loader(**options) as loader:
+        assert np.array_equal(
+            np.concatenate([batch["a"] for batch in loader]).ravel(), values.ravel()
+        )
+        run = loader._run
+        assert isinstance(run, ProgramRun)
+        in_flight = run._job.parts.in_flight_nbytes
+        assert in_flight - run._job.most_fetched_nbytes == nbytes
+
+
 def test_a_chunk_that_cannot_be_fetched_is_skipped(executor: str, tmp_path: Path) -> None:
     path = write(tmp_path)
     (path / "a" / "c" / "1" / "1" / "0").write_bytes(b"broken")

@@ -424,6 +424,23 @@ static void find_target(const Tables *tables, const Chunk *chunk, const ChunkPla
     target->num = simplify(target->loops, num_axes, demand->itemsize, demand->itemsize);
 }
 
+/* Whether a chunk is decompressed straight to where it belongs. */
+static int is_in_place(const Target *target, int64_t itemsize, int64_t nbytes) {
+    const Loop *loop = &target->loops[0];
+    return target->num == 1 && loop->from == itemsize && loop->to == itemsize &&
+           loop->count * itemsize == nbytes;
+}
+
+int needs_scratch(const Tables *tables, const Chunk *chunk) {
+    ChunkPlace place;
+    Target target;
+    find_place(tables, chunk, &place);
+    find_target(tables, chunk, &place, &target);
+    const int64_t nbytes = decoded_nbytes(tables, &place);
+    return target.num && place.demand->codec != RAW &&
+           !is_in_place(&target, place.demand->itemsize, nbytes);
+}
+
 int decode_stored(ChunkReader *reader, const Chunk *chunk, const char *stored, int64_t size) {
     const Tables *tables = reader->tables;
     ChunkPlace place;
@@ -432,11 +449,9 @@ int decode_stored(ChunkReader *reader, const Chunk *chunk, const char *stored, i
     find_target(tables, chunk, &place, &target);
     const Demand *demand = place.demand;
     const int64_t itemsize = demand->itemsize, nbytes = decoded_nbytes(tables, &place);
-    const Loop *loop = &target.loops[0];
     if (!target.num)
         return 1;
-    if (target.num == 1 && loop->from == itemsize && loop->to == itemsize &&
-        loop->count * itemsize == nbytes)
+    if (is_in_place(&target, itemsize, nbytes))
         return decompress(&reader->codecs, demand->codec, stored, size, target.to, nbytes);
     const char *decoded = stored;
     if (demand->codec == RAW) {

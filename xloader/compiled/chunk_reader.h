@@ -32,7 +32,10 @@ int64_t read_chunk(ChunkReader *reader, const Chunk *chunk);
 /* Decodes what was read last to where it belongs. Returns 0 where that is left to Python. */
 int decode_chunk(ChunkReader *reader, const Chunk *chunk);
 
-/* The same for stored bytes that lie elsewhere. */
+/* Whether the chunk is decoded to memory of the reader first, as large as all of it. */
+int needs_scratch(const Tables *tables, const Chunk *chunk);
+
+/* The same as `decode_chunk` for stored bytes that lie elsewhere. */
 int decode_stored(ChunkReader *reader, const Chunk *chunk, const char *stored, int64_t size);
 
 /* Bytes of memory that the reader holds; the same as it is planned for, at most those of the largest

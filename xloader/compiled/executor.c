@@ -6,7 +6,8 @@
    the next block if there is memory for that, or else wait. Nothing else is decided during a run.
 
    What C cannot do becomes due like anything else, and is handed to threads of Python: chunks that do
-   not read or decode here, batches to be finished, and further segments of the program. */
+   not read or decode here, batches to be finished, and further segments of the program. Where stores have
+   to be waited for, Python fetches chunks ahead, and they are decoded here. */
 
 #define _GNU_SOURCE
 #define _DARWIN_C_SOURCE
@@ -89,8 +90,9 @@ typedef struct {
     _Atomic int64_t chunks_left, copies_left;
     Use *uses;
     Segment *segment;
-    int64_t place, is_loaded, has_failed, is_ended, is_fetched;
-    /* Fetched before the block has memory. */
+    int64_t place, is_loaded, has_failed, is_ended;
+    /* Of what was fetched before the block has memory: whether Python decodes some, and what C does. */
+    int64_t is_for_python;
     Bundle *bundles;
 } Load;
 
@@ -193,6 +195,9 @@ typedef struct {
     int64_t batch_nbytes, in_flight_nbytes, most_chunk_nbytes, num_threads, num_held;
     /* The program is made further where fewer loads than that are known and not begun. */
     int64_t num_known;
+    /* Threads that may decode fetched chunks by way of memory as large as the chunk. Python takes that off
+       the bytes that it fetches ahead. */
+    int64_t most_scratch;
 } Options;
 
 struct Run {
@@ -202,7 +207,7 @@ struct Run {
     Options options;
 
     pthread_mutex_t lock;
-    pthread_cond_t work, ready, foreign, core, has_ended;
+    pthread_cond_t work, ready, foreign, core, scratch, has_ended;
     /* Threads of Python that have nothing to do, and that load. */
     int64_t num_idle_hands, num_loading_hands;
 
@@ -224,7 +229,10 @@ struct Run {
     /* Readers that no thread uses now. */
     ChunkReader *readers[MOST_READERS + 1];
     int64_t num_readers, num_idle_readers, most_held_nbytes, num_reads, num_waits;
-    int64_t num_decoding, num_decoded;
+    int64_t num_decoded;
+    /* Those with scratch memory, for what Python has fetched. */
+    ChunkReader *decoders[MOST_READERS];
+    int64_t num_decoders, num_idle_decoders;
     _Atomic int64_t cores_left, num_core_waiters;
 
     Worker **workers;
@@ -717,7 +725,7 @@ static void hand_over(Run *run, Load *load) {
     pass_taken(run, load, group->num_parts);
     if (!group->is_fetched)
         push(run, &run->chunks, LOAD_CHUNK, load->number, EVERY_CHUNK);
-    else if (load->is_fetched)
+    else if (load->is_for_python)
         push(run, &run->chunks, DECODE_FETCHED, load->number, EVERY_CHUNK);
     for (Bundle *bundle = load->bundles, *next; bundle; bundle = next) {
         next = bundle->next;
@@ -787,10 +795,27 @@ static void do_load(Run *run, Worker *worker) {
     }
 }
 
-/* Whether there are chunks to decode, and memory for one more of the largest. One goes always. */
-static int can_decode(const Run *run) {
-    const int64_t nbytes = (run->num_decoding + 1) * run->options.most_chunk_nbytes;
-    return run->first_bundle && (!run->num_decoding || nbytes <= run->options.in_flight_nbytes);
+static int can_decode(const Run *run) { return run->first_bundle != NULL; }
+
+/* Decodes a chunk by way of scratch memory, once there is some. */
+static int decode_by_scratch(Run *run, const Chunk *chunk, const StoredChunk *stored) {
+    pthread_mutex_lock(&run->lock);
+    while (!run->num_idle_decoders && run->num_decoders && run->num_decoders >= run->options.most_scratch)
+        pthread_cond_wait(&run->scratch, &run->lock);
+    ChunkReader *decoder = NULL;
+    if (run->num_idle_decoders)
+        decoder = run->decoders[--run->num_idle_decoders];
+    else if ((decoder = make_reader(run->tables, run->indexes)))
+        run->num_decoders++;
+    pthread_mutex_unlock(&run->lock);
+    if (!decoder)
+        return 0;
+    const int is_there = decode_stored(decoder, chunk, stored->bytes, stored->size);
+    pthread_mutex_lock(&run->lock);
+    run->decoders[run->num_idle_decoders++] = decoder;
+    pthread_cond_signal(&run->scratch);
+    pthread_mutex_unlock(&run->lock);
+    return is_there;
 }
 
 /* Decodes some chunks that Python has fetched. Returns how many are left to Python. */
@@ -803,8 +828,11 @@ static int64_t decode_bundle(Run *run, Worker *worker, const Bundle *bundle, int
         Load *load = stored->load;
         const Chunk chunk = {load->row.group, load->row.block, stored->part, load->memory, NULL, 0};
         const int64_t begin_ns = now();
-        const int is_there = worker->decoder &&
-                             decode_stored(worker->decoder, &chunk, stored->bytes, stored->size);
+        const int is_there =
+            needs_scratch(run->tables, &chunk)
+                ? decode_by_scratch(run, &chunk, stored)
+                : worker->decoder &&
+                      decode_stored(worker->decoder, &chunk, stored->bytes, stored->size);
         const int64_t copy_ns = now();
         worker->decode_ns += copy_ns - begin_ns;
         if (is_there) {
@@ -824,19 +852,21 @@ static int64_t decode_bundle(Run *run, Worker *worker, const Bundle *bundle, int
 static void do_decode(Run *run, Worker *worker) {
     Bundle *bundle = run->first_bundle;
     const int64_t first = bundle->num_taken, share = (bundle->num - first) / (run->num_waiting + 1);
-    int64_t end = first + 1, nbytes = bundle->chunks[first].size;
-    for (; end < first + share && nbytes < TAKEN_NBYTES; end++)
-        nbytes += bundle->chunks[end].size;
+    int64_t end = first, nbytes = 0;
+    do {
+        const Load *load = bundle->chunks[end++].load;
+        nbytes += load->row.nbytes / count_chunks(run, load);
+    } while (end < first + share && nbytes < TAKEN_NBYTES);
     bundle->num_taken = end;
     if (end == bundle->num)
         run->first_bundle = bundle->next;
-    run->num_decoding++;
+    if (run->num_waiting && can_decode(run))
+        pthread_cond_signal(&run->work);
     pthread_mutex_unlock(&run->lock);
     take_core(run);
     const int64_t num_failed = decode_bundle(run, worker, bundle, first, end);
     give_core(run);
     pthread_mutex_lock(&run->lock);
-    run->num_decoding--;
     run->num_decoded += end - first - num_failed;
     bundle->num_failed += num_failed;
     bundle->num_left -= end - first;
@@ -948,6 +978,8 @@ EXPORT int64_t xloader_begin_run(
     run->indexes = (ShardIndexes *)(intptr_t)indexes;
     run->options = *options;
     run->cores_left = options->num_threads;
+    if (run->options.most_scratch > MOST_READERS)
+        run->options.most_scratch = MOST_READERS;
     run->demand_reads = calloc((size_t)tables->num_demands + 1, sizeof(int64_t));
     run->group_nbytes = calloc((size_t)tables->num_groups + 1, sizeof(int64_t));
     pthread_mutex_init(&run->lock, NULL);
@@ -957,8 +989,8 @@ EXPORT int64_t xloader_begin_run(
     pthread_condattr_setclock(&attributes, WAIT_CLOCK);
 #endif
     pthread_cond_t *conditions[] = {
-        &run->work, &run->ready, &run->foreign, &run->core, &run->has_ended};
-    for (int i = 0; i < 5; i++)
+        &run->work, &run->ready, &run->foreign, &run->core, &run->scratch, &run->has_ended};
+    for (int i = 0; i < 6; i++)
         pthread_cond_init(conditions[i], &attributes);
     pthread_condattr_destroy(&attributes);
     run->since_ns = now();
@@ -1230,12 +1262,12 @@ EXPORT int64_t xloader_next_work(int64_t address, int64_t was_working, Told *tol
     }
     *told = (Told){0};
     while (!run->is_closing) {
+        if (pop(&run->finishes, told) || pop_loads(run, told))
+            break;
         if (run->empty_bundles) {
             told->kind = LET_GO;
             break;
         }
-        if (pop(&run->finishes, told) || pop_loads(run, told))
-            break;
         if (wants_segment(run)) {
             run->is_segment_under_way = 1;
             told->kind = MAKE_SEGMENT;
@@ -1264,7 +1296,7 @@ EXPORT int64_t xloader_note_fetched(int64_t address, int64_t number) {
     if (number < run->next_load)
         push(run, &run->chunks, DECODE_FETCHED, number, EVERY_CHUNK);
     else
-        load_of(run, number)->is_fetched = 1;
+        load_of(run, number)->is_for_python = 1;
     pthread_mutex_unlock(&run->lock);
     return 0;
 }
@@ -1587,13 +1619,15 @@ EXPORT int64_t xloader_drop_run(int64_t address) {
     }
     for (int64_t i = 0; i < run->num_idle_readers; i++)
         drop_reader(run->readers[i]);
+    for (int64_t i = 0; i < run->num_idle_decoders; i++)
+        drop_reader(run->decoders[i]);
     drop_bundles(run->first_bundle);
     drop_bundles(run->empty_bundles);
     drop_queue(&run->chunks);
     drop_queue(&run->finishes);
     pthread_cond_t *conditions[] = {
-        &run->work, &run->ready, &run->foreign, &run->core, &run->has_ended};
-    for (int i = 0; i < 5; i++)
+        &run->work, &run->ready, &run->foreign, &run->core, &run->scratch, &run->has_ended};
+    for (int i = 0; i < 6; i++)
         pthread_cond_destroy(conditions[i]);
     pthread_mutex_destroy(&run->lock);
     free(run->pages);

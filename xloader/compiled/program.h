@@ -14,8 +14,8 @@
 #define MOST_PROGRAM_DIMS 16
 
 /* Variables whose chunks are needed together. `extents` is where the sizes of blocks begin along each
-   windowed dimension, or -1 along one that the group lacks. `is_native` tells whether native threads load
-   any of its chunks, and `is_fetched` whether Python fetches them before their blocks have memory. */
+   windowed dimension, or -1 along one that the group lacks. `is_native` tells whether native threads read
+   and decode any of its chunks, and `is_fetched` whether Python fetches them before their blocks have memory. */
 typedef struct {
     int64_t first_demand, num_demands, num_parts, first_kind, num_kinds, counts, edges;
     int64_t is_native, is_fetched;
@@ -27,7 +27,7 @@ typedef struct {
 } Kind;
 
 /* A variable: how its chunks are stored, and where its part of a block lies, or where it goes in a row
-   of a batch if it may be decoded there. */
+   of a batch if it may be decoded there. `is_native` tells whether native threads decode its chunks. */
 typedef struct {
     int64_t is_native, codec, itemsize, first_axis, num_axes, num_parts, kind, number, order;
     int64_t prefix, separator, shards;

@@ -178,7 +178,7 @@ def count_callers(recipe: Recipe, footprint: Footprint, num_threads: int) -> int
         return num_threads
     stored, source = stored_variables(recipe, footprint), recipe.source
     read = [name for name in stored if not source.variables[name].is_computed]
-    if not read or not all(source.is_compiled(n) and _is_in_place(stored[n]) for n in read):
+    if not read or not all(source.is_compiled(n) and is_in_place(stored[n]) for n in read):
         return num_threads
     # The calls of all threads together have at least as many chunks as there are threads.
     num_chunks = min(group.num_chunks_per_block for group in footprint.groups)
@@ -189,7 +189,7 @@ def count_callers(recipe: Recipe, footprint: Footprint, num_threads: int) -> int
     return min(max(enough, _FEWEST_CALLERS), num_threads)
 
 
-def _is_in_place(stored: Stored) -> bool:
+def is_in_place(stored: Stored) -> bool:
     """Whether nearly all chunks of a variable lie in a block as they are decompressed."""
     read = math.prod(axis.total_read_size for axis in stored.axes)
     whole = math.prod(axis.size for axis in stored.axes)

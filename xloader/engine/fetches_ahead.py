@@ -71,10 +71,12 @@ class FetchesAhead:
         tally: Tally,
         lock: threading.RLock,
         tables: Tables,
+        most_nbytes: int,
         on_failed: Callable[[BaseException], None],
     ) -> None:
         self._parts = parts
-        self._is_fetched = tables.arrays["groups"][:, -1] != 0
+        self._most_nbytes = most_nbytes
+        self._is_fetched = tables.is_fetched
         self._decoded_variables = tables.decoded_variables
         self._deadlines = deadlines
         self._loads = loads
@@ -132,13 +134,10 @@ class FetchesAhead:
         with self._lock:
             given = self._given[token]
             bundle, run = given.bundle.held([given.numbers[number]], given.stored), given.run
-            held, flight = bundle.held_nbytes, min(bundle.held_nbytes, bundle.room_nbytes)
-            self._in_flight_nbytes += held
-            self._executor.add_flight(flight)
-            if not given.is_empty:
-                self._reduce(given, held, flight)
+            given.held_nbytes -= bundle.held_nbytes
+            given.flight_nbytes -= min(bundle.held_nbytes, bundle.room_nbytes)
             given.num_alone -= 1
-            self._forget(token)
+            self._let_go_given(token)
             self._place(run, bundle)
             return LoadTask(run, [bundle])
 
@@ -147,10 +146,9 @@ class FetchesAhead:
         with self._lock:
             for token, num_alone in self._executor.take_empty().tolist():
                 given = self._given[token]
-                self._reduce(given, given.held_nbytes, given.flight_nbytes)
                 given.is_empty = True
                 given.num_alone += num_alone
-                self._forget(token)
+                self._let_go_given(token)
             self._fetch()
 
     def let_go(self, bundle: Bundle, held_nbytes: int) -> None:
@@ -204,19 +202,13 @@ class FetchesAhead:
             for number in run.numbers:
                 del self._runs[number]
 
-    def _reduce(self, given: _GivenBundle, held_nbytes: int, flight_nbytes: int) -> None:
-        """Count fewer bytes of a bundle that was given."""
-        held, flight = min(held_nbytes, given.held_nbytes), min(flight_nbytes, given.flight_nbytes)
-        given.held_nbytes -= held
-        given.flight_nbytes -= flight
-        self._in_flight_nbytes -= held
-        self._executor.add_flight(-flight)
-
-    def _forget(self, token: int) -> None:
-        """Forget a bundle that was given, once it is decoded and nothing is left to Python."""
+    def _let_go_given(self, token: int) -> None:
+        """Let go of chunks that were given, once they are decoded and none is left to Python."""
         given = self._given[token]
         if given.is_empty and not given.num_alone:
             del self._given[token]
+            self._in_flight_nbytes -= given.held_nbytes
+            self._executor.add_flight(-given.flight_nbytes)
 
     def _pass_on(self, run: BlockRun, bundle: Bundle) -> None:
         """Have a fetched bundle decoded: by native threads as far as they can."""
@@ -234,19 +226,22 @@ class FetchesAhead:
         # In the order of the blocks.
         rows = np.array(sorted(chunks), np.int64).reshape(-1, 5)
         token, self._num_given = self._num_given, self._num_given + 1
+        held, flight = bundle.held_nbytes, min(bundle.held_nbytes, bundle.room_nbytes)
+        given = _GivenBundle(run, bundle, stored, rows[:, 4].tolist(), held, flight)
+        # Before C knows of the bytes, which must live as long as it may look at them.
+        self._given[token] = given
         if not chunks or not self._executor.give_chunks(token, np.ascontiguousarray(rows[:, :4])):
+            del self._given[token]
             self._executor.note_fetched(run.last_of(bundle))
             return
-        held, flight = bundle.held_nbytes, min(bundle.held_nbytes, bundle.room_nbytes)
         run.bundles.remove(bundle)
+        self._loads.num_requests += bundle.num_requests
         if left:
             rest = bundle.held(left, stored)
-            held -= rest.held_nbytes
-            flight -= min(rest.held_nbytes, rest.room_nbytes)
+            given.held_nbytes -= rest.held_nbytes
+            given.flight_nbytes -= min(rest.held_nbytes, rest.room_nbytes)
             run.bundles.append(rest)
             self._executor.note_fetched(run.last_of(rest))
-        self._given[token] = _GivenBundle(run, bundle, stored, rows[:, 4].tolist(), held, flight)
-        self._loads.num_requests += bundle.num_requests
         self._unlist(run)
 
     def _list_next(self) -> None:
@@ -267,7 +262,7 @@ class FetchesAhead:
             return False
         # A bundle larger than the limit is fetched when nothing else is in flight.
         nbytes = self._in_flight_nbytes + bundle.room_nbytes
-        return nbytes <= self._parts.in_flight_nbytes or not self._in_flight_nbytes
+        return nbytes <= self._most_nbytes or not self._in_flight_nbytes
 
     def _fetch(self) -> None:
         """List and fetch what there is room for."""

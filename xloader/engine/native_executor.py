@@ -140,11 +140,12 @@ class NativeExecutor:
         num_threads: int,
         num_held: int,
         num_known: int,
+        most_scratch: int,
     ) -> None:
         self._blocks = blocks
         self._tables = blocks.tables
         numbers = batch_nbytes, in_flight_nbytes, most_chunk_nbytes, num_threads, num_held
-        options = np.array([*numbers, num_known], np.int64)
+        options = np.array([*numbers, num_known, most_scratch], np.int64)
         self._run = _call(
             "begin_run", self._tables.address, blocks.blocks, blocks.indexes, options.ctypes.data
         )

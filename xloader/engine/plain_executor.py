@@ -378,10 +378,10 @@ class PlainExecutor:
             self._next_load = number + 1
             load = self._loads[number]
             tables = self._blocks.tables.arrays
-            first, num, *_, is_fetched = tables["groups"][load.group].tolist()
+            first, num = tables["groups"][load.group, :2].tolist()
             for demand in range(first, first + num):
                 self._reads[demand] += int(tables["demands"][demand, 5])
-            if not is_fetched:
+            if not self._blocks.tables.is_fetched[load.group]:
                 return WorkItem(LOAD_CHUNK, number, EVERY_CHUNK)
             if number in self._fetched:
                 self._fetched.remove(number)

@@ -16,7 +16,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -77,6 +76,7 @@ class ProgramJob:
     num_hands: int
     on_error: OnError = "raise"
     outbox: Outbox | None = None
+    most_fetched_nbytes: int = 0
 
 
 class ProgramRun:
@@ -94,7 +94,7 @@ class ProgramRun:
         self._executor = job.make_executor(self._slots)
         self.tally = Tally(num_threads=job.parts.num_threads, refresh=self._refresh)
         self._pid = os.getpid()
-        self._lock = threading.RLock()
+        self._lock, self._adding = threading.RLock(), threading.Lock()
         self._deadlines = Deadlines(job.parts.retry_policy, job.parts.reader.name, self._tell)
         self._hands = Threads("xloader")
         self._steps: dict[int, BatchRows] = {}
@@ -118,6 +118,7 @@ class ProgramRun:
                 self.tally,
                 self._lock,
                 job.tables,
+                job.most_fetched_nbytes,
                 self._fail,
             )
         self._finishes = Finishes(
@@ -436,7 +437,7 @@ class ProgramRun:
             self._steps[step.index] = step
         self.tally.walk_seconds += time.perf_counter() - begin
         # Another hand may make the next segment as soon as the executor knows of this one.
-        with self._lock if self._ahead is not None else nullcontext():
+        with self._adding:
             self._executor.add(segment, is_last=program.is_over)
             if self._ahead is not None:
                 self._ahead.add(segment)
@@ -495,6 +496,7 @@ class ProgramRun:
                 return
             self._is_dropped = True
             self.tally.refresh = no_refresh
+            slots = dict(self._slots)
             self._slots.clear()
             self._steps.clear()
             self._finishes.clear()
@@ -505,8 +507,8 @@ class ProgramRun:
             else:
                 # A thread is still at work. It may yet write to these blocks.
                 self._job.blocks.spoil()
-                # And native threads may still decode what was fetched.
-                self._executor.leave(self._ahead)
+                # And native threads may still decode what was fetched, and copy it into batches.
+                self._executor.leave(None if self._executor.join(0.0) else (self._ahead, slots))
 
     def _have_ended(self, until: float) -> bool:
         # In a list, so that both are waited for even if the first has not ended.

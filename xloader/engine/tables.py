@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from xloader.compiled.library import address_of, load_library
 from xloader.core.axis import Axis, Ints
 from xloader.core.footprint import Footprint, Group
-from xloader.engine.assembly import EngineParts
+from xloader.engine.assembly import EngineParts, is_in_place
 from xloader.engine.block_layout import Stored
 from xloader.engine.buffers import Arrays
 from xloader.sources.base import ChunkFiles, Source
@@ -116,14 +116,43 @@ class Tables:
     @property
     def is_native(self) -> bool:
         """Whether native threads load all chunks."""
-        is_here = self.arrays["groups"][:, -2].all()
-        return bool(is_here and self.arrays["demands"][:, 0].all())
+        return not self.is_fetched.any() and bool(self.arrays["demands"][:, 0].all())
+
+    @property
+    def is_fetched(self) -> NDArray[np.bool_]:
+        """Of each group, whether Python fetches its chunks before blocks have memory."""
+        # The last column of `Group` in ``program.h``.
+        is_fetched: NDArray[np.bool_] = self.arrays["groups"][:, -1] != 0
+        return is_fetched
 
     @property
     def decoded_variables(self) -> frozenset[str]:
         """The variables whose chunks native threads decode."""
         flags = self.arrays["demands"][:, 0].tolist()
         return frozenset(name for name, flag in zip(self.variables, flags, strict=True) if flag)
+
+    def scratch_nbytes(self, max_chunk_nbytes: int, num_threads: int) -> int:
+        """Memory for chunks that are fetched ahead and not decompressed right into place.
+
+        It is taken from that for bytes in flight.
+        """
+        if not self.is_fetched.any():
+            return 0
+        reader = self._parts.reader
+        if not all(is_in_place(reader.stored(name)) for name in self.decoded_variables):
+            most_nbytes = max(self._parts.in_flight_nbytes // 4, max_chunk_nbytes)
+            return min(num_threads * max_chunk_nbytes, most_nbytes)
+        return max_chunk_nbytes if self._has_cut_chunks() else 0
+
+    def _has_cut_chunks(self) -> bool:
+        """Whether native threads decode chunks of which not all elements are taken."""
+        numbers = self.arrays["numbers"]
+        for is_native, _, _, first, num_axes, *_ in self.arrays["demands"].tolist():
+            for _, num, edges, _, _, stored, _ in self.arrays["axes"][first : first + num_axes]:
+                sizes = np.diff(numbers[edges : edges + num + 1])
+                if is_native and not np.array_equal(sizes, numbers[stored : stored + num]):
+                    return True
+        return False
 
     @property
     def address(self) -> int:

@@ -315,6 +315,7 @@ class JobFactory:
             make_blocks = NativeBlocks if is_there() else PlainBlocks
             self._blocks = make_blocks(plan.pool_nbytes(self._share.num_lanes), tables)
         blocks = self._blocks
+        scratch_nbytes = tables.scratch_nbytes(chunk_nbytes, self._num_cores)
         outbox = None if self._device_path is None else self._device_path.outbox()
         # Of a ring of slots, all memory counts, used or not.
         batch_nbytes = fields.nbytes_of(1) - fields.nbytes_of(0)
@@ -338,6 +339,7 @@ class JobFactory:
                 num_threads=self._num_cores,
                 num_held=1,
                 num_known=num_known,
+                most_scratch=max(1, scratch_nbytes // chunk_nbytes),
             )
 
         program = Program(
@@ -370,6 +372,7 @@ class JobFactory:
             num_hands=num_hands,
             on_error=options.on_error,
             outbox=outbox,
+            most_fetched_nbytes=most - scratch_nbytes,
         )
 
     def _parts(
