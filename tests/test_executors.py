@@ -205,8 +205,8 @@ def test_python_decodes_only_what_native_threads_cannot(
 
 
 @pytest.mark.usefixtures("only_programs")
-# All in place; with edges, room for one chunk; from several chunks a row, for each thread, but no more
-# than a quarter.
+# All in place; with edges, room for one chunk; several chunks a row, for each thread, but at most a
+# quarter.
 @pytest.mark.parametrize(("size", "chunk", "nbytes"), [(64, 64, 0), (60, 64, 960), (64, 32, 1000)])
 def test_fetches_leave_memory_for_what_is_not_decoded_into_place(
     size: int, chunk: int, nbytes: int, tmp_path: Path
