@@ -64,10 +64,8 @@ def touch(memory: NDArray[np.uint8], threads: int) -> float:
 
 def limit_seconds(layout: Layout, place: str, threads: int) -> tuple[float, float]:
     """Seconds to touch memory for all data, and to decode all chunks into it."""
-    chunks, chunk_nbytes = (
-        find_chunks(Path(place), layout.store.variables),
-        layout.store.chunk_nbytes,
-    )
+    chunks = find_chunks(Path(place), layout.store.variables)
+    chunk_nbytes = layout.store.chunk_nbytes
     decode = find_decoder(Path(place) / layout.store.variables[0])
     # NumPy would ask for huge pages, which took three times as long on the machine measured.
     memory = np.frombuffer(mmap.mmap(-1, layout.store.nbytes + chunk_nbytes), np.uint8)
