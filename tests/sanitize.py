@@ -18,12 +18,12 @@ from typing import Final
 
 import numpy as np
 import xarray as xr
+from xloader.engine.program_run import ProgramRun
 from zarr.storage import LocalStore
 
 import xloader
 from xloader.compiled.library import FOLDER
 from xloader.engine.program_file import save_program
-from xloader.engine.program_run import ProgramRun
 from xloader.testing import LatencyStore
 
 DRIVER: Final = Path(__file__).parent / "native" / "drive_program.c"
@@ -79,7 +79,7 @@ def save(store: Path | LatencyStore, memory: str, path: Path) -> None:
             segments,
             capacity=job.blocks.capacity,
             num_slots=job.num_ahead + 2,
-            options=(batch_nbytes, 1 << 20, 1 << 14, 2, 1, 4, 1),
+            options=(batch_nbytes, 1 << 20, 1 << 14, 2, 1, 4, 1, 2),
         )
 
 

@@ -22,13 +22,13 @@ import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
+from xloader.engine.block_loads import MOST_REQUESTS
 from zarr.storage import ZipStore
 
 import xloader
 from tests.cases import Case, cases
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.assembly import EngineParts, stored_variables
-from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.borders import Borders
 from xloader.engine.buffers import Fields

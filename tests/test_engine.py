@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from xloader.engine.block_loads import MOST_REQUESTS, BlockLoads
+from xloader.engine.open_batches import OpenBatches
+from xloader.engine.walks import Walks
 from zarr.abc.store import Store
 from zarr.core.buffer import Buffer
 
 import xloader
 from xloader.engine.assembly import stored_variables
-from xloader.engine.block_loads import MOST_REQUESTS, BlockLoads
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.buffers import BlockPool
-from xloader.engine.open_batches import OpenBatches
 from xloader.engine.run import Run
 from xloader.engine.tally import Gauge, Tally
-from xloader.engine.walks import Walks
 from xloader.errors import ClosedError, CorruptChunkError
 from xloader.sources.zarr.fetched_chunks import SingleChunks
 from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store

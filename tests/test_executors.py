@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from xloader.engine.program_run import ProgramRun
 from zarr.storage import LocalStore
 
 import xloader
@@ -18,7 +19,6 @@ from tests import sanitize
 from tests.random_programs import check
 from xloader.compiled.library import load_library
 from xloader.engine import program as programs
-from xloader.engine.program_run import ProgramRun
 from xloader.errors import (
     ChunkError,
     ClosedError,

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import xarray as xr
 from numcodecs import Delta, Zstd
+from xloader.engine.block_loads import BlockLoads
 from zarr.abc.store import Store
 from zarr.codecs import ZstdCodec
 
 import xloader
-from xloader.engine.block_loads import BlockLoads
 from xloader.engine.thread_group import Threads
 from xloader.testing import LatencyStore, write_store
 

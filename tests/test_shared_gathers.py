@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from xloader.engine.open_batches import OpenBatches
 
 import xloader
 from xloader.compiled.library import load_library
-from xloader.engine.open_batches import OpenBatches
 from xloader.testing import write_store
 
 pytestmark = pytest.mark.usefixtures("earlier_engine")

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from xloader.engine.open_trays import OpenTray
+from xloader.engine.step_needs import TrayRows
 from zarr.storage import LocalStore
 
 import xloader
 from xloader.engine import walks
-from xloader.engine.open_trays import OpenTray
-from xloader.engine.step_needs import TrayRows
 from xloader.errors import ClosedError, CorruptChunkError, SkippedWarning, StoreChangedError
 from xloader.testing import LatencyStore, garble, write_store
 

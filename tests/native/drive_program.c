@@ -18,7 +18,7 @@
 
 typedef struct {
     int64_t batch_nbytes, in_flight_nbytes, most_chunk_nbytes, num_threads, num_held, num_known;
-    int64_t most_scratch;
+    int64_t most_scratch, most_loading_hands;
 } Options;
 
 int64_t xloader_check_tables(const Tables *);

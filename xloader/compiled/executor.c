@@ -198,6 +198,7 @@ typedef struct {
     /* Threads that may decode fetched chunks by way of memory as large as the chunk. Python takes that off
        the bytes that it fetches ahead. */
     int64_t most_scratch;
+    int64_t most_loading_hands;
 } Options;
 
 struct Run {
@@ -601,7 +602,8 @@ static void give_reader(Run *run, ChunkReader *reader) {
 static int pop_loads(Run *run, Told *told) {
     Queue *queue = &run->chunks;
     const int64_t most = queue->num / (run->num_idle_hands + 1);
-    if (!has_reading_room(run, 0, 1) || !pop(queue, told))
+    if (run->num_loading_hands >= run->options.most_loading_hands ||
+        !has_reading_room(run, 0, 1) || !pop(queue, told))
         return 0;
     run->num_loading_hands++;
     fit_readers(run);

@@ -156,8 +156,8 @@ class LoaderOptions:
 
     @property
     def num_lanes(self) -> int:
-        """Number of lanes on all ranks together; by default one for each process."""
-        return self.lanes or self.world.world_size * max(1, self.processes)
+        """Number of lanes on all ranks together; by default one for each rank."""
+        return self.lanes or self.world.world_size
 
     @property
     def carried_lanes(self) -> int:
@@ -166,7 +166,7 @@ class LoaderOptions:
         All of them if ``lanes`` is given, because a later run may have only one rank; otherwise
         those of a rank.
         """
-        return self.lanes or max(1, self.processes)
+        return self.lanes or 1
 
     @property
     def num_threads(self) -> int:
@@ -239,30 +239,12 @@ class LoaderOptions:
                 remedy=f"choose the number of ranks from {divisors_of(self.num_lanes)}; or, for a "
                 f"new training run, pass lanes={ranks} or a multiple of it",
             )
-        if self.lanes is None and self.processes and self.batch_size % self.processes:
-            raise LanesError(
-                "the processes do not divide the batch, of which each makes an equal part",
-                given=f"processes={self.processes}, batch_size={self.batch_size}",
-                allowed=f"processes= one of {divisors_of(self.batch_size)}",
-                remedy="pass one of these, or another batch_size=",
-            )
         if self.global_batch % self.num_lanes:
             raise LanesError(
                 "the lanes do not divide the global batch",
                 given=f"lanes={self.num_lanes}, a global batch of {self.global_batch}",
                 allowed=f"one of {[n for n in divisors_of(self.global_batch) if n % ranks == 0]}",
                 remedy="pass one of these as lanes=, or another batch_size=",
-            )
-        num_on_rank = self.num_lanes // ranks
-        if self.processes and num_on_rank % self.processes:
-            both = ranks * self.processes
-            fitting = [n for n in divisors_of(self.global_batch) if n % both == 0]
-            more = f"lanes= one of {fitting}" if fitting else f"a batch_size= that {both} divides"
-            raise LanesError(
-                "the processes do not divide the lanes of a rank",
-                given=f"processes={self.processes}, {num_on_rank} lanes on each rank",
-                allowed=f"processes= one of {divisors_of(num_on_rank)}",
-                remedy=f"pass one of these, or, for a new training run, {more}",
             )
 
 

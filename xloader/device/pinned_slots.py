@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from xloader.compiled.library import address_of
 from xloader.core.messages import warn_caller
 from xloader.device.hardware import Hardware
-from xloader.engine.buffers import ArrayKind, Arrays, Buffer, Lease, allocate, leased
+from xloader.engine.buffers import ArrayKind, Arrays, BatchMemory, Buffer, Lease, allocate, leased
 from xloader.engine.slot_layout import ALIGNMENT, FieldBytes, SlotLayout, find_fields
 from xloader.errors import PinningWarning
 
@@ -156,7 +156,7 @@ class PinnedSlots:
         self._wake()
 
 
-class SlotRing(PinnedSlots):
+class SlotRing(PinnedSlots, BatchMemory):
     """A ring of slots of one size, as the memory of batches that threads gather.
 
     `take` never waits. Where all slots are in use, it gives ordinary memory of the same layout.

@@ -25,8 +25,8 @@ from xloader.device.device_transform import DeviceTransform
 from xloader.device.hardware import Hardware, is_elsewhere, make_hardware
 from xloader.device.pinned_slots import PinnedBlock, PinnedSlots, SlotRing
 from xloader.device.unpacking import TensorUnpacker
+from xloader.engine.batches import Delivery
 from xloader.engine.buffers import ArrayKind, Buffer, MakeMemory
-from xloader.engine.job import Delivery
 from xloader.engine.slot_layout import FieldBytes
 from xloader.errors import ForkError, OptionError
 from xloader.loader.batches.batch import Batch

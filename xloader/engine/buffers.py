@@ -108,7 +108,7 @@ class ArrayKind(NamedTuple):
 
 
 class BatchMemory(Protocol):
-    """Memory for the arrays of batches. The batches of a tray count as one."""
+    """Memory for the arrays of batches."""
 
     def has_room(self) -> bool:
         """Whether to open another batch now. If not, memory is about to come back."""
@@ -121,6 +121,10 @@ class BatchMemory(Protocol):
     def nbytes_of(self, num_batches: int) -> int:
         """The memory that is used while so many batches are under way or delivered."""
         ...
+
+    def deliver(self, arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The arrays of a batch for its user; copies, where the run needs their memory soon."""
+        return arrays
 
 
 MakeMemory = Callable[[Sequence[ArrayKind], int], BatchMemory]
@@ -152,8 +156,8 @@ class LeasedPool:
         return leased(buffer, free).view(kind.dtype).reshape(kind.shape)
 
 
-class BatchPool:
-    """A pool of buffers for batches. The batches of a tray count as one.
+class BatchPool(BatchMemory):
+    """A pool of buffers for batches.
 
     A user who keeps batches gets newly allocated ones.
 
@@ -235,71 +239,54 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Fields:
-    """Allocator of the field arrays of batches, a tray at a time.
+    """Allocator of the field arrays of batches.
 
-    Parameters
-    ----------
-    layouts : sequence of FieldLayout
-        The layout of each field.
-    batch_size : int
-        Rows of a full batch.
-    num_trays : int
-        Number of trays in memory at a time, whose memory is reused.
-    make_memory : callable, optional
-        Makes the memory of trays; by default a `BatchPool`.
-    tray_size : int, optional
-        Number of batches whose rows lie side by side in memory.
-
-    Attributes
-    ----------
-    batch_size, num_trays, tray_size : int
-        As given.
+    `num_batches`: how many are in memory at a time, whose memory is reused. `room_nbytes`: bytes of
+    each slot for what lies beside the fields.
     """
 
     def __init__(
         self,
         layouts: Sequence[FieldLayout],
         batch_size: int,
-        num_trays: int,
+        num_batches: int,
         make_memory: MakeMemory = BatchPool,
-        tray_size: int = 1,
+        room_nbytes: int = 0,
     ) -> None:
-        self.batch_size, self.num_trays, self.tray_size = batch_size, num_trays, tray_size
+        self.batch_size, self.num_batches = batch_size, num_batches
         self._names = [layout.name for layout in layouts]
         self._alike: dict[tuple[object, ...], list[FieldLayout]] = {}
         for layout in layouts:
             self._alike.setdefault((layout.shape, layout.dtype), []).append(layout)
-        self._kinds = [
-            ArrayKind((len(alike), tray_size * batch_size, *alike[0].shape), alike[0].dtype)
+        # Fields of one shape and dtype share an array.
+        self.kinds = [
+            ArrayKind((len(alike), batch_size, *alike[0].shape), alike[0].dtype)
             for alike in self._alike.values()
         ]
-        self._memory = make_memory(self._kinds, num_trays)
-
-    @property
-    def kinds(self) -> list[ArrayKind]:
-        """The arrays of a tray. Fields of one shape and dtype share one."""
-        return self._kinds
-
-    def has_room(self) -> bool:
-        """Whether another tray may be taken now. If not, memory is about to come back."""
-        return self._memory.has_room()
-
-    def nbytes_of(self, num_trays: int) -> int:
-        """The memory that is used while so many trays are under way or delivered."""
-        return self._memory.nbytes_of(num_trays)
+        if room_nbytes:
+            self.kinds.append(ArrayKind((room_nbytes,), np.dtype(np.uint8)))
+        self.memory = make_memory(self.kinds, num_batches)
 
     def take(self, num_rows: int) -> Arrays:
         """Uninitialised arrays of `num_rows` rows, by field name, each C-contiguous."""
         return self.named(self.take_joints(), num_rows)
 
+    def example(self) -> Arrays:
+        """The arrays of a full batch, in memory that is not touched: they show how fields lie."""
+        return self.named([np.empty(*kind) for kind in self.kinds], self.batch_size)
+
     def take_joints(self) -> list[NDArray[Any]]:
         """Uninitialised arrays of these `kinds`."""
-        return self._memory.take(self._kinds)
+        return self.memory.take(self.kinds)
 
     def named(self, joints: Sequence[NDArray[Any]], num_rows: int) -> Arrays:
         """The first `num_rows` rows of arrays of these `kinds`, by field name."""
         arrays: Arrays = {}
-        for joint, alike in zip(joints, self._alike.values(), strict=True):
-            # A short tray is a view of a full tray's buffer, so that the buffer can be reused.
+        for joint, alike in zip(joints, self._alike.values(), strict=False):
+            # A short batch is a view of a full one's buffer, so that the buffer can be reused.
             arrays.update({own.name: joint[at, :num_rows] for at, own in enumerate(alike)})
         return {name: arrays[name] for name in self._names}
+
+    def room(self, joints: Sequence[NDArray[Any]]) -> Buffer | None:
+        """The room beside the fields, among arrays of these `kinds`."""
+        return joints[-1] if len(joints) > len(self._alike) else None

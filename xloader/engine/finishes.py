@@ -1,37 +1,104 @@
-"""The batches that Python finishes: borders, replaced rows, padding, transforms, looks for NaN.
+"""The last steps of gathered batches: borders, bad rows, padding, transforms, a look for NaN.
 
-Those that go to a device are sent then.
+Batches that go to a device are sent then.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.nans import CountNans, OnNan, is_looked_at, look_for_nans
 from xloader.engine.assembly import EngineParts
-from xloader.engine.batch_finish import BatchFinish
+from xloader.engine.batches import BatchRows, Collated, Delivery, OpenBatch, Outbox
 from xloader.engine.buffers import Arrays
-from xloader.engine.job import Delivery, Outbox
-from xloader.engine.open_trays import OpenBatch
-from xloader.engine.skipped_rows import fill_rows, padding_of
-from xloader.engine.step_needs import BatchRows
+from xloader.engine.parcels import unpack
+
+
+class BatchTransform(Protocol):
+    """A function that turns a gathered batch into what is delivered."""
+
+    def __call__(self, arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
+        """Transform a batch, given the sample of each row and which time in the epoch it occurs."""
+        ...
+
+
+def untransformed(arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
+    """The gathered arrays, for samples without transforms."""
+    return arrays
+
+
+def unconverted(arrays: Arrays, /) -> Arrays:
+    """The transformed arrays, where they keep their dtypes."""
+    return arrays
+
+
+class Finisher(Protocol):
+    """Transforms batches and looks for NaN, in this process or another."""
+
+    def is_needed(self, index: int) -> bool:
+        """Whether there is something to do for a batch, given the number of its step."""
+        ...
+
+    def apply(self, batch: OpenBatch, ids: Ints) -> None:
+        """Do it, given the samples of all rows, also of those that fill the batch up."""
+        ...
+
+    def give_up(self) -> bool:
+        """Have calls of `apply` under way end, if that can be. Return whether they will."""
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class BatchFinish(Finisher):
+    """The steps of the user between a gathered batch and a delivered one, by default none.
+
+    `convert`: brings transformed arrays to the dtypes in which they are delivered. `nan_counts`: by
+    field that is delivered as stored, how its NaN values are counted.
+    """
+
+    transform: BatchTransform = untransformed
+    convert: Callable[[Arrays], Arrays] = unconverted
+    on_nan: OnNan = "ignore"
+    nan_counts: Mapping[str, CountNans] = field(default_factory=dict)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether batches stay as they are gathered."""
+        return self.transform is untransformed and self.convert is unconverted
+
+    def is_needed(self, index: int) -> bool:
+        """Whether a batch is changed or looked at, given the number of its step."""
+        return not self.is_plain or is_looked_at(self.on_nan, index)
+
+    def apply(self, batch: OpenBatch, ids: Ints) -> None:
+        """Transform a batch, look for NaN in its own rows, and convert it."""
+        step = batch.step
+        arrays = self.transform(batch.arrays, ids, step.occurrences_in(len(ids)))
+        of_samples = ids[: len(step.ids)]
+        batch.nans = look_for_nans(self.on_nan, step.index, arrays, of_samples, self.nan_counts)
+        batch.arrays = self.convert(arrays)
 
 
 class Finishes:
-    """The batches of one run that Python finishes, until they are taken."""
+    """The batches of one run that are finished, until they are taken."""
 
     def __init__(
         self,
         parts: EngineParts,
-        finish: BatchFinish,
+        finisher: Finisher,
         num_steps: int,
         last_size: int,
         outbox: Outbox | None,
     ) -> None:
         self._parts = parts
-        self._finish = finish
+        self._finisher = finisher
         self._num_steps = num_steps
         self._last_size = last_size
         self._outbox = outbox
@@ -40,33 +107,47 @@ class Finishes:
         # The last row before the last batch, and that batch while it waits for the row.
         self._last_rows: Arrays | None = None
         self._last_id = -1
-        self._waiting: tuple[int, OpenBatch] | None = None
+        self._waiting: OpenBatch | None = None
 
     def is_needed(self, index: int) -> bool:
         """Whether a batch is finished here, even if all its rows are there."""
         is_filled = self._last_size > 0 and index + 2 >= self._num_steps
         is_sent = self._outbox is not None
-        return is_sent or is_filled or bool(self._parts.borders) or self._finish.is_needed(index)
+        return is_sent or is_filled or bool(self._parts.borders) or self._finisher.is_needed(index)
 
-    def finish(self, index: int, open_batch: OpenBatch) -> list[int]:
+    def finish(self, batch: OpenBatch) -> list[int]:
         """Finish a batch, and one that waited for it. Return the numbers of those that are done."""
-        if self._last_size and not len(open_batch.step.ids):
+        index = batch.step.index
+        if self._last_size and not len(batch.step.ids):
             with self._lock:
                 if self._last_rows is None:
-                    self._waiting = index, open_batch
+                    self._waiting = batch
                     return []
-        self._apply(index, open_batch)
+        self._apply(batch)
         with self._lock:
-            self._done[index] = open_batch
+            self._done[index] = batch
             if index + 2 != self._num_steps or self._waiting is None:
                 return [index]
             waiting, self._waiting = self._waiting, None
-        return [index, *self.finish(*waiting)]
+        return [index, *self.finish(waiting)]
 
-    def take(self, index: int) -> OpenBatch | None:
-        """Take a finished batch; None if it needed none of this."""
+    def take(self, step: BatchRows, joints: list[NDArray[Any]] | None) -> OpenBatch:
+        """Take a batch, given its memory unless it was sent, as its user gets it."""
         with self._lock:
-            return self._done.pop(index, None)
+            batch = self._done.pop(step.index, None)
+        fields = self._parts.fields
+        if joints is None:
+            assert batch is not None
+            return batch
+        if batch is not None and batch.error is not None:
+            return batch
+        given = fields.memory.deliver(joints)
+        if batch is None:
+            return OpenBatch(step, fields.named(given, len(step.ids)))
+        if given is not joints:
+            batch.arrays = fields.named(given, len(self._padded_ids(batch.step)))
+        batch.room = fields.room(given)
+        return batch
 
     def clear(self) -> None:
         """Forget all batches."""
@@ -74,38 +155,41 @@ class Finishes:
             self._done.clear()
             self._waiting = None
 
-    def delivery(self, open_batch: OpenBatch) -> Delivery:
-        """A finished batch in the form in which it is handed over."""
-        assert open_batch.arrays is not None
-        ids = self._padded_ids(open_batch.step)
+    def delivery(self, batch: OpenBatch) -> Delivery:
+        """A batch in the form in which it is handed over."""
+        ids, collated = self._padded_ids(batch.step), None
+        if batch.parcel is not None and batch.collated_nbytes is not None:
+            batch.arrays = {}
+            collated = Collated(unpack(batch.parcel, batch.room), batch.collated_nbytes)
+        elif batch.parcel is not None and batch.sent is None:
+            batch.arrays = unpack(batch.parcel, batch.room)
         return Delivery(
-            open_batch.step,
-            open_batch.arrays,
+            batch.step,
+            batch.arrays,
             ids,
-            padding_of(open_batch, len(ids)),
-            open_batch.nans,
-            open_batch.num_skipped,
-            open_batch.sent,
-            first_error=open_batch.first_error,
+            batch.is_padding(len(ids)),
+            batch.nans,
+            batch.num_skipped,
+            batch.sent,
+            collated,
         )
 
-    def _apply(self, index: int, open_batch: OpenBatch) -> None:
+    def _apply(self, batch: OpenBatch) -> None:
         try:
-            if open_batch.error is None:
-                assert open_batch.arrays is not None
-                self._parts.fill_borders(open_batch.arrays, open_batch.step.ids)
-                fill_rows(open_batch)
-                self._pad(index, open_batch)
-                step = open_batch.step
-                ids = self._padded_ids(step)
-                times = step.occurrences_in(len(ids))
-                open_batch.arrays, open_batch.nans = self._finish.apply(
-                    index, open_batch.arrays, ids, times, len(step.ids)
-                )
-                if self._outbox is not None:
-                    open_batch.sent = self._outbox.send(open_batch.arrays)
+            if batch.error is not None:
+                return
+            self._parts.fill_borders(batch.arrays, batch.step.ids)
+            batch.replace_bad_rows()
+            self._pad(batch)
+            if self._finisher.is_needed(batch.step.index):
+                self._finisher.apply(batch, self._padded_ids(batch.step))
+            if self._outbox is not None:
+                if batch.parcel is not None:
+                    batch.arrays = unpack(batch.parcel, batch.room)
+                batch.room = None
+                batch.sent = self._outbox.send(batch.arrays)
         except Exception as error:
-            open_batch.error = error
+            batch.error = error
 
     def _padded_ids(self, step: BatchRows) -> Ints:
         """Ids of all rows of a batch, with those that fill it up."""
@@ -115,19 +199,18 @@ class Finishes:
         last = step.ids[-1] if len(step.ids) else self._last_id
         return np.append(step.ids, np.repeat(last, num_more))
 
-    def _pad(self, index: int, open_batch: OpenBatch) -> None:
+    def _pad(self, batch: OpenBatch) -> None:
         """Fill a short batch up with its last row, or with that of the batch before it."""
-        assert open_batch.arrays is not None
         if not self._last_size:
             return
-        num_rows = len(open_batch.step.ids)
-        for name, array in open_batch.arrays.items():
+        num_rows = len(batch.step.ids)
+        for name, array in batch.arrays.items():
             if num_rows:
                 array[num_rows:] = array[num_rows - 1]
             else:
                 assert self._last_rows is not None
                 array[:] = self._last_rows[name]
-        if index + 2 == self._num_steps:
-            rows = {name: array[num_rows - 1].copy() for name, array in open_batch.arrays.items()}
+        if batch.step.index + 2 == self._num_steps:
+            rows = {name: array[num_rows - 1].copy() for name, array in batch.arrays.items()}
             with self._lock:
-                self._last_id, self._last_rows = int(open_batch.step.ids[-1]), rows
+                self._last_id, self._last_rows = int(batch.step.ids[-1]), rows

@@ -82,9 +82,7 @@ class Gatherer:
         stored: Mapping[str, Stored],
     ) -> None:
         parts = [(layout, part) for layout in layouts for part in layout.parts]
-        # An example batch shows how the fields lie in memory. Two rows, so that the stride of rows
-        # counts.
-        example = fields.take(2)
+        example = fields.example()
         # Per group and access, each stack with its compiled copy.
         self._stacks: list[dict[Access, list[tuple[Stack, CompiledCopy | None]]]] = []
         for group in footprint.groups:

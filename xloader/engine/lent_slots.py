@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.compiled.library import address_of
-from xloader.engine.buffers import ArrayKind, BatchPool, Buffer, Lease, leased
+from xloader.engine.buffers import ArrayKind, BatchMemory, BatchPool, Buffer, Lease, leased
 from xloader.engine.shared_memory import SharedMemory
 from xloader.engine.slot_layout import ALIGNMENT, SlotLayout
 from xloader.errors import WorkersError
@@ -204,7 +204,7 @@ def extent_of(array: NDArray[Any]) -> int:
     return nbytes
 
 
-class LentBatches:
+class LentBatches(BatchMemory):
     """Memory of batches that are lent: a few slots, each made when it is first needed.
 
     `take` never waits. Where all slots are in use, because the borrower keeps batches, or there is

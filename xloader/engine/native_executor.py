@@ -141,11 +141,12 @@ class NativeExecutor:
         num_held: int,
         num_known: int,
         most_scratch: int,
+        most_loading_hands: int,
     ) -> None:
         self._blocks = blocks
         self._tables = blocks.tables
         numbers = batch_nbytes, in_flight_nbytes, most_chunk_nbytes, num_threads, num_held
-        options = np.array([*numbers, num_known, most_scratch], np.int64)
+        options = np.array([*numbers, num_known, most_scratch, most_loading_hands], np.int64)
         self._run = _call(
             "begin_run", self._tables.address, blocks.blocks, blocks.indexes, options.ctypes.data
         )

@@ -31,7 +31,7 @@ class Parcel(NamedTuple):
     places: tuple[tuple[int, int], ...]
 
 
-def pack(value: object, room: Buffer, hand_over: Callable[[Any], Any]) -> Parcel:
+def pack(value: object, room: Buffer | None, hand_over: Callable[[Any], Any]) -> Parcel:
     """Take an object apart.
 
     Parameters
@@ -52,14 +52,14 @@ def pack(value: object, room: Buffer, hand_over: Callable[[Any], Any]) -> Parcel
         begin = -(-end // _ALIGNMENT) * _ALIGNMENT
         end = begin + buffer.raw().nbytes
         places.append((begin, end))
-    if end > room.nbytes:
+    if room is None or end > room.nbytes:
         return Parcel(_dumps(value, tensor_type, hand_over, None), ())
     for buffer, (begin, end) in zip(buffers, places, strict=True):
         room[begin:end] = np.frombuffer(buffer.raw(), np.uint8)
     return Parcel(data, tuple(places))
 
 
-def unpack(parcel: Parcel, room: Buffer) -> Any:
+def unpack(parcel: Parcel, room: Buffer | None) -> Any:
     """Put an object together again. Its arrays use the memory of the room.
 
     Parameters
@@ -69,6 +69,8 @@ def unpack(parcel: Parcel, room: Buffer) -> Any:
     room : numpy.ndarray of uint8
         The same room.
     """
+    if room is None:
+        return pickle.loads(parcel.data)
     return pickle.loads(parcel.data, buffers=[room[begin:end] for begin, end in parcel.places])
 
 

@@ -136,6 +136,7 @@ class PlainExecutor:
         self._is_complete = self._is_segment_under_way = self._is_closed = False
         self._reads: Counter[int] = Counter()
         self._nbytes: Counter[int] = Counter()
+        self._num_loading = 0
         self._copy_ns = self._peak_nbytes = self._flight_nbytes = 0
         self.num_reads = 0
 
@@ -193,6 +194,8 @@ class PlainExecutor:
     def next_work(self, done: WorkItem | None) -> WorkItem | None:
         """Open batches, and wait for other work; None once the executor is closed."""
         waited_ns = 0
+        with self._changed:
+            self._num_loading -= done is not None and done.kind in (LOAD_CHUNK, DECODE_FETCHED)
         while True:
             with self._changed:
                 while not (self._is_closed or self._can_open()):
@@ -371,6 +374,17 @@ class PlainExecutor:
     def _next_item(self) -> WorkItem | None:
         if self._to_finish:
             return WorkItem(FINISH_BATCH, self._to_finish.popleft(), 0)
+        item = self._next_load_item() if self._num_loading < self._num_threads else None
+        if item is not None:
+            self._num_loading += 1
+            return item
+        is_short = len(self._to_open) <= self._num_threads or len(self._to_load) <= self._num_known
+        if is_short and not (self._is_complete or self._is_segment_under_way):
+            self._is_segment_under_way = True
+            return WorkItem(MAKE_SEGMENT, 0, 0)
+        return None
+
+    def _next_load_item(self) -> WorkItem | None:
         if self._to_decode:
             return WorkItem(DECODE_FETCHED, self._to_decode.popleft(), EVERY_CHUNK)
         while self._to_load and self._may_load(self._loads[self._to_load[0]]):
@@ -386,10 +400,6 @@ class PlainExecutor:
             if number in self._fetched:
                 self._fetched.remove(number)
                 return WorkItem(DECODE_FETCHED, number, EVERY_CHUNK)
-        is_short = len(self._to_open) <= self._num_threads or len(self._to_load) <= self._num_known
-        if is_short and not (self._is_complete or self._is_segment_under_way):
-            self._is_segment_under_way = True
-            return WorkItem(MAKE_SEGMENT, 0, 0)
         return None
 
     def _may_load(self, load: _Load) -> bool:

@@ -26,10 +26,10 @@ from xloader.compiled.library import ADDRESS, Function, address_of, find_functio
 from xloader.core.axis import Ints
 from xloader.core.footprint import Footprint
 from xloader.engine.assembly import EngineParts
+from xloader.engine.batches import BatchRows
 from xloader.engine.buffers import LeasedPool
 from xloader.engine.group_needs import GroupNeeds, joined
 from xloader.engine.overlaps import Hits, finders_of
-from xloader.engine.step_needs import BatchRows
 from xloader.engine.tables import Tables
 from xloader.order.step_dealer import Dealer
 from xloader.planning.epoch import Lane

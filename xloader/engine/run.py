@@ -1,51 +1,85 @@
-"""One pass over an epoch: threads that make the batches, and a consumer that takes them.
+"""One pass over an epoch: an executor carries out its program, and Python does what C cannot.
 
 ::
 
-    walk      find which blocks each row needs, a little ahead of the loads
-    load      read blocks in the order of the first row that needs each, as memory allows
-    gather    copy rows into open batches, as their blocks are loaded
-    finish    transform whole batches
-    deliver   in order
-
-Each worker does whichever of these tasks is due, and the work nearest to delivery first. But one
-walks first where all batches are open and all blocks have memory: the others would soon wait.
+    program     segments of loads, copies and batches, made a little ahead
+    executor    threads that load blocks and copy parts of them into batches
+    hands       threads of Python that make segments, read what C cannot, and finish batches
+    consumer    takes the batches in order
 """
 
 from __future__ import annotations
 
 import atexit
-import copy
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal
 
-from xloader.compiled.helpers import Helpers
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.compiled.library import address_of
 from xloader.core.messages import warn_caller
-from xloader.engine.block_loads import BlockLoads
-from xloader.engine.deadlines import Deadlines
-from xloader.engine.job import Delivery, Job, RunLock, Task, check_process, closed_iterator
-from xloader.engine.open_batches import OpenBatches
-from xloader.engine.open_trays import OpenBatch
-from xloader.engine.read_room import ReadRoom
-from xloader.engine.skipped_rows import warn_of_skipped
-from xloader.engine.tally import Tally
+from xloader.engine.assembly import EngineParts
+from xloader.engine.batches import BatchRows, Delivery, OpenBatch, Outbox, warn_of_skipped
+from xloader.engine.block_reader import Bundle
+from xloader.engine.deadlines import LONG_SECONDS, Deadlines
+from xloader.engine.executor import (
+    DECODE_ALONE,
+    EVERY_CHUNK,
+    FINISH_BATCH,
+    IS_OVER,
+    LET_GO,
+    LOAD_CHUNK,
+    MAKE_SEGMENT,
+    BlockMemory,
+    Executor,
+    WorkItem,
+)
+from xloader.engine.fetches_ahead import FetchesAhead
+from xloader.engine.finishes import Finisher, Finishes
+from xloader.engine.program import Program
+from xloader.engine.python_loads import LoadTask, PythonLoads
+from xloader.engine.tables import Tables
+from xloader.engine.tally import Gauge, Tally, no_refresh
 from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
-from xloader.engine.walks import Walks
-from xloader.engine.work_clock import Kind, WorkClock, WorkTime
-from xloader.errors import SlowReadWarning
-from xloader.sources.retries import Abandoned
+from xloader.engine.work_clock import WorkClock, WorkTime
+from xloader.errors import ChunkError, ClosedError, ForkError, SlowReadWarning
+from xloader.sources.retries import Abandoned, Attempts
+
+OnError = Literal["raise", "skip"]
+"""Raise an error if a chunk cannot be read, or skip its rows."""
+
+_SLICE_SECONDS: Final = 0.2
+"""Seconds of a wait, after which Python looks for Ctrl-C."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """The work of one run: its program, and everything that is needed to carry it out."""
+
+    program: Program
+    parts: EngineParts
+    tables: Tables
+    finisher: Finisher
+    last_size: int
+    num_ahead: int
+    blocks: BlockMemory
+    make_executor: Callable[[dict[int, list[NDArray[Any]]]], Executor]
+    num_threads: int
+    num_hands: int
+    on_error: OnError = "raise"
+    outbox: Outbox | None = None
+    most_fetched_nbytes: int = 0
 
 
 class Run:
     """One job being carried out. It may be closed at any time, from any thread, repeatedly.
-
-    Parameters
-    ----------
-    job : Job
-        The work of the run.
 
     Attributes
     ----------
@@ -54,42 +88,58 @@ class Run:
     """
 
     def __init__(self, job: Job) -> None:
-        self.tally = Tally(num_threads=job.parts.num_threads)
         self._job = job
+        self._slots: dict[int, list[NDArray[Any]]] = {}
+        self._executor = job.make_executor(self._slots)
+        self.tally = Tally(num_threads=job.parts.num_threads, refresh=self._refresh)
         self._pid = os.getpid()
-        self._run_lock = RunLock()
-        self._open_batches = OpenBatches(job, self.tally, self._run_lock)
-        self._deadlines = Deadlines(
-            job.parts.retry_policy, job.parts.reader.name, self._run_lock.tell
-        )
-        self._helpers = Helpers(job.parts.num_helpers)
-        self._read_room = ReadRoom(job.parts)
-        self._block_loads = BlockLoads(
-            job,
-            self.tally,
-            self._read_room,
-            self._run_lock,
+        self._lock, self._adding = threading.RLock(), threading.Lock()
+        self._deadlines = Deadlines(job.parts.retry_policy, job.parts.reader.name, self._tell)
+        self._hands = Threads("xloader")
+        self._steps: dict[int, BatchRows] = {}
+        self._num_slots = 0
+        self._loads = PythonLoads(
+            job.parts,
             self._deadlines,
-            on_loaded=self._open_batches.on_loaded,
-            on_stuck=self._replace,
+            self._lock,
+            job.blocks.view,
+            self._executor.add_flight,
+            self._let_go,
+            is_skipping=job.on_error == "skip",
         )
-        self._taken: deque[OpenBatch] = deque()
-        self._walks = Walks(job, self.tally, self._run_lock, self._block_loads, self._open_batches)
-        self._is_closed = False
+        self._ahead: FetchesAhead | None = None
+        if job.parts.reader.is_waiting:
+            self._ahead = FetchesAhead(
+                job.parts,
+                self._deadlines,
+                self._loads,
+                self._executor,
+                self.tally,
+                self._lock,
+                job.tables,
+                job.most_fetched_nbytes,
+                self._fail,
+            )
+        self._finishes = Finishes(
+            job.parts, job.finisher, job.program.num_steps, job.last_size, job.outbox
+        )
+        self._errors: dict[int, BaseException] = {}
+        self._failure: BaseException | None = None
+        self._notices: deque[str] = deque()
+        self._told_of_read: tuple[int, ...] = ()
+        self._num_taken = 0
+        self._is_awaited = False
+        self._num_reads = 0
+        self._has_told_of_skipped = self._has_started = self._is_closed = self._is_dropped = False
         self._closing: set[threading.Thread] = set()
-        self._is_dropped = False
-        self._num_idle = 0
-        # Exit handlers run in reverse order, so this one runs before zarr stops its event loop. A
-        # thread that waits for that loop afterwards would wait for ever.
+        self._watches = list(job.parts.reader.watches())
+        # Exit handlers run in reverse order, so this one runs before zarr stops its event loop.
         atexit.register(self.close)
-        self._has_started = False
-        self._has_told_of_skipped = False
-        self._threads = Threads("xloader")
 
     @property
     def num_steps(self) -> int:
         """Number of batches."""
-        return self._job.walker.num_steps
+        return self._job.program.num_steps
 
     @property
     def is_closed(self) -> bool:
@@ -102,59 +152,57 @@ class Run:
         """The next batch; None after the last one.
 
         The first call starts the threads.
-
-        Raises
-        ------
-        ChunkError
-            If a chunk of this batch cannot be read.
-        NanError
-            If this batch holds NaN, with ``on_nan="raise"``.
-        StoreChangedError
-            If the store is no longer what was opened.
-        SourceAccessError
-            If the store does not answer when it is checked for changes.
-        ForkError
-            If this process is a forked child of the one that made the run.
-        ClosedError
-            If the run is closed.
         """
-        check_process(self._pid)
+        if os.getpid() != self._pid:
+            raise ForkError(
+                "an iterator was used after a fork, in a child process that lacks its threads",
+                given=f"process {os.getpid()}, iterator made in process {self._pid}",
+                remedy='make the loader in the child process, or start the child with "spawn" or '
+                '"forkserver" under if __name__ == "__main__":',
+            )
         begin = time.perf_counter()
         change_watch = self._job.parts.reader.change_watch
         if not (self._has_started or self._is_closed):
             change_watch.begin()
-        # `close` puts another queue in its place.
-        taken = self._taken
-        is_looked_at = not taken or self._is_closed or self._run_lock.failure is not None
-        if is_looked_at:
-            self._take_ready(taken, begin)
-        if not taken:
+        num_steps = self._job.program.num_steps
+        if self._num_taken == num_steps and not self._is_closed:
             return None
-        open_batch = taken.popleft()
-        if self.tally.is_recorded:
-            with self._run_lock.lock:
-                self.tally.num_ready = len(taken) + self._open_batches.count_ready()
-        if open_batch.error is not None:
-            raise open_batch.error
-        is_last = open_batch.step.index + 1 == self._job.walker.num_steps
-        # After the last read of all that were taken, so that values read after a change are not
-        # handed out.
-        if is_looked_at or is_last:
-            change_watch.check(is_last=is_last)
-        if open_batch.num_skipped and not (self._has_told_of_skipped or self._job.is_part):
+        self._start()
+        self._mark_awaited(True)
+        slot = self._wait()
+        index = self._num_taken
+        self._num_taken += 1
+        self._mark_awaited(False)
+        self.tally.wait_seconds += time.perf_counter() - begin
+        with self._lock:
+            # What is sent to a device has left its slot.
+            step, joints = self._steps.pop(index), self._slots.pop(slot, None)
+            batch = self._finishes.take(step, joints)
+        del joints
+        for text, category in batch.warnings:
+            warn_caller(text, category)  # type: ignore[arg-type]
+        if batch.error is not None:
+            raise batch.error
+        is_last = index + 1 == num_steps
+        if self._executor.num_reads != self._num_reads:
+            self._num_reads = self._executor.num_reads
+            for watch in self._watches:
+                watch.note_read()
+        change_watch.check(is_last=is_last)
+        if batch.num_skipped and not self._has_told_of_skipped:
             self._has_told_of_skipped = True
-            warn_of_skipped(open_batch.num_skipped, open_batch.first_error)
-        return self._open_batches.delivery(open_batch)
+            warn_of_skipped(batch.num_skipped, batch.first_error)
+        return self._finishes.delivery(batch)
 
     def close(self) -> None:
         """Stop the threads and release the memory, except for blocks that stay for later runs.
 
-        A thread that does not end in time is left behind, and the pool is marked as spoilt. Called
-        on a thread of the run itself, this does not wait for the threads. In a forked child it does
-        nothing.
+        A thread that does not end in time is left behind, and the memory is marked as spoilt.
+        Called on a thread of the run itself, this does not wait for the threads. In a forked child
+        it does nothing.
         """
         if os.getpid() != self._pid:
-            # A thread may have held the lock at the fork, and would never release it here.
+            # A thread may have held a lock at the fork, and would never release it here.
             return
         me = threading.current_thread()
         if me in self._closing:
@@ -162,246 +210,325 @@ class Run:
             return
         self._closing.add(me)
         try:
-            self._stop()
-            atexit.unregister(self.close)
-            # A garbage collection may end the iterator on a thread of the run. The other threads
-            # may wait for a lock that this thread holds, so it must not wait for them. They stop by
-            # themselves.
-            is_own = me in self._threads or self._block_loads.has(me) or self._deadlines.has(me)
+            with self._lock:
+                self._is_closed = True
+            self._executor.close()
+            if self._ahead is not None:
+                self._ahead.close()
+            self._deadlines.close()
             if self._job.outbox is not None:
-                is_own |= self._job.outbox.has(me)
-            if not is_own:
+                self._job.outbox.close()
+            atexit.unregister(self.close)
+            if not self._has(me):
                 self._join()
         finally:
             self._closing.discard(me)
 
-    def add_finish(self, spent: WorkTime) -> None:
-        """Count time that another thread spent on finishing whole batches.
-
-        Parameters
-        ----------
-        spent : WorkTime
-            The time.
-        """
-        with self._run_lock.lock:
-            self.tally.finish_seconds += spent.seconds
-            self.tally.workers.awaited_seconds += spent.seconds
-            self.tally.add_work({"finish": spent})
-
-    def snapshot(self) -> Tally:
-        """Copy of the counts so far, which does not change any more."""
-        with self._run_lock.lock:
-            return copy.deepcopy(self.tally)
-
-    def wake(self) -> None:
-        """Look for work again: memory of batches has come back. Called on any thread."""
-        with self._run_lock.lock:
-            self._run_lock.work.notify()
-
-    def _take_ready(self, taken: deque[OpenBatch], begin: float) -> None:
-        """Wait for a batch, and take it with those of its tray that are ready; none at the end."""
-        with self._run_lock.lock:
-            self._start()
-            self._open_batches.is_wanted = True
-            self.tally.mark(is_awaited=True)
-            self._run_lock.work.notify()
-            is_done = self._is_answered(taken, begin)
-        while not is_done:
-            self._run_lock.batch.wait()
-            if self._run_lock.notice:
-                self._warn()
-            with self._run_lock.lock:
-                is_done = self._is_answered(taken, begin)
-
-    def _warn(self) -> None:
-        """Warn the consumer of a slow read."""
-        with self._run_lock.lock:
-            notice, self._run_lock.notice = self._run_lock.notice, ""
-        warn_caller(notice, SlowReadWarning)
-
-    def _is_answered(self, taken: deque[OpenBatch], begin: float) -> bool:
-        """Take the batches that are ready. If there is none, register for the signal.
-
-        All at once, and with the lock taken once: it may be held by a worker, and to wait for it
-        costs more than all the rest. The lock must be held.
-
-        Returns
-        -------
-        bool
-            Whether there is a batch or the end.
-        """
-        is_over = self._walks.is_over and not self._open_batches
-        has_failed = self._is_closed or self._run_lock.failure is not None
-        if not (is_over or has_failed or self._open_batches.head_is_ready):
-            self._run_lock.batch.begin()
-            return False
-        self.tally.wait_seconds += time.perf_counter() - begin
-        if self._run_lock.failure is not None:
-            raise self._run_lock.failure
-        if self._is_closed:
-            raise closed_iterator()
-        if not is_over:
-            taken.extend(self._open_batches.pop())
-        self._open_batches.is_wanted = False
-        self.tally.mark(is_awaited=False)
-        return True
+    def _has(self, thread: threading.Thread) -> bool:
+        """Whether a thread is one of the run's."""
+        others = (self._ahead, self._job.outbox, self._deadlines)
+        return thread in self._hands or any(o is not None and o.has(thread) for o in others)
 
     def _start(self) -> None:
-        """Start the threads at the first call. The lock must be held."""
+        """Start the threads at the first call."""
         # Not earlier: trainers may make an iterator only to see if that works, and discard it.
         if self._has_started or self._is_closed:
             return
         self._has_started = True
         if self._job.outbox is not None:
-            self._job.outbox.start(self.wake, self._fail)
-        self.tally.mark(workers=self.tally.num_threads)
+            self._job.outbox.start(self._give_slots, self._fail)
         self._deadlines.start()
-        # The system may not allow all of them.
-        self.tally.num_helpers = self._helpers.start()
-        self._begin_threads()
-
-    def _begin_threads(self) -> None:
-        """Start workers until there are as many as there is memory for. The lock must be held."""
-        while len(self._threads) < self._read_room.num_threads and not self._is_closed:
+        self._give_slots()
+        self._executor.start()
+        for number in range(self._job.num_hands):
             try:
-                self._threads.begin(self._work)
+                self._hands.begin(self._work)
             except RuntimeError as error:
-                # The system allows no more. The other workers go on, if there are any.
-                if not self._threads:
-                    self._run_lock.fail(error)
-                self._read_room.limit_threads(len(self._threads))
-        if (num := len(self._threads) - self.tally.num_threads) > 0:
-            self.tally.num_threads += num
-            self.tally.mark(workers=num)
+                # The system allows no more. The others do their work.
+                if not number:
+                    self._fail(error)
+                return
 
-    def _is_left_over(self) -> bool:
-        """Adapt the number of workers to the last reads. Return whether the caller ends."""
-        if self._is_closed or len(self._threads) <= self._read_room.num_threads:
-            self._begin_threads()
-            return False
-        # The end of its thread frees the memory that it reads into.
-        self._threads.give_up(threading.current_thread())
-        self.tally.mark(workers=-1)
-        self._run_lock.work.notify()
-        return True
+    def _mark_awaited(self, is_awaited: bool) -> None:
+        """Note whether the consumer waits: then one more batch may be made."""
+        with self._lock:
+            self._is_awaited = is_awaited
+            if self._ahead is not None:
+                self.tally.mark(is_awaited=is_awaited)
+        self._give_slots()
+
+    def _give_slots(self) -> None:
+        """Give the executor memory for batches that may be made now, if there is some."""
+        fields = self._job.parts.fields
+        with self._lock:
+            most = self._num_taken + self._job.num_ahead + self._is_awaited
+            if self._job.outbox is not None:
+                # Each one under way may take memory of the device.
+                most = self._num_taken + max(self._job.num_ahead, self._is_awaited)
+            most = min(most, self._job.program.num_steps)
+            while self._num_slots < most and not self._is_closed and fields.memory.has_room():
+                joints = fields.take_joints()
+                number = self._num_slots
+                self._num_slots += 1
+                self._slots[number] = joints
+                self._executor.give_slot(number, [address_of(joint) for joint in joints])
+
+    def _wait(self) -> int:
+        """Wait for the next batch, and return its slot."""
+        while True:
+            slot = None if self._is_closed else self._executor.take(_SLICE_SECONDS)
+            while self._notices:
+                warn_caller(self._notices.popleft(), SlowReadWarning)
+            if self._failure is not None:
+                raise self._failure
+            if self._is_closed or slot == IS_OVER:
+                raise ClosedError(
+                    "the iterator is closed",
+                    remedy="iterate over the loader again; after loader.close(), make a new loader",
+                )
+            if slot is not None:
+                return slot
+            self._give_slots()
+            self._executor.give_up_reads(self._job.parts.retry_policy.read_timeout)
+            self._look_for_slow_read()
+
+    def _look_for_slow_read(self) -> None:
+        """Warn of a read of native threads that takes long, once for each chunk."""
+        slow = self._executor.find_slow_read(LONG_SECONDS)
+        if slow is None or slow[:3] == self._told_of_read:
+            return
+        self._told_of_read = slow[:3]
+        group = self._job.parts.footprint.groups[slow.group]
+        block = group.index_of(slow.block)
+        (read,) = self._job.parts.reader.chunk(group, block, slow.part).reads
+        self._tell(
+            f"chunk {read.chunk} of variable {read.variable!r} of {self._job.parts.reader.name} "
+            f"has not arrived after {slow.seconds:.0f} s"
+        )
+
+    def _refresh(self) -> None:
+        """Bring the tally up to date."""
+        if os.getpid() != self._pid:
+            # A thread may have held the lock at the fork, and would never release it here.
+            return
+        with self._lock:
+            figures, reads, nbytes = self._executor.figures()
+        tally, loads = self.tally, self._loads
+        names, reader = self._job.tables.variables, self._job.parts.reader
+        pairs = zip(names, reads.tolist(), strict=True)
+        tally.variable_reads = Counter({n: num for n, num in pairs if num and reader.is_read(n)})
+        tally.num_reads = tally.variable_reads.total()
+        tally.group_nbytes = Counter({g: num for g, num in enumerate(nbytes.tolist()) if num})
+        tally.read_nbytes = tally.group_nbytes.total()
+        tally.num_ahead, tally.ahead_nbytes = loads.num_ahead, loads.ahead_nbytes
+        tally.ahead_seconds = loads.ahead_seconds
+        tally.num_requests = loads.num_requests + figures.num_requests
+        tally.num_retries, tally.num_missing = loads.num_retries, loads.num_missing
+        tally.skipped = dict(loads.skipped)
+        tally.fetch_seconds = loads.fetch_seconds + figures.read_ns * 1e-9
+        tally.decode_seconds = loads.decode_seconds + figures.decode_ns * 1e-9
+        tally.gather_seconds = figures.copy_ns * 1e-9
+        peak_nbytes = figures.peak_nbytes
+        if self._has_started:
+            peak_nbytes += self._job.parts.fields.memory.nbytes_of(0)
+        tally.peak_nbytes = max(tally.peak_nbytes, peak_nbytes)
+        tally.flight_nbytes = figures.flight_nbytes
+        tally.num_ready = figures.num_ready
+        tally.num_threads = max(min(figures.num_threads, self._job.num_threads), 1)
+        tally.workers = Gauge(
+            figures.num_working,
+            figures.peak_working,
+            figures.awaited_ns * 1e-9,
+            figures.unasked_ns * 1e-9,
+        )
+        # All that native threads at work wait for are reads, and cores.
+        in_python = sum(spent.seconds for kind, spent in tally.work.items() if kind != "native")
+        seconds, cpu_seconds = tally.workers.seconds - in_python, figures.cpu_ns * 1e-9
+        core_seconds = max(seconds - figures.read_ns * 1e-9 - cpu_seconds, 0.0)
+        tally.work["native"] = WorkTime(max(seconds, cpu_seconds), cpu_seconds, core_seconds)
 
     def _fail(self, error: BaseException) -> None:
-        """End the iteration with an error."""
-        with self._run_lock.lock:
-            self._run_lock.fail(error)
+        """End the iteration with an unexpected error. The consumer gets it."""
+        self._failure = error
+        self._executor.close()
 
-    def _replace(self, stuck: threading.Thread) -> None:
-        """Start another worker in place of one that was given up. The lock must be held."""
-        self._threads.give_up(stuck)
-        self._begin_threads()
+    def _tell(self, notice: str) -> None:
+        """Give the consumer a warning when it next looks."""
+        self._notices.append(notice)
 
-    def _stop(self) -> None:
-        with self._run_lock.lock:
-            self._is_closed = True
-            self._block_loads.close()
-            self._run_lock.ring()
-        self._deadlines.close()
-        self._helpers.close(0.0)
-        if self._job.outbox is not None:
-            self._job.outbox.close()
+    # The hands' side
+
+    def _work(self, task: LoadTask | None = None, num_hung: int = 0) -> None:
+        """Do one piece of work after the other; first the loads of a hand that was given up."""
+        clock, done = WorkClock(), None
+        try:
+            if task is not None:
+                self._load(task, num_hung, clock)
+                done = WorkItem(LOAD_CHUNK, task.run.numbers[0], EVERY_CHUNK)
+            while (item := self._executor.next_work(done)) is not None:
+                clock.skip(item.waited_ns * 1e-9)
+                self._do(item, clock)
+                clock.end()
+                with self._lock:
+                    self.tally.add_work(clock.take())
+                done = item
+        except Abandoned:
+            # Another thread replaces this one.
+            return
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            clock.close()
+
+    def _do(self, item: WorkItem, clock: WorkClock) -> None:
+        clock.begin("own")
+        if item.kind == MAKE_SEGMENT:
+            self._make_segment()
+        elif item.kind == LET_GO:
+            assert self._ahead is not None
+            self._ahead.let_go_empty()
+        elif item.kind == FINISH_BATCH:
+            batch = self._open_batch(item.number)
+            clock.begin("finish")
+            begin = time.perf_counter()
+            done = self._finishes.finish(batch)
+            seconds = time.perf_counter() - begin
+            with self._lock:
+                if batch.spent is not None:
+                    # Another process has worked, while this thread waited.
+                    clock.skip(seconds)
+                    seconds = batch.spent.seconds
+                    self.tally.add_work({"finish": batch.spent})
+                self.tally.finish_seconds += seconds
+            clock.begin("own")
+            for index in done:
+                self._executor.batch_done(index)
+        else:
+            clock.begin("load")
+            task = self._task_of(item)
+            if task is not None:
+                self._load(task, 0, clock)
+
+    def _task_of(self, item: WorkItem) -> LoadTask | None:
+        """The chunks to read or decode; None if another hand has taken them."""
+        if item.kind == LOAD_CHUNK:
+            return self._placed(item)
+        assert self._ahead is not None
+        if item.kind == DECODE_ALONE:
+            return self._ahead.take_alone(item.number, item.part)
+        return self._ahead.take(item.number)
+
+    def _placed(self, item: WorkItem) -> LoadTask:
+        """A task that reads the chunks of an item, whose blocks have memory."""
+        numbers = range(item.number, item.number + item.num)
+        places = [self._executor.find_load(number) for number in numbers]
+        if item.part == EVERY_CHUNK:
+            run = self._loads.begin(numbers, places[0].group, [place.block for place in places])
+        else:
+            run = self._loads.begin_chunk(item.number, places[0], item.part)
+        for number, place in zip(numbers, places, strict=True):
+            joints = None if place.slot < 0 else self._slots[place.slot]
+            self._loads.give_memory(run, number, place, joints)
+        return LoadTask(run, run.take_ready(numbers[-1]))
+
+    def _load(self, task: LoadTask, num_hung: int, clock: WorkClock) -> None:
+        def on_read(bundle: Bundle) -> None:
+            """Note that chunks of some blocks are there, or will never be."""
+            clock.begin("own")
+            counts = Counter(task.run.numbers[at] for at, *_ in bundle.places)
+            for number, count in counts.items():
+                if bundle.error is not None:
+                    self._errors.setdefault(number, bundle.error)
+                self._executor.chunks_done(number, count, has_failed=bundle.error is not None)
+            clock.begin("load")
+
+        self._loads.read(task, num_hung, partial(self._on_left, task), on_read)
+
+    def _make_segment(self) -> None:
+        begin = time.perf_counter()
+        program = self._job.program
+        segment = program.next_segment(self._finishes.is_needed)
+        for step in segment.batches:
+            self._steps[step.index] = step
+        self.tally.walk_seconds += time.perf_counter() - begin
+        # Another hand may make the next segment as soon as the executor knows of this one.
+        with self._adding:
+            self._executor.add(segment, is_last=program.is_over)
+            if self._ahead is not None:
+                self._ahead.add(segment)
+
+    def _open_batch(self, index: int) -> OpenBatch:
+        """A batch that is gathered, with the errors of the blocks that it lacks."""
+        step, slot = self._steps[index], self._executor.slot_of(index)
+        # What is sent to a device leaves its slot.
+        joints = self._slots[slot] if self._job.outbox is None else self._slots.pop(slot)
+        fields, num_rows = self._job.parts.fields, max(len(step.ids), self._job.last_size)
+        batch = OpenBatch(step, fields.named(joints, num_rows), fields.room(joints))
+        gaps = self._executor.gaps(index)
+        # The first load comes first, in the order of the rows.
+        for load in np.unique(gaps[:, 1]).tolist():
+            error = self._errors[load]
+            if self._job.on_error == "skip" and isinstance(error, ChunkError):
+                batch.note_bad_rows(gaps[gaps[:, 1] == load, 0], error)
+            else:
+                batch.error = batch.error or error
+        return batch
+
+    def _on_left(self, task: LoadTask, attempts: Attempts) -> None:
+        """Have another hand do the work of one that was given up. Called by `Deadlines`."""
+        with self._lock:
+            self._hands.give_up(attempts.thread)
+            bundle = task.bundles[0]
+            try:
+                self._loads.note_hung(bundle, attempts)
+                self._loads.count_attempts(bundle, attempts)
+                self._let_go(bundle, bundle.held_nbytes)
+                if not self._is_closed:
+                    self._hands.begin(partial(self._work, task, attempts.num_failed))
+            except BaseException as error:
+                self._fail(error)
+
+    def _let_go(self, bundle: Bundle, held_nbytes: int) -> None:
+        """Note that the bytes of a bundle are decoded or given up, if they were fetched ahead."""
+        if self._ahead is not None and bundle.is_waiting:
+            self._ahead.let_go(bundle, held_nbytes)
 
     def _join(self) -> None:
         now = time.monotonic()
         if not self._have_ended(now + SOME_SECONDS):
             # These threads can no longer write anywhere, even if their calls return.
             for thread in self._deadlines.abandon():
-                self._threads.give_up(thread)
-                self._block_loads.give_up(thread)
+                self._hands.give_up(thread)
+                if self._ahead is not None:
+                    self._ahead.give_up(thread)
         has_ended = self._have_ended(now + MOST_SECONDS)
+        if not has_ended and self._job.finisher.give_up():
+            has_ended = self._have_ended(now + MOST_SECONDS + SOME_SECONDS)
         self._deadlines.join(now + MOST_SECONDS)
-        self._helpers.close(now + MOST_SECONDS)
         if self._job.outbox is not None:
             self._job.outbox.join(now + MOST_SECONDS)
-        with self._run_lock.lock:
+        self._refresh()
+        with self._lock:
             if self._is_dropped:
-                # A later run may use the block table and the pool by now.
                 return
             self._is_dropped = True
-            self._open_batches.clear()
-            self._taken = deque()
-            self._block_loads.clear()
+            self.tally.refresh = no_refresh
+            slots = dict(self._slots)
+            self._slots.clear()
+            self._steps.clear()
+            self._finishes.clear()
             if has_ended:
-                self._job.drop_blocks()
+                self._executor.keep_blocks()
+                if self._ahead is not None:
+                    self._ahead.clear()
             else:
-                # A thread is still at work, say in a slow function of the user. It may yet write to
-                # these blocks.
-                self._job.pool.spoil()
+                # A thread is still at work. It may yet write to these blocks.
+                self._job.blocks.spoil()
+                # And native threads may still decode what was fetched, and copy it into batches.
+                self._executor.leave(None if self._executor.join(0.0) else (self._ahead, slots))
 
     def _have_ended(self, until: float) -> bool:
         # In a list, so that both are waited for even if the first has not ended.
-        return all([self._threads.join(until), self._block_loads.join(until)])
-
-    # The workers' side
-
-    def _work(self) -> None:
-        clock = WorkClock()
-        conclude: Callable[[], None] = _nothing
-        self._helpers.use()
-        try:
-            while True:
-                with self._run_lock.lock:
-                    conclude()
-                    # It refers to a batch, whose memory must be free before the next task comes.
-                    conclude = _nothing
-                    self.tally.add_work(clock.take())
-                    if self._is_left_over():
-                        return
-                    kind, task = self._next_task()
-                    if task is None and not self._is_closed:
-                        self.tally.mark(workers=-1)
-                        since = self.tally.since
-                        self._num_idle += 1
-                        while task is None and not self._is_closed:
-                            self._run_lock.work.wait()
-                            kind, task = self._next_task()
-                        self._num_idle -= 1
-                        self.tally.mark(workers=1)
-                        clock.skip(self.tally.since - since)
-                    if self._is_closed:
-                        return
-                    # Each worker wakes the next one: none is woken that would find nothing to do.
-                    if self._num_idle and self._has_more():
-                        self._run_lock.work.notify()
-                assert task is not None
-                clock.begin(kind)
-                conclude, task = task(), None
-                clock.end()
-        except Abandoned:
-            # Another thread replaces this one.
-            return
-        except BaseException as error:
-            with self._run_lock.lock:
-                self._run_lock.fail(error)
-        finally:
-            clock.close()
-            self._helpers.leave()
-
-    def _next_task(self) -> tuple[Kind, Task | None]:
-        """The next task for the calling worker; None if there is none. The lock must be held."""
-        if self._is_closed:
-            return "own", None
-        if task := self._open_batches.next_finish():
-            return "finish", task
-        if len(self._threads) > 1 and self._walks.is_urgent():
-            return "own", self._walks.begin()
-        if self._open_batches.has_gather:
-            is_shared = not self._block_loads.has_task()
-            return "own", self._open_batches.next_gather(is_shared=is_shared)
-        if task := self._block_loads.next_task():
-            return "load", task
-        if self._walks.is_due():
-            return "own", self._walks.begin()
-        return "own", None
-
-    def _has_more(self) -> bool:
-        """Whether another worker would find a task. The lock must be held."""
-        return self._open_batches.has_task or self._block_loads.has_task() or self._walks.is_due()
-
-
-def _nothing() -> None:
-    """Conclude nothing: no task was carried out yet."""
+        has_fetched = self._ahead is None or self._ahead.join(until)
+        hands = self._hands.join(until)
+        return all([has_fetched, hands, self._executor.join(until - time.monotonic())])

@@ -19,13 +19,13 @@ from xloader.core.footprint import Footprint
 from xloader.core.messages import names_function
 from xloader.core.nans import NanWarner
 from xloader.core.options import LoaderOptions
-from xloader.engine.job import Delivery
+from xloader.engine.batches import Delivery
 from xloader.errors import OptionError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.loader.batches.device_path import DevicePath, refusal_of
 from xloader.loader.batches.row_list import Rows, SampleNames
-from xloader.loader.engines import Engine, ProcessEngine, ThreadEngine
+from xloader.loader.engines import Engine
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
 from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.loader.ranks.job_factory import explain_ranks
@@ -43,9 +43,7 @@ from xloader.transforms.packed_fields import PackedField
 from xloader.transforms.rng import Chance
 
 if TYPE_CHECKING:
-    from xloader.engine.program_run import ProgramRun
     from xloader.engine.run import Run
-    from xloader.loader.processes.process_run import ProcessRun
     from xloader.loader.reports.batch_variance import BatchVariance
     from xloader.loader.reports.report import Report
     from xloader.planning.explain import Explanation
@@ -125,7 +123,7 @@ class Loader(TrainerAttributes):
         self._resolver = RankResolver(recipe, options)
         self._cursor = Cursor(options.shuffle)
         # The iterator itself is not kept: one that nobody holds is collected, and ends its run.
-        self._run: Run | ProgramRun | ProcessRun | None = None
+        self._run: Run | None = None
         self._progress: EpochProgress | None = None
         self._is_closed = False
         self._nan_warner = NanWarner(options.on_nan)
@@ -593,12 +591,12 @@ class Loader(TrainerAttributes):
             start = self._cursor.start
             expected, rank_plan = self._expected(start), self._resolver.rank_plan
             remainder = self._left(start)
-            run = self._engine().begin(remainder, start.step)
+            run = self._engine().begin(remainder)
             progress = EpochProgress(
                 expected,
                 run.tally,
                 rank_plan.plan.budget,
-                rank_plan.num_threads,
+                rank_plan.options.num_threads,
                 rank_plan.batch_size,
                 rank_plan.is_direct,
                 rank_plan.footprint.groups,
@@ -615,11 +613,13 @@ class Loader(TrainerAttributes):
         if engine is None or engine.rank_plan is not rank_plan:
             if engine is not None:
                 engine.clear()
-            packed_fields, device_path = self._packed_fields, self._device_path
-            if self.options.processes:
-                engine = ProcessEngine(rank_plan, packed_fields, device_path, self._hand_over)
-            else:
-                engine = ThreadEngine(rank_plan, packed_fields, device_path, self._sample_names)
+            engine = Engine(
+                rank_plan,
+                self._packed_fields,
+                self._device_path,
+                self._hand_over,
+                self._sample_names,
+            )
             self._carried = engine
         return engine
 

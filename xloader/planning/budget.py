@@ -22,7 +22,6 @@ class Budget:
     max_chunk_nbytes: int
     num_lanes: int
     index_nbytes: int = 0
-    num_processes: int = 1
 
     @property
     def batches_nbytes(self) -> int:
@@ -40,18 +39,11 @@ class Budget:
         return self.batches_nbytes + self.in_flight_nbytes + self.index_nbytes
 
     def needed_nbytes(
-        self,
-        num_steps: int,
-        batch_nbytes: int,
-        read_nbytes: int,
-        num_sharing: int = 1,
-        num_more: int = 0,
+        self, num_steps: int, batch_nbytes: int, read_nbytes: int, num_more: int = 0
     ) -> int:
         """Bytes of everything but decoded chunks, as far as a process can use them."""
-        num_batches = min(self.num_batches + num_more, num_steps)
-        batches = -(-num_batches * batch_nbytes // num_sharing)
-        in_flight = min(self.in_flight_nbytes // num_sharing, read_nbytes)
-        return batches + in_flight + self.index_nbytes
+        batches = min(self.num_batches + num_more, num_steps) * batch_nbytes
+        return batches + min(self.in_flight_nbytes, read_nbytes) + self.index_nbytes
 
     @property
     def ahead_nbytes(self) -> int:
@@ -70,15 +62,15 @@ class Budget:
 
     def has_room_for_all(self, selection_nbytes: int) -> bool:
         """Whether the whole selection may stay in memory."""
-        return self.num_processes * selection_nbytes <= self.lane_nbytes * self.num_lanes
+        return selection_nbytes <= self.lane_nbytes * self.num_lanes
 
     def enough_nbytes(self, selection_nbytes: int) -> int:
         """The least memory in which the whole selection may stay."""
-        return self.minimum_nbytes(-(-self.num_processes * selection_nbytes // self.num_lanes))
+        return self.minimum_nbytes(-(-selection_nbytes // self.num_lanes))
 
     @property
     def _least_in_flight(self) -> int:
-        return max(2, self.num_processes) * self.max_chunk_nbytes
+        return 2 * self.max_chunk_nbytes
 
     def check(self, lane_nbytes: int) -> None:
         """Refuse a budget that leaves each lane less than ``lane_nbytes`` for decoded chunks."""

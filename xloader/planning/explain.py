@@ -144,7 +144,6 @@ def explain_epoch(
     paths: Mapping[str, str],
     cached: Sequence[Cached] = (),
     batch_nbytes: int | None = None,
-    num_sharing: int = 1,
     num_more: int = 0,
     num_padding: int = 0,
 ) -> Explanation:
@@ -175,7 +174,7 @@ def explain_epoch(
         num_padding=num_padding if epoch.num_steps else 0,
         num_steps=epoch.num_steps,
         peak_nbytes=sum(
-            _peak_nbytes(epoch, numbers, reads, batch_nbytes, num_sharing, num_more)
+            _peak_nbytes(epoch, numbers, reads, batch_nbytes, num_more)
             for numbers, reads in zip(processes, counted, strict=True)
         ),
         paths=paths,
@@ -258,15 +257,12 @@ def _peak_nbytes(
     numbers: Sequence[int],
     reads: _Reads,
     batch_nbytes: int,
-    num_sharing: int,
     num_more: int,
 ) -> int:
     """The most bytes that a process may have in memory at a time, given its sub-lanes."""
     plan = epoch.plan
     num_steps = epoch.sublanes.num_steps_of(numbers[0])
-    needed = plan.budget.needed_nbytes(
-        num_steps, batch_nbytes, reads.most_nbytes, num_sharing, num_more
-    )
+    needed = plan.budget.needed_nbytes(num_steps, batch_nbytes, reads.most_nbytes, num_more)
     return needed + min(plan.pool_nbytes(len(numbers)), reads.loaded_nbytes)
 
 

@@ -63,8 +63,6 @@ def make_budget(
         max_chunk_nbytes=footprint.max_chunk_nbytes,
         num_lanes=options.carried_lanes,
         index_nbytes=min(footprint.index_nbytes, MOST_INDEX_NBYTES),
-        # If `lanes` is given, the plan must be the same on any number of processes.
-        num_processes=1 if options.lanes else max(1, options.processes),
     )
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 
 from xloader.core.footprint import Footprint
-from xloader.core.option_checks import MOST, MOST_NBYTES, MOST_PROCESSES, check_number, check_whole
+from xloader.core.option_checks import MOST, MOST_NBYTES, check_number, check_whole
 from xloader.errors import OptionError
 from xloader.planning.candidates import Tiling
 from xloader.planning.plan import Plan
@@ -47,7 +47,6 @@ def _bounds(
     yield "lanes", pace.lanes, 1, plan.global_batch
     yield "num_lanes", budget.num_lanes, 1, pace.lanes
     yield "num_batches", budget.num_batches, 2, MOST + 2
-    yield "num_processes", budget.num_processes, 1, MOST_PROCESSES
     yield "memory_nbytes", budget.memory_nbytes, 0, MOST_NBYTES
     yield "index_nbytes", budget.index_nbytes, 0, MOST_NBYTES
     yield "max_chunk_nbytes", budget.max_chunk_nbytes, footprint.max_chunk_nbytes, MOST_NBYTES
@@ -57,8 +56,7 @@ def _bounds(
     # Without a shuffle, the positions of a tile may be delivered in parts.
     least_pool = tiling.need_nbytes if pace.is_shuffled else 0
     if plan.is_resident:
-        kept = budget.num_processes * footprint.total_nbytes
-        least_pool = max(least_pool, -(-kept // budget.num_lanes))
+        least_pool = max(least_pool, -(-footprint.total_nbytes // budget.num_lanes))
     yield (
         "lane_pool_nbytes",
         plan.lane_pool_nbytes,

@@ -17,15 +17,15 @@ from xloader.core.axis import Ints
 from xloader.core.cores import usable_cores
 from xloader.core.messages import warn_caller
 from xloader.core.nans import NanWarner, OnNan, look_for_nans
+from xloader.engine.batches import Delivery
 from xloader.engine.buffers import MakeMemory
 from xloader.engine.cached_reader import CachedReader
-from xloader.engine.job import Delivery
-from xloader.engine.program_run import ProgramRun
 from xloader.engine.run import Run
 from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
-from xloader.loader.ranks.job_factory import JobFactory, Share
+from xloader.loader.ranks.finishing import Finishing
+from xloader.loader.ranks.job_factory import JobFactory
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
@@ -52,11 +52,12 @@ class Worker:
         self.number = number
         self._job_factory = JobFactory(
             rank_plan,
+            Finishing(rank_plan.recipe, rank_plan.options),
             num_ready=num_ready,
             num_cores=num_cores,
-            share=replace(Share.whole(rank_plan), make_memory=make_memory),
+            make_memory=make_memory,
         )
-        self._run: Run | ProgramRun | None = None
+        self._run: Run | None = None
         self._nan_warner = NanWarner(rank_plan.options.on_nan)
 
     @property

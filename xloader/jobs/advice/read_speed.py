@@ -11,7 +11,6 @@ import numpy as np
 from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 
-from xloader.core.cores import usable_cores
 from xloader.core.options import LoaderOptions
 from xloader.jobs.advice.target_recipe import taken_variables
 from xloader.planning.explain import Explanation
@@ -110,7 +109,7 @@ class ReadSpeed:
         decoding += 1e-6 * self.chunk_us * expected.num_reads
         gathering = 1e-9 * self.gather_ns * delivered
         gathering += 1e-9 * self.row_ns * sample_rows * expected.num_samples
-        num_threads = _num_threads(options)
+        num_threads = options.num_threads
         # The memory for reads in flight limits the threads that decode at a time.
         fitting = max(options.memory_nbytes // 16 // max(max_chunk_nbytes, 1), 2)
         seconds = decoding / min(num_threads, fitting) + gathering / num_threads
@@ -122,13 +121,6 @@ class ReadSpeed:
     def read_ns(self) -> float:
         """Nanoseconds to fetch and decode each byte of new chunks."""
         return self.decode_ns + self.fetch_ns
-
-
-def _num_threads(options: LoaderOptions) -> int:
-    if not options.processes:
-        return options.num_threads
-    per_process = options.threads or max(usable_cores() // options.processes, 1)
-    return options.processes * per_process
 
 
 def show_gb_per_s(speed: float) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from xloader.engine.batches import Delivery, Outbox
 from xloader.engine.buffers import Buffer, MakeMemory
-from xloader.engine.job import Delivery, Outbox
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.transforms.outputs import Output

@@ -107,7 +107,7 @@ def _options_of(
 ) -> LoaderOptions:
     """The options of a set's own loader, but for its memory."""
     threads = settled.threads
-    if threads is None and not settled.processes:
+    if threads is None:
         # One more than its part: a set may have fewer rows, and each of them cost more.
         threads = min(math.ceil(usable_cores() * member.weight) + 1, usable_cores())
     return replace(
@@ -157,39 +157,13 @@ def _divide(
             given=f"memory={settled.memory_nbytes} bytes; {each}",
             minimum_nbytes=composed_nbytes + sum(needs),
         )
-    while True:
-        shares = share_memory(left, needs, enough, sets.pattern.weights)
-        if not _is_refused_late(settled):
-            return shares
-        planned_shares = list(map(_least_nbytes, recipes, options, shares))
-        if planned_shares == shares:
-            return shares
-        for index, least in enumerate(planned_shares):
-            if least == shares[index]:
-                continue
-            if sum(needs) - needs[index] + least <= left:
-                needs[index], enough[index] = least, max(enough[index], least)
-            else:
-                # A smaller part gives a plan that keeps less in memory.
-                enough[index] = needs[index]
+    return share_memory(left, needs, enough, sets.pattern.weights)
 
 
 def _least_nbytes(recipe: Recipe, options: LoaderOptions, nbytes: int = 1) -> int:
     """The memory in bytes, from a number of them on, that a set's own loader needs."""
-    while True:
-        try:
-            RankPlan(recipe, replace(options, memory=nbytes))
-        except MemoryBudgetError as error:
-            nbytes = error.minimum_nbytes
-            if _is_refused_late(options):
-                continue
-        return nbytes
-
-
-def _is_refused_late(options: LoaderOptions) -> bool:
-    """Whether a plan that fits into the memory may still be refused.
-
-    With lanes, a plan does not depend on the number of processes. A plan that keeps all samples in
-    memory then needs as much in each of them.
-    """
-    return options.lanes is not None and options.processes > 1
+    try:
+        RankPlan(recipe, replace(options, memory=nbytes))
+    except MemoryBudgetError as error:
+        return error.minimum_nbytes
+    return nbytes

@@ -2,9 +2,8 @@
 
 ::
 
-    loader to process     BeginRun, GrantSlot, EndRun, StopProcess
-    process to process    Gathered
-    process to loader     Ready, Finished, Failed, Warned, Ended
+    loader to process     FinishBatch; None to end
+    process to loader     None when it has started; FinishedBatch
 
 Batches themselves lie in shared memory: messages name their slots.
 """
@@ -25,110 +24,42 @@ import xloader.errors
 from xloader.core.axis import Ints
 from xloader.core.nans import FieldNans
 from xloader.engine.parcels import Parcel
-from xloader.engine.tally import Tally
+from xloader.engine.work_clock import WorkTime
 from xloader.errors import XloaderError, XloaderWarning
 
 _MOST_CAUSES: Final = 5
 
 
-class BeginRun(NamedTuple):
-    """Begin a run: the steps of an epoch from one on."""
+class FinishBatch(NamedTuple):
+    """Finish the batch in a slot.
 
-    run: int
+    `ids`: the sample of each row, of which the first `num_samples` do not fill the batch up.
+    `occurrences`: which time in the epoch each occurs; None for the first.
+    """
+
     epoch: int
-    first_step: int
-
-
-class GrantSlot(NamedTuple):
-    """Gather the next batch of a run into this slot."""
-
-    run: int
-    slot: int
-
-
-class EndRun(NamedTuple):
-    """End a run, finished or not."""
-
-    run: int
-
-
-class StopProcess(NamedTuple):
-    """End the process."""
-
-
-class Ready(NamedTuple):
-    """The process has started."""
-
-
-class Gathered(NamedTuple):
-    """A process has gathered its rows of a step."""
-
-    run: int
     step: int
-
-
-class FinishedRows(NamedTuple):
-    """A finished batch.
-
-    Parameters
-    ----------
-    num_rows, num_own : int
-        Rows, and those of them that do not fill the batch up.
-    ids, is_padding, occurrences : numpy.ndarray or None
-        Of the rows. None: as in the slot.
-    nans : tuple of FieldNans
-        The NaN values found.
-    parcel : Parcel or None
-        The result of transforms or ``collate_fn``; None if the slot has the fields in place.
-    is_collated : bool
-        Whether the parcel holds the result of ``collate_fn``.
-    nbytes : int
-        Bytes of the finished fields.
-    first_error : SentError or None
-        The first error of rows that were skipped.
-    """
-
-    num_rows: int
-    num_own: int
-    ids: Ints | None
-    is_padding: NDArray[np.bool_] | None
+    slot: int
+    ids: Ints
+    is_padding: NDArray[np.bool_]
     occurrences: Ints | None
-    nans: tuple[FieldNans, ...]
-    parcel: Parcel | None
-    is_collated: bool
-    nbytes: int
-    first_error: SentError | None
+    num_samples: int
 
 
-class Finished(NamedTuple):
-    """A batch is ready in its slot.
+class FinishedBatch(NamedTuple):
+    """A batch is ready in its slot, or could not be finished.
 
-    Parameters
-    ----------
-    run, step, slot : int
-        The run, the number of the step in it, and the slot.
-    rows : FinishedRows
-        The batch.
-    num_regions : int or None
-        Distinct regions of its samples.
-    tally : Tally
-        Counters of the process that sends this.
+    `parcel`: the fields, unless they lie in the slot as they were gathered; or what ``collate_fn``
+    returned, for fields of `collated_nbytes`.
     """
 
-    run: int
-    step: int
-    slot: int
-    rows: FinishedRows
-    num_regions: int | None
-    tally: Tally
-
-
-class Failed(NamedTuple):
-    """A batch could not be made; all batches before it may still come."""
-
-    run: int
-    step: int
-    error: SentError
+    nans: tuple[FieldNans, ...] = ()
+    parcel: Parcel | None = None
+    collated_nbytes: int | None = None
+    error: SentError | None = None
+    warnings: tuple[Warned, ...] = ()
+    spent: WorkTime = WorkTime()
+    where: str = ""
 
 
 class Warned(NamedTuple):
@@ -144,24 +75,6 @@ class Warned(NamedTuple):
         known = (xloader.errors.__name__, Warning.__module__)
         sent = next(kind for kind in category.__mro__ if kind.__module__ in known)
         return cls(str(message), sent)
-
-
-class Ended(NamedTuple):
-    """A run is over in this process: it touches no slot any more.
-
-    Parameters
-    ----------
-    run : int
-        The run.
-    tally : Tally
-        Its counters.
-    loaded : frozenset of (int, int)
-        Blocks that stay in memory, as (group, block).
-    """
-
-    run: int
-    tally: Tally
-    loaded: frozenset[tuple[int, int]]
 
 
 class SentError(NamedTuple):

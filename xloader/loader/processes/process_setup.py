@@ -6,45 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from xloader.core.options import LoaderOptions
 from xloader.errors import OptionError
-from xloader.planning.plan import Plan
-from xloader.recipe.recipe import Recipe
-from xloader.transforms.packed_fields import PackedField
+from xloader.loader.ranks.finishing import Finishing
 
 
 @dataclass(frozen=True)
 class ProcessSetup:
-    """The samples, options and plan, the same for all processes of a loader.
+    """How batches are finished, and how they lie in slots: the same for all processes.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    options : LoaderOptions
-        The options, with the rank.
-    plan : Plan
-        The plan.
-    hand_over : callable
-        Converts an array into what ``collate_fn`` gets.
-    packed_fields : tuple of PackedField
-        Fields that are gathered as stored.
+    `hand_over`: converts an array into what ``collate_fn`` gets. `num_rows`, `room_nbytes`: of a
+    slot, as `Fields` has them.
     """
 
-    recipe: Recipe
-    options: LoaderOptions
-    plan: Plan
+    finishing: Finishing
     hand_over: Callable[[Any], Any]
-    packed_fields: tuple[PackedField, ...]
+    num_rows: int
+    room_nbytes: int
 
     def pickled(self) -> bytes:
-        """The setup as bytes. Functions of a script or a notebook are part of them.
-
-        Raises
-        ------
-        OptionError
-            If something cannot be pickled. The error names it.
-        """
+        """The setup as bytes. Functions of a script or a notebook are part of them."""
         import cloudpickle
 
         try:
@@ -52,7 +32,7 @@ class ProcessSetup:
         except Exception as error:
             raise OptionError(
                 f"{self._culprit()} cannot be sent to worker processes ({error})",
-                given=f"processes={self.options.processes}",
+                given=f"processes={self.finishing.options.processes}",
                 allowed="functions and data that can be pickled",
                 remedy="open files inside the function that uses them, and use no locks, which "
                 "processes cannot share; or leave processes= out, as threads share everything",
@@ -61,8 +41,9 @@ class ProcessSetup:
     def _culprit(self) -> str:
         import cloudpickle
 
-        steps = {f"the transform {step.describe()}": step for step in self.recipe.steps}
-        parts = {**steps, "the collate_fn": self.options.collate_fn, "the data": self.recipe.source}
+        recipe, collate_fn = self.finishing.recipe, self.finishing.options.collate_fn
+        steps = {f"the transform {step.describe()}": step for step in recipe.steps}
+        parts = {**steps, "the collate_fn": collate_fn, "the data": recipe.source}
         for name, part in parts.items():
             try:
                 cloudpickle.dumps(part)

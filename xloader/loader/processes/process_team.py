@@ -1,10 +1,11 @@
-"""The worker processes of a loader: started once, they carry out one run after the other.
+"""The worker processes of a loader: started once, they finish the batches of all its epochs.
 
-A thread of the loader's process takes their messages, and notices at once if one of them dies.
+Threads of a run hand them gathered batches, each to a process that is idle, and wait for it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -13,22 +14,28 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
 from typing import Any, cast
 
-from xloader.engine.batch_slots import BatchSlots, Slot
-from xloader.engine.buffers import Buffer, Fields
+from xloader.core.axis import Ints
+from xloader.engine.batches import OpenBatch
+from xloader.engine.buffers import ArrayKind, BatchPool, Fields
+from xloader.engine.finishes import BatchFinish, Finisher
 from xloader.engine.shared_memory import SharedMemory
-from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
+from xloader.engine.shared_slots import SharedSlots
+from xloader.engine.slot_layout import SlotLayout
+from xloader.engine.thread_group import MOST_SECONDS
 from xloader.errors import ForkError, WorkersError
-from xloader.loader.processes.engine_process import Wiring, run_process
-from xloader.loader.processes.process_messages import Failed, Ready, StopProcess
+from xloader.loader.processes.finishing_process import Wiring, run_process
+from xloader.loader.processes.process_messages import FinishBatch, FinishedBatch
 from xloader.loader.processes.process_setup import ProcessSetup
 from xloader.loader.processes.script_import import refuse_while_importing
-from xloader.loader.ranks.rank_plan import RankPlan
-from xloader.transforms.packed_fields import PackedField, stored_layouts
+from xloader.loader.ranks.finishing import Finishing
 
 _ours: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 """All processes that this one has started."""
@@ -46,78 +53,57 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown)
 
 
+@dataclass(eq=False)
+class _Member:
+    """One process of a team. `did`: for the error of one that dies."""
+
+    number: int
+    process: BaseProcess
+    connection: Connection
+    is_ready: bool = False
+    did: str = "was starting"
+
+
 class ProcessTeam:
     """The processes, their shared memory and the connections to them.
 
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The plan that they carry out.
-    hand_over : callable
-        Converts an array into what ``collate_fn`` gets.
-    packed_fields : sequence of PackedField
-        Fields that are gathered as stored.
-    num_slots : int
-        Number of batches that the shared memory holds.
-
-    Attributes
-    ----------
-    fields : Fields
-        The fields of whole batches.
-    buffers : list of numpy.ndarray
-        The memory of each slot.
-    listener : callable or None
-        Called on a thread of the team with the number of a process and each message of it, or the
-        error of a process that has died.
-
-    Raises
-    ------
-    OptionError
-        If something cannot be sent to the processes.
-    WorkersError
-        If there is no memory to share, or this process must not start others.
+    `num_slots`: number of batches that the memory holds.
     """
 
     def __init__(
         self,
-        rank_plan: RankPlan,
+        finishing: Finishing,
         hand_over: Callable[[Any], Any],
-        packed_fields: Sequence[PackedField],
+        num_rows: int,
+        room_nbytes: int,
         num_slots: int,
     ) -> None:
-        options = rank_plan.options
-        self.num = options.processes
+        self.num = finishing.options.processes
+        self.collates = finishing.options.collates_in_processes
         self._pid = os.getpid()
-        self.listener: Callable[[int, Any], None] | None = None
-        self._is_failed = False
-        self._error: BaseException | None = None
-        self._last = ["was starting"] * self.num
-        self._are_ready: set[int] = set()
-        setup = ProcessSetup(
-            rank_plan.recipe,
-            options.for_process(),
-            rank_plan.plan,
-            hand_over,
-            tuple(packed_fields),
-        ).pickled()
-        layouts, size = stored_layouts(rank_plan.layouts, packed_fields), rank_plan.full_size
-        self.fields = Fields(layouts, size, 1)
-        self._slots = BatchSlots.of(layouts, size, self.num, rank_plan.extra_nbytes)
-        self._memory = SharedMemory(num_slots * self._slots.slot_nbytes)
-        self.buffers: list[Buffer] = list(self._memory.buffer.reshape(num_slots, -1))
-        self._threads = Threads("xloader-processes")
-        # Re-entrant: a garbage collection in the middle may end an iteration.
-        self._sending = threading.RLock()
-        self._bell, self._ring = multiprocessing.Pipe(duplex=False)
+        # Made anew each time it is raised: it would keep the frames that it went through.
+        self._make_error: Callable[[], BaseException] | None = None
         self._is_closed = False
-        self._processes: list[BaseProcess] = []
-        self._connections: list[Connection] = []
+        self._lock = threading.RLock()
+        self._members: list[_Member] = []
+        self._idle: SimpleQueue[_Member] = SimpleQueue()
+        setup = ProcessSetup(finishing, hand_over, num_rows, room_nbytes).pickled()
+        kinds = Fields(finishing.layouts, num_rows, 1, BatchPool, room_nbytes).kinds
+        self.memory = SharedMemory(num_slots * SlotLayout.of(kinds).nbytes)
+        self._slots = SharedSlots(self.memory.buffer, kinds, num_slots)
         try:
-            self._start(setup)
-            self._threads.begin(self._listen)
+            self._start(setup, num_slots)
         except BaseException:
             self.close(is_stuck=True)
             raise
+
+    def make_slots(self, kinds: Sequence[ArrayKind], num_batches: int) -> SharedSlots:
+        """The memory of batches, whatever their number."""
+        return self._slots
+
+    def finisher(self, local: BatchFinish, epoch: int) -> TeamFinisher:
+        """What finishes the batches of an epoch; `local` says which of them."""
+        return TeamFinisher(self, local, epoch)
 
     @property
     def is_foreign(self) -> bool:
@@ -126,89 +112,60 @@ class ProcessTeam:
 
     @property
     def is_usable(self) -> bool:
-        """Whether all processes are there and no error has occurred."""
-        return not self._is_closed and not self._is_failed and not self.is_foreign
-
-    def take_error(self) -> BaseException | None:
-        """The error of a team that failed while nobody listened. It is given once."""
-        # An error that was raised refers to the loop that it ended, and must not be kept here.
-        error, self._error = self._error, None
-        return error
+        """Whether all processes are there, as far as is known."""
+        return not self._is_closed and self._make_error is None and not self.is_foreign
 
     @property
     def pids(self) -> list[int]:
         """Ids of the processes."""
-        return [process.pid or 0 for process in self._processes]
+        return [member.process.pid or 0 for member in self._members]
 
-    @property
-    def memory(self) -> Buffer:
-        """The memory of all slots, one after the other."""
-        return self._memory.buffer
+    def slot_of(self, batch: OpenBatch) -> int:
+        """Number of the slot of a batch."""
+        return self._slots.number_of(next(iter(batch.arrays.values())))
 
-    @property
-    def slot_nbytes(self) -> int:
-        """Bytes of a slot."""
-        return self._slots.slot_nbytes
-
-    def slot(self, buffer: Buffer) -> Slot:
-        """The arrays of a slot, as views of its memory."""
-        return self._slots.slot(buffer)
-
-    def tell(self, message: tuple[Any, ...], doing: str = "") -> None:
-        """Send a message to all processes.
-
-        Parameters
-        ----------
-        message : tuple
-            The message.
-        doing : str, optional
-            What the processes do from now on, for the error of one that dies.
-        """
-        for number, connection in enumerate(self._connections):
-            if doing:
-                self._last[number] = doing
-            try:
-                with self._sending:
-                    connection.send(message)
-            except OSError:
-                # It has died, which the thread that listens finds out.
-                continue
-
-    def note(self, number: int, doing: str) -> None:
-        """Note what a process has done last, for the error if it dies."""
-        self._last[number] = doing
-
-    @property
-    def is_listening_here(self) -> bool:
-        """Whether this is the thread that takes the messages of the processes."""
-        return threading.current_thread() in self._threads
+    def finish(self, task: FinishBatch) -> FinishedBatch:
+        """Have a process finish a batch, and wait for it."""
+        member = self._idle.get()
+        try:
+            if not member.is_ready:
+                error = member.connection.recv()
+                if error is not None:
+                    raise self._fail(partial(error.restored, self._name(member)))
+                member.is_ready = True
+            member.did = f"was finishing batch {task.step} of epoch {task.epoch}"
+            member.connection.send(task)
+            finished: FinishedBatch = member.connection.recv()
+        except (EOFError, OSError):
+            with self._lock:
+                raise self._fail(self._death_of(member)) from None
+        finally:
+            self._idle.put(member)
+        member.did = f"had last finished batch {task.step} of epoch {task.epoch}"
+        return finished._replace(where=self._name(member))
 
     def close(self, *, is_stuck: bool = False) -> None:
         """End the processes, within two seconds. It may be called more than once.
 
-        Parameters
-        ----------
-        is_stuck : bool
-            Whether a process is known not to answer any more, so that all are killed at once.
+        `is_stuck`: whether a process is known not to answer any more, so that all are killed.
         """
         if self.is_foreign or self._is_closed:
             return
         self._is_closed = True
         until = time.monotonic() + (0.0 if is_stuck else MOST_SECONDS)
-        self.tell(StopProcess())
-        for process in self._processes:
-            process.join(max(0.0, until - time.monotonic()))
-        self._kill()
-        self._ring.close()
-        if not self.is_listening_here:
-            self._threads.join(time.monotonic() + SOME_SECONDS)
-        for connection in (*self._connections, self._bell):
-            connection.close()
+        for member in self._members:
+            # It may have died.
+            with contextlib.suppress(OSError):
+                member.connection.send(None)
+        with self._lock:
+            for member in self._members:
+                member.process.join(max(0.0, until - time.monotonic()))
+        self._end()
         # Others may still refer to the team, and arrays to single slots.
-        self.listener, self._error, self.buffers = None, None, []
-        self._memory.close()
+        self._slots.close()
+        self.memory.close()
 
-    def _start(self, setup: bytes) -> None:
+    def _start(self, setup: bytes, num_slots: int) -> None:
         if multiprocessing.current_process().daemon:
             raise WorkersError(
                 "a worker process is about to start worker processes of its own",
@@ -234,93 +191,45 @@ class ProcessTeam:
             chosen = getattr(forkserver, "_forkserver", None)
             if getattr(chosen, "_preload_modules", None) == ["__main__"]:
                 context.set_forkserver_preload(["__main__", run_process.__module__])
-        inboxes = [multiprocessing.Pipe(duplex=False) for _ in range(self.num)]
-        outboxes = tuple(writer for _, writer in inboxes)
-        ends = [multiprocessing.Pipe() for _ in range(self.num)]
-        self._connections = [ours for ours, _ in ends]
-        try:
-            for number, ((inbox, _), (_, theirs)) in enumerate(zip(inboxes, ends, strict=True)):
+        for number in range(self.num):
+            ours, theirs = multiprocessing.Pipe()
+            try:
                 process: BaseProcess = context.Process(
                     target=run_process,
-                    args=(Wiring(number, theirs, inbox, outboxes, self._memory), setup),
+                    args=(Wiring(theirs, self.memory, num_slots), setup),
                     name=f"xloader-{number}",
                     daemon=True,
                 )
+                self._members.append(_Member(number, process, ours))
                 _begin(process)
-                self._processes.append(process)
                 _ours.add(process)
-        finally:
-            # Copies here would keep a process from noticing that another one has ended.
-            for (inbox, outbox), (_, theirs) in zip(inboxes, ends, strict=True):
-                for connection in (inbox, outbox, theirs):
-                    connection.close()
+            finally:
+                # A copy here would hide that the process has ended.
+                theirs.close()
+            self._idle.put(self._members[-1])
 
-    def _kill(self) -> None:
-        for process in self._processes:
-            if process.is_alive():
-                process.kill()
-            process.join(0.3)
+    def _end(self) -> None:
+        """End all processes at once."""
+        with self._lock:
+            for member in self._members:
+                if member.process.is_alive():
+                    member.process.kill()
+                member.process.join(0.3)
 
-    # The thread that listens
+    def _name(self, member: _Member) -> str:
+        return f"worker process {member.number + 1} of {self.num}"
 
-    def _listen(self) -> None:
-        try:
-            self._hear_all()
-        except BaseException as error:
-            # The loop that waits for a batch must be told.
-            self._fail(0, error)
-        if self._is_failed:
-            self._kill()
+    def _fail(self, make_error: Callable[[], BaseException]) -> BaseException:
+        """The first error that ended the team. All processes are ended."""
+        with self._lock:
+            if self._make_error is None:
+                self._make_error = make_error
+                self._end()
+            return self._make_error()
 
-    def _hear_all(self) -> None:
-        numbers: dict[Any, int] = {one: at for at, one in enumerate(self._connections)}
-        sentinels = {process.sentinel: at for at, process in enumerate(self._processes)}
-        while self.is_usable:
-            ready = wait([self._bell, *numbers, *sentinels])
-            if self._bell in ready:
-                return
-            # Messages first: a process may have said why it ended.
-            for one in ready:
-                if one in numbers and not self._take(one, numbers[one]):
-                    del numbers[one]
-            for at in [at for one, at in sentinels.items() if one in ready]:
-                del sentinels[self._processes[at].sentinel]
-                self._drain(at, numbers)
-                self._fail(at, self._death(at))
-
-    def _drain(self, at: int, numbers: dict[Any, int]) -> None:
-        connection = self._connections[at]
-        while connection in numbers and connection.poll():
-            if not self._take(connection, at):
-                del numbers[connection]
-
-    def _take(self, connection: Any, number: int) -> bool:
-        """Take one message of a process. Returns False at their end."""
-        try:
-            message = connection.recv()
-        except (EOFError, OSError):
-            return False
-        if isinstance(message, Ready):
-            self._are_ready.add(number)
-        elif isinstance(message, Failed) and message.run < 0:
-            self._fail(number, message.error.restored(self._name(number)))
-        elif (listener := self.listener) is not None:
-            listener(number, message)
-        return True
-
-    def _fail(self, number: int, error: BaseException) -> None:
-        if self._is_failed or self._is_closed:
-            return
-        self._is_failed, self._error = True, error
-        # A run that begins now sets the listener first, and takes the error then.
-        if (listener := self.listener) is not None and self.take_error():
-            listener(number, error)
-
-    def _name(self, number: int) -> str:
-        return f"worker process {number + 1} of {self.num}"
-
-    def _death(self, number: int) -> WorkersError:
-        process = self._processes[number]
+    def _death_of(self, member: _Member) -> Callable[[], BaseException]:
+        """Makes the error of a process that has died."""
+        process = member.process
         process.join(0.3)
         code = process.exitcode
         how = f"exit code {code}"
@@ -328,18 +237,56 @@ class ProcessTeam:
             known = {one.value: one.name for one in signal.Signals}
             how = f"killed by {known.get(-code, f'signal {-code}')}"
         remedy = "see what it printed above, and the system's log if memory may have run out"
-        did = self._last[number]
-        if number not in self._are_ready:
-            did = "was starting"
+        if not member.is_ready:
             remedy = (
                 'in a script, put what starts the training under if __name__ == "__main__":, as '
                 "the script is imported in each process; " + remedy
             )
-        return WorkersError(
-            f"{self._name(number)} has died; it {did}",
+        return partial(
+            WorkersError,
+            f"{self._name(member)} has died; it {member.did}",
             given=f"process {process.pid}, {how}",
             remedy=remedy,
         )
+
+
+class TeamFinisher(Finisher):
+    """Has the processes of a team finish the batches of an epoch."""
+
+    def __init__(self, team: ProcessTeam, local: BatchFinish, epoch: int) -> None:
+        self._team = team
+        self._local = local
+        self._epoch = epoch
+
+    def is_needed(self, index: int) -> bool:
+        """Whether there is something to do for a batch."""
+        return self._team.collates or self._local.is_needed(index)
+
+    def apply(self, batch: OpenBatch, ids: Ints) -> None:
+        """Have a process finish a batch."""
+        step, times = batch.step, batch.step.occurrences_in(len(ids))
+        finished = self._team.finish(
+            FinishBatch(
+                self._epoch,
+                step.index,
+                self._team.slot_of(batch),
+                ids,
+                batch.is_padding(len(ids)),
+                times,
+                len(step.ids),
+            )
+        )
+        batch.warnings = [(warned.message, warned.category) for warned in finished.warnings]
+        batch.spent = finished.spent
+        if finished.error is not None:
+            raise finished.error.restored(finished.where)
+        batch.nans, batch.parcel = finished.nans, finished.parcel
+        batch.collated_nbytes = finished.collated_nbytes
+
+    def give_up(self) -> bool:
+        """End the processes, one of which does not answer."""
+        self._team.close(is_stuck=True)
+        return True
 
 
 def _begin(process: BaseProcess) -> None:

@@ -13,16 +13,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from xloader.core.messages import warn_caller
-from xloader.core.options import LoaderOptions, divisors_of
+from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World
-from xloader.engine.batch_slots import BatchSlots
-from xloader.errors import (
-    EmptyEpochWarning,
-    EmptySamplesError,
-    LanesError,
-    MemoryBudgetError,
-    OptionError,
-)
+from xloader.engine.buffers import BatchPool, Fields
+from xloader.engine.slot_layout import SlotLayout
+from xloader.errors import EmptyEpochWarning, EmptySamplesError, OptionError
 from xloader.planning.epoch import Epoch
 from xloader.planning.epoch_parts import EpochParts
 from xloader.planning.make_plan import delivered_nbytes, make_plan, most_rows
@@ -88,7 +83,6 @@ class RankPlan:
         self._check_samples()
         self.plan = plan or self._make_plan(options, workers)
         self._check_padding()
-        self._check_processes()
 
     def resumed(self, plan: Plan, seed: int) -> RankPlan:
         """Replace the plan and the seed by those of a saved state."""
@@ -101,7 +95,6 @@ class RankPlan:
         # It is about the plan, and is made anew.
         resumed.__dict__.pop("_memory_advice", None)
         resumed._check_padding()
-        resumed._check_processes()
         return resumed
 
     @property
@@ -120,26 +113,9 @@ class RankPlan:
         return most_rows(self.footprint, self.options)
 
     @property
-    def full_size(self) -> int:
-        """Rows of a full batch of this rank, which a short epoch may never reach."""
-        return self.options.batch_size
-
-    @property
-    def process_lanes(self) -> list[range]:
-        """Numbers of the lanes of each process of ``processes=``; all in one without it."""
-        return self._divided(self.sublanes())
-
-    @property
-    def process_threads(self) -> int:
-        """Number of threads that load and gather in each process."""
-        if self.options.threads is not None:
-            return self.options.threads
-        return max(1, self.options.num_threads // max(self.options.processes, 1))
-
-    @property
-    def num_threads(self) -> int:
-        """Number of threads that load and gather, those of all processes together."""
-        return max(self.options.processes, 1) * self.process_threads
+    def slot_rows(self) -> int:
+        """Rows for which a batch has memory: one at least."""
+        return max(self.batch_size, 1)
 
     @property
     def rows(self) -> RankRows:
@@ -213,32 +189,30 @@ class RankPlan:
         source = self.recipe.source
         paths = {name: source.path_of(name) for name in self.footprint.variables}
         known = () if scope == "world" else cached
-        readers = [lanes for sublanes in self.processes(scope) for lanes in self._divided(sublanes)]
-        num_sharing = max(self.options.processes, 1)
-        num_padding = self.rows.num_padding(scope)
-        return explain_epoch(
-            epoch, readers, paths, known, self.batch_nbytes, num_sharing, num_more, num_padding
-        )
+        readers, num_padding = self.processes(scope), self.rows.num_padding(scope)
+        return explain_epoch(epoch, readers, paths, known, self.batch_nbytes, num_more, num_padding)
 
     @cached_property
-    def extra_nbytes(self) -> int:
+    def room_nbytes(self) -> int:
         """Bytes that worker processes need for a batch as delivered, beside it as gathered."""
         options, recipe = self.options, self.recipe
+        if not options.processes:
+            return 0
         if options.collates_in_processes or recipe.is_mapped or options.output_dtype is not None:
             row_nbytes = delivered_nbytes(self.layouts, options.output_dtype)
             if recipe.is_mapped:
                 outputs = make_outputs(recipe, self.layouts)
                 row_nbytes = max(row_nbytes, sum(output.nbytes for output in outputs))
             # Each array begins at an address of its own.
-            return self.full_size * row_nbytes + (1 << 12)
+            return self.slot_rows * row_nbytes + (1 << 12)
         return 0
 
     @property
     def batch_nbytes(self) -> int:
         """Bytes of the largest batch of this rank: as gathered or as delivered, or in a slot."""
-        if num := self.options.processes:
-            slots = BatchSlots.of(self.layouts, self.full_size, num, self.extra_nbytes)
-            return slots.slot_nbytes
+        if self.options.processes:
+            fields = Fields(self.layouts, self.slot_rows, 1, BatchPool, self.room_nbytes)
+            return SlotLayout.of(fields.kinds).nbytes
         return self.batch_size * delivered_nbytes(self.layouts, self.options.output_dtype)
 
     @property
@@ -353,12 +327,6 @@ class RankPlan:
         lanes, workers = self._lanes_of(rank), self.plan.workers
         return range(lanes.start * workers, lanes.stop * workers)[worker::workers]
 
-    def _divided(self, lanes: range) -> list[range]:
-        """Divide the lanes of a rank among its processes, in equal parts one after the other."""
-        num = max(self.options.processes, 1)
-        share = len(lanes) // num
-        return [lanes[share * number : share * (number + 1)] for number in range(num)]
-
     def _lanes_of(self, rank: int) -> range:
         share = self.plan.pace.lanes // self.options.world.world_size
         return range(rank * share, (rank + 1) * share)
@@ -387,37 +355,4 @@ class RankPlan:
                 given=f"{num_samples} samples, world_size={options.world.world_size}",
                 allowed="at least one sample for each rank",
                 remedy="use fewer ranks, or a smaller stride",
-            )
-
-    def _check_processes(self) -> None:
-        """Refuse a plan whose memory is too small for so many processes.
-
-        It was made for fewer, or did not know that some variables are fetched ahead.
-        """
-        num, budget, lanes = self.options.processes, self.plan.budget, len(self.lanes)
-        if num > budget.num_processes and lanes % num:
-            raise LanesError(
-                "the processes do not divide the lanes of a rank",
-                given=f"processes={num}, {lanes} lanes on each rank",
-                allowed=f"processes= one of {divisors_of(lanes)}",
-                remedy="pass one of these; a training that may later have more processes needs "
-                "lanes= from its start",
-            )
-        what, least, num_ways = "", 0, len(self.ways)
-        reads_nbytes = num * num_ways * budget.max_chunk_nbytes
-        if budget.in_flight_nbytes < reads_nbytes:
-            what, least = "a chunk being read in each", 16 * reads_nbytes
-            if num_ways > 1:
-                what = "in each a chunk being read, and one that is fetched ahead"
-        selection, pool = self.footprint.total_nbytes, self.plan.pool_nbytes(lanes)
-        if self.plan.is_resident and num * selection > pool:
-            what = "the whole selection in each, as the plan keeps it in memory"
-            least = max(least, budget.minimum_nbytes(-(-num * selection // budget.num_lanes)))
-        if what:
-            raise MemoryBudgetError(
-                f"the memory is too small for {num} processes: it must hold {what}",
-                given=f"memory={self.options.memory_nbytes} bytes, processes={num}",
-                minimum_nbytes=least,
-                remedy="use fewer processes"
-                + (", or leave lanes= out" if self.options.lanes else ""),
             )

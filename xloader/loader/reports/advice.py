@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
-from xloader.engine.block_loads import MOST_REQUESTS
+from xloader.engine.fetches_ahead import MOST_REQUESTS
 from xloader.errors import show_memory
 from xloader.loader.reports.bottleneck import SHORT_SECONDS, EpochEffort
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from xloader.core.cores import find_cores, usable_cores
 from xloader.core.machine_limits import usable_nbytes
 from xloader.core.nbytes import show_nbytes
-from xloader.core.options import LoaderOptions, divisors_of
+from xloader.core.options import LoaderOptions
 from xloader.core.output_dtypes import OutputDtype, converted_dtype
 from xloader.engine.compiled_gather import gather_in_words
 from xloader.loader.reports.advice import helpful_processes
@@ -60,7 +60,7 @@ def with_notes(
 def threads_in_words(options: LoaderOptions) -> str:
     """How many threads a rank has; by default its share of the cores, and how that is found."""
     text = str(find_cores()) if options.threads is None else str(options.threads)
-    return f"{text}, in {options.processes} processes" if options.processes else text
+    return f"{text}, and {options.processes} processes" if options.processes else text
 
 
 def transfer_in_words(
@@ -119,10 +119,7 @@ def processes_note(recipe: Recipe, options: LoaderOptions) -> str:
     is_locked = getattr(sys, "_is_gil_enabled", lambda: True)()
     if options.processes or not functions or num_cores < 2 or not is_locked:
         return ""
-    num_shares = options.lanes // options.world.world_size if options.lanes else options.batch_size
-    num = max(n for n in divisors_of(num_shares) if n <= helpful_processes(num_cores))
-    if num < 2:
-        return ""
+    num = helpful_processes(num_cores)
     are = "runs" if len(functions) == 1 else "run"
     return (
         f"{' and '.join(functions)} {are} under Python's lock, on one thread at a time: "

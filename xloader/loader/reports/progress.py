@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from xloader.compiled.library import load_library
 from xloader.core.cores import usable_cores
 from xloader.core.footprint import Group
-from xloader.engine.job import Delivery
+from xloader.engine.batches import Delivery
 from xloader.engine.tally import Tally
 from xloader.loader.reports.advice import advise
 from xloader.loader.reports.bottleneck import EpochEffort, EpochSeries, SeriesRecorder
@@ -129,10 +129,8 @@ class EpochProgress:
 
     @property
     def _other_cpu_seconds(self) -> float:
-        """Estimated seconds on a core of the processes that make batches, without this one."""
-        if not self.has_processes or not self.num_steps:
-            return 0.0
-        return sum(time.cpu_seconds for time in self.tally.work.values())
+        """Seconds on a core of the processes that finish batches, without this one."""
+        return self.tally.work["finish"].cpu_seconds if self.has_processes else 0.0
 
     def _series(self) -> EpochSeries | None:
         if not self.num_steps:

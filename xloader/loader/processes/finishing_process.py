@@ -1,0 +1,172 @@
+"""A worker process of a loader: it finishes the batches that the loader has gathered for it.
+
+It waits for one batch after the other, transforms it in the slot that both share, and says what
+became of it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from functools import lru_cache, partial
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.compiled.library import address_of
+from xloader.core.messages import names_function
+from xloader.engine.batches import BatchRows, OpenBatch
+from xloader.engine.buffers import Arrays, Buffer, Fields
+from xloader.engine.parcels import Parcel, pack
+from xloader.engine.shared_memory import SharedMemory
+from xloader.engine.shared_slots import SharedSlots
+from xloader.engine.work_clock import WorkTime
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.batch_origin import BatchOrigin
+from xloader.loader.batches.row_list import Rows
+from xloader.loader.processes.process_messages import (
+    FinishBatch,
+    FinishedBatch,
+    SentError,
+    Warned,
+    forward_warnings,
+)
+from xloader.loader.processes.process_setup import ProcessSetup
+
+
+class Wiring(NamedTuple):
+    """The connection of a process to its loader, and the memory of all slots."""
+
+    loader: Connection
+    memory: SharedMemory
+    num_slots: int
+
+
+def run_process(wiring: Wiring, setup: bytes) -> None:
+    """Serve a loader, given a pickled `ProcessSetup`, until it says stop or ends."""
+    import cloudpickle
+
+    # Ctrl-C goes to all processes of a terminal. The loader's process decides what to do.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _seed_globally()
+    threading.Thread(target=_end_with_loader, daemon=True).start()
+    try:
+        process = FinishingProcess(wiring, cloudpickle.loads(setup))
+    except BaseException as error:
+        wiring.loader.send(SentError.of(error))
+        return
+    try:
+        wiring.loader.send(None)
+        while (task := wiring.loader.recv()) is not None:
+            wiring.loader.send(process.answer(task))
+    except (EOFError, OSError):
+        # The loader's process is gone: nobody takes what this one makes.
+        os._exit(1)
+    # Threads of the user's functions may be stuck.
+    os._exit(0)
+
+
+def _seed_globally() -> None:
+    """Give this process random numbers of its own: it begins as a copy of another one."""
+    random.seed()
+    np.random.seed()  # noqa: NPY002  (users may still use these)
+    if torch := sys.modules.get("torch"):
+        torch.seed()
+
+
+def _end_with_loader() -> None:
+    """End this process when the loader's has ended, also in the middle of a batch."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+class FinishingProcess:
+    """The work of one process."""
+
+    def __init__(self, wiring: Wiring, setup: ProcessSetup) -> None:
+        self._setup = setup
+        self._finish_of = lru_cache(2)(setup.finishing.of_epoch)
+        self._warnings: list[Warned] = []
+        forward_warnings(self._warnings.append)
+        self._fields = Fields(
+            setup.finishing.layouts,
+            setup.num_rows,
+            wiring.num_slots,
+            partial(SharedSlots, wiring.memory.buffer),
+            setup.room_nbytes,
+        )
+
+    def answer(self, task: FinishBatch) -> FinishedBatch:
+        """Finish a batch, and leave it in its slot."""
+        begin, cpu_begin = time.perf_counter(), time.thread_time()
+        try:
+            finished = self._finish(task)
+        except BaseException as error:
+            finished = FinishedBatch(error=SentError.of(error))
+        spent = WorkTime(time.perf_counter() - begin, time.thread_time() - cpu_begin)
+        finished = finished._replace(spent=spent, warnings=tuple(self._warnings))
+        self._warnings.clear()
+        return finished
+
+    def _finish(self, task: FinishBatch) -> FinishedBatch:
+        slots = self._fields.memory
+        assert isinstance(slots, SharedSlots)
+        joints = slots.arrays(task.slot)
+        gathered = self._fields.named(joints, len(task.ids))
+        room = self._fields.room(joints)
+        times = task.occurrences
+        last = 0 if times is None else int(times[-1])
+        step = BatchRows(task.step, task.ids[: task.num_samples], None, times, last)
+        batch = OpenBatch(step, dict(gathered))
+        self._finish_of(task.epoch).apply(batch, task.ids)
+        options = self._setup.finishing.options
+        nbytes = sum(array.nbytes for array in batch.arrays.values())
+        if options.collates_in_processes:
+            parcel = self._collated(batch.arrays, task, room)
+            return FinishedBatch(batch.nans, parcel, nbytes)
+        if not _fits(batch.arrays, gathered):
+            parcel = pack(batch.arrays, room, self._setup.hand_over)
+            return FinishedBatch(batch.nans, parcel)
+        for name, array in batch.arrays.items():
+            if not _is_same(array, gathered[name]):
+                np.copyto(gathered[name], array)
+        return FinishedBatch(batch.nans)
+
+    def _collated(self, arrays: Arrays, task: FinishBatch, room: Buffer | None) -> Parcel:
+        finishing, hand_over = self._setup.finishing, self._setup.hand_over
+        recipe, seed = finishing.recipe, finishing.options.seed
+        origin = BatchOrigin.of(recipe, seed, task.epoch, task.occurrences)
+        made = [hand_over(array) for array in arrays.values()]
+        rows = Rows(Batch(made, arrays, task.ids, task.is_padding, origin))
+        collate_fn = finishing.options.collate_fn
+        assert collate_fn is not None
+        with names_function(f"collate_fn on a batch of {len(task.ids)} samples"):
+            return pack(collate_fn(rows), room, hand_over)
+
+
+def _fits(arrays: Arrays, gathered: Arrays) -> bool:
+    """Whether finished arrays can take the place of the gathered ones, one after the other."""
+    return list(arrays) == list(gathered) and all(
+        array.dtype == gathered[name].dtype
+        and array.shape == gathered[name].shape
+        # A function may return another field, or the same one turned round.
+        and (
+            _is_same(array, gathered[name])
+            or not any(np.may_share_memory(array, other) for other in gathered.values())
+        )
+        for name, array in arrays.items()
+    )
+
+
+def _is_same(array: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
+    """Whether two arrays of one dtype and shape are views of the same memory."""
+    return address_of(array) == address_of(other) and array.strides == other.strides
