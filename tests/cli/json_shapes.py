@@ -139,7 +139,6 @@ REPORT = {
     "seconds": NUMBER,
     "wait_seconds": NUMBER,
     "num_threads": int,
-    "num_helpers": int,
     "busy_seconds": {str: NUMBER},
     "lock_wait_seconds": NUMBER,
     "core_wait_seconds": NUMBER,

@@ -202,6 +202,14 @@ static int is_alike(const Tables *t, const Demand *a, const Demand *b) {
     return 1;
 }
 
+static int is_conversion(const Conversion *own, int64_t size_from, int64_t size_to) {
+    static const int64_t sizes[] = {1, 1, 2, 2, 4, 4, 8, 8, 4, 8};
+    const int is_float = own->wide == FLOAT32 || own->wide == FLOAT64;
+    return is_within(own->from, 1, FLOAT64 + 1) && is_within(own->to, 1, FLOAT64 + 1) &&
+           sizes[own->from] == size_from && sizes[own->to] == size_to && own->num_fills >= 0 &&
+           (is_float ? own->to >= FLOAT32 : own->to < FLOAT32 && own->from < FLOAT32);
+}
+
 static int is_stack(const Tables *t, const Route *route, const Stack *own) {
     const Group *group = &t->groups[route->group];
     if (!is_within(own->kind - group->first_kind, 1, group->num_kinds) ||
@@ -217,10 +225,11 @@ static int is_stack(const Tables *t, const Route *route, const Stack *own) {
         layout[1] != demand->itemsize || layout[2] < 1 || layout[2] > MOST_ITEMSIZE ||
         layout[3] != t->num_dims || layout[6] < 0 || layout[6] > MOST_NUMBER)
         return 0;
-    if (conversion == 0 ? layout[1] != layout[2]
-        : conversion == 1
-            ? layout[1] != 4 || layout[2] != 8
-            : conversion != 2 || !own->lookup || layout[1] > 2 || (layout[2] != 4 && layout[2] != 8))
+    if (conversion == SAME ? layout[1] != layout[2]
+        : !own->lookup     ? 1
+        : conversion == CONVERT
+            ? !is_conversion((const Conversion *)(intptr_t)own->lookup, layout[1], layout[2])
+            : conversion != LOOK_UP || layout[1] > 2 || (layout[2] != 4 && layout[2] != 8))
         return 0;
     int64_t last = 0;
     for (int64_t i = 0; i < num_outer; i++) {

@@ -3,17 +3,17 @@
 #ifndef XLOADER_COPY_BOX_H
 #define XLOADER_COPY_BOX_H
 
+#include "program.h"
+
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
-/* As many as a NumPy array may have dimensions: compiled_gather.py asks for no more. */
+/* As many as a NumPy array may have dimensions: field_places.py asks for no more. */
 #define MOST_LOOPS 64
-
-/* How numbers are converted, as in compiled_gather.py. */
-enum { SAME = 0, WIDEN = 1, LOOK_UP = 2 };
 
 typedef struct {
     int64_t count, from, to; /* repetitions, and the bytes between them in source and target */
@@ -103,7 +103,7 @@ static void copy_same(const Loop *loop, const char *source, char *target, int64_
     }
 }
 
-#define CONVERT_EACH(type_from, type_to, value)                                                    \
+#define LOOK_UP_EACH(type_from, type_to, value)                                                    \
     do {                                                                                           \
         if (loop->from == sizeof(type_from) && loop->to == sizeof(type_to)) {                      \
             const type_from *restrict old = (const type_from *)source;                             \
@@ -134,7 +134,78 @@ static void look_up_stretch(
         target[i] = table[source[i]];
 }
 
-#define AS_DOUBLE(x) ((double)(x))
+#define DEFINE_UNPACK(type)                                                                        \
+    static inline type unpack_##type(const Conversion *own, type value) {                          \
+        for (int64_t i = 0; i < own->num_fills; i++)                                               \
+            if ((double)value == own->fills[i])                                                    \
+                return (type)NAN;                                                                  \
+        if (own->has_scale)                                                                        \
+            value = own->is_scale_double ? (type)((double)value * own->scale)                      \
+                                         : value * (type)own->scale;                               \
+        if (own->has_offset)                                                                       \
+            value = own->is_offset_double ? (type)((double)value + own->offset)                    \
+                                          : value + (type)own->offset;                             \
+        return value;                                                                              \
+    }
+
+DEFINE_UNPACK(float)
+DEFINE_UNPACK(double)
+
+#define CONVERT_AS(type_from, type_wide)                                                           \
+    for (int64_t i = 0; i < loop->count; i++) {                                                    \
+        const type_from stored = *(const type_from *)(source + i * loop->from);                    \
+        const type_wide value = unpack_##type_wide(own, (type_wide)stored);                        \
+        if (own->to == FLOAT32)                                                                    \
+            *(float *)(target + i * loop->to) = (float)value;                                      \
+        else                                                                                       \
+            *(double *)(target + i * loop->to) = value;                                            \
+    }
+
+#define STORE_AS(number, type_to)                                                                  \
+    case number:                                                                                   \
+        *(type_to *)(target + i * loop->to) = (type_to)stored;                                     \
+        break;
+
+/* Numbers become floats, or whole numbers of a wider type. */
+#define CONVERT_FROM(number, type_from)                                                            \
+    case number:                                                                                   \
+        if (own->wide == FLOAT32) {                                                                \
+            CONVERT_AS(type_from, float)                                                           \
+        } else if (own->wide == FLOAT64) {                                                         \
+            CONVERT_AS(type_from, double)                                                          \
+        } else {                                                                                   \
+            for (int64_t i = 0; i < loop->count; i++) {                                            \
+                const type_from stored = *(const type_from *)(source + i * loop->from);            \
+                switch (own->to) {                                                                 \
+                    STORE_AS(INT8, int8_t)                                                         \
+                    STORE_AS(UINT8, uint8_t)                                                       \
+                    STORE_AS(INT16, int16_t)                                                       \
+                    STORE_AS(UINT16, uint16_t)                                                     \
+                    STORE_AS(INT32, int32_t)                                                       \
+                    STORE_AS(UINT32, uint32_t)                                                     \
+                    STORE_AS(INT64, int64_t)                                                       \
+                    STORE_AS(UINT64, uint64_t)                                                     \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+        break;
+
+static void convert_line(
+    const Conversion *own, const Loop *loop, const char *source, char *target) {
+    switch (own->from) {
+        CONVERT_FROM(INT8, int8_t)
+        CONVERT_FROM(UINT8, uint8_t)
+        CONVERT_FROM(INT16, int16_t)
+        CONVERT_FROM(UINT16, uint16_t)
+        CONVERT_FROM(INT32, int32_t)
+        CONVERT_FROM(UINT32, uint32_t)
+        CONVERT_FROM(INT64, int64_t)
+        CONVERT_FROM(UINT64, uint64_t)
+        CONVERT_FROM(FLOAT32, float)
+        CONVERT_FROM(FLOAT64, double)
+    }
+}
+
 #define IN_FLOATS(x) (((const float *)table)[x])
 #define IN_DOUBLES(x) (((const double *)table)[x])
 
@@ -143,19 +214,19 @@ static void copy_line(
     int64_t size_to, const char *table) {
     if (conversion == SAME)
         copy_same(loop, source, target, size_from);
-    else if (conversion == WIDEN)
-        CONVERT_EACH(float, double, AS_DOUBLE);
+    else if (conversion == CONVERT)
+        convert_line((const Conversion *)table, loop, source, target);
     else if (size_from == 1 && size_to == 4)
-        CONVERT_EACH(uint8_t, float, IN_FLOATS);
+        LOOK_UP_EACH(uint8_t, float, IN_FLOATS);
     else if (size_from == 1)
-        CONVERT_EACH(uint8_t, double, IN_DOUBLES);
+        LOOK_UP_EACH(uint8_t, double, IN_DOUBLES);
     else if (size_to == 4 && loop->from == 2 && loop->to == 4 && loop->count * 4 >= LONG_STRETCH)
         look_up_stretch(
             (const uint16_t *)source, (float *)target, loop->count, (const float *)table);
     else if (size_to == 4)
-        CONVERT_EACH(uint16_t, float, IN_FLOATS);
+        LOOK_UP_EACH(uint16_t, float, IN_FLOATS);
     else
-        CONVERT_EACH(uint16_t, double, IN_DOUBLES);
+        LOOK_UP_EACH(uint16_t, double, IN_DOUBLES);
 }
 
 /* Drops loops that run once, and joins those that together run over one stretch of both memories.

@@ -104,4 +104,17 @@ typedef struct {
     const int64_t *ends;
 } SegmentRows;
 
+/* How numbers are converted, as in field_places.py. */
+enum { SAME = 0, CONVERT = 1, LOOK_UP = 2 };
+
+/* Types of numbers, in the order of field_places.py. */
+enum { INT8, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64, FLOAT32, FLOAT64 };
+
+/* How stored numbers become values: as `wide`, NaN in place of each fill, times the scale, plus the offset,
+   and then as `to`. `Packing` in xloader/core/packing.py says in which precision each step is. */
+typedef struct {
+    int64_t from, wide, to, num_fills, has_scale, has_offset, is_scale_double, is_offset_double;
+    double scale, offset, fills[];
+} Conversion;
+
 #endif

@@ -7,19 +7,11 @@
 
 #include "export.h"
 #include "files.h"
-#include "helpers.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* Nanoseconds of reading that are worth waking helpers. Files in the system's memory take less. */
-#define LONG_NS 500000
-
-/* Bytes of one file that are read by one thread, as each opens the file for itself. */
-#define RUN_NBYTES (1 << 20)
 
 /* Numbers that describe a part. */
 #define PART_NUMBERS 4
@@ -86,36 +78,34 @@ typedef struct {
     const int64_t *parts;
     int64_t num;
     char *buffer;
-    int64_t capacity;
+    int64_t capacity, used;
     int64_t *found;
-    int may_share;
-    _Atomic int64_t next, used, num_read;
 } Reading;
 
 /* Takes room for a part in the buffer; returns its offset there, or -1 where no room is left. A file may
    claim any size, so sizes are compared before they are added. */
 static int64_t take_room(Reading *own, int64_t size) {
-    int64_t begin = own->used, room;
-    do {
-        if (size > own->capacity - begin)
-            return -1;
-        room = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    } while (!atomic_compare_exchange_weak(&own->used, &begin, begin + room));
+    const int64_t begin = own->used;
+    if (size > own->capacity - begin)
+        return -1;
+    own->used = begin + (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     return begin;
 }
 
-/* Reads some parts that lie in the same file. Where a part cannot be read, `num_read` becomes its
-   number, if it is not smaller already. */
-static void read_run(Reading *own, int64_t begin, int64_t end) {
+/* Reads the parts that lie in the same file as the first of them. Returns the number of the first part
+   that is not read: of another file, or one that cannot be read. `is_over` tells which. */
+static int64_t read_run(Reading *own, int64_t begin, int *is_over) {
     File file = {0};
-    const int64_t why = begin_file(own->paths + own->parts[PART_NUMBERS * begin], &file);
+    const int64_t path = own->parts[PART_NUMBERS * begin];
+    const int64_t why = begin_file(own->paths + path, &file);
     int64_t at = begin;
-    for (; at < end; at++) {
+    for (; at < own->num && own->parts[PART_NUMBERS * at] == path; at++) {
         int64_t *told = own->found + 2 * at;
         if (file.descriptor < 0) {
             told[0] = 0;
             told[1] = why;
-            if (why == UNUSUAL)
+            *is_over = why == UNUSUAL;
+            if (*is_over)
                 break;
             continue;
         }
@@ -124,62 +114,16 @@ static void read_run(Reading *own, int64_t begin, int64_t end) {
         const int64_t size = clip(part, file.size, &start);
         const int is_too_large = size > part[3];
         told[0] = is_too_large ? -1 : take_room(own, size);
-        if (told[0] < 0) {
-            told[1] = is_too_large ? UNUSUAL : size;
-            break;
-        }
-        told[1] = read_part(file.descriptor, start, size, own->buffer + told[0]);
-        if (told[1] == UNUSUAL)
+        told[1] = is_too_large ? UNUSUAL : size;
+        if (told[0] >= 0)
+            told[1] = read_part(file.descriptor, start, size, own->buffer + told[0]);
+        *is_over = told[0] < 0 || told[1] == UNUSUAL;
+        if (*is_over)
             break;
     }
     if (file.descriptor >= 0)
         close(file.descriptor);
-    if (at < end) {
-        int64_t least = own->num_read;
-        while (at < least && !atomic_compare_exchange_weak(&own->num_read, &least, at))
-            ;
-    }
-}
-
-/* The end of the parts that one thread reads from a number on. */
-static int64_t end_of_run(const Reading *own, int64_t begin) {
-    const int64_t *first = own->parts + PART_NUMBERS * begin, *part = first;
-    int64_t end = begin, nbytes = 0;
-    do {
-        /* A part may be asked for of any size, so no more than matters is added. */
-        nbytes += part[2] < 0 ? 0 : part[2] < RUN_NBYTES ? part[2] : RUN_NBYTES;
-        part += PART_NUMBERS;
-        end++;
-    } while (end < own->num && part[0] == first[0] && (!own->may_share || nbytes < RUN_NBYTES));
-    return end;
-}
-
-/* Reads the next parts of one file; returns 0 if there are none. */
-static int read_next(Reading *own) {
-    int64_t begin = own->next, end;
-    do {
-        /* After a part that could not be read, nothing is begun. */
-        if (begin >= own->num_read)
-            return 0;
-        end = end_of_run(own, begin);
-    } while (!atomic_compare_exchange_weak(&own->next, &begin, end));
-    read_run(own, begin, end);
-    return 1;
-}
-
-static void read_some(void *context) {
-    while (read_next(context))
-        ;
-}
-
-/* Reads parts while the rest takes less time than waking helpers is worth. */
-static void read_quickly(Reading *own) {
-    const int64_t begin_ns = now_ns();
-    while (read_next(own)) {
-        const int64_t num_read = own->next, num_left = own->num - num_read;
-        if ((now_ns() - begin_ns) * num_left > LONG_NS * num_read)
-            return;
-    }
+    return at;
 }
 
 /* Each of `parts` is the offset of its path in `paths`, its first byte, its size, and the most bytes
@@ -187,23 +131,13 @@ static void read_quickly(Reading *own) {
    the end of the file; and a negative first byte counts from there. For each part, `found` gets its
    offset in the buffer and its size. Returns the number of parts before the first for which there was
    no room, or that is unusual; `found` has the size of that part too. What is unusual is left to the
-   caller, who tells what it is. Helpers read some of the parts, so these lie in the buffer in any
-   order. */
+   caller, who tells what it is. */
 EXPORT int64_t xloader_read_files(
     const char *paths, const int64_t *parts, int64_t num, char *buffer, int64_t capacity,
     int64_t *found) {
-    Reading own = {
-        .paths = paths,
-        .parts = parts,
-        .num = num,
-        .buffer = buffer,
-        .capacity = capacity,
-        .found = found,
-        .may_share = has_helpers(),
-        .num_read = num,
-    };
-    if (own.may_share)
-        read_quickly(&own);
-    share_work(read_some, &own, own.num_read - own.next - 1);
-    return own.num_read;
+    Reading own = {paths, parts, num, buffer, capacity, 0, found};
+    int64_t num_read = 0;
+    for (int is_over = 0; num_read < num && !is_over;)
+        num_read = read_run(&own, num_read, &is_over);
+    return num_read;
 }

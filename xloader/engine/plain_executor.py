@@ -120,7 +120,7 @@ class PlainExecutor:
         self._stacks: list[list[Stack]] = [
             [stack for stack, _ in own]
             for group in range(len(parts.footprint.groups))
-            for own in parts.gatherer.stacks(group)
+            for own in parts.places.stacks(group)
         ]
         self._changed = threading.Condition()
         self._loads: dict[int, _Load] = {}

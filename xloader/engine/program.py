@@ -125,7 +125,7 @@ class Program:
         self._tables = tables
         self._regions = regions
         self._dealer = Dealer([lane.order for lane in lanes], share)
-        accesses = parts.gatherer.accesses
+        accesses = parts.places.accesses
         self._finders = finders_of(self._footprint.groups, accesses)
         self._table_pool = LeasedPool(max(4, sum(map(len, accesses))))
         self._next_step = self._next_load = self._last_occurrence = 0
@@ -135,7 +135,7 @@ class Program:
                 GroupNeeds(group, lanes, number, is_resident=is_resident),
                 {block: address for (at, block), address in kept.items() if at == number},
                 is_resident=is_resident,
-                may_use_rows=may_use_rows and parts.gatherer.is_direct(number),
+                may_use_rows=may_use_rows and parts.places.is_direct(number),
             )
             for number, group in enumerate(groups)
         ]

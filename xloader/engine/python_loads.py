@@ -105,8 +105,7 @@ class PythonLoads:
         parts, at = self._parts, number - run.numbers.start
         if joints is not None:
             arrays = parts.fields.named(joints, parts.fields.batch_size)
-            places = parts.gatherer.places(arrays)
-            run.slots[at] = parts.gatherer.rows_of(place.group, places, place.row)
+            run.slots[at] = parts.places.rows_of(place.group, arrays, place.row)
             return
         layout = parts.reader.layout(run.group, run.blocks[at])
         run.slots[at] = layout.slots(self._view(place.address, layout.nbytes))

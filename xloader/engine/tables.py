@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from xloader.compiled.library import address_of, load_library
 from xloader.core.axis import Axis, Ints
-from xloader.core.footprint import Footprint, Group
+from xloader.core.footprint import Group
 from xloader.engine.assembly import EngineParts, is_in_place
 from xloader.engine.block_layout import Stored
 from xloader.engine.buffers import Arrays
@@ -190,7 +190,7 @@ class Tables:
         for kind, members in enumerate(order, first_kind):
             rows["kinds"].append((first_demand + members[0], len(members)))
             places.update((at, (kind, index)) for index, at in enumerate(members))
-        targets = self._row_targets(number) if parts.gatherer.is_direct(number) else {}
+        targets = self._row_targets(number) if parts.places.is_direct(number) else {}
         # What is waited for is fetched ahead, with all that is chunked like it.
         is_waited_for = any(self._source.is_waiting(demand.variable) for demand in group.demands)
         for at, (demand, own) in enumerate(zip(group.demands, stored, strict=True)):
@@ -282,31 +282,29 @@ class Tables:
         return len(self._rows["shardings"]) - 1
 
     def _add_routes(self, number: int, places: dict[int, tuple[int, int]]) -> None:
-        for stacks in self._parts.gatherer.stacks(number):
+        for stacks in self._parts.places.stacks(number):
             self._rows["routes"].append((number, len(self._rows["stacks"]), len(stacks)))
-            for stack, compiled in stacks:
-                if compiled is None:
-                    array, offset, layout, lookup = 0, 0, 0, 0
-                else:
-                    address = compiled.address_in(self._example.arrays)
-                    array, offset = self._example.find(address)
-                    layout = self._list(compiled.layout)
-                    lookup = 0 if compiled.table is None else address_of(compiled.table)
-                self.lookups.append(None if compiled is None else compiled.table)
+            for stack, native in stacks:
+                array = offset = layout = lookup = 0
+                if native is not None:
+                    array, offset = self._example.find(native.address_in(self._example.arrays))
+                    layout = self._list(native.numbers)
+                    lookup = 0 if native.table is None else address_of(native.table)
+                self.lookups.append(None if native is None else native.table)
                 kind, index = places[stack.first.column]
                 self._rows["stacks"].append((layout, lookup, array, offset, kind, index))
 
     def _row_targets(self, number: int) -> dict[str, tuple[int, int, int, list[int]]]:
         """Per variable, where a block lies that is decoded into a row of a batch."""
-        gatherer, arrays = self._parts.gatherer, self._example.arrays
-        places = gatherer.places(arrays)
+        arrays = self._example.arrays
+        (stacks,) = self._parts.places.stacks(number)
         steps = {
-            target.part.variable: place.view.strides[1]
-            for place in places[number][0]
-            for target in place.stack.targets
+            target.part.variable: stack.view(arrays).strides[1]
+            for stack, _ in stacks
+            for target in stack.targets
         }
         targets = {}
-        for name, slot in gatherer.rows_of(number, places, 0).items():
+        for name, slot in self._parts.places.rows_of(number, arrays, 0).items():
             array, offset = self._example.find(address_of(slot.values))
             targets[name] = array, offset, steps[name], list(slot.values.strides)
         return targets
@@ -328,10 +326,10 @@ class _Example:
         raise AssertionError("a field lies in one of the arrays of its batch")
 
 
-def fits_tables(footprint: Footprint, parts: EngineParts) -> bool:
-    """Whether an executor can copy the samples: the plain one any numbers, of few dimensions."""
-    can_convert = parts.gatherer.is_compiled or not is_there()
-    return can_convert and len(footprint.windows.dims) <= MOST_DIMS
+def can_run_natively(parts: EngineParts) -> bool:
+    """Whether there is a native executor, and it can copy the samples."""
+    num_dims = len(parts.footprint.windows.dims)
+    return is_there() and parts.places.is_native and num_dims <= MOST_DIMS
 
 
 def is_there() -> bool:

@@ -11,8 +11,6 @@ import os
 import time
 from typing import Final, Literal, NamedTuple, get_args
 
-from xloader.compiled.helpers import waited_seconds
-
 _EVERY_SECONDS: Final = 0.01
 """Seconds at work after which the clocks are read once a task ends."""
 
@@ -151,9 +149,7 @@ class WorkClock:
         self._is_reading = True
 
     def _now(self) -> WorkTime:
-        # While a thread waits for its helpers, these are on a core in its place, or read files.
-        cpu_seconds = time.thread_time() + waited_seconds()
-        return WorkTime(time.perf_counter(), cpu_seconds, self.core_seconds())
+        return WorkTime(time.perf_counter(), time.thread_time(), self.core_seconds())
 
     def core_seconds(self) -> float:
         """Seconds in which this thread has waited for a core so far; 0 if they are not counted."""

@@ -1848,21 +1848,20 @@ class Samples(RecordedMethods):
             Makes the delivered value from a list of samples, each a tuple with one array or tensor
             for each field, as in PyTorch. By default a :class:`Batch` is delivered.
         threads : int, optional
-            Number of threads that load and gather, 4096 at most; with ``processes``, in each of
-            them. By default the cores that the process may use, divided among the processes and
-            among the ranks that torchrun, ``srun`` or ``mpirun`` started on this machine. Some of
-            them may be native threads beside the others: the report counts these as helpers.
+            Number of threads that load and gather, 4096 at most. By default the cores that the
+            process may use, divided among the ranks that torchrun, ``srun`` or ``mpirun`` started
+            on this machine.
         processes : int, default 0
-            Number of worker processes that make the batches together, 1024 at most, for a training
-            loop or transforms that keep Python busy. By default this process's threads make them.
-            The processes start with the first iteration and stay until :meth:`Loader.close`. They
-            call the transforms and ``collate_fn``, which must copy arrays that they keep; with
-            ``device``, this process calls ``collate_fn``. Batches lie in memory that the processes
-            share: one that you keep, beyond the last two, is copied out of it.
+            Number of worker processes that finish the batches, 1024 at most, for transforms that
+            keep Python busy. By default this process's threads do that. Threads of this process
+            still load and gather. The processes start with the first iteration and stay until
+            :meth:`Loader.close`. They call the transforms and ``collate_fn``, which must copy
+            arrays that they keep; with ``device``, this process calls ``collate_fn``. No more of
+            them work at a time than batches are made ahead, see ``prefetch``. Batches lie in memory
+            that the processes share: one that you keep, beyond the last two, is copied out of it.
         prefetch : int, default 2
-            Number of batches that are made ahead. Up to eight times as many small ones are made
-            ahead if ``memory`` holds them without any change to the plan. Up to four of these
-            share memory, so a batch that you keep may keep three others in memory, 4 MiB at most.
+            Number of batches that are made ahead. More small ones are made ahead if ``memory``
+            holds them without any change to the plan.
         on_error : {"raise", "skip"}
             What to do about a chunk that cannot be read. ``"raise"`` raises at the batch that
             needs it. ``"skip"`` replaces each row that needs it by another row of the batch, so

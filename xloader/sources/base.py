@@ -211,9 +211,6 @@ class Source(Protocol):
     def is_through_xarray(self, variable: str) -> bool:
         """Whether xarray reads the variable. Otherwise, xloader or zarr decodes its chunks."""
 
-    def is_compiled(self, variable: str) -> bool:
-        """Whether compiled calls read whole chunks of the variable, many at a time."""
-
     def files_of(self, variable: str) -> ChunkFiles | None:
         """How native threads decode the variable, and read it if they can; None if they cannot."""
 
@@ -247,10 +244,6 @@ class Described:
     def notes(self) -> tuple[str, ...]:
         """Sentences that users should know about the data; see `Source.notes`."""
         return ()
-
-    def is_compiled(self, variable: str) -> bool:
-        """False, unless a subclass knows better; see `Source.is_compiled`."""
-        return False
 
     def files_of(self, variable: str) -> ChunkFiles | None:
         """None, unless a subclass knows better; see `Source.files_of`."""

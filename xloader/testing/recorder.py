@@ -146,10 +146,6 @@ class SourceRecorder:
         """Whether xarray reads the variable."""
         return self._source.is_through_xarray(variable)
 
-    def is_compiled(self, variable: str) -> bool:
-        """Whether compiled calls read the variable in the source."""
-        return self._source.is_compiled(variable)
-
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""
         return self._source.path_of(variable)

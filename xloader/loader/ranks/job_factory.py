@@ -23,7 +23,7 @@ from xloader.engine.native_executor import NativeBlocks, NativeExecutor
 from xloader.engine.plain_executor import PlainBlocks, PlainExecutor
 from xloader.engine.program import Program
 from xloader.engine.run import Job, Run
-from xloader.engine.tables import Tables
+from xloader.engine.tables import Tables, can_run_natively
 from xloader.errors import MemoryBudgetError
 from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.ranks.finishing import Finishing
@@ -186,7 +186,7 @@ class JobFactory:
         if parts.reader.is_waiting:
             num_known = _MOST_ANNOUNCED if parts.reader.announced_variables else 2 * MOST_REQUESTS
         if self._blocks is None:
-            make_blocks = NativeBlocks if parts.gatherer.is_compiled else PlainBlocks
+            make_blocks = NativeBlocks if can_run_natively(parts) else PlainBlocks
             self._blocks = make_blocks(self._pool_nbytes, tables)
         blocks = self._blocks
         scratch_nbytes = tables.scratch_nbytes(chunk_nbytes, self._num_cores)

@@ -65,7 +65,7 @@ def advise(effort: EpochEffort) -> str:
     if stage == "fetch" and tally.num_retries > _MANY_RETRIES * tally.num_requests:
         return _of_failures(effort)
     # Whether more of the threads asked for could have worked on free cores.
-    lacks_threads = effort.num_at_work < effort.num_asked and effort.has_free_cores
+    lacks_threads = effort.num_threads < effort.num_asked and effort.has_free_cores
     is_read_often = effort.read_amplification >= _MUCH_AMPLIFICATION
     if stage in ("fetch", "decode") and is_read_often:
         remedy = _less_often(effort)
@@ -170,7 +170,7 @@ def _smaller_chunks(effort: EpochEffort) -> str:
     enough = show_memory(_memory_for(effort.num_asked, needed))
     return (
         f"Chunks too large: at {show_nbytes(chunk)} a chunk, {given} "
-        f"lets {effort.num_at_work} of {effort.num_asked} threads work. With smaller chunks, or "
+        f"lets {effort.num_threads} of {effort.num_asked} threads work. With smaller chunks, or "
         f"{enough}, all could work."
     )
 

@@ -88,11 +88,6 @@ class EpochEffort:
     why_numpy: str = ""
 
     @property
-    def num_at_work(self) -> int:
-        """Number of threads with their helpers, which were asked for as threads."""
-        return self.num_threads + self.tally.num_helpers
-
-    @property
     def busy_seconds(self) -> dict[str, float]:
         """Seconds of the threads by stage. Finding the rows of a batch counts as ``gather``."""
         tally = self.tally

@@ -12,7 +12,7 @@ from xloader.core.machine_limits import usable_nbytes
 from xloader.core.nbytes import show_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.core.output_dtypes import OutputDtype, converted_dtype
-from xloader.engine.compiled_gather import gather_in_words
+from xloader.engine.field_places import gather_in_words
 from xloader.loader.reports.advice import helpful_processes
 from xloader.planning.explain import Explanation
 from xloader.recipe.label_steps import irregular_steps

@@ -109,7 +109,6 @@ class EpochProgress:
             seconds=effort.seconds,
             wait_seconds=tally.wait_seconds,
             num_threads=effort.num_threads,
-            num_helpers=tally.num_helpers,
             busy_seconds=effort.busy_seconds,
             lock_wait_seconds=effort.lock_wait_seconds,
             core_wait_seconds=effort.core_wait_seconds,

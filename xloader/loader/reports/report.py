@@ -70,9 +70,6 @@ class Report(Figures):
         Number of cores that this process may use.
     num_threads : int
         Number of threads that read, gathered and transformed.
-    num_helpers : int
-        Number of native threads that helped these with small chunks. What they did counts as time
-        of the thread that they helped.
     busy_seconds : mapping of str to float
         Seconds of these threads by stage: ``"fetch"``, ``"decode"``, ``"gather"`` (finding the
         rows of a batch included) and ``"transform"``. Reading through xarray counts as decoding.
@@ -115,7 +112,6 @@ class Report(Figures):
     seconds: float
     wait_seconds: float
     num_threads: int
-    num_helpers: int
     busy_seconds: Mapping[str, float]
     lock_wait_seconds: float
     core_wait_seconds: float
@@ -298,7 +294,4 @@ class Report(Figures):
     def _busy(self) -> str:
         whole = max(self.num_threads * self.seconds, sum(self.busy_seconds.values()), 1e-9)
         shares = [f"{stage} {s / whole:.0%}" for stage, s in self.busy_seconds.items()]
-        threads = show_count(self.num_threads, "thread")
-        if self.num_helpers:
-            threads = f"{threads} with {show_count(self.num_helpers, 'helper')}"
-        return f"{', '.join(shares)} of the time of {threads}"
+        return f"{', '.join(shares)} of the time of {show_count(self.num_threads, 'thread')}"

@@ -214,10 +214,6 @@ class SelectedSource(Described):
         """Whether xarray reads the stored variable."""
         return self._base.is_through_xarray(self._views[variable].selected.base)
 
-    def is_compiled(self, variable: str) -> bool:
-        """Whether compiled calls read the stored variable."""
-        return self._base.is_compiled(self._views[variable].selected.base)
-
     def path_of(self, variable: str) -> str:
         """How the stored variable is read, in words."""
         return self._base.path_of(self._views[variable].selected.base)

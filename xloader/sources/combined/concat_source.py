@@ -98,12 +98,6 @@ class ConcatSource(Described):
         """Whether xarray reads the variable, in any of its sources."""
         return any(source.is_through_xarray(variable) for source in self._sources_of(variable))
 
-    def is_compiled(self, variable: str) -> bool:
-        """Whether compiled calls read the variable in all of its sources, with one packing."""
-        sources = self._sources_of(variable)
-        packings = {source.variables[variable].packing for source in sources}
-        return len(packings) == 1 and all(source.is_compiled(variable) for source in sources)
-
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words. Each different way is named once."""
         sources = self._sources_of(variable)

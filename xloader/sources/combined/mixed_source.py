@@ -75,10 +75,6 @@ class MixedSource(Described):
         """Whether xarray reads the variable."""
         return self._owners[variable].is_through_xarray(variable)
 
-    def is_compiled(self, variable: str) -> bool:
-        """Whether compiled calls read the variable in its own source."""
-        return self._owners[variable].is_compiled(variable)
-
     def files_of(self, variable: str) -> ChunkFiles | None:
         """The files of a variable in its own source; see `Source.files_of`."""
         return self._owners[variable].files_of(variable)

@@ -135,8 +135,8 @@ class ZarrSource(Described):
         """Whether xarray reads the variable, because only xarray can decode it."""
         return self._routes[variable].kind == "decoded"
 
-    def is_compiled(self, variable: str) -> bool:
-        """Whether compiled calls read its files and decompress them; see `Source.is_compiled`."""
+    def _is_compiled(self, variable: str) -> bool:
+        """Whether compiled calls read its files and decompress them."""
         compiled, compressor = decoder(), self._routes[variable].compressor
         if compiled is None or not (self._is_in_files and reads_together()):
             return False
@@ -147,7 +147,7 @@ class ZarrSource(Described):
         if self._routes[variable].kind != "direct":
             return None
         files = self._arrays.get()[variable].files()
-        if files is None or files.prefix is None or self.is_compiled(variable):
+        if files is None or files.prefix is None or self._is_compiled(variable):
             return files
         return replace(files, prefix=None)
 
