@@ -22,8 +22,8 @@ from xloader.engine.program_run import ProgramRun
 from zarr.storage import LocalStore
 
 import xloader
+from tests.saved_programs import save_program
 from xloader.compiled.library import FOLDER
-from xloader.engine.program_file import save_program
 from xloader.testing import LatencyStore
 
 DRIVER: Final = Path(__file__).parent / "native" / "drive_program.c"

@@ -23,6 +23,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from xloader.engine.block_loads import MOST_REQUESTS
+from xloader.engine.gather import Gatherer
 from zarr.storage import ZipStore
 
 import xloader
@@ -33,7 +34,6 @@ from xloader.engine.block_reader import BlockReader
 from xloader.engine.borders import Borders
 from xloader.engine.buffers import Fields
 from xloader.engine.cached_reader import CachedReader
-from xloader.engine.gather import Gatherer
 from xloader.engine.sample_reader import read_samples
 from xloader.engine.task_threads import TaskThreads, ThreadTask
 from xloader.errors import (

@@ -15,6 +15,7 @@ import pytest
 import xarray as xr
 from hypothesis import event, given
 from hypothesis import strategies as st
+from xloader.engine.compiled_gather import CompiledCopy
 from xloader.engine.uses import Uses
 
 import xloader
@@ -27,7 +28,6 @@ from xloader.core.counter_rng import bijection
 from xloader.core.footprint import Group
 from xloader.engine import compiled_gather
 from xloader.engine.buffers import ArrayKind, LeasedPool
-from xloader.engine.compiled_gather import CompiledCopy
 from xloader.engine.overlaps import HitFinder, Hits
 from xloader.testing import write_store
 

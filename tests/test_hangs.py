@@ -28,7 +28,7 @@ from tests.hanging import (
     released,
 )
 from xloader.core.retry_policy import RetryPolicy
-from xloader.engine.deadlines import Deadlines
+from xloader.engine.threads import Deadlines
 from xloader.errors import ClosedError, ReadTimeoutError, SlowReadWarning, SourceAccessError
 from xloader.sources.retries import Attempts
 from xloader.sources.zarr import file_objects
@@ -266,7 +266,7 @@ def test_what_comes_back_late_is_written_nowhere(monkeypatch: pytest.MonkeyPatch
 
 
 def test_who_waits_long_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xloader.engine.deadlines.LONG_SECONDS", 0.05)
+    monkeypatch.setattr("xloader.engine.threads.LONG_SECONDS", 0.05)
     options = {"output": "numpy", "read_timeout": 0.5, "max_retries": 0}
     told = pytest.warns(SlowReadWarning, match=r"chunk \(3, 0\) of variable 't'.*t/c/3/0")
     with make_samples("sync").loader(batch_size=4, **options) as loader, told:

@@ -16,7 +16,7 @@ from zarr.abc.store import Store
 from zarr.codecs import ZstdCodec
 
 import xloader
-from xloader.engine.thread_group import Threads
+from xloader.engine.threads import Threads
 from xloader.testing import LatencyStore, write_store
 
 pytestmark = [

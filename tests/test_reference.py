@@ -215,7 +215,7 @@ def wait_for_a_chunk(patch, folder):
         told.set()
         raise category(message)
 
-    patch.setattr("xloader.engine.deadlines.LONG_SECONDS", 0.01)
+    patch.setattr("xloader.engine.threads.LONG_SECONDS", 0.01)
     for module in ("run", "program_run"):
         patch.setattr(f"xloader.engine.{module}.warn_caller", tell)
     samples = small_samples(faults={"t2m/c/0/0/0": answer})

@@ -23,10 +23,9 @@ from torch.utils.data import DataLoader
 import xloader
 from xloader import Batch, Samples
 from xloader.engine import lent_slots
-from xloader.engine.borrowed_slots import Borrower
 from xloader.engine.buffers import ArrayKind
-from xloader.engine.lent_slots import Lender, LentBatches
-from xloader.engine.shared_memory import SharedMemory
+from xloader.engine.lent_slots import Borrower, Lender, LentBatches
+from xloader.engine.shared_slots import SharedMemory
 from xloader.errors import WorkersError
 from xloader.testing import write_store
 from xloader.torch import IterableDataset, collate, data_loader

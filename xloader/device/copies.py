@@ -27,7 +27,7 @@ from xloader.device.hardware import Hardware, Mark
 from xloader.device.pinned_slots import PinnedBlock, PinnedSlots, page_aligned
 from xloader.engine.buffers import ArrayKind, Arrays
 from xloader.engine.slot_layout import FieldBytes, SlotLayout, copy_fields, ranges_of
-from xloader.engine.thread_group import Threads
+from xloader.engine.threads import Threads
 from xloader.errors import ClosedError
 
 Unpack = Callable[[FieldBytes, torch.Tensor], torch.Tensor]

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from xloader.engine.block_reader import BlockReader, Bundle
-from xloader.engine.deadlines import Deadlines
+from xloader.engine.threads import Deadlines
 from xloader.sources.retries import Abandoned, Attempts
 
 

@@ -24,13 +24,12 @@ from xloader.compiled.library import address_of
 from xloader.engine.announcements import Announcements
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_reader import Bundle
-from xloader.engine.deadlines import Deadlines
 from xloader.engine.executor import Executor
 from xloader.engine.program import Segment
 from xloader.engine.python_loads import BlockRun, LoadTask, PythonLoads
 from xloader.engine.tables import Tables
 from xloader.engine.tally import Tally
-from xloader.engine.thread_group import RequestThreads
+from xloader.engine.threads import Deadlines, RequestThreads
 from xloader.sources.base import StoredChunks
 from xloader.sources.retries import Abandoned, Attempts
 

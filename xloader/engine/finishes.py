@@ -18,7 +18,7 @@ from xloader.core.nans import CountNans, OnNan, is_looked_at, look_for_nans
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows, Collated, Delivery, OpenBatch, Outbox
 from xloader.engine.buffers import Arrays
-from xloader.engine.parcels import unpack
+from xloader.engine.shared_slots import unpack
 
 
 class BatchTransform(Protocol):

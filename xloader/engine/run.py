@@ -28,7 +28,6 @@ from xloader.core.messages import warn_caller
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows, Delivery, OpenBatch, Outbox, warn_of_skipped
 from xloader.engine.block_reader import Bundle
-from xloader.engine.deadlines import LONG_SECONDS, Deadlines
 from xloader.engine.executor import (
     DECODE_ALONE,
     EVERY_CHUNK,
@@ -47,7 +46,7 @@ from xloader.engine.program import Program
 from xloader.engine.python_loads import LoadTask, PythonLoads
 from xloader.engine.tables import Tables
 from xloader.engine.tally import Gauge, Tally, no_refresh
-from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
+from xloader.engine.threads import LONG_SECONDS, MOST_SECONDS, SOME_SECONDS, Deadlines, Threads
 from xloader.engine.work_clock import WorkClock, WorkTime
 from xloader.errors import ChunkError, ClosedError, ForkError, SlowReadWarning
 from xloader.sources.retries import Abandoned, Attempts

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from xloader.core.messages import warn_caller
 from xloader.core.retry_policy import RetryPolicy
-from xloader.engine.deadlines import Deadlines
-from xloader.engine.thread_group import MOST_SECONDS, RequestThreads
+from xloader.engine.threads import MOST_SECONDS, Deadlines, RequestThreads
 from xloader.errors import SlowReadWarning
 from xloader.sources.base import Read
 from xloader.sources.retries import Abandoned, Attempts

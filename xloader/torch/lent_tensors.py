@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data import get_worker_info
 
-from xloader.engine.borrowed_slots import Borrower
 from xloader.engine.buffers import MakeMemory
-from xloader.engine.lent_slots import Lender, LentBatches, Loan
+from xloader.engine.lent_slots import Borrower, Lender, LentBatches, Loan
 from xloader.loader.ranks.rank_plan import RankPlan
 
 MORE_SLOTS: Final = 1

@@ -27,7 +27,7 @@ from torch.multiprocessing.reductions import rebuild_storage_fd, reduce_storage
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
-from xloader.engine.shared_memory import SharedMemory
+from xloader.engine.shared_slots import SharedMemory
 
 
 @contextmanager

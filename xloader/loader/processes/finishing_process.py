@@ -13,9 +13,11 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +26,9 @@ from xloader.compiled.library import address_of
 from xloader.core.messages import names_function
 from xloader.engine.batches import BatchRows, OpenBatch
 from xloader.engine.buffers import Arrays, Buffer, Fields
-from xloader.engine.parcels import Parcel, pack
-from xloader.engine.shared_memory import SharedMemory
-from xloader.engine.shared_slots import SharedSlots
+from xloader.engine.shared_slots import Parcel, SharedMemory, SharedSlots, pack
 from xloader.engine.work_clock import WorkTime
+from xloader.errors import OptionError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.loader.batches.row_list import Rows
@@ -38,7 +39,49 @@ from xloader.loader.processes.process_messages import (
     Warned,
     forward_warnings,
 )
-from xloader.loader.processes.process_setup import ProcessSetup
+from xloader.loader.ranks.finishing import Finishing
+
+
+@dataclass(frozen=True)
+class ProcessSetup:
+    """How batches are finished, and how they lie in slots: the same for all processes.
+
+    `hand_over`: converts an array into what ``collate_fn`` gets. `num_rows`, `room_nbytes`: of a
+    slot, as `Fields` has them.
+    """
+
+    finishing: Finishing
+    hand_over: Callable[[Any], Any]
+    num_rows: int
+    room_nbytes: int
+
+    def pickled(self) -> bytes:
+        """The setup as bytes. Functions of a script or a notebook are part of them."""
+        import cloudpickle
+
+        try:
+            return bytes(cloudpickle.dumps(self))
+        except Exception as error:
+            raise OptionError(
+                f"{self._culprit()} cannot be sent to worker processes ({error})",
+                given=f"processes={self.finishing.options.processes}",
+                allowed="functions and data that can be pickled",
+                remedy="open files inside the function that uses them, and use no locks, which "
+                "processes cannot share; or leave processes= out, as threads share everything",
+            ) from error
+
+    def _culprit(self) -> str:
+        import cloudpickle
+
+        recipe, collate_fn = self.finishing.recipe, self.finishing.options.collate_fn
+        steps = {f"the transform {step.describe()}": step for step in recipe.steps}
+        parts = {**steps, "the collate_fn": collate_fn, "the data": recipe.source}
+        for name, part in parts.items():
+            try:
+                cloudpickle.dumps(part)
+            except Exception:
+                return name
+        return "the samples"
 
 
 class Wiring(NamedTuple):

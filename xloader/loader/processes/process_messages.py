@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 import xloader.errors
 from xloader.core.axis import Ints
 from xloader.core.nans import FieldNans
-from xloader.engine.parcels import Parcel
+from xloader.engine.shared_slots import Parcel
 from xloader.engine.work_clock import WorkTime
 from xloader.errors import XloaderError, XloaderWarning
 

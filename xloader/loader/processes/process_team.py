@@ -26,14 +26,12 @@ from xloader.core.axis import Ints
 from xloader.engine.batches import OpenBatch
 from xloader.engine.buffers import ArrayKind, BatchPool, Fields
 from xloader.engine.finishes import BatchFinish, Finisher
-from xloader.engine.shared_memory import SharedMemory
-from xloader.engine.shared_slots import SharedSlots
+from xloader.engine.shared_slots import SharedMemory, SharedSlots
 from xloader.engine.slot_layout import SlotLayout
-from xloader.engine.thread_group import MOST_SECONDS
+from xloader.engine.threads import MOST_SECONDS
 from xloader.errors import ForkError, WorkersError
-from xloader.loader.processes.finishing_process import Wiring, run_process
+from xloader.loader.processes.finishing_process import ProcessSetup, Wiring, run_process
 from xloader.loader.processes.process_messages import FinishBatch, FinishedBatch
-from xloader.loader.processes.process_setup import ProcessSetup
 from xloader.loader.processes.script_import import refuse_while_importing
 from xloader.loader.ranks.finishing import Finishing
 
