@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,17 +23,20 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from xloader.engine.block_loads import MOST_REQUESTS
-from xloader.engine.gather import Gatherer
 from zarr.storage import ZipStore
 
 import xloader
 from tests.cases import Case, cases
+from tests.hanging import HangingSync, released
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.assembly import EngineParts, stored_variables
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.borders import Borders
 from xloader.engine.buffers import Fields
+from xloader.engine.cache_program import CacheProgram
 from xloader.engine.cached_reader import CachedReader
+from xloader.engine.change_watch import ChangeWatch
+from xloader.engine.program import Segment
 from xloader.engine.sample_reader import read_samples
 from xloader.engine.task_threads import TaskThreads, ThreadTask
 from xloader.errors import (
@@ -41,7 +44,9 @@ from xloader.errors import (
     CorruptChunkError,
     MemoryBudgetError,
     MissingChunkWarning,
+    ReadTimeoutError,
     SampleIndexError,
+    StoreChangedError,
 )
 from xloader.planning.cache_budget import least_nbytes, simulate
 from xloader.recipe.demands import make_footprint
@@ -57,6 +62,7 @@ def make_reader(
     batch_size: int = 4,
     num_threads: int = 1,
     in_flight: int = 1 << 20,
+    retry_policy: RetryPolicy = RetryPolicy(),  # noqa: B008
 ) -> CachedReader:
     """Make a reader with a cache of ``capacity`` bytes; by default it holds one sample's chunks."""
     recipe = samples.recipe
@@ -73,7 +79,7 @@ def make_reader(
         num_threads,
         num_threads,
         in_flight,
-        RetryPolicy(),
+        retry_policy,
     )
     return CachedReader(parts, least_nbytes(footprint) if capacity is None else capacity)
 
@@ -153,8 +159,7 @@ def test_what_is_there_is_not_read_again() -> None:
         assert reader.tally.read_nbytes == 6 * BLOCK
 
 
-def test_many_rows_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xloader.engine.cached_reader._GATHER_NBYTES", 100)
+def test_rows_may_repeat_and_go_backwards() -> None:
     samples = line()
     with make_reader(samples, 6 * BLOCK, batch_size=64, num_threads=3) as reader:
         ids = np.arange(len(samples))[::-1].repeat(2)
@@ -183,35 +188,76 @@ def test_batches_that_are_kept_stay_as_they_are() -> None:
         assert_same(arrays, plain(samples, np.arange(i, i + 4)))
 
 
-def test_a_batch_is_read_in_one_go_where_nothing_that_it_needs_goes() -> None:
+def test_a_batch_is_read_in_one_go_where_nothing_that_it_needs_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    samples, waves, make = line(window=1), list[list[int]](), CacheProgram.next_segment
+
+    def note(program: CacheProgram, is_finished: Callable[[int], bool]) -> Segment:
+        segment = make(program, is_finished)
+        waves.append(segment.loads[:, 7].tolist())
+        return segment
+
+    monkeypatch.setattr(CacheProgram, "next_segment", note)
+    with make_reader(samples, 2 * BLOCK) as reader:
+        for batch in ([0, 4], [8, 12], [12, 0], [0, 4, 8]):
+            assert_same(reader.read(np.array(batch)), plain(samples, np.array(batch)))
+        assert reader.tally.num_reads == 7
+    # Per batch, the row with which the wave of each load begins.
+    assert waves == [[0, 0], [0, 0], [0], [0, 2]]
+
+
+@pytest.mark.parametrize(("room", "num_requests"), [(6, 2), (2, 4)])
+def test_chunks_of_a_shard_that_rows_of_a_batch_need_are_read_together(
+    room: int, num_requests: int
+) -> None:
+    values = np.arange(24, dtype=np.float32)
+    store = write_store(xr.Dataset({"a": ("time", values)}), {"a": (4,)}, encoding={"a": {"shards": (24,)}})
+    samples = xloader.open(LatencyStore(store, 0.0)).window(time=1)
+    with make_reader(samples, room * 16, batch_size=24) as reader:
+        np.testing.assert_array_equal(reader.read(np.arange(24))["a"][:, 0], values)
+        # One of them is for the index of the shard.
+        assert reader.tally.num_requests == num_requests
+
+
+class Crowd(LatencyStore):
+    """Answers no request before some number of them wait, or none comes for long."""
+
+    num = peak = expected = 0
+
+    async def get(self, key: str, *args: Any, **options: Any) -> Any:
+        if "/c/" in key:
+            self.num += 1
+            self.peak = max(self.peak, self.num)
+            for _ in range(200):
+                if self.peak < self.expected:
+                    await self._pause()
+            await self._pause()
+            self.num -= 1
+        return await super().get(key, *args, **options)
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "num_fetches"), [(1, 1), (BLOCK, 1), (3 * BLOCK, 3), (99 * BLOCK, 6)]
+)
+def test_chunks_under_way_are_bounded_by_bytes_alone(in_flight: int, num_fetches: int) -> None:
+    values = np.arange(24 * 3, dtype=np.float32).reshape(24, 3)
+    crowd = Crowd(write_store(xr.Dataset({"a": (("time", "x"), values)}), {"a": (4, 3)}), 0.01)
+    samples = xloader.open(crowd).window(time=1)
+    with make_reader(samples, 6 * BLOCK, batch_size=24, in_flight=in_flight) as reader:
+        crowd.expected = num_fetches
+        np.testing.assert_array_equal(reader.read(np.arange(24))["a"][:, 0], values)
+    assert crowd.peak == num_fetches
+
+
+def test_a_run_is_followed_by_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xloader.engine.cached_reader._MOST_LOADS", 7)
     samples = line(window=1)
     with make_reader(samples, 2 * BLOCK) as reader:
-        with patch.object(reader, "_load", wraps=reader._load) as load:
-            for batch, num_waves in (([0, 4], 1), ([8, 12], 1), ([12, 0], 1), ([0, 4, 8], 2)):
-                load.reset_mock()
-                assert_same(reader.read(np.array(batch)), plain(samples, np.array(batch)))
-                assert load.call_count == num_waves
-        assert reader.tally.num_reads == 7
-
-
-@pytest.mark.parametrize(("in_flight", "num_threads"), [(1, 1), (BLOCK, 1), (3 * BLOCK, 3)])
-def test_chunks_under_way_are_bounded_by_bytes(in_flight: int, num_threads: int) -> None:
-    reader = make_reader(line(), 6 * BLOCK, batch_size=24, num_threads=6, in_flight=in_flight)
-    with reader, patch.object(TaskThreads, "do", autospec=True, side_effect=TaskThreads.do) as do:
-        reader.read(np.arange(23))
-    (_, chunks, most), _ = do.call_args_list[0]
-    assert len(chunks) == 6
-    assert max(most, 1) == num_threads
-
-
-def test_of_a_store_that_waits_many_chunks_are_asked_for_at_a_time() -> None:
-    values = np.arange(24, dtype=np.float32)
-    store = write_store(xr.Dataset({"a": ("time", values)}), {"a": (4,)})
-    samples = xloader.open(LatencyStore(store, 0.0)).window(time=1)
-    reader = make_reader(samples, 96, batch_size=24)
-    with reader, patch.object(TaskThreads, "do", autospec=True, side_effect=TaskThreads.do) as do:
-        np.testing.assert_array_equal(reader.read(np.arange(24))["a"][:, 0], values)
-    assert do.call_args_list[0].args[2] == MOST_REQUESTS
+        for number in range(1, 5):
+            ids = np.arange(24)
+            assert_same(reader.read(ids), plain(samples, ids))
+            assert reader.tally.num_reads == reader.tally.num_requests == 6 * number
 
 
 def noting(done: list[int], number: int) -> ThreadTask:
@@ -329,6 +375,38 @@ def test_absent_chunks_are_counted() -> None:
         assert reader.tally.num_missing == 1
 
 
+def test_of_a_store_that_hangs_one_chunk_is_waited_for() -> None:
+    values, hung = np.arange(24, dtype=np.float32), list[str]()
+    store = write_store(xr.Dataset({"a": ("time", values)}), {"a": (4,)})
+    released.append(threading.Event())
+
+    class Hanging(HangingSync):
+        def _hang(self, key: str) -> None:
+            if "/c/" in key and not released[-1].is_set():
+                hung.append(key)
+                released[-1].wait(20)
+
+    samples = xloader.open(Hanging(store)).window(time=1)
+    with make_reader(samples, 96, batch_size=24, retry_policy=RetryPolicy(0.2, 1)) as reader:
+        with pytest.raises(ReadTimeoutError, match="variable 'a'"):
+            reader.read(np.arange(24))
+        assert len(hung) == 2
+        assert len(set(hung)) == 1
+        released[-1].set()
+        np.testing.assert_array_equal(reader.read(np.arange(24))["a"][:, 0], values)
+
+
+def test_a_store_that_changed_is_not_read_from_memory() -> None:
+    samples = line(window=1)
+    with make_reader(samples, 6 * BLOCK) as reader:
+        reader.read(np.arange(4))
+        changed = patch.object(ChangeWatch, "check", side_effect=StoreChangedError("it changed"))
+        with changed, pytest.raises(StoreChangedError):
+            reader.read(np.arange(4))
+        reader.read(np.arange(4))
+        assert reader.tally.num_reads == 2
+
+
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_an_interrupt_leaves_nothing_half_done(num_threads: int) -> None:
     samples = line(window=1)
@@ -371,7 +449,7 @@ def test_a_closed_reader_reads_no_more_and_has_no_threads() -> None:
     reader.read(np.arange(23))
     mine = threads_of_readers() - before
     names = {t.name.rpartition("-")[0] for t in mine}
-    assert names == {"xloader-task", "xloader-deadline"}
+    assert names == {"xloader", "xloader-deadline"}
     reader.close()
     reader.close()
     assert not any(thread.is_alive() for thread in mine)

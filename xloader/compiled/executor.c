@@ -1171,7 +1171,8 @@ EXPORT int64_t xloader_add_segment(int64_t address, const SegmentRows *rows, int
     run->num_batches += rows->num_batches;
     run->num_copies_ahead += rows->num_copies;
     run->is_complete = is_last != 0;
-    pthread_cond_signal(&run->work);
+    if (can_open(run) || can_load(run))
+        pthread_cond_signal(&run->work);
     pthread_mutex_unlock(&run->lock);
     free(ends);
     const int is_right = end_loads(run, rows);

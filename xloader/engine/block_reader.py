@@ -205,6 +205,8 @@ class BlockReader:
 
     Attributes
     ----------
+    source : Source
+        As given.
     announced_variables : frozenset of str
         The variables whose chunks are worth announcing before they are fetched; see `announce`.
     change_watch : ChangeWatch
@@ -219,7 +221,7 @@ class BlockReader:
         retry_policy: RetryPolicy | None = None,
     ) -> None:
         self._most_nbytes = most_nbytes
-        self._source = source
+        self.source = source
         self._stored = stored
         self._is_waiting = {name: source.is_waiting(name) for name in stored}
         # Of what xarray reads, only blocks that a cluster computes are waited for.
@@ -238,7 +240,7 @@ class BlockReader:
     @property
     def name(self) -> str:
         """Name of the source, for messages."""
-        return self._source.name
+        return self.source.name
 
     def is_read(self, variable: str) -> bool:
         """Whether chunks of a variable are read. Otherwise they are computed."""
@@ -246,7 +248,7 @@ class BlockReader:
 
     def watches(self) -> Sequence[Watch]:
         """The watches of all variables."""
-        return self._source.watches(self._stored)
+        return self.source.watches(self._stored)
 
     @property
     def is_waiting(self) -> bool:
@@ -311,7 +313,7 @@ class BlockReader:
                 if chunk_lists not in listed:
                     listed[chunk_lists] = chunk_lists.parts(block)
                 for chunk, cut, place, size in listed[chunk_lists]:
-                    key = self._source.bundle_of(name, chunk)
+                    key = self.source.bundle_of(name, chunk)
                     most_nbytes = self._most_nbytes
                     if key is None:
                         most_nbytes = min(most_nbytes, _PART_NBYTES)
@@ -367,14 +369,14 @@ class BlockReader:
 
     def announce(self, bundles: Sequence[Bundle]) -> Announced | None:
         """Have bundles computed elsewhere that will be fetched; see `Source.announce`."""
-        return self._source.announce([bundle.reads for bundle in bundles])
+        return self.source.announce([bundle.reads for bundle in bundles])
 
     def fetch(self, bundle: Bundle) -> Fetched:
         """Fetch a bundle.
 
         If its source does not fetch ahead, the chunks are only read when they are decoded.
         """
-        return self._source.fetch(bundle.reads)
+        return self.source.fetch(bundle.reads)
 
 
 def _is_small(key: Hashable) -> bool:

@@ -1,45 +1,40 @@
 """Reads batches of any ids through a least-recently-used cache of decoded blocks.
 
 It reads and drops the same blocks as `xloader.planning.cache_budget.simulate` does for the same
-ids. A batch is read in *waves*: as many rows as can be copied before one of their blocks has to be
-dropped. Several threads read the missing blocks of a wave, and then its rows are copied.
+ids. All batches of a process are those of one run, whose program is made as they are asked for.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.boxes import Boxes
 from xloader.engine.assembly import EngineParts
-from xloader.engine.block_cache import BlockCache
-from xloader.engine.block_loads import MOST_REQUESTS
-from xloader.engine.block_reader import Bundle
-from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays, Fields
-from xloader.engine.gather import Places
-from xloader.engine.overlaps import Hits, finders_of
-from xloader.engine.task_threads import TaskThreads, ThreadTask
+from xloader.engine.cache_program import CacheProgram
+from xloader.engine.executor import BlockMemory, Executor
+from xloader.engine.finishes import BatchFinish
+from xloader.engine.native_executor import NativeBlocks, NativeExecutor
+from xloader.engine.plain_executor import PlainBlocks, PlainExecutor
+from xloader.engine.run import Job, Run
+from xloader.engine.tables import Tables, can_run_natively
 from xloader.errors import ChunkError, ClosedError, MemoryBudgetError
-from xloader.planning.cache_budget import BlockNumbers, cache_budget, least_nbytes
+from xloader.planning.cache_budget import cache_budget, least_nbytes
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
-from xloader.sources.base import Outcome
-from xloader.sources.retries import Attempts
 
-_GATHER_NBYTES = 4 << 20
-"""Approximate number of bytes that a thread gathers at a time."""
-
-_Found = list[list[tuple[Hits, Ints]]]
-"""Per group and access, the hits of the rows, and the key of the block of each hit."""
+_MOST_LOADS = 1 << 30
+"""Loads after which a run is followed by another one: their numbers are 32 bits wide."""
 
 
 @dataclass
@@ -57,7 +52,7 @@ class CacheTally:
     num_requests : int
         Requests made of the store.
     peak_nbytes : int
-        The most decoded bytes held at any time.
+        The most decoded bytes that the cache held after any sample.
     """
 
     num_reads: int = 0
@@ -76,8 +71,7 @@ class CachedReader:
     Parameters
     ----------
     parts : EngineParts
-        The parts that read and copy. If reads wait for a network, up to `MOST_REQUESTS` threads
-        read instead of ``parts.num_threads``.
+        The parts that read and copy.
     capacity_nbytes : int
         The most decoded bytes held: see `xloader.planning.cache_budget.cache_budget`.
 
@@ -95,17 +89,8 @@ class CachedReader:
                 given=f"{capacity_nbytes} bytes",
                 minimum_nbytes=least,
             )
-        self._parts = parts
-        self._footprint = parts.footprint
-        self._reader = parts.reader
-        self._gatherer = parts.gatherer
-        self._finders = finders_of(parts.footprint.groups, parts.gatherer.accesses)
-        self._keys = BlockNumbers(parts.footprint)
-        self._make_held = partial(
-            _Held,
-            partial(BlockCache, parts.footprint, self._keys, parts.reader, capacity_nbytes),
-            partial(TaskThreads, parts.retry_policy, parts.reader.name),
-        )
+        self._batch_size = parts.fields.batch_size
+        self._make_held = partial(_Held, parts, capacity_nbytes)
         self._held: dict[int, _Held] = {}
         self._is_closed = False
 
@@ -198,23 +183,9 @@ class CachedReader:
         with held.lock:
             if self._is_closed:
                 raise ClosedError("the reader is closed", remedy="make a new reader")
-            size = self._parts.fields.batch_size
-            try:
-                parts = [
-                    self._read_part(held, ids[begin : begin + size])
-                    for begin in range(0, max(len(ids), 1), size)
-                ]
-                self._reader.change_watch.check()
-            except ChunkError:
-                if held.threads.is_spoilt:
-                    held.begin_anew()
-                held.cache.mend()
-                raise
-            except BaseException:
-                # Some thread may still write to a block, or the counts of the cache may be
-                # incomplete.
-                held.begin_anew()
-                raise
+            size = self._batch_size
+            begins = range(0, max(len(ids), 1), size)
+            parts = [held.read(ids[begin : begin + size]) for begin in begins]
         if len(parts) == 1:
             return parts[0]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -224,8 +195,7 @@ class CachedReader:
         held = self._here()
         with held.lock:
             self._is_closed = True
-            held.threads.close()
-            held.begin_anew()
+            held.end()
 
     def __enter__(self) -> CachedReader:
         return self
@@ -237,7 +207,7 @@ class CachedReader:
         return _nothing, ()
 
     def _here(self) -> _Held:
-        """The cache and threads of this process."""
+        """What this process has."""
         # A forked child starts afresh. It lacks its parent's threads, so a lock that they held
         # would never be released.
         pid = os.getpid()
@@ -246,142 +216,116 @@ class CachedReader:
             self._held.pop(other, None)
         return held
 
-    def _read_part(self, held: _Held, ids: Ints) -> Arrays:
-        arrays = self._parts.fields.take(len(ids))
-        places = self._gatherer.places(arrays)
-        positions = self._footprint.positions_of(ids)
-        found = self._find(self._footprint.windows.firsts_of(positions))
-        for rows, keys in self._waves(held.cache, positions):
-            self._load(held, keys)
-            self._gather(held, found, rows, places)
-        held.tally.peak_nbytes = max(held.tally.peak_nbytes, held.cache.peak_nbytes)
-        self._parts.fill_borders(arrays, ids)
+
+class _Held:
+    """The run of one process, its counts, and those of the runs before it."""
+
+    def __init__(self, parts: EngineParts, capacity_nbytes: int) -> None:
+        self._parts, self._capacity_nbytes = parts, capacity_nbytes
+        self.lock = threading.Lock()
+        self._before = CacheTally()
+        self._program: CacheProgram
+        self._run: Run | None = None
+
+    @property
+    def tally(self) -> CacheTally:
+        """The counts of all runs."""
+        before, run = self._before, self._run
+        if run is None:
+            return before
+        tally = run.tally
+        tally.refresh()
+        return CacheTally(
+            before.num_reads + tally.num_reads,
+            before.read_nbytes + tally.read_nbytes,
+            before.num_missing + tally.num_missing,
+            before.num_requests + tally.num_requests,
+            max(before.peak_nbytes, self._program.peak_nbytes),
+        )
+
+    def read(self, ids: Ints) -> Arrays:
+        """Read a batch."""
+        if self._run is None or self._program.num_loads > _MOST_LOADS:
+            self._begin()
+        assert self._run is not None
+        try:
+            self._program.ask_for(ids, self._run.errors)
+            self._run.errors.clear()
+            self._run.make_segment()
+            delivery = self._run.take()
+        except BaseException as error:
+            # A batch whose chunks could not be read is taken nevertheless, and the run can go on.
+            is_taken = self._run.num_taken == self._program.num_made
+            if not (is_taken and isinstance(error, ChunkError)):
+                self.end()
+            raise
+        assert delivery is not None
         if 2 * len(ids) <= self._parts.fields.batch_size:
             # The arrays are views of a full batch's buffer, which a user who collects samples would
             # keep.
-            return {name: array.copy() for name, array in arrays.items()}
-        return arrays
+            return {name: array.copy() for name, array in delivery.arrays.items()}
+        return delivery.arrays
 
-    def _find(self, firsts: Ints) -> _Found:
-        """The hits of all rows, and the keys of their blocks."""
-        found: _Found = []
-        for base, own in zip(self._keys.bases, self._finders, strict=False):
-            pairs = [finder.find(firsts) for finder in own]
-            found.append([(hits, blocks + base) for hits, blocks in pairs])
-        return found
+    def _begin(self) -> None:
+        self.end()
+        self._program = CacheProgram(self._parts, self._capacity_nbytes)
+        job = _make_job(self._parts, self._program, self._capacity_nbytes)
+        self._run = Run(job)
+        self._end = weakref.finalize(self, _end, self._run, job.blocks)
+        self._end.atexit = False
 
-    def _waves(self, cache: BlockCache, positions: Ints) -> Iterator[tuple[range, list[int]]]:
-        """Divide the rows into waves, and drop blocks between them.
+    def end(self) -> None:
+        """End the run, if there is one, and release the memory. The next read begins anew."""
+        if self._run is not None:
+            self._before, self._run = self.tally, None
+            self._end()
 
-        Yields
-        ------
-        rows : range
-            Rows that are copied together.
-        missed : list of int
-            Keys of the blocks that must be read before.
-        """
-        touches = self._keys.touches(Boxes.at(positions))
-        keys, nbytes, is_last = (
-            column.tolist() for column in (touches.keys, touches.nbytes, touches.is_last)
+
+def _end(run: Run, blocks: BlockMemory) -> None:
+    run.close()
+    blocks.drop()
+
+
+def _make_job(parts: EngineParts, program: CacheProgram, capacity_nbytes: int) -> Job:
+    """The job of a run, with memory for blocks."""
+    tables = Tables(parts, parts.reader.source, is_resident=False)
+    is_native = can_run_natively(parts)
+    blocks = (NativeBlocks if is_native else PlainBlocks)(capacity_nbytes, tables)
+    num_threads, chunk_nbytes = parts.num_threads, parts.footprint.max_chunk_nbytes
+    scratch_nbytes = tables.scratch_nbytes(chunk_nbytes, num_threads)
+
+    def make_executor(slots: dict[int, list[NDArray[Any]]]) -> Executor:
+        """Make the executor of the run that has these slots."""
+        if isinstance(blocks, PlainBlocks):
+            return PlainExecutor(
+                blocks, parts, batch_nbytes=0, num_threads=num_threads, num_known=0, slots=slots
+            )
+        return NativeExecutor(
+            blocks,
+            batch_nbytes=0,
+            in_flight_nbytes=parts.in_flight_nbytes,
+            most_chunk_nbytes=chunk_nbytes,
+            num_threads=num_threads,
+            num_held=0,
+            num_known=0,
+            most_scratch=max(1, scratch_nbytes // chunk_nbytes),
+            most_loading_hands=num_threads,
         )
-        begin, needed, missed = 0, set[int](), list[int]()
-        for row, (lo, hi) in enumerate(itertools.pairwise(touches.begins.tolist())):
-            missing, dropped = cache.recent.touch(keys[lo:hi], nbytes[lo:hi], is_last[lo:hi])
-            if not needed.isdisjoint(dropped):
-                yield range(begin, row), missed
-                begin, needed, missed = row, set(), []
-            for key in dropped:
-                cache.drop(key)
-            needed.update(keys[lo:hi])
-            missed += missing
-        yield range(begin, len(positions)), missed
 
-    def _load(self, held: _Held, keys: list[int]) -> None:
-        """Read blocks that are not in the cache."""
-        jobs: list[tuple[Bundle, list[LoadedBlock]]] = [
-            (bundle, blocks)
-            for group, blocks in zip(self._footprint.groups, held.cache.add(keys), strict=True)
-            for bundle in self._reader.bundles(group, [block.begin.block for block in blocks])
-        ]
-        if not jobs:
-            return
-        outcomes: list[Outcome | None] = [None] * len(jobs)
-
-        def load(number: int, attempts: Attempts) -> None:
-            """Read and decode one bundle, and keep its outcome under its number."""
-            outcome = self._decode(*jobs[number])
-            asked = attempts.num_requests or outcome.num_requests
-            outcomes[number] = replace(outcome, num_requests=asked)
-
-        most = self._parts.in_flight_nbytes // max(bundle.room_nbytes for bundle, _ in jobs)
-        num_threads = MOST_REQUESTS if self._reader.is_waiting else self._parts.num_threads
-        try:
-            tasks = [
-                ThreadTask(b.reads, partial(load, number)) for number, (b, _) in enumerate(jobs)
-            ]
-            held.threads.do(tasks, min(num_threads, most))
-        finally:
-            for (bundle, blocks), outcome in zip(jobs, outcomes, strict=True):
-                if outcome is not None:
-                    held.count(bundle, blocks, outcome)
-
-    def _decode(self, bundle: Bundle, blocks: list[LoadedBlock]) -> Outcome:
-        return self._reader.fetch(bundle).decode(bundle.outs(blocks))
-
-    def _gather(self, held: _Held, found: _Found, rows: range, places: Places) -> None:
-        """Copy the parts of blocks that rows take. All these blocks are in the cache."""
-        pieces = []
-        for group, accesses in enumerate(found):
-            per_task = max(1, _GATHER_NBYTES // max(self._gatherer.row_nbytes[group], 1))
-            for access, (hits, keys) in enumerate(accesses):
-                begin, end = np.searchsorted(hits.rows, [rows.start, rows.stop]).tolist()
-                for lo in range(begin, end, per_task):
-                    own = slice(lo, min(lo + per_task, end))
-                    slots = held.cache.slots_of(keys[own])
-                    pieces.append((group, access, hits.take(own), slots))
-
-        def copy(number: int, _: Attempts | None = None) -> None:
-            group, access, hits, slots = pieces[number]
-            self._gatherer.gather(group, access, hits, held.cache.block_table, slots, places)
-
-        num_threads = min(self._parts.num_threads, len(pieces))
-        if num_threads > 1:
-            tasks = [ThreadTask((), partial(copy, number)) for number in range(len(pieces))]
-            held.threads.do(tasks, num_threads)
-            return
-        # The calling thread needs no hand-over, which takes longer than copying a few rows.
-        for number in range(len(pieces)):
-            copy(number)
-
-
-class _Held:
-    """The cache, threads and counts of one process."""
-
-    def __init__(
-        self, make_cache: Callable[[], BlockCache], make_threads: Callable[[], TaskThreads]
-    ) -> None:
-        self._make_cache = make_cache
-        self._make_threads = make_threads
-        self.lock = threading.Lock()
-        self.tally = CacheTally()
-        self.begin_anew()
-
-    def begin_anew(self) -> None:
-        """Replace the cache and the threads by new ones. The old threads end by themselves."""
-        self.cache = self._make_cache()
-        self.threads = self._make_threads()
-
-    def count(self, bundle: Bundle, blocks: list[LoadedBlock], outcome: Outcome) -> None:
-        """Count a bundle that was read, and mark the blocks that it completes as loaded."""
-        self.tally.num_reads += bundle.num_reads
-        self.tally.num_missing += outcome.num_missing
-        self.tally.num_requests += outcome.num_requests
-        for number, *_ in bundle.places:
-            block = blocks[number]
-            block.num_reads_left -= 1
-            if block.is_loaded:
-                self.cache.block_table.set_loaded(block)
-                self.tally.read_nbytes += block.begin.read_nbytes
+    is_busy = not (is_native and tables.is_native) or bool(parts.borders)
+    return Job(
+        program=program,
+        parts=parts,
+        tables=tables,
+        finisher=BatchFinish(),
+        last_size=0,
+        num_ahead=0,
+        blocks=blocks,
+        make_executor=make_executor,
+        num_threads=num_threads,
+        num_hands=num_threads if is_busy else 1,
+        most_fetched_nbytes=parts.in_flight_nbytes - scratch_nbytes,
+    )
 
 
 def _nothing() -> None:

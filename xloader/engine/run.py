@@ -28,6 +28,7 @@ from xloader.core.messages import warn_caller
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows, Delivery, OpenBatch, Outbox, warn_of_skipped
 from xloader.engine.block_reader import Bundle
+from xloader.engine.cache_program import CacheProgram
 from xloader.engine.executor import (
     DECODE_ALONE,
     EVERY_CHUNK,
@@ -48,7 +49,7 @@ from xloader.engine.tables import Tables
 from xloader.engine.tally import Gauge, Tally, no_refresh
 from xloader.engine.threads import LONG_SECONDS, MOST_SECONDS, SOME_SECONDS, Deadlines, Threads
 from xloader.engine.work_clock import WorkClock, WorkTime
-from xloader.errors import ChunkError, ClosedError, ForkError, SlowReadWarning
+from xloader.errors import ChunkError, ClosedError, ForkError, ReadTimeoutError, SlowReadWarning
 from xloader.sources.retries import Abandoned, Attempts
 
 OnError = Literal["raise", "skip"]
@@ -62,7 +63,7 @@ _SLICE_SECONDS: Final = 0.2
 class Job:
     """The work of one run: its program, and everything that is needed to carry it out."""
 
-    program: Program
+    program: Program | CacheProgram
     parts: EngineParts
     tables: Tables
     finisher: Finisher
@@ -84,6 +85,10 @@ class Run:
     ----------
     tally : Tally
         Counts of the run so far.
+    errors : dict of int to BaseException
+        Why loads failed, by their numbers.
+    num_taken : int
+        Batches that were taken, with or without an error.
     """
 
     def __init__(self, job: Job) -> None:
@@ -122,11 +127,11 @@ class Run:
         self._finishes = Finishes(
             job.parts, job.finisher, job.program.num_steps, job.last_size, job.outbox
         )
-        self._errors: dict[int, BaseException] = {}
+        self.errors: dict[int, BaseException] = {}
         self._failure: BaseException | None = None
         self._notices: deque[str] = deque()
         self._told_of_read: tuple[int, ...] = ()
-        self._num_taken = 0
+        self.num_taken = 0
         self._is_awaited = False
         self._num_reads = 0
         self._has_told_of_skipped = self._has_started = self._is_closed = self._is_dropped = False
@@ -164,13 +169,13 @@ class Run:
         if not (self._has_started or self._is_closed):
             change_watch.begin()
         num_steps = self._job.program.num_steps
-        if self._num_taken == num_steps and not self._is_closed:
+        if self.num_taken == num_steps and not self._is_closed:
             return None
         self._start()
         self._mark_awaited(True)
         slot = self._wait()
-        index = self._num_taken
-        self._num_taken += 1
+        index = self.num_taken
+        self.num_taken += 1
         self._mark_awaited(False)
         self.tally.wait_seconds += time.perf_counter() - begin
         with self._lock:
@@ -192,6 +197,20 @@ class Run:
             self._has_told_of_skipped = True
             warn_of_skipped(batch.num_skipped, batch.first_error)
         return self._finishes.delivery(batch)
+
+    def make_segment(self) -> None:
+        """Make the next segment of the program."""
+        begin = time.perf_counter()
+        program = self._job.program
+        segment = program.next_segment(self._finishes.is_needed)
+        for step in segment.batches:
+            self._steps[step.index] = step
+        self.tally.walk_seconds += time.perf_counter() - begin
+        # Another hand may make the next segment as soon as the executor knows of this one.
+        with self._adding:
+            self._executor.add(segment, is_last=program.is_over)
+            if self._ahead is not None:
+                self._ahead.add(segment)
 
     def close(self) -> None:
         """Stop the threads and release the memory, except for blocks that stay for later runs.
@@ -260,10 +279,10 @@ class Run:
         """Give the executor memory for batches that may be made now, if there is some."""
         fields = self._job.parts.fields
         with self._lock:
-            most = self._num_taken + self._job.num_ahead + self._is_awaited
+            most = self.num_taken + self._job.num_ahead + self._is_awaited
             if self._job.outbox is not None:
                 # Each one under way may take memory of the device.
-                most = self._num_taken + max(self._job.num_ahead, self._is_awaited)
+                most = self.num_taken + max(self._job.num_ahead, self._is_awaited)
             most = min(most, self._job.program.num_steps)
             while self._num_slots < most and not self._is_closed and fields.memory.has_room():
                 joints = fields.take_joints()
@@ -382,7 +401,7 @@ class Run:
     def _do(self, item: WorkItem, clock: WorkClock) -> None:
         clock.begin("own")
         if item.kind == MAKE_SEGMENT:
-            self._make_segment()
+            self.make_segment()
         elif item.kind == LET_GO:
             assert self._ahead is not None
             self._ahead.let_go_empty()
@@ -437,24 +456,15 @@ class Run:
             counts = Counter(task.run.numbers[at] for at, *_ in bundle.places)
             for number, count in counts.items():
                 if bundle.error is not None:
-                    self._errors.setdefault(number, bundle.error)
+                    self.errors.setdefault(number, bundle.error)
                 self._executor.chunks_done(number, count, has_failed=bundle.error is not None)
+            is_single = isinstance(self._job.program, CacheProgram)
+            if is_single and isinstance(bundle.error, ReadTimeoutError):
+                # The other chunks of the batch would hang as well.
+                self._fail(bundle.error)
             clock.begin("load")
 
         self._loads.read(task, num_hung, partial(self._on_left, task), on_read)
-
-    def _make_segment(self) -> None:
-        begin = time.perf_counter()
-        program = self._job.program
-        segment = program.next_segment(self._finishes.is_needed)
-        for step in segment.batches:
-            self._steps[step.index] = step
-        self.tally.walk_seconds += time.perf_counter() - begin
-        # Another hand may make the next segment as soon as the executor knows of this one.
-        with self._adding:
-            self._executor.add(segment, is_last=program.is_over)
-            if self._ahead is not None:
-                self._ahead.add(segment)
 
     def _open_batch(self, index: int) -> OpenBatch:
         """A batch that is gathered, with the errors of the blocks that it lacks."""
@@ -466,7 +476,7 @@ class Run:
         gaps = self._executor.gaps(index)
         # The first load comes first, in the order of the rows.
         for load in np.unique(gaps[:, 1]).tolist():
-            error = self._errors[load]
+            error = self.errors[load]
             if self._job.on_error == "skip" and isinstance(error, ChunkError):
                 batch.note_bad_rows(gaps[gaps[:, 1] == load, 0], error)
             else:
