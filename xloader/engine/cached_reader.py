@@ -207,7 +207,7 @@ class CachedReader:
         return _nothing, ()
 
     def _here(self) -> _Held:
-        """What this process has."""
+        """The run of this process."""
         # A forked child starts afresh. It lacks its parent's threads, so a lock that they held
         # would never be released.
         pid = os.getpid()

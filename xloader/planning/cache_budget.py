@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,13 +30,6 @@ class Recent:
         self.used_nbytes = 0
         self.peak_nbytes = 0
         self._there: OrderedDict[int, int] = OrderedDict()
-
-    def __contains__(self, key: int) -> bool:
-        return key in self._there
-
-    def __iter__(self) -> Iterator[int]:
-        """The blocks, the least recently used first."""
-        return iter(self._there)
 
     def touch(
         self, keys: Iterable[int], nbytes: Iterable[int], is_last: Iterable[bool]
