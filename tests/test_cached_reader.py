@@ -22,7 +22,6 @@ import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
-from xloader.engine.block_loads import MOST_REQUESTS
 from zarr.storage import ZipStore
 
 import xloader
@@ -36,6 +35,7 @@ from xloader.engine.buffers import Fields
 from xloader.engine.cache_program import CacheProgram
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.change_watch import ChangeWatch
+from xloader.engine.field_places import FieldPlaces
 from xloader.engine.program import Segment
 from xloader.engine.sample_reader import read_samples
 from xloader.engine.task_threads import TaskThreads, ThreadTask
@@ -74,9 +74,8 @@ def make_reader(
         footprint,
         fields,
         BlockReader(recipe.source, stored, in_flight // num_threads),
-        Gatherer(footprint, layouts, fields, stored),
+        FieldPlaces(footprint, layouts, fields, stored),
         Borders(footprint.windows, layouts),
-        num_threads,
         num_threads,
         in_flight,
         retry_policy,
