@@ -4,12 +4,12 @@ It loads blocks of decoded chunks, copies rows of them into batches, and deliver
 order. It does not import torch. The main modules, each built on those before it:
 
 - `buffers`: memory of chunks and batches
-- `block_reader`, `block_table`, `block_loads`: reading blocks and keeping them in memory
-- `gather`: copying rows into batches
+- `block_reader`: which chunks make a block, and reading them
+- `field_places`: where fields lie in batches, and which variables are copied together
 - `assembly`: these parts, made for the samples of a recipe
-- `step_needs`: which blocks each step needs
-- `open_batches`: batches under way, in trays of several
-- `run`: the threads
+- `program`, `cache_program`: what is loaded, copied and delivered, and in which order
+- `native_executor`, `plain_executor`: carry out a program
+- `run`: one program being carried out, with what Python does of it
 
 `cached_reader` and `sample_reader` read samples without a plan.
 """

@@ -14,7 +14,6 @@ from xloader.core.axis import Axis, Ints
 from xloader.core.footprint import Group
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_layout import BlockLayout, BlockSlot, Stored, block_layout
-from xloader.engine.block_table import LoadedBlock
 from xloader.engine.change_watch import ChangeWatch
 from xloader.sources.base import Announced, Cut, Fetched, Read, SmallKey, Source, StoredChunks
 from xloader.sources.store_watch import Watch
@@ -84,13 +83,6 @@ class Bundle:
     def held_nbytes(self) -> int:
         """Memory that the fetched bytes take until they are decoded."""
         return 0 if self.fetched is None else self.fetched.nbytes
-
-    def outs(self, blocks: Sequence[LoadedBlock]) -> list[NDArray[Any]]:
-        """The arrays that its reads are decoded into, as views of the memory of their blocks."""
-        return [
-            blocks[number].places[read.variable].part(at)
-            for read, (number, _, at) in zip(self.reads, self.places, strict=True)
-        ]
 
     def outs_in(self, slots: Sequence[Mapping[str, BlockSlot]]) -> list[NDArray[Any]]:
         """The arrays that its reads are decoded into, given where variables of each block lie."""

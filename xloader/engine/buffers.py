@@ -37,24 +37,12 @@ class BlockPool:
     `take` does not check the limit: call `has_room` first. The pool is not thread-safe, so its user
     holds a lock.
 
-    Parameters
-    ----------
-    capacity : int
-        The most bytes that may be in use, unless the user of the pool lends it more.
-
-    Attributes
-    ----------
-    used_nbytes, peak_nbytes : int
-        Bytes in use now, and the most at any time.
-    is_spoilt : bool
-        Whether a thread of an ended run may still write to buffers.
+    `capacity`: the most bytes that may be in use. `used_nbytes`: bytes in use now.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.used_nbytes = 0
-        self.peak_nbytes = 0
-        self.is_spoilt = False
         self._free: defaultdict[int, list[Buffer]] = defaultdict(list)
         self._free_nbytes = 0
 
@@ -65,7 +53,6 @@ class BlockPool:
     def take(self, nbytes: int) -> Buffer:
         """A buffer of exactly `nbytes` bytes, a free one of that size if there is one."""
         self.used_nbytes += nbytes
-        self.peak_nbytes = max(self.peak_nbytes, self.used_nbytes)
         if self._free[nbytes]:
             self._free_nbytes -= nbytes
             return self._free[nbytes].pop()
@@ -78,20 +65,10 @@ class BlockPool:
         self._free[buffer.nbytes].append(buffer)
         self._free_nbytes += buffer.nbytes
 
-    def spoil(self) -> None:
-        """Note that a thread may still write to buffers, so that a later run needs another pool."""
-        self.is_spoilt = True
-
-    def clear(self) -> None:
-        """Release all free buffers."""
-        self._free.clear()
-        self._free_nbytes = 0
-
     def _shrink(self) -> None:
-        """Release free buffers until used and free bytes are within what was in use at a time."""
-        most = max(self.capacity, self.peak_nbytes)
+        """Release free buffers until used and free bytes are within the capacity."""
         for buffers in self._free.values():
-            while buffers and self.used_nbytes + self._free_nbytes > most:
+            while buffers and self.used_nbytes + self._free_nbytes > self.capacity:
                 self._free_nbytes -= buffers.pop().nbytes
 
 
@@ -266,10 +243,6 @@ class Fields:
         if room_nbytes:
             self.kinds.append(ArrayKind((room_nbytes,), np.dtype(np.uint8)))
         self.memory = make_memory(self.kinds, num_batches)
-
-    def take(self, num_rows: int) -> Arrays:
-        """Uninitialised arrays of `num_rows` rows, by field name, each C-contiguous."""
-        return self.named(self.take_joints(), num_rows)
 
     def example(self) -> Arrays:
         """The arrays of a full batch, in memory that is not touched: they show how fields lie."""
