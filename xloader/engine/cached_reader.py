@@ -12,21 +12,17 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.engine.assembly import EngineParts
 from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.cache_program import CacheProgram
-from xloader.engine.executor import BlockMemory, Executor
+from xloader.engine.executor import BlockMemory, Limits
 from xloader.engine.finishes import BatchFinish
-from xloader.engine.native_executor import NativeBlocks, NativeExecutor
-from xloader.engine.plain_executor import PlainBlocks, PlainExecutor
-from xloader.engine.run import Job, Run
-from xloader.engine.tables import Tables, can_run_natively
+from xloader.engine.run import Job, Run, make_blocks
+from xloader.engine.tables import Tables
 from xloader.errors import ChunkError, ClosedError, MemoryBudgetError
 from xloader.planning.cache_budget import cache_budget, least_nbytes
 from xloader.recipe.demands import make_footprint
@@ -289,30 +285,10 @@ def _end(run: Run, blocks: BlockMemory) -> None:
 def _make_job(parts: EngineParts, program: CacheProgram, capacity_nbytes: int) -> Job:
     """The job of a run, with memory for blocks."""
     tables = Tables(parts, parts.reader.source, is_resident=False)
-    is_native = can_run_natively(parts)
-    blocks = (NativeBlocks if is_native else PlainBlocks)(capacity_nbytes, tables)
+    blocks = make_blocks(parts, tables, capacity_nbytes)
     num_threads, chunk_nbytes = parts.num_threads, parts.footprint.max_chunk_nbytes
     scratch_nbytes = tables.scratch_nbytes(chunk_nbytes, num_threads)
-
-    def make_executor(slots: dict[int, list[NDArray[Any]]]) -> Executor:
-        """Make the executor of the run that has these slots."""
-        if isinstance(blocks, PlainBlocks):
-            return PlainExecutor(
-                blocks, parts, batch_nbytes=0, num_threads=num_threads, num_known=0, slots=slots
-            )
-        return NativeExecutor(
-            blocks,
-            batch_nbytes=0,
-            in_flight_nbytes=parts.in_flight_nbytes,
-            most_chunk_nbytes=chunk_nbytes,
-            num_threads=num_threads,
-            num_held=0,
-            num_known=0,
-            most_scratch=max(1, scratch_nbytes // chunk_nbytes),
-            most_loading_hands=num_threads,
-        )
-
-    is_busy = not (is_native and tables.is_native) or bool(parts.borders)
+    is_native = blocks.is_native and tables.is_native and not parts.borders
     return Job(
         program=program,
         parts=parts,
@@ -321,9 +297,18 @@ def _make_job(parts: EngineParts, program: CacheProgram, capacity_nbytes: int) -
         last_size=0,
         num_ahead=0,
         blocks=blocks,
-        make_executor=make_executor,
+        limits=Limits(
+            batch_nbytes=0,
+            in_flight_nbytes=parts.in_flight_nbytes,
+            most_chunk_nbytes=chunk_nbytes,
+            num_cores=num_threads,
+            num_held=0,
+            num_known=0,
+            most_scratch=max(1, scratch_nbytes // chunk_nbytes),
+            most_loading_hands=num_threads,
+        ),
         num_threads=num_threads,
-        num_hands=num_threads if is_busy else 1,
+        num_hands=1 if is_native else num_threads,
         most_fetched_nbytes=parts.in_flight_nbytes - scratch_nbytes,
     )
 

@@ -81,13 +81,36 @@ class Figures(NamedTuple):
     num_loading: int = 0
 
 
+class Limits(NamedTuple):
+    """What an executor is told besides the tables, in the order of `Options` of ``executor.c``.
+
+    `batch_nbytes`: of each batch under way. `in_flight_nbytes`: most bytes of chunks being read.
+    `num_cores`: most threads that compute. `num_held`: batches that the consumer has. `num_known`:
+    the program is made further where fewer loads than that wait. `most_scratch`: threads that may
+    decode fetched chunks by way of memory as large as the chunk. `most_loading_hands`: threads of
+    Python that load at a time.
+    """
+
+    batch_nbytes: int
+    in_flight_nbytes: int
+    most_chunk_nbytes: int
+    num_cores: int
+    num_held: int
+    num_known: int
+    most_scratch: int
+    most_loading_hands: int
+
+
 class BlockMemory:
     """Memory of decoded blocks, which outlives a run: what both kinds of it have.
 
     `kept`: the address of each block that stays in memory between runs, by group and block.
     `leases`: those of runs that are not over, and of arrays in Python.
-    `is_spoilt`: whether a thread of an ended run may still write to blocks.
+    `is_spoilt`: whether a thread of an ended run may still write to blocks. `is_native`: whether
+    native threads use it.
     """
+
+    is_native = False
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables

@@ -20,6 +20,7 @@ from xloader.engine.executor import (
     BlockMemory,
     Figures,
     Lease,
+    Limits,
     LoadPlace,
     SlowRead,
     WorkItem,
@@ -96,6 +97,8 @@ class NativeBlocks(BlockMemory):
     `capacity`: the most bytes of blocks in use at a time.
     """
 
+    is_native = True
+
     def __init__(self, capacity: int, tables: Tables) -> None:
         super().__init__(tables)
         self.capacity = capacity
@@ -130,23 +133,10 @@ def _drop(pid: int, blocks: int, indexes: int) -> None:
 class NativeExecutor:
     """Carries out one program on native threads."""
 
-    def __init__(
-        self,
-        blocks: NativeBlocks,
-        *,
-        batch_nbytes: int,
-        in_flight_nbytes: int,
-        most_chunk_nbytes: int,
-        num_threads: int,
-        num_held: int,
-        num_known: int,
-        most_scratch: int,
-        most_loading_hands: int,
-    ) -> None:
+    def __init__(self, blocks: NativeBlocks, limits: Limits) -> None:
         self._blocks = blocks
         self._tables = blocks.tables
-        numbers = batch_nbytes, in_flight_nbytes, most_chunk_nbytes, num_threads, num_held
-        options = np.array([*numbers, num_known, most_scratch, most_loading_hands], np.int64)
+        options = np.array(limits, np.int64)
         self._run = _call(
             "begin_run", self._tables.address, blocks.blocks, blocks.indexes, options.ctypes.data
         )

@@ -10,18 +10,15 @@ Along one dimension, the window of a row against a block::
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
 from xloader.core.axis import Ints, fold_blocks
 from xloader.core.footprint import Access, Group, expand_ranges
-from xloader.core.sorting import number_rows
 from xloader.engine.buffers import ArrayKind, LeasedPool
 
 _NUM_COLUMNS = 3
@@ -36,114 +33,54 @@ _MOST_DIMS: Final = 64
 _ARGUMENTS: Final = (ADDRESS, NUMBER, ADDRESS, NUMBER, ADDRESS, NUMBER)
 
 
-Chosen = slice | Ints
-"""Some of a table's hits: a slice without a step, or the index of each."""
-
-
 @dataclass(frozen=True, slots=True)
 class Hits:
     """The parts of blocks that rows take for one access: one hit per row and block that it touches.
 
-    All numbers are in one array, so that taking some of the hits is one operation, and compiled
-    code can read them.
-
-    Parameters
-    ----------
-    table : numpy.ndarray of int64, shape (3 + 4 * num_dims, n)
-        For each hit its row, its residence, whether block and window consist of the same elements,
-        and then ``lo``, ``size``, ``begin`` and ``extent`` along each dimension. The last axis is
-        contiguous.
-    shift : int
-        Subtracted from the rows in the table.
+    All numbers are in one table, which C reads: for each hit its row, its residence (one stay of a
+    block in memory), whether block and window consist of the same elements, and then ``lo``,
+    ``size``, ``begin`` and ``extent`` along each windowed dimension; 0 where the group lacks it.
     """
 
     table: Ints
-    shift: int = 0
 
     def __len__(self) -> int:
         return int(self.table.shape[1])
 
     @property
     def rows(self) -> Ints:
-        """The row of each hit, ascending, shape ``(n,)``."""
-        rows: Ints = self.table[0] - self.shift
-        return rows
+        """The row of each hit, ascending."""
+        return self._column(0)
 
     @property
     def residences(self) -> Ints:
-        """The residence (one stay of a block in memory) that holds the block, shape ``(n,)``."""
+        """The residence that holds the block."""
         return self._column(1)
 
     @property
     def is_whole(self) -> Ints:
-        """1 where block and window consist of the same elements, else 0, shape ``(n,)``."""
+        """1 where block and window consist of the same elements, else 0."""
         return self._column(2)
 
     @property
     def lo(self) -> Ints:
-        """Per windowed dimension, the first element of the window that is taken.
-
-        Shape ``(num_dims, n)``. This and the next three are 0 where the group lacks the dimension.
-        """
+        """Per windowed dimension, the first element of the window that is taken."""
         return self._columns(0)
 
     @property
     def size(self) -> Ints:
-        """Per windowed dimension, the number of elements taken, shape ``(num_dims, n)``."""
+        """Per windowed dimension, the number of elements taken."""
         return self._columns(1)
 
     @property
     def begin(self) -> Ints:
-        """Per windowed dimension, the first element of the block taken, shape ``(num_dims, n)``."""
+        """Per windowed dimension, the first element of the block taken."""
         return self._columns(2)
 
     @property
     def extent(self) -> Ints:
-        """Per windowed dimension, the number of elements of the block, shape ``(num_dims, n)``."""
+        """Per windowed dimension, the number of elements of the block."""
         return self._columns(3)
-
-    @property
-    def kinds(self) -> Ints:
-        """Equal for two hits exactly if their ``lo``, ``size`` and ``extent`` are, shape ``(n,)``.
-
-        The numbers hold for these hits alone.
-        """
-        return number_rows([*self.lo, *self.size, *self.extent], len(self))
-
-    def take(self, chosen: Chosen | NDArray[np.bool_]) -> Hits:
-        """Some of the hits.
-
-        Parameters
-        ----------
-        chosen : slice or numpy.ndarray of int or bool
-            Which hits, as an index. A slice has no step.
-        """
-        if isinstance(chosen, slice):
-            return Hits(self.table[:, chosen], self.shift)
-        if chosen.dtype == np.bool_:
-            chosen = np.flatnonzero(chosen)
-        # Unlike an index, take gives arrays whose last axis is contiguous.
-        return Hits(self.table.take(chosen, axis=1), self.shift)
-
-    def cut(self, edges: Ints) -> list[Hits]:
-        """Divide the hits by rows.
-
-        Parameters
-        ----------
-        edges : numpy.ndarray of int64, shape (m + 1,)
-            Ascending. Part ``i`` holds the rows ``[edges[i], edges[i + 1])``.
-
-        Returns
-        -------
-        list of Hits
-            The ``m`` parts. The rows of each are counted from its edge.
-        """
-        table, own = self.table, self.shift
-        places = np.searchsorted(table[0], edges + own).tolist()
-        return [
-            Hits(table[:, lo:hi], own + shift)
-            for (lo, hi), shift in zip(itertools.pairwise(places), edges.tolist(), strict=False)
-        ]
 
     def _column(self, number: int) -> Ints:
         column: Ints = self.table[number]
@@ -261,7 +198,7 @@ def _find_with_numpy(group: Group, access: Access, firsts: Ints) -> tuple[Hits, 
     blocks = fold_blocks(blocks, group.lines)
     if is_hit.all():
         return hits, blocks
-    return hits.take(is_hit), blocks[is_hit]
+    return Hits(np.ascontiguousarray(hits.table[:, is_hit])), blocks[is_hit]
 
 
 def _touched(group: Group, access: Access, firsts: Ints) -> tuple[Ints, list[Ints]]:

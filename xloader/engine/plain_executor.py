@@ -31,6 +31,7 @@ from xloader.engine.executor import (
     MAKE_SEGMENT,
     BlockMemory,
     Figures,
+    Limits,
     LoadPlace,
     WorkItem,
 )
@@ -104,18 +105,13 @@ class PlainExecutor:
     def __init__(
         self,
         blocks: PlainBlocks,
+        limits: Limits,
         parts: EngineParts,
-        *,
-        batch_nbytes: int,
-        num_threads: int,
-        num_known: int,
         slots: dict[int, list[NDArray[Any]]],
     ) -> None:
         self._blocks = blocks
+        self._limits = limits
         self._parts = parts
-        self._batch_nbytes = batch_nbytes
-        self._num_threads = num_threads
-        self._num_known = num_known
         self._slots = slots
         self._stacks: list[list[Stack]] = [
             [stack for stack, _ in own]
@@ -142,7 +138,7 @@ class PlainExecutor:
 
     def start(self) -> int:
         """No threads are started; return how many will ask for work."""
-        return self._num_threads
+        return self._limits.most_loading_hands
 
     def add(self, segment: Segment, *, is_last: bool) -> None:
         """Add the next segment of the program."""
@@ -290,8 +286,8 @@ class PlainExecutor:
                 copy_ns=self._copy_ns,
                 peak_nbytes=self._peak_nbytes,
                 flight_nbytes=self._flight_nbytes,
-                num_threads=self._num_threads,
-                peak_working=self._num_threads,
+                num_threads=self._limits.most_loading_hands,
+                peak_working=self._limits.most_loading_hands,
                 num_ready=sum(batch.is_final for batch in self._batches.values()),
             )
             tables = self._blocks.tables.in_c
@@ -374,11 +370,16 @@ class PlainExecutor:
     def _next_item(self) -> WorkItem | None:
         if self._to_finish:
             return WorkItem(FINISH_BATCH, self._to_finish.popleft(), 0)
-        item = self._next_load_item() if self._num_loading < self._num_threads else None
+        item = (
+            self._next_load_item() if self._num_loading < self._limits.most_loading_hands else None
+        )
         if item is not None:
             self._num_loading += 1
             return item
-        is_short = len(self._to_open) <= self._num_threads or len(self._to_load) <= self._num_known
+        is_short = (
+            len(self._to_open) <= self._limits.most_loading_hands
+            or len(self._to_load) <= self._limits.num_known
+        )
         if is_short and not (self._is_complete or self._is_segment_under_way):
             self._is_segment_under_way = True
             return WorkItem(MAKE_SEGMENT, 0, 0)
@@ -416,7 +417,7 @@ class PlainExecutor:
         return True
 
     def _weigh(self) -> None:
-        batches = (self._num_slots_used + min(self._num_taken, 1)) * self._batch_nbytes
+        batches = (self._num_slots_used + min(self._num_taken, 1)) * self._limits.batch_nbytes
         most = batches + self._blocks.pool.used_nbytes + self._flight_nbytes
         self._peak_nbytes = max(self._peak_nbytes, most)
 

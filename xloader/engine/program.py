@@ -24,16 +24,16 @@ from numpy.typing import NDArray
 
 from xloader.compiled.library import ADDRESS, Function, address_of, find_function
 from xloader.core.axis import Ints
-from xloader.core.footprint import Footprint
+from xloader.core.footprint import Footprint, Group
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows
 from xloader.engine.buffers import LeasedPool
-from xloader.engine.group_needs import GroupNeeds, joined
 from xloader.engine.overlaps import Hits, finders_of
 from xloader.engine.tables import Tables
 from xloader.order.step_dealer import Dealer
 from xloader.planning.epoch import Lane
 from xloader.planning.mixing import Regions
+from xloader.planning.schedule import Residences
 
 LOAD_COLUMNS: Final = (
     *("group", "block", "nbytes", "batch", "row", "address", "read_nbytes"),
@@ -44,6 +44,9 @@ LOAD_COLUMNS: Final = (
 COPY_COLUMNS: Final = ("load", "route", "batch", "row")
 """The first columns of `Segment.copies`. Then, along each windowed dimension, the first element of
 the window, the number of elements, and the first element of the block."""
+
+_PIECE_SIZE: Final = 1 << 16
+"""Number of members that are counted in one call."""
 
 _FIRST_ROWS: Final = 256
 """Rows of the first segment, for which all threads wait."""
@@ -132,14 +135,15 @@ class Program:
         groups = self._footprint.groups
         self._needs = [
             _Needs(
-                GroupNeeds(group, lanes, number, is_resident=is_resident),
+                group,
+                [lane.schedule.residences[number] for lane in lanes],
                 {block: address for (at, block), address in kept.items() if at == number},
                 is_resident=is_resident,
                 may_use_rows=may_use_rows and parts.places.is_direct(number),
             )
             for number, group in enumerate(groups)
         ]
-        counts = joined([lane.order.count for lane in lanes])
+        counts = _joined([lane.order.count for lane in lanes])
         self._rows_left = np.array(counts, np.int64)
         self._is_begun = np.zeros(len(counts), np.uint8)
         self._maker = _CompiledMaker.make(tables) or _PlainMaker(tables)
@@ -202,28 +206,46 @@ class Program:
 
 
 class _Needs:
-    """The residences of one group, and how far the program has come with them."""
+    """The residences of one group, and how far the program has come with them.
+
+    They are numbered one lane after the other; where blocks stay in memory, each is one residence.
+    Entry `e` needs `members[offsets[e]:offsets[e + 1]]`.
+    """
 
     def __init__(
         self,
-        needs: GroupNeeds,
+        group: Group,
+        lanes: Sequence[Residences],
         kept: Mapping[int, int],
         *,
         is_resident: bool,
         may_use_rows: bool,
     ) -> None:
-        self.offsets, self.members = _shortened(needs.offsets), _shortened(needs.members)
-        self.blocks = np.ascontiguousarray(needs.blocks)
-        self.load_of = np.full(len(needs.blocks), -1, np.int32)
-        self.entries_left = needs.num_entries()
-        self.num_samples = None
-        if may_use_rows and not is_resident:
-            self.num_samples = np.ascontiguousarray(needs.num_samples, np.int64)
-        self.addresses = None
+        ends = np.cumsum([0, *(len(lane.members) for lane in lanes)])
+        offsets = lanes[0].offsets
+        if len(lanes) > 1:
+            offsets = np.append(_joined([lane.offsets[:-1] for lane in lanes], ends), ends[-1])
+        self.offsets = _shortened(offsets)
+        self.num_samples = self.addresses = None
         if is_resident:
-            self.addresses = np.zeros(len(needs.blocks), np.int64)
+            members = _joined([lane.block[lane.members] for lane in lanes])
+            blocks: Ints = np.arange(group.num_blocks)
+            self.addresses = np.zeros(len(blocks), np.int64)
             for block, address in kept.items():
                 self.addresses[block] = address
+        else:
+            shifts = np.cumsum([0, *(len(lane.block) for lane in lanes)])
+            members = _joined([lane.members for lane in lanes], shifts)
+            blocks = _joined([lane.block for lane in lanes])
+            if may_use_rows:
+                num_samples = _joined([lane.num_samples for lane in lanes])
+                self.num_samples = np.ascontiguousarray(num_samples, np.int64)
+        self.members, self.blocks = _shortened(members), np.ascontiguousarray(blocks)
+        self.load_of = np.full(len(blocks), -1, np.int32)
+        self.entries_left = np.zeros(len(blocks), np.int32)
+        # In pieces: there may be millions of members, and NumPy copies what it counts.
+        for begin in range(0, len(members), _PIECE_SIZE):
+            np.add.at(self.entries_left, self.members[begin : begin + _PIECE_SIZE], np.int32(1))
 
     def residences_of(self, entry: int) -> list[int]:
         """The residences that an entry needs."""
@@ -250,6 +272,15 @@ class _Needs:
             0 if self.num_samples is None else address_of(self.num_samples),
             0 if self.addresses is None else address_of(self.addresses),
         )
+
+
+def _joined(parts: Sequence[Ints], shifts: Ints | None = None) -> Ints:
+    """One array of all parts, each shifted by its number of `shifts` if there are any."""
+    if len(parts) == 1:
+        return parts[0]
+    if shifts is None:
+        return np.concatenate(parts)
+    return np.concatenate([part + shift for part, shift in zip(parts, shifts, strict=False)])
 
 
 def _shortened(numbers: Ints) -> NDArray[np.int32]:

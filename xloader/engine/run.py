@@ -15,7 +15,6 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
@@ -39,13 +38,16 @@ from xloader.engine.executor import (
     MAKE_SEGMENT,
     BlockMemory,
     Executor,
+    Limits,
     WorkItem,
 )
 from xloader.engine.fetches_ahead import FetchesAhead
 from xloader.engine.finishes import Finisher, Finishes
+from xloader.engine.native_executor import NativeBlocks, NativeExecutor
+from xloader.engine.plain_executor import PlainBlocks, PlainExecutor
 from xloader.engine.program import Program
 from xloader.engine.python_loads import LoadTask, PythonLoads
-from xloader.engine.tables import Tables
+from xloader.engine.tables import Tables, can_run_natively
 from xloader.engine.tally import Gauge, Tally, no_refresh
 from xloader.engine.threads import LONG_SECONDS, MOST_SECONDS, SOME_SECONDS, Deadlines, Threads
 from xloader.engine.work_clock import WorkClock, WorkTime
@@ -70,12 +72,25 @@ class Job:
     last_size: int
     num_ahead: int
     blocks: BlockMemory
-    make_executor: Callable[[dict[int, list[NDArray[Any]]]], Executor]
+    limits: Limits
     num_threads: int
     num_hands: int
     on_error: OnError = "raise"
     outbox: Outbox | None = None
     most_fetched_nbytes: int = 0
+
+
+def make_blocks(parts: EngineParts, tables: Tables, capacity_nbytes: int) -> BlockMemory:
+    """Memory for so many bytes of blocks, for native threads if they can copy the samples."""
+    make = NativeBlocks if can_run_natively(parts) else PlainBlocks
+    return make(capacity_nbytes, tables)
+
+
+def _make_executor(job: Job, slots: dict[int, list[NDArray[Any]]]) -> Executor:
+    if isinstance(job.blocks, NativeBlocks):
+        return NativeExecutor(job.blocks, job.limits)
+    assert isinstance(job.blocks, PlainBlocks)
+    return PlainExecutor(job.blocks, job.limits, job.parts, slots)
 
 
 class Run:
@@ -94,7 +109,7 @@ class Run:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._slots: dict[int, list[NDArray[Any]]] = {}
-        self._executor = job.make_executor(self._slots)
+        self._executor = _make_executor(job, self._slots)
         self.tally = Tally(num_threads=job.parts.num_threads, refresh=self._refresh)
         self._pid = os.getpid()
         self._lock, self._adding = threading.RLock(), threading.Lock()

@@ -9,21 +9,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xloader.engine.assembly import EngineParts, count_threads, stored_variables
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.buffers import BatchPool, Fields, MakeMemory
-from xloader.engine.executor import Executor
+from xloader.engine.executor import BlockMemory, Limits
 from xloader.engine.fetches_ahead import MOST_REQUESTS
-from xloader.engine.native_executor import NativeBlocks, NativeExecutor
-from xloader.engine.plain_executor import PlainBlocks, PlainExecutor
 from xloader.engine.program import Program
-from xloader.engine.run import Job, Run
-from xloader.engine.tables import Tables, can_run_natively
+from xloader.engine.run import Job, Run, make_blocks
+from xloader.engine.tables import Tables
 from xloader.errors import MemoryBudgetError
 from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.ranks.finishing import Finishing
@@ -114,7 +111,7 @@ class JobFactory:
         elif self._device_path is not None and not rank_plan.recipe.is_mapped:
             self._make_memory = self._device_path.make_memory(rank_plan.num_steps)
         self._fields: Fields | None = None
-        self._blocks: NativeBlocks | PlainBlocks | None = None
+        self._blocks: BlockMemory | None = None
 
     def use(self, team: ProcessTeam | None) -> None:
         """Have worker processes finish the batches, in memory that they share; None for threads."""
@@ -186,37 +183,22 @@ class JobFactory:
         if parts.reader.is_waiting:
             num_known = _MOST_ANNOUNCED if parts.reader.announced_variables else 2 * MOST_REQUESTS
         if self._blocks is None:
-            make_blocks = NativeBlocks if can_run_natively(parts) else PlainBlocks
-            self._blocks = make_blocks(self._pool_nbytes, tables)
+            self._blocks = make_blocks(parts, tables, self._pool_nbytes)
         blocks = self._blocks
         scratch_nbytes = tables.scratch_nbytes(chunk_nbytes, self._num_cores)
         outbox = None if self._device_path is None else self._device_path.outbox()
         # Of a ring of slots, all memory counts, used or not.
         batch_nbytes = fields.memory.nbytes_of(1) - fields.memory.nbytes_of(0)
-
-        def make_executor(slots: dict[int, list[NDArray[Any]]]) -> Executor:
-            """Make the executor of the run that has these slots."""
-            if isinstance(blocks, PlainBlocks):
-                return PlainExecutor(
-                    blocks,
-                    parts,
-                    batch_nbytes=batch_nbytes,
-                    num_threads=num_threads,
-                    num_known=num_known,
-                    slots=slots,
-                )
-            return NativeExecutor(
-                blocks,
-                batch_nbytes=batch_nbytes,
-                in_flight_nbytes=most - num_spare * plan.budget.batch_nbytes,
-                most_chunk_nbytes=chunk_nbytes,
-                num_threads=self._num_cores,
-                num_held=1,
-                num_known=num_known,
-                most_scratch=max(1, scratch_nbytes // chunk_nbytes),
-                most_loading_hands=num_threads,
-            )
-
+        limits = Limits(
+            batch_nbytes=batch_nbytes,
+            in_flight_nbytes=most - num_spare * plan.budget.batch_nbytes,
+            most_chunk_nbytes=chunk_nbytes,
+            num_cores=self._num_cores,
+            num_held=1,
+            num_known=num_known,
+            most_scratch=max(1, scratch_nbytes // chunk_nbytes),
+            most_loading_hands=num_threads,
+        )
         program = Program(
             parts,
             tables,
@@ -231,10 +213,10 @@ class JobFactory:
             kept=blocks.kept,
         )
         finish = self._finishing.of_epoch(epoch.epoch)
-        is_busy = bool(parts.borders) or not (finish.is_plain and tables.is_native)
-        num_hands = 1
-        if isinstance(blocks, PlainBlocks) or is_busy or outbox is not None:
-            num_hands = num_threads
+        is_native = blocks.is_native and tables.is_native and finish.is_plain
+        num_hands = num_threads
+        if is_native and not parts.borders and outbox is None:
+            num_hands = 1
         if self._team is not None:
             # Some wait for a process, while others make segments and read.
             num_hands += num_ahead + 1
@@ -246,7 +228,7 @@ class JobFactory:
             last_size=rank_plan.rows.last_size if rank_plan.rows.num_padding() else 0,
             num_ahead=num_ahead,
             blocks=blocks,
-            make_executor=make_executor,
+            limits=limits,
             num_threads=num_threads,
             num_hands=num_hands,
             on_error=options.on_error,
