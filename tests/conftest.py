@@ -40,7 +40,7 @@ if "forkserver" in multiprocessing.get_all_start_methods():
     multiprocessing.set_forkserver_preload(
         [
             *("__main__", "pytest", "torch"),
-            *("xloader.torch", "xloader.testing", "xloader.loader.processes.engine_process"),
+            *("xloader.torch", "xloader.testing", "xloader.loader.processes.finishing_process"),
         ]
     )
 
@@ -78,33 +78,15 @@ def leaked_threads(before: set[threading.Thread], join_seconds: float) -> list[s
     return sorted(thread.name for thread in started if thread.is_alive())
 
 
-@pytest.fixture
-def earlier_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the engine without programs make all batches."""
-    from xloader.loader.ranks.job_factory import JobFactory
-
-    monkeypatch.setattr(JobFactory, "_suits_programs", lambda *_: False)
-
-
-@pytest.fixture
-def only_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have programs make all batches, also those of which Python does a part."""
-    from xloader.loader.ranks.job_factory import JobFactory
-
-    monkeypatch.setattr(JobFactory, "_suits_programs", lambda *_: True)
-
-
 @pytest.fixture(params=["native", "plain"])
 def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have an executor make all batches, also those of which Python does a part."""
+    """Have either executor make all batches."""
     from xloader.compiled.library import load_library
-    from xloader.engine import tables
+    from xloader.engine.plain_executor import PlainBlocks
     from xloader.loader.ranks import job_factory
 
-    monkeypatch.setattr(job_factory.JobFactory, "_suits_programs", lambda *_: True)
     if request.param == "plain":
-        for module in (tables, job_factory):
-            monkeypatch.setattr(module, "is_there", lambda: False)
+        monkeypatch.setattr(job_factory, "NativeBlocks", PlainBlocks)
     elif load_library()[0] is None:
         pytest.skip("there is no native executor without the library")
     return str(request.param)

@@ -17,7 +17,6 @@ from zarr.storage import LocalStore
 
 import xloader
 from xloader.errors import MemoryBudgetError
-from xloader.loader.ranks.job_factory import JobFactory
 from xloader.testing import LatencyStore
 
 CODECS = (
@@ -125,8 +124,6 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--num", type=int, default=6000)
     options = parser.parse_args()
-    # Those too of which Python does a part.
-    JobFactory._suits_programs = lambda *_: True  # type: ignore[method-assign]
     num = 0
     for seed in range(options.first, options.first + options.num):
         with tempfile.TemporaryDirectory() as name:

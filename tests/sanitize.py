@@ -18,7 +18,6 @@ from typing import Final
 
 import numpy as np
 import xarray as xr
-from xloader.engine.program_run import ProgramRun
 from zarr.storage import LocalStore
 
 import xloader
@@ -68,7 +67,7 @@ def save(store: Path | LatencyStore, memory: str, path: Path) -> None:
     with samples.loader(**options, memory=memory, threads=2, on_nan="ignore") as loader:
         iter(loader)
         run = loader._run
-        assert isinstance(run, ProgramRun)
+        assert run is not None
         job, segments = run._job, []
         while not job.program.is_over:
             segments.append(job.program.next_segment(lambda index: index % 5 == 0))

@@ -11,12 +11,12 @@ import pytest
 import xarray as xr
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from xloader.engine.job import Delivery
 
 import xloader
 from tests.cases import Case, cases
 from xloader import Samples
 from xloader.core.options import make_options
+from xloader.engine.batches import Delivery
 from xloader.errors import EmptySamplesError, LanesError, MemoryBudgetError, OptionError
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.order.step_dealer import Dealer

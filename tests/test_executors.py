@@ -1,4 +1,4 @@
-"""The executors of programs: both give what the earlier engine gives, and NumPy."""
+"""The executors of programs: both give the same, and what NumPy gives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from xloader.engine.program_run import ProgramRun
 from zarr.storage import LocalStore
 
 import xloader
@@ -19,6 +18,7 @@ from tests import sanitize
 from tests.random_programs import check
 from xloader.compiled.library import load_library
 from xloader.engine import program as programs
+from xloader.engine.plain_executor import PlainBlocks
 from xloader.errors import (
     ChunkError,
     ClosedError,
@@ -26,7 +26,7 @@ from xloader.errors import (
     SkippedWarning,
     SlowReadWarning,
 )
-from xloader.loader.ranks.job_factory import JobFactory
+from xloader.loader.ranks import job_factory
 from xloader.order.step_dealer import LOOK_SIZE
 from xloader.sources.zarr import fetched_chunks
 from xloader.testing import LatencyStore, pretend_codec, pretend_disk
@@ -58,6 +58,22 @@ def make_dataset() -> xr.Dataset:
     )
 
 
+GONE = {
+    "a/c/1/1/0": {"time": slice(5, 10), "y": slice(4, 8)},
+    "z/c/2/0/1": {"time": slice(12, 18), "y": slice(8, 16)},
+    "o/c/0/1": {"y": slice(0, 8), "x": slice(3, 6)},
+}
+"""Files of chunks and of a shard, with what they hold."""
+
+
+def with_gaps() -> xr.Dataset:
+    """The dataset without what these files hold."""
+    dataset = make_dataset()
+    for key, box in GONE.items():
+        dataset[key[0]][box] = np.nan
+    return dataset
+
+
 def write(folder: Path) -> Path:
     encoding: dict[str, dict[str, Any]] = {
         "a": {"chunks": (5, 4, 6)},
@@ -71,27 +87,41 @@ def write(folder: Path) -> Path:
 
 
 def batches_of(
-    path: Any, memory: str | None = "40kB", num_epochs: int = 2, **options: Any
+    path: Any,
+    memory: str | None = "40kB",
+    num_epochs: int = 2,
+    dataset: xr.Dataset | None = None,
+    **options: Any,
 ) -> list[list[bytes]]:
-    """The bytes of all fields of each batch, with ids and padding, over some epochs."""
+    """The bytes of all fields of each batch, with ids and padding, over some epochs.
+
+    If a dataset is given, the values must be its values.
+    """
     samples = xloader.open(path, on_missing="fill").window(WINDOW, stride=STRIDE)
+    found = []
     with samples.loader(**{**OPTIONS, **options}, memory=memory) as loader:
-        return [
-            [
-                *(np.asarray(array).tobytes() for array in batch),
-                np.asarray(batch.ids).tobytes(),
-                np.asarray(batch.is_padding).tobytes(),
-            ]
-            for _ in range(num_epochs)
-            for batch in loader
-        ]
+        for batch in (batch for _ in range(num_epochs) for batch in loader):
+            if dataset is not None:
+                check_values(batch, dataset)
+            arrays = [*batch, batch.ids, batch.is_padding]
+            found.append([np.asarray(array).tobytes() for array in arrays])
+    return found
 
 
-def earlier(path: Any, *args: Any, **options: Any) -> list[list[bytes]]:
-    """The same by the earlier engine."""
+def check_values(batch: xloader.Batch, dataset: xr.Dataset) -> None:
+    """Compare the rows of a batch with NumPy."""
+    for row, (time, y) in enumerate(zip(*np.unravel_index(batch.ids, (23, 5)), strict=True)):
+        part = dataset.isel(time=slice(time, time + 2), y=slice(3 * y, 3 * y + 5))
+        for name, array in zip(batch.names, batch, strict=True):
+            wanted = part[name].to_numpy()
+            np.testing.assert_array_equal(np.asarray(array[row]).reshape(wanted.shape), wanted)
+
+
+def plainly(path: Any, *args: Any, **options: Any) -> list[list[bytes]]:
+    """The same by the plain executor and one thread."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JobFactory, "_suits_programs", lambda *_: False)
-        return batches_of(path, *args, **options)
+        patch.setattr(job_factory, "NativeBlocks", PlainBlocks)
+        return batches_of(path, *args, **{**options, "threads": 1})
 
 
 @pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning")
@@ -111,11 +141,12 @@ def test_random_configurations(executor: str, seed: int, tmp_path: Path) -> None
         ("100kB", {"lanes": 2, "batch_size": 8}),
     ],
 )
-def test_batches_are_those_of_the_earlier_engine(
+def test_batches_are_those_of_one_plain_thread_and_of_numpy(
     executor: str, memory: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     path = write(tmp_path)
-    assert batches_of(path, memory, **options) == earlier(path, memory, **options)
+    found = batches_of(path, memory, dataset=make_dataset(), **options)
+    assert found == plainly(path, memory, **options)
 
 
 def test_the_executor_is_the_one_asked_for(executor: str, tmp_path: Path) -> None:
@@ -123,14 +154,14 @@ def test_the_executor_is_the_one_asked_for(executor: str, tmp_path: Path) -> Non
     with samples.loader(**OPTIONS) as loader:
         next(iter(loader))
         run = loader._run
-        assert isinstance(run, ProgramRun)
+        assert run is not None
         assert type(run._executor).__name__.lower().startswith(executor)
 
 
 @pytest.mark.parametrize("memory", ["60kB", "10MB"])
 def test_stores_that_are_waited_for(executor: str, memory: str, tmp_path: Path) -> None:
     store = LatencyStore(LocalStore(write(tmp_path), read_only=True), 0.001)
-    assert batches_of(store, memory) == earlier(store, memory)
+    assert batches_of(store, memory, dataset=make_dataset()) == plainly(store, memory)
 
 
 def test_near_and_far_variables_that_are_chunked_alike(executor: str, tmp_path: Path) -> None:
@@ -142,11 +173,7 @@ def test_near_and_far_variables_that_are_chunked_alike(executor: str, tmp_path: 
     samples = xloader.open([tmp_path / "a", far]).window(WINDOW, stride=STRIDE)
     with samples.loader(**OPTIONS, memory="60kB") as loader:
         for batch in loader:
-            for number, row in enumerate(np.asarray(batch.ids).tolist()):
-                time, y = np.unravel_index(row, (23, 5))
-                box = slice(time, time + 2), slice(3 * y, 3 * y + 5)
-                for name in "ab":
-                    np.testing.assert_array_equal(batch[name][number], stored[name][box])
+            check_values(batch, make_dataset())
 
 
 @pytest.mark.parametrize("memory", ["60kB", "10MB"])
@@ -167,24 +194,21 @@ def test_chunks_are_fetched_ahead_and_those_of_a_shard_together(
             assert loader._progress.tally.num_ahead > 0
             return report
 
-    path = write(tmp_path)
-    report = report_of(path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JobFactory, "_suits_programs", lambda *_: False)
-        assert report.num_requests <= 1.1 * report_of(path).num_requests < 0.7 * report.num_reads
+    report = report_of(write(tmp_path))
+    assert report.num_requests < 0.6 * report.num_reads
 
 
 def test_python_decodes_only_what_native_threads_cannot(
     executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, decoded = write(tmp_path), []
-    for key in ("a/c/1/1/0", "z/c/2/0/1", "o/c/0/1"):
+    for key in GONE:
         (path / key).unlink()
     spoil(path)
     store = LatencyStore(LocalStore(path, read_only=True), 0.0)
     options: dict[str, Any] = {"num_epochs": 1, "on_error": "skip", "batch_size": 12}
     with pytest.warns(SkippedWarning):
-        wanted = earlier(store, "200kB", **options)
+        wanted = plainly(store, "200kB", **options)
     decode = fetched_chunks._Chunks.decode
 
     def note(own: Any, outs: Any) -> Any:
@@ -193,7 +217,7 @@ def test_python_decodes_only_what_native_threads_cannot(
 
     monkeypatch.setattr(fetched_chunks._Chunks, "decode", note)
     with pytest.warns(SkippedWarning):
-        assert batches_of(store, "200kB", **options) == wanted
+        assert batches_of(store, "200kB", dataset=with_gaps(), **options) == wanted
     num_chunks = 5 * 5 * 2 + 8 * 3 * 5 + 3 * 2
     if executor == "plain":
         assert len(set(decoded)) == num_chunks
@@ -204,7 +228,6 @@ def test_python_decodes_only_what_native_threads_cannot(
     assert decoded.count(("a", (2, 1, 0))) == 2
 
 
-@pytest.mark.usefixtures("only_programs")
 # All in place; with edges, room for one chunk; several chunks a row, for each thread, but at most a
 # quarter.
 @pytest.mark.parametrize(("size", "chunk", "nbytes"), [(64, 64, 0), (60, 64, 960), (64, 32, 1000)])
@@ -222,7 +245,7 @@ def test_fetches_leave_memory_for_what_is_not_decoded_into_place(
             np.concatenate([batch["a"] for batch in loader]).ravel(), values.ravel()
         )
         run = loader._run
-        assert isinstance(run, ProgramRun)
+        assert run is not None
         in_flight = run._job.parts.in_flight_nbytes
         assert in_flight - run._job.most_fetched_nbytes == nbytes
 
@@ -233,9 +256,9 @@ def test_a_chunk_that_cannot_be_fetched_is_skipped(executor: str, tmp_path: Path
     store = LatencyStore(LocalStore(path, read_only=True), 0.0)
     options: dict[str, Any] = {"num_epochs": 1, "on_error": "skip", "batch_size": 24}
     with pytest.warns(SkippedWarning):
-        skipping = batches_of(store, "200kB", **options)
+        skipping = batches_of(store, "200kB", dataset=make_dataset(), **options)
     with pytest.warns(SkippedWarning):
-        assert skipping == earlier(store, "200kB", **options)
+        assert skipping == plainly(store, "200kB", **options)
 
 
 def test_what_a_traceback_holds_stays_in_memory(executor: str, tmp_path: Path) -> None:
@@ -252,9 +275,9 @@ def test_what_a_traceback_holds_stays_in_memory(executor: str, tmp_path: Path) -
 
 def test_an_absent_chunk_is_filled(executor: str, tmp_path: Path) -> None:
     path = write(tmp_path)
-    for key in ("a/c/1/1/0", "z/c/2/0/1", "o/c/0/1"):
+    for key in GONE:
         (path / key).unlink()
-    assert batches_of(path) == earlier(path)
+    assert batches_of(path, dataset=with_gaps()) == plainly(path)
     samples = xloader.open(path).window(WINDOW, stride=STRIDE)
     with samples.loader(**OPTIONS) as loader:
         with pytest.warns(MissingChunkWarning):
@@ -276,9 +299,9 @@ def test_rows_of_damaged_chunks_are_skipped(executor: str, tmp_path: Path) -> No
     spoil(path)
     options: dict[str, Any] = {"on_error": "skip", "batch_size": 12, "memory": "60kB"}
     with pytest.warns(SkippedWarning):
-        wanted = earlier(path, **options)
+        wanted = plainly(path, **options)
     with pytest.warns(SkippedWarning):
-        assert batches_of(path, **options) == wanted
+        assert batches_of(path, dataset=make_dataset(), **options) == wanted
 
 
 def test_a_damaged_chunk_is_an_error_of_its_batch(executor: str, tmp_path: Path) -> None:
@@ -297,7 +320,7 @@ def test_a_damaged_chunk_is_an_error_of_its_batch(executor: str, tmp_path: Path)
 
     found = deliver()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JobFactory, "_suits_programs", lambda *_: False)
+        patch.setattr(job_factory, "NativeBlocks", PlainBlocks)
         assert deliver() == found
 
 
@@ -373,7 +396,6 @@ def test_a_forked_child_has_memory_of_its_own(executor: str, tmp_path: Path) -> 
 
 
 @NEEDS_LIBRARY
-@pytest.mark.usefixtures("only_programs")
 @pytest.mark.parametrize("memory", ["2MB", "700kB"])
 def test_segments_in_c_are_those_of_numpy(
     memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -384,7 +406,7 @@ def test_segments_in_c_are_those_of_numpy(
         with samples.loader(batch_size=12, shuffle=True, memory=memory, output="numpy") as loader:
             iter(loader)
             run = loader._run
-            assert isinstance(run, ProgramRun)
+            assert run is not None
             program, found = run._job.program, []
             while not program.is_over:
                 found.append(program.next_segment(lambda index: index % 2 == 0))
@@ -401,14 +423,13 @@ def test_segments_in_c_are_those_of_numpy(
 
 
 @NEEDS_LIBRARY
-@pytest.mark.usefixtures("only_programs")
 def test_wrong_programs_are_refused(tmp_path: Path) -> None:
     """An executor reads and writes nothing by tables that point to what is not there."""
     samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
     with samples.loader(**OPTIONS, memory="40kB") as loader:
         iter(loader)
         run = loader._run
-        assert isinstance(run, ProgramRun)
+        assert run is not None
         segment = run._job.program.next_segment(bool)
         assert len(segment.copies)
         segment.copies[0, -1] = 1 << 20
@@ -417,7 +438,6 @@ def test_wrong_programs_are_refused(tmp_path: Path) -> None:
 
 
 @NEEDS_LIBRARY
-@pytest.mark.usefixtures("only_programs")
 def test_a_codec_that_is_pretended_decodes_nothing(tmp_path: Path) -> None:
     path = write(tmp_path)
     wanted = batches_of(path, "10MB", num_epochs=1)
@@ -442,7 +462,6 @@ def values_of(path: Path, **options: Any) -> list[list[float]]:
 
 
 @NEEDS_LIBRARY
-@pytest.mark.usefixtures("only_programs")
 def test_reads_that_hang_are_left_to_python(tmp_path: Path) -> None:
     """A native thread that waits too long for a file is given up, and Python reads the chunk."""
     path = four_chunks(tmp_path)
@@ -452,7 +471,6 @@ def test_reads_that_hang_are_left_to_python(tmp_path: Path) -> None:
 
 
 @NEEDS_LIBRARY
-@pytest.mark.usefixtures("only_programs")
 def test_reads_that_hang_leave_their_memory_to_python(tmp_path: Path) -> None:
     """With memory for two chunks, both of which hang, Python reads them nevertheless."""
     path = tmp_path / "two.zarr"
@@ -464,7 +482,6 @@ def test_reads_that_hang_leave_their_memory_to_python(tmp_path: Path) -> None:
 
 
 @NEEDS_LIBRARY
-@pytest.mark.usefixtures("only_programs")
 def test_a_transform_may_close_the_loader(tmp_path: Path) -> None:
     """Native threads still decode into the memory then."""
     path, called = write(tmp_path), []
@@ -482,15 +499,13 @@ def test_a_transform_may_close_the_loader(tmp_path: Path) -> None:
 
 
 @NEEDS_LIBRARY
-@pytest.mark.usefixtures("only_programs")
 def test_a_slow_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xloader.engine.program_run.LONG_SECONDS", 0.3)
+    monkeypatch.setattr("xloader.engine.run.LONG_SECONDS", 0.3)
     with pretend_disk(1000.0), pytest.warns(SlowReadWarning, match="has not arrived after"):
         values_of(four_chunks(tmp_path), threads=2)
 
 
 @NEEDS_LIBRARY
-@pytest.mark.usefixtures("only_programs")
 def test_programs_are_made_a_little_ahead(tmp_path: Path) -> None:
     """Also where all blocks are in memory, so that nothing is left to load."""
     values = np.arange(150_000, dtype="f4")
@@ -502,5 +517,5 @@ def test_programs_are_made_a_little_ahead(tmp_path: Path) -> None:
         iterator = iter(loader)
         for _ in iterator:
             run = loader._run
-            assert isinstance(run, ProgramRun)
+            assert run is not None
             assert 64 * len(run._steps) <= (1 << 16) + 2 * LOOK_SIZE
