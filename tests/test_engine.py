@@ -13,24 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from xloader.engine.block_loads import MOST_REQUESTS, BlockLoads
-from xloader.engine.open_batches import OpenBatches
-from xloader.engine.walks import Walks
 from zarr.abc.store import Store
 from zarr.core.buffer import Buffer
 
 import xloader
 from xloader.engine.assembly import stored_variables
 from xloader.engine.block_reader import BlockReader
-from xloader.engine.buffers import BlockPool
+from xloader.engine.fetches_ahead import MOST_REQUESTS, FetchesAhead
+from xloader.engine.finishes import Finishes
 from xloader.engine.run import Run
-from xloader.engine.tally import Gauge, Tally
+from xloader.engine.tally import Tally
 from xloader.errors import ClosedError, CorruptChunkError
 from xloader.sources.zarr.fetched_chunks import SingleChunks
 from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store
 
 pytestmark = [
-    pytest.mark.usefixtures("earlier_engine"),
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
 ]
@@ -87,9 +84,7 @@ def check(loader: xloader.Loader, ds: xr.Dataset) -> int:
 
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("is_waiting", [False, True])
-def test_a_chunk_that_is_a_row_takes_no_memory_of_the_pool(
-    world_size: int, is_waiting: bool
-) -> None:
+def test_a_chunk_that_is_a_row_is_decoded_into_the_batch(world_size: int, is_waiting: bool) -> None:
     ds = steps(50)
     store = LatencyStore(store_of(ds), 0.0) if is_waiting else store_of(ds)
     samples = window(store)
@@ -102,13 +97,15 @@ def test_a_chunk_that_is_a_row_takes_no_memory_of_the_pool(
             check(loader, ds)
             seen += [int(i) for b in loader for i in b.ids[~b.is_padding]]
             report = loader.report()
-            assert loader._engine()._job_factory.pool.peak_nbytes == 0
-            assert report.peak_nbytes <= loader.plan.budget.fixed_nbytes
+            most = loader.plan.budget.fixed_nbytes
+            # What is waited for is kept until its whole batch can be made.
+            most += is_waiting * loader.plan.pool_nbytes(1)
+            assert report.peak_nbytes <= min(most, loader.explain().peak_nbytes)
             assert report.read_nbytes > 0
     assert sorted(seen) == list(range(50))
 
 
-def test_small_chunks_that_are_rows_of_a_batch_are_read_together(
+def test_small_chunks_that_a_sample_needs_first_are_read_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes: list[int] = []
@@ -119,16 +116,16 @@ def test_small_chunks_that_are_rows_of_a_batch_are_read_together(
         return fetch(self, reads)
 
     monkeypatch.setattr(SourceRecorder, "fetch", note)
-    samples, recorder = recorded(window(store_of(steps(24))))
-    with samples.loader(batch_size=4, memory="96KiB", output="numpy", threads=1) as loader:
-        assert not loader.plan.is_resident
-        assert len(list(loader)) == 6
-    # Two variables of four rows, as far as the share of the memory for reading allows.
-    assert max(sizes) > 2
+    samples = xloader.open(store_of(steps(24))).window(time=4)
+    samples, recorder = recorded(samples)
+    with samples.loader(batch_size=2, memory="192KiB", output="numpy", threads=1) as loader:
+        assert len(list(loader)) == 3
+    # Of two variables of four steps.
+    assert 2 < max(sizes) <= 8
     assert recorder.num_reads == sum(sizes) == 48
 
 
-def test_small_rows_are_shared_among_threads_and_shards_are_read_whole() -> None:
+def test_small_chunks_are_read_together_and_shards_are_read_whole() -> None:
     row_nbytes, num_rows = 2**18, 16
     ds = steps(num_rows, row_nbytes // 4)[["t"]]
     plain = write_store(ds, {"t": (1, row_nbytes // 4)})
@@ -140,70 +137,13 @@ def test_small_rows_are_shared_among_threads_and_shards_are_read_whole() -> None
         stored = stored_variables(samples.recipe, footprint)
         reader = BlockReader(samples.recipe.source, stored, 8 * row_nbytes)
         blocks = [(row,) for row in range(num_rows)]
-        for num_shares, size in ((1, 8), (2, 8), (3, 5), (8, 4)):
-            bundles = reader.bundles(footprint.groups[0], blocks, num_shares)
-            sizes = [len(bundle.reads) for bundle in bundles]
-            assert sum(sizes) == num_rows
-            assert max(sizes) == (8 if store is sharded else size)
-            assert sorted(read.chunk[0] for b in bundles for read in b.reads) == list(range(16))
-
-
-def test_threads_without_work_share_a_load_where_memory_is_short(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shares: list[int] = []
-    bundles = BlockReader.bundles
-
-    def note(self: BlockReader, group: Any, blocks: Any, num_shares: int = 1) -> Any:
-        shares.append(num_shares)
-        return bundles(self, group, blocks, num_shares)
-
-    monkeypatch.setattr(BlockReader, "bundles", note)
-    # As if all other threads waited for work.
-    monkeypatch.setattr(Gauge, "change", lambda self, num: None)
-    ds, num_loads = steps(96, 1 << 14), 12
-    samples = window(store_of(ds, num_steps=8))
-    with samples.loader(
-        batch_size=2, memory="12MiB", output="numpy", threads=4, shuffle=False
-    ) as loader:
-        assert check(loader, ds) == 48
-        job = loader._run._job
-        assert job.pool.capacity == 2 * 2 * ds["t"][:8].nbytes, "room for two blocks"
-        num_threads = job.parts.num_threads
-    assert num_threads > 1
-    assert shares == [1] + [num_threads] * (num_loads - 1)
-
-
-@pytest.mark.parametrize(("is_waiting", "threads"), [(False, 4), (False, 1), (True, 4)])
-def test_small_blocks_may_hold_bytes_in_flight(
-    is_waiting: bool, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held: list[tuple[int, int]] = []
-    weigh = Tally.weigh
-
-    def note(self: Tally, pool: BlockPool) -> None:
-        held.append((pool.used_nbytes - pool.capacity, self.flight_nbytes))
-        weigh(self, pool)
-
-    monkeypatch.setattr(Tally, "weigh", note)
-    ds = steps(1600)
-    store = store_of(ds, num_steps=8)
-    samples = window(LatencyStore(store, 0.0) if is_waiting else store)
-    with samples.loader(batch_size=4, memory="2MiB", output="numpy", threads=threads) as loader:
-        assert check(loader, ds) == 400
-        in_flight = loader.plan.budget.in_flight_nbytes
-        assert loader._run._job.parts.num_threads == threads
-        assert loader.report().peak_nbytes <= loader.explain().peak_nbytes
-    lent = max(over for over, _ in held)
-    if is_waiting or threads == 1:
-        assert lent <= 0
-    else:
-        assert 0 < lent <= in_flight // 2
-        assert max(over + flight for over, flight in held if over > 0) <= in_flight
+        bundles = reader.bundles(footprint.groups[0], blocks)
+        assert [len(bundle.reads) for bundle in bundles] == [8, 8]
+        assert sorted(read.chunk[0] for b in bundles for read in b.reads) == list(range(16))
 
 
 def test_batches_cost_no_task_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    num = {"_walk": 0, "_finish": 0}
+    num = {"_make_segment": 0, "finish": 0}
 
     def count(kind: type, name: str) -> None:
         original = getattr(kind, name)
@@ -214,8 +154,8 @@ def test_batches_cost_no_task_that_does_nothing(monkeypatch: pytest.MonkeyPatch)
 
         monkeypatch.setattr(kind, name, call)
 
-    count(Walks, "_walk")
-    count(OpenBatches, "_finish")
+    count(Run, "_make_segment")
+    count(Finishes, "finish")
     samples = window(store_of(steps(400, 50)))
     # NaN is looked for in the first eight batches by default.
     for own, options, num_finished in (
@@ -224,34 +164,10 @@ def test_batches_cost_no_task_that_does_nothing(monkeypatch: pytest.MonkeyPatch)
         (samples, {"on_nan": "ignore", "output_dtype": "float16"}, 200),
         (samples.fillna(0.0), {"on_nan": "ignore"}, 200),
     ):
-        num.update(_walk=0, _finish=0)
+        num.update(_make_segment=0, finish=0)
         with own.loader(batch_size=2, memory="1MiB", output="numpy", **options) as loader:
             assert len(list(loader)) == 200
-        assert num == {"_walk": 2, "_finish": num_finished}
-
-
-def test_a_worker_is_woken_for_a_task_or_by_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
-    num_tasks, num_woken, next_task, notify = [0], [0], Run._next_task, threading.Condition.notify
-
-    def look(self: Run) -> Any:
-        found = next_task(self)
-        num_tasks[0] += found[1] is not None
-        return found
-
-    def wake(self: threading.Condition, n: int = 1) -> None:
-        # `notify_all` comes here too, with the number of those that wait.
-        num_woken[0] += n
-        notify(self, n)
-
-    monkeypatch.setattr(Run, "_next_task", look)
-    monkeypatch.setattr(threading.Condition, "notify", wake)
-    with window(store_of(steps(400), 50)).loader(
-        batch_size=2, memory="64MiB", output="numpy", threads=32
-    ) as loader:
-        num_batches = len(list(loader))
-        assert loader._run._job.parts.num_threads == 32
-        woken = num_woken[0]
-    assert woken <= num_tasks[0] + num_batches + 40
+        assert num == {"_make_segment": 2, "finish": num_finished}
 
 
 @pytest.mark.parametrize("is_waiting", [False, True])
@@ -339,7 +255,7 @@ def test_closing_in_the_midst_of_fetching_leaves_no_thread() -> None:
 
 
 def test_a_bug_on_a_fetching_thread_ends_the_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BlockLoads, "_on_fetched", lambda *args: 1 / 0)
+    monkeypatch.setattr(FetchesAhead, "_pass_on", lambda *args: 1 / 0)
     with window(LatencyStore(store_of(steps(20)), 0.0)).loader(batch_size=4) as loader:
         caught: list[BaseException] = []
 
@@ -439,13 +355,13 @@ def test_an_old_iterator_leaves_the_next_epoch_alone(monkeypatch: pytest.MonkeyP
             np.testing.assert_array_equal(batch[0][:, 0, 0], ds["t"].values[batch.ids])
 
 
-@pytest.mark.parametrize("owner", ["worker", "fetch"])
+@pytest.mark.parametrize("owner", ["hand", "fetch"])
 def test_an_iterator_collected_while_a_thread_of_its_run_holds_the_lock(
     owner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ds = steps(100)
     garbage: list[Any] = []
-    kind, name = (OpenBatches, "next_finish") if owner == "worker" else (BlockLoads, "_on_fetched")
+    kind, name = (Tally, "add_work") if owner == "hand" else (FetchesAhead, "_go_on")
     method = getattr(kind, name)
 
     def collecting(self: Any, *args: Any) -> Any:
@@ -481,8 +397,7 @@ def test_a_run_that_is_closed_holds_no_batch() -> None:
         next(iterator)
         run: Run = iterator.run
         iterator.close()
-        loads: Any = run._block_loads
-        assert not [*loads._without_memory, *loads._to_fetch, *loads._to_decode]
+        assert not [*run._slots, *run._steps]
 
 
 # Batches
