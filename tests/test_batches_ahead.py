@@ -1,4 +1,4 @@
-"""Small batches are made further ahead than asked for, in trays, in memory for bytes in flight."""
+"""Small batches are made further ahead than asked for, in memory for bytes in flight."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import xarray as xr
 
 import xloader
 from xloader.testing import write_store
-
-pytestmark = pytest.mark.usefixtures("earlier_engine")
 
 NUM_STEPS, MEMORY = 400, 1 << 20
 
@@ -65,13 +63,11 @@ def batches_made(path: Path, expected: int, **options: Any) -> int:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        # One, then trays of one, two, two and two.
-        ({}, 8),
-        # One, then trays of one and two.
-        ({"prefetch": 1}, 4),
+        # One, two as asked for, and two for each thread.
+        ({}, 7),
+        ({"prefetch": 1}, 6),
         ({"prefetch": 0}, 1),
-        # One thread waits for nobody.
-        ({"threads": 1}, 3),
+        ({"threads": 1}, 5),
         # Batches of 64 KB do not fit into what two threads leave of 64 KB.
         ({"batch_size": 256}, 3),
         # Everything stays in memory: nothing is read later.
