@@ -1,0 +1,167 @@
+"""The compiled library: which is used, how it is built, and what NumPy does as well."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xloader
+from tests.without_library import without_library
+from xloader.compiled.library import FOLDER, LIBRARY, load_library
+from xloader.core.axis import Axis, Ends
+from xloader.core.counter_rng import bijection
+from xloader.core.footprint import Group
+from xloader.engine.buffers import ArrayKind, LeasedPool
+from xloader.engine.overlaps import HitFinder, Hits
+from xloader.testing import write_store
+
+ROOT = Path(__file__).resolve().parents[1]
+HAS_COMPILER = any(map(shutil.which, ("cc", "gcc", "clang")))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> None:
+    if load_library()[0] is None:
+        pytest.skip("the library was not compiled")
+
+
+def test_explain_says_which_is_used() -> None:
+    values = np.zeros((8, 4), "f4")
+    packed = values.astype("i4"), {"scale_factor": 0.5, "_FillValue": np.int32(-1)}
+    ds = xr.Dataset({"a": (("time", "x"), values), "b": (("time", "x"), *packed)})
+    samples = xloader.open(write_store(ds, {"a": (2, 4), "b": (2, 4)})).window(time=2)
+    assert "compiled, without Python's lock; b by NumPy" in str(samples.explain())
+    alone = xloader.open(ds[["a"]]).window(time=2)
+    assert alone.explain().gather == "compiled, without Python's lock"
+    assert alone.explain(order=[0, 1], cache="lru").gather == "compiled, without Python's lock"
+    with without_library():
+        assert "NumPy, which holds Python's lock: it is a test" in str(samples.explain())
+
+
+def test_it_is_switched_off_by_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLOADER_COMPILED", "0")
+    assert load_library.__wrapped__() == (None, "XLOADER_COMPILED=0 is set")
+
+
+@pytest.mark.parametrize(
+    ("content", "source", "reason"),
+    [
+        (None, b"", "there was no C compiler"),
+        (b"made for another machine", b"", "does not load"),
+        ("own", b"another release", "of another release; install xloader again"),
+    ],
+)
+def test_libraries_that_are_not_used(
+    content: bytes | str | None, source: bytes, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "executor.c").write_bytes(source)
+    if content == "own":
+        shutil.copy(FOLDER / LIBRARY, tmp_path / LIBRARY)
+    elif isinstance(content, bytes):
+        (tmp_path / LIBRARY).write_bytes(content)
+    found, told = load_library(tmp_path)
+    assert found is None
+    assert reason in told
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="there is no C compiler")
+def test_builds_without_a_compiler_go_on(tmp_path: Path) -> None:
+    """The build says why it has no compiled gather, and is no error."""
+    pytest.importorskip("hatchling")
+    sys.path.insert(0, str(ROOT))
+    from hatch_build import _replace, compile_library
+
+    assert compile_library(FOLDER, tmp_path / "a.so") == ""
+    assert (tmp_path / "a.so").exists()
+    with mock.patch.dict("os.environ", {"CC": "no-such-compiler"}):
+        assert "no-such-compiler" in compile_library(FOLDER, tmp_path / "b.so")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "broken.c").write_text("this is not C")
+    assert "failed" in compile_library(broken, tmp_path / "c.so")
+    assert not (tmp_path / "c.so").exists()
+    assert _replace(tmp_path / "d.so", tmp_path / "a.so") == ""
+    assert (tmp_path / "d.so").read_bytes() == (tmp_path / "a.so").read_bytes()
+    assert _replace(tmp_path / "d.so", None) == ""
+    assert not (tmp_path / "d.so").exists()
+    assert "no such folder" in _replace(tmp_path / "no such folder" / "d.so", tmp_path / "a.so")
+
+
+class _UsedMemory(LeasedPool):
+    """Memory that holds other numbers, as after an earlier use."""
+
+    def take(self, kind: ArrayKind) -> np.ndarray:
+        array = super().take(kind)
+        array.fill(-7)
+        return array
+
+
+def test_ranks_are_permuted_as_numpy_does() -> None:
+    rng = np.random.default_rng(11)
+    sizes = np.concatenate([np.arange(1, 60), [10**6 + 3, 2**33 + 1, 2**61 + 5]])
+    keys = rng.integers(0, 2**63, len(sizes)).astype(np.uint64)
+    which = np.sort(rng.integers(0, len(sizes), 5000))
+    ranks = rng.integers(0, 2**62, 5000) % sizes[which]
+    found = bijection(keys, sizes, ranks, which)
+    with without_library():
+        np.testing.assert_array_equal(found, bijection(keys, sizes, ranks, which))
+
+
+@given(
+    chunks=st.sampled_from([3, 4, (2, 5, 1, 4), (4, 4, 4)]),
+    kept=st.sampled_from([range(12), range(1, 12), range(0, 12, 2), range(2, 12, 5), (0, 1, 4, 7)]),
+    span=st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(1, 4)),
+    second=st.sampled_from([None, (0, 1, 1), (1, 1, 1), (0, 1, 2), (0, 1, 3)]),
+    end=st.sampled_from(["stop", "wrap", "pad"]),
+)
+def test_hits_are_those_of_numpy(
+    chunks: int | tuple[int, ...],
+    kept: range | tuple[int, ...],
+    span: tuple[int, int, int],
+    second: tuple[int, int, int] | None,
+    end: Ends,
+) -> None:
+    axis, other = Axis(12, chunks, kept), Axis(6, 2, range(6))
+    group = Group((), (axis, None if second is None else other), (), (end, "stop"))
+    access = (span, second)
+    num_within = axis.size - span[0] - span[1] * (span[2] - 1)
+    outside = -2 if end == "pad" else 0
+    num_firsts = axis.size if end != "stop" and num_within > 0 else num_within
+    along = np.arange(outside, num_firsts + outside)
+    firsts = np.stack(np.meshgrid(along, np.arange(4)), -1).reshape(-1, 2)
+    # Rows are looked at in pieces, some of which consist of one window now.
+    firsts = np.concatenate([firsts, np.repeat(firsts, 600, axis=0)])
+    hits, blocks = HitFinder(group, access).find(firsts, _UsedMemory(1))
+    assert ((blocks >= 0) & (blocks < group.num_blocks)).all()
+    with without_library():
+        expected, expected_blocks = HitFinder(group, access).find(firsts)
+    np.testing.assert_array_equal(blocks, expected_blocks)
+    hits.residences[:] = expected.residences[:] = blocks
+    np.testing.assert_array_equal(hits.table, expected.table)
+
+
+def test_memory_of_hits_is_used_again_once_none_is_left() -> None:
+    group = Group((), (Axis(12, 4, range(12)),), (), ("stop",))
+    finder = HitFinder(group, ((0, 1, 3),))
+    pool, firsts = LeasedPool(1), np.arange(10)[:, None]
+
+    def part() -> Hits:
+        hits, _ = finder.find(firsts, pool)
+        return hits.cut(np.array([0, 5, 10]))[1]
+
+    first, second = part(), part()
+    assert not np.shares_memory(first.table, second.table)
+    expected, address = first.table.copy(), first.table.ctypes.data
+    part()
+    np.testing.assert_array_equal(first.table, expected)
+    del second, first
+    # One of the two was kept, and the pool gives it out again.
+    assert part().table.ctypes.data == address
