@@ -14,20 +14,19 @@ from hypothesis import given
 
 import xloader
 from tests.cases import Case, cases
-from tests.test_compiled_gather import with_numpy
+from tests.without_library import without_library
 from xloader import Samples
 from xloader.engine import assembly
 from xloader.engine.block_layout import memory_order
 from xloader.testing import write_store
 
 pytestmark = [
-    pytest.mark.usefixtures("earlier_engine"),
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
 ]
 
-WAYS = [pytest.param(nullcontext, id="C"), pytest.param(with_numpy, id="NumPy")]
+WAYS = [pytest.param(nullcontext, id="C"), pytest.param(without_library, id="NumPy")]
 
 
 def as_stored(counts: tuple[int, ...], *_: object) -> tuple[int, ...]:

@@ -11,12 +11,17 @@ import pytest
 import xarray as xr
 
 import xloader
-from tests.test_compiled_gather import batches, with_numpy
+from tests.without_library import without_library
 from xloader import Samples
 from xloader.testing import write_store
 from xloader.transforms import normalize
 
 MEAN, STD = 271.3, 0.7
+
+
+def batches(samples: Samples, **options: object) -> list[list[np.ndarray]]:
+    with samples.loader(output="numpy", **options) as loader:
+        return [list(batch) for batch in loader]
 
 
 @pytest.fixture(name="packed")
@@ -60,7 +65,7 @@ def test_values_are_those_of_two_steps(
     plain = batches(packed, **options)
     samples = packed.normalize({"t": (MEAN, STD), "u": (0.5, 2.0)}).fillna(0.25)
     changed.clear()
-    with nullcontext() if is_compiled else with_numpy():
+    with nullcontext() if is_compiled else without_library():
         found = batches(samples, **options)
     mean, std = np.float32(MEAN), np.float32(STD)
     for (t, u, z), (own_t, own_u, own_z) in zip(plain, found, strict=True):

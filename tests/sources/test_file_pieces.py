@@ -1,0 +1,105 @@
+"""Pieces of many files, read by one compiled call."""
+
+from __future__ import annotations
+
+import os
+from array import array
+
+import numpy as np
+import pytest
+
+from xloader.compiled.library import load_library
+from xloader.sources.zarr.file_objects import _PENDING, _awaited, _num_there, read_pieces
+from xloader.sources.zarr.object_protocol import ObjectPiece
+
+pytestmark = pytest.mark.skipif(
+    load_library()[0] is None, reason="xloader was installed without a compiler"
+)
+
+
+def test_the_first_part_that_has_not_arrived_is_named():
+    told = array("q", (0, 5, 0, _PENDING, 64, 7, 0, _PENDING))
+    assert (_awaited(told), _num_there(told)) == (1, 2)
+    told[3] = told[7] = 0
+    assert (_awaited(told), _num_there(told)) == (4, 4)
+
+
+def parts_in(folder, num, nbytes):
+    rng = np.random.default_rng(1)
+    for number in range(num):
+        (folder / str(number)).write_bytes(rng.bytes(nbytes))
+    return [ObjectPiece(str(number)) for number in range(num)]
+
+
+def read(folder, parts, room):
+    told = array("q", (-9,)) * (2 * len(parts))
+    found, needed = read_pieces(f"{folder}/", parts, np.empty(room, np.uint8), told)
+    return [None if data is None else data.tobytes() for data in found], needed
+
+
+def contents(folder, num):
+    return [(folder / str(number)).read_bytes() for number in range(num)]
+
+
+def test_many_files_are_read(tmp_path):
+    parts = parts_in(tmp_path, 96, 1 << 16)
+    parts += [ObjectPiece("7", start, start + 9) for start in (0, 500, 1 << 16)]
+    files = contents(tmp_path, 96)
+    pieces = [files[7][:9], files[7][500:509], b""]
+    assert read(tmp_path, parts, 8 << 20) == ([*files, *pieces], 0)
+
+
+@pytest.mark.parametrize("number", [0, 1, 40, 95])
+@pytest.mark.parametrize("kind", ["absent", "a folder"])
+def test_absent_files_are_told_and_nothing_is_read_after_a_folder(tmp_path, number, kind):
+    parts = parts_in(tmp_path, 96, 1 << 12)
+    files = contents(tmp_path, 96)
+    (tmp_path / str(number)).unlink()
+    files[number] = None
+    if kind == "a folder":
+        (tmp_path / str(number)).mkdir()
+        files = files[:number]
+    assert read(tmp_path, parts, 1 << 20)[0] == files
+
+
+def test_files_of_giant_sizes_change_nothing_outside_the_buffer(tmp_path):
+    parts = parts_in(tmp_path, 96, 1 << 16)
+    whole = contents(tmp_path, 96)
+    for number in (60, 61, 62):
+        os.truncate(tmp_path / str(number), 1 << 43)
+    memory = np.full(24 << 20, 7, np.uint8)
+    guard, told = 8 << 20, array("q", (-9,)) * (2 * len(parts))
+    buffer = memory[guard : 2 * guard]
+    found, needed = read_pieces(f"{tmp_path}/", parts, buffer, told)
+    assert needed == 0
+    assert [data.tobytes() for data in found] == whole[:60]
+    assert (memory[:guard] == 7).all()
+    assert (memory[2 * guard :] == 7).all()
+
+
+@pytest.mark.parametrize("size", [2**62, 2**63 - 1])
+def test_sums_of_sizes_do_not_wrap(tmp_path, size):
+    # Its size is not known before it is read: some file systems tell 0 for files with contents.
+    (tmp_path / "0").write_bytes(b"")
+    (tmp_path / "1").write_bytes(b"ab")
+    parts = [ObjectPiece("1"), *[ObjectPiece("0", 5, size)] * 4]
+    assert read(tmp_path, parts, 1000) == ([b"ab"], 0)
+    assert read(tmp_path, parts[1:], 1000) == ([], -2)
+    parts = [ObjectPiece("1", start, size) for start in (0, 1, 2, size - 1)] * 2
+    assert read(tmp_path, parts, 1000) == ([b"ab", b"b", b"", b""] * 2, 0)
+
+
+def test_larger_files_than_there_can_be_are_not_read(tmp_path):
+    parts_in(tmp_path, 3, 100)
+    parts = [ObjectPiece("0", most_nbytes=100), ObjectPiece("1", most_nbytes=99)]
+    found, needed = read(tmp_path, parts, 1000)
+    assert ([len(data) for data in found], needed) == ([100], 0)
+    assert read(tmp_path, parts[1:], 1000) == ([], -2)
+
+
+def test_without_room_for_all_the_first_ones_are_right(tmp_path):
+    parts = parts_in(tmp_path, 96, 1 << 16)
+    found, _ = read(tmp_path, parts, 20 << 16)
+    assert 0 < len(found) <= 20
+    assert found == contents(tmp_path, len(found))
+    assert read(tmp_path, parts, 1000) == ([], 1 << 16)
