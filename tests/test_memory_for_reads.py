@@ -16,7 +16,7 @@ from zarr.codecs import ZstdCodec
 
 import xloader
 from xloader.compiled.library import load_library
-from xloader.engine.thread_group import Threads
+from xloader.engine.threads import Threads
 from xloader.testing import LatencyStore, pretend_disk, write_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")

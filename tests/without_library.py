@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from xloader.compiled import library
-from xloader.engine import compiled_gather
+from xloader.engine import field_places
 
 
 @contextmanager
@@ -19,6 +19,6 @@ def without_library() -> Iterator[None]:
     load = mock.Mock(return_value=(None, "it is a test"))
     with (
         mock.patch.object(library, "load_library", load),
-        mock.patch.object(compiled_gather, "load_library", load),
+        mock.patch.object(field_places, "load_library", load),
     ):
         yield

@@ -199,7 +199,6 @@ class PackedPart:
         self.name, self.fingerprint = "a packed part", f"{packing}{values}"
         self.coordinates, self.path_of = inner.coordinates, inner.path_of
         self.is_through_xarray = inner.is_through_xarray
-        self.is_compiled = inner.is_compiled
 
     def fetch(self, reads: Sequence[Read]) -> Deferred:
         return Deferred(partial(self._read, reads))
