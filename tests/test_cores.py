@@ -109,4 +109,4 @@ def test_explain_says_how_many_ranks_share_the_cores(machine, monkeypatch):
     with samples.loader(output="numpy", threads=3) as loader:
         assert loader.explain().threads == "3"
     with samples.loader(output="numpy", processes=2) as loader:
-        assert loader.explain().threads == "16 = 128 cores / 8 ranks, in 2 processes"
+        assert loader.explain().threads == "16 = 128 cores / 8 ranks, and 2 processes"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -353,6 +354,26 @@ def test_it_may_be_closed_and_left_at_any_moment(executor: str, tmp_path: Path) 
             del iterator
             gc.collect()
     assert not [t.name for t in threading.enumerate() if t.name.startswith("xloader")]
+
+
+@NEEDS_LIBRARY
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted on Linux")
+def test_native_threads_end_with_the_epoch(tmp_path: Path) -> None:
+    def num_threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
+    with samples.loader(**OPTIONS, memory="40kB", threads=20) as loader:
+        list(loader)
+        before = num_threads()
+        iterator = iter(loader)
+        next(iterator)
+        assert num_threads() >= before + 16
+        iterator.close()
+        until = time.monotonic() + 20
+        while num_threads() > before and time.monotonic() < until:
+            time.sleep(0.01)
+        assert num_threads() <= before
 
 
 def test_it_goes_on_where_a_state_was_saved(executor: str, tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ from tests.hanging import (
 )
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.threads import Deadlines
+from xloader.engine.plain_executor import PlainBlocks
 from xloader.errors import ClosedError, ReadTimeoutError, SlowReadWarning, SourceAccessError
+from xloader.loader.ranks import job_factory
 from xloader.sources.retries import Attempts
 from xloader.sources.zarr import file_objects
 from xloader.sources.zarr import file_objects as compiled_files
@@ -71,7 +73,6 @@ def test_a_chunk_that_never_comes_is_an_error_that_names_it(kind: str, shuffle: 
         assert report.num_retries == 1
 
 
-@pytest.mark.usefixtures("earlier_engine")
 @pytest.mark.parametrize("max_retries", [0, 2])
 @pytest.mark.parametrize("way", ["one by one", "compiled"])
 def test_the_chunk_that_hangs_is_named_among_those_read_together(
@@ -85,6 +86,8 @@ def test_the_chunk_that_hangs_is_named_among_those_read_together(
         store = HangingSync(write_store(ds, dict.fromkeys("stu", (5, 2))))
     else:
         hang_after_two_files(monkeypatch)
+        # Native threads read one file at a time.
+        monkeypatch.setattr(job_factory, "NativeBlocks", PlainBlocks)
     samples = xloader.open(store).window(time=1)
     options = {"output": "numpy", "read_timeout": 0.2, "max_retries": max_retries}
     with samples.loader(batch_size=4, shuffle=False, **options) as loader:

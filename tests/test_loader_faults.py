@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 import xloader
+from xloader.engine.python_loads import PythonLoads
 from xloader.errors import CorruptChunkError, MissingChunkError
 from xloader.testing import FaultyStore, garble, truncate, write_store
 
@@ -191,7 +192,7 @@ def test_a_wrong_function_ends_the_loop(wrong: str) -> None:
 def test_a_bug_in_a_worker_is_raised_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     _, samples = open_faulty({})
     with samples.loader(batch_size=4, output="numpy", threads=2) as loader:
-        monkeypatch.setattr("xloader.engine.program.Program.next_segment", lambda *_: 1 / 0)
+        monkeypatch.setattr(PythonLoads, "give_memory", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             list(loader)
         monkeypatch.undo()

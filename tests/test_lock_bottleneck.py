@@ -7,23 +7,24 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import xarray as xr
 
 import xloader
-from xloader.engine import open_batches, run, tally, work_clock
+from xloader.engine import run, tally, work_clock
+from xloader.engine.native_executor import NativeExecutor
 from xloader.engine.tally import Gauge, Tally
 from xloader.engine.work_clock import WorkClock, WorkTime
+from xloader.loader.ranks import job_factory
 from xloader.loader.reports import progress
 from xloader.loader.reports.advice import advise
 from xloader.loader.reports.bottleneck import EpochEffort
 from xloader.loader.reports.report import Report
 from xloader.planning.budget import Budget
 from xloader.testing import write_store
-
-pytestmark = pytest.mark.usefixtures("earlier_engine")
 
 MIB = 2**20
 
@@ -221,7 +222,7 @@ class Clocks:
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
     monkeypatch.setattr(work_clock, "_PAUSE_SECONDS", 0.0)
-    for module in (open_batches, run, tally, work_clock, progress):
+    for module in (run, tally, work_clock, progress):
         monkeypatch.setattr(module, "time", clocks)
     monkeypatch.setattr(WorkClock, "core_seconds", lambda _: 0.0)
     monkeypatch.setattr(progress, "usable_cores", lambda: 4)
@@ -248,14 +249,28 @@ def report_of_loops(clocks: Clocks, num_threads: int) -> Report:
     """Make an epoch in which all threads run a function of 1 s at the same time."""
 
     def pass_time() -> None:
-        assert loader._progress is not None
+        assert loader._run is not None
         end = time.monotonic() + GUARD
-        while not loader._progress.tally.is_awaited and time.monotonic() < end:
+        while not loader._run._is_awaited and time.monotonic() < end:
             time.sleep(0.001)
         clocks.seconds += 1.0
 
+    # The executor has clocks of its own.
+    class Executor(NativeExecutor):
+        def figures(self) -> Any:
+            figures, *others = super().figures()
+            awaited_ns = int(1e9 * num_threads * clocks.seconds)
+            return figures._replace(awaited_ns=awaited_ns), *others
+
+        def next_work(self, done: Any) -> Any:
+            item = super().next_work(done)
+            return item and item._replace(waited_ns=item.waited_ns // 1000)
+
     together = threading.Barrier(num_threads, pass_time, timeout=GUARD)
-    with loader_of(together.wait, num_threads) as loader:
+    with (
+        mock.patch.object(job_factory, "NativeExecutor", Executor),
+        loader_of(together.wait, num_threads) as loader,
+    ):
         for _ in loader:
             pass
         return loader.report()

@@ -58,27 +58,6 @@ def test_the_least_is_allowed(name: str, value: float) -> None:
         pytest.param({"on_error": "fill"}, "'fill'", "'raise' or 'skip'", "", id="on_error"),
         pytest.param({"processes": -1}, "-1", ">= 0", "", id="no processes"),
         pytest.param(
-            {"processes": 3, "lanes": 4, "rank": 0, "world_size": 1},
-            "processes=3, 4 lanes on each rank",
-            "processes= one of [1, 2, 4]",
-            "a batch_size= that 3 divides",
-            id="processes that do not divide the lanes",
-        ),
-        pytest.param(
-            {"processes": 3, "lanes": 4, "rank": 0, "world_size": 1, "batch_size": 12},
-            "processes=3, 4 lanes on each rank",
-            "processes= one of [1, 2, 4]",
-            "lanes= one of [3, 6, 12]",
-            id="processes and other lanes",
-        ),
-        pytest.param(
-            {"processes": 3, "rank": 0, "world_size": 1, "batch_size": 16},
-            "processes=3, batch_size=16",
-            "processes= one of [1, 2, 4, 8, 16]",
-            "another batch_size=",
-            id="processes that do not divide the batch",
-        ),
-        pytest.param(
             {"device": "cuda", "output": "numpy"},
             "device='cuda', output='numpy'",
             'output="torch"',
@@ -116,7 +95,7 @@ def test_refused(changes: dict[str, Any], given: str, allowed: str, remedy: str)
     message = str(error)
     assert message.startswith(error.what)
     assert f"Given: {given}. Allowed: " in message
-    assert isinstance(error, LanesError) == ("lanes" in changes or changes.get("processes", 0) > 0)
+    assert isinstance(error, LanesError) == ("lanes" in changes)
 
 
 def test_the_world_decides_batch_and_lanes() -> None:

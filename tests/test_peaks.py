@@ -205,10 +205,10 @@ def test_two_ways_of_reading_share_the_bytes_in_flight() -> None:
         assert {source.is_waiting(name) for name in "ab"} == {True, False}
         samples = xloader.open(source).window(time=1)
         with samples.loader(batch_size=2, memory="64KiB", output="numpy", threads=64) as loader:
-            budget, job = loader.plan.budget, loader._engine()._job_factory
+            budget = loader.plan.budget
             assert not loader.plan.is_resident
             for _ in loader:
                 pass
             assert loader.report().num_threads * STEP <= budget.in_flight_nbytes // 2
-            assert job.pool.capacity > 0
+            assert loader.plan.pool_nbytes(1) > 0
             assert loader.report().peak_nbytes <= loader.explain().peak_nbytes

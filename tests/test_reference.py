@@ -216,8 +216,7 @@ def wait_for_a_chunk(patch, folder):
         raise category(message)
 
     patch.setattr("xloader.engine.threads.LONG_SECONDS", 0.01)
-    for module in ("run", "program_run"):
-        patch.setattr(f"xloader.engine.{module}.warn_caller", tell)
+    patch.setattr("xloader.engine.run.warn_caller", tell)
     samples = small_samples(faults={"t2m/c/0/0/0": answer})
     with samples.loader(batch_size=8, shuffle=False) as loader:
         next(iter(loader))

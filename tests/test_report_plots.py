@@ -123,7 +123,7 @@ def test_ready_batches_are_counted_while_training_is_slow():
         next(batches)
         run = loader._run
         for _ in range(6000):
-            if run._open_batches.count_ready() >= 2:
+            if run._executor.figures()[0].num_ready >= 2:
                 break
             time.sleep(0.01)
         next(batches)
