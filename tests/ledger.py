@@ -354,10 +354,11 @@ def _closed(loader: Any) -> Iterator[Any]:
 
 
 def _form(state: Any) -> Any:
-    """A state without its hashes."""
+    """A state without its hashes, and without what only earlier versions saved."""
     if not isinstance(state, Mapping):
         return state
-    return {key: _form(held) for key, held in state.items() if key not in ("samples", "check")}
+    left_out = ("samples", "check", "num_processes")
+    return {key: _form(held) for key, held in state.items() if key not in left_out}
 
 
 def _kept(name: str) -> Any:

@@ -111,8 +111,8 @@ def batches_of(
 
 def check_values(batch: xloader.Batch, dataset: xr.Dataset) -> None:
     """Compare the rows of a batch with NumPy."""
-    for row, (time, y) in enumerate(zip(*np.unravel_index(batch.ids, (23, 5)), strict=True)):
-        part = dataset.isel(time=slice(time, time + 2), y=slice(3 * y, 3 * y + 5))
+    for row, (step, y) in enumerate(zip(*np.unravel_index(batch.ids, (23, 5)), strict=True)):
+        part = dataset.isel(time=slice(step, step + 2), y=slice(3 * y, 3 * y + 5))
         for name, array in zip(batch.names, batch, strict=True):
             wanted = part[name].to_numpy()
             np.testing.assert_array_equal(np.asarray(array[row]).reshape(wanted.shape), wanted)

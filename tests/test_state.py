@@ -448,6 +448,17 @@ def test_states_of_today_are_understood_in_years(window: int, lanes: int, golden
     assert digest_of([batch.ids.tolist() for batch in loader]) == golden
 
 
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_states_go_on_that_told_a_number_of_processes(num_processes: int) -> None:
+    """Earlier releases divided the memory among worker processes."""
+    loader = loader_of(opened().window(time=1))
+    state = saved(loader)
+    rest = [batch.ids.tolist() for batch in loader]
+    state["plan"]["budget"]["num_processes"] = num_processes
+    loader.load_state_dict(json.loads(json.dumps(sign(state))))
+    assert [batch.ids.tolist() for batch in loader] == rest
+
+
 def test_explain_after_loading_is_of_the_remainder() -> None:
     samples = opened().window(time=1)
     loader = loader_of(samples)

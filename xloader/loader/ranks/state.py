@@ -129,7 +129,7 @@ def read_state(state: object, rank_plan: RankPlan) -> Saved:
     checked = _check_shape(state)
     _check_samples(checked["samples"], describe_samples(rank_plan.recipe.planned))
     # Only now: the plan of samples with other dimensions has another form.
-    if not _is_alike(_with_visits(checked["plan"]), rank_plan.plan.to_dict()):
+    if not _is_alike(_as_of_today(checked["plan"]), rank_plan.plan.to_dict()):
         raise unusable_state("its plan is not valid", repr(checked["plan"])[:500])
     try:
         plan = Plan.from_dict(checked["plan"])
@@ -211,11 +211,21 @@ def _is_state(value: object) -> bool:
     return isinstance(value, Mapping) and {"version", "check", "plan"} <= value.keys()
 
 
-def _with_visits(plan: object) -> object:
-    """The plan of a state. One saved before plans had visits lacks their number, which is 1."""
-    if isinstance(plan, Mapping) and isinstance(plan.get("pace"), Mapping):
-        return {**plan, "pace": {"visits": 1, **plan["pace"]}}
-    return plan
+def _as_of_today(plan: object) -> object:
+    """The plan of a state, in today's form.
+
+    One saved before plans had visits lacks their number, which is 1. One saved when worker
+    processes divided the memory has their number.
+    """
+    if not isinstance(plan, Mapping):
+        return plan
+    changed = dict(plan)
+    if isinstance(plan.get("pace"), Mapping):
+        changed["pace"] = {"visits": 1, **plan["pace"]}
+    if isinstance(plan.get("budget"), Mapping):
+        budget = plan["budget"].items()
+        changed["budget"] = {name: size for name, size in budget if name != "num_processes"}
+    return changed
 
 
 def _is_alike(value: object, example: object) -> bool:
