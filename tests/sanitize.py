@@ -71,7 +71,7 @@ def save(store: Path | LatencyStore, memory: str, path: Path) -> None:
         job, segments = run._job, []
         while not job.program.is_over:
             segments.append(job.program.next_segment(lambda index: index % 5 == 0))
-        batch_nbytes = job.parts.fields.nbytes_of(1)
+        batch_nbytes = job.parts.fields.memory.nbytes_of(1)
         save_program(
             path,
             job.tables,
