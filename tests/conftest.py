@@ -82,11 +82,9 @@ def leaked_threads(before: set[threading.Thread], join_seconds: float) -> list[s
 def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Have either executor make all batches."""
     from xloader.compiled.library import load_library
-    from xloader.engine.plain_executor import PlainBlocks
-    from xloader.loader.ranks import job_factory
 
     if request.param == "plain":
-        monkeypatch.setattr(job_factory, "NativeBlocks", PlainBlocks)
+        monkeypatch.setattr("xloader.engine.run.can_run_natively", lambda parts: False)
     elif load_library()[0] is None:
         pytest.skip("there is no native executor without the library")
     return str(request.param)

@@ -19,7 +19,6 @@ from tests import sanitize
 from tests.random_programs import check
 from xloader.compiled.library import load_library
 from xloader.engine import program as programs
-from xloader.engine.plain_executor import PlainBlocks
 from xloader.errors import (
     ChunkError,
     ClosedError,
@@ -27,7 +26,6 @@ from xloader.errors import (
     SkippedWarning,
     SlowReadWarning,
 )
-from xloader.loader.ranks import job_factory
 from xloader.order.step_dealer import LOOK_SIZE
 from xloader.sources.zarr import fetched_chunks
 from xloader.testing import LatencyStore, pretend_codec, pretend_disk
@@ -121,7 +119,7 @@ def check_values(batch: xloader.Batch, dataset: xr.Dataset) -> None:
 def plainly(path: Any, *args: Any, **options: Any) -> list[list[bytes]]:
     """The same by the plain executor and one thread."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job_factory, "NativeBlocks", PlainBlocks)
+        patch.setattr("xloader.engine.run.can_run_natively", lambda parts: False)
         return batches_of(path, *args, **{**options, "threads": 1})
 
 
@@ -321,7 +319,7 @@ def test_a_damaged_chunk_is_an_error_of_its_batch(executor: str, tmp_path: Path)
 
     found = deliver()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job_factory, "NativeBlocks", PlainBlocks)
+        patch.setattr("xloader.engine.run.can_run_natively", lambda parts: False)
         assert deliver() == found
 
 

@@ -29,9 +29,7 @@ from tests.hanging import (
 )
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.threads import Deadlines
-from xloader.engine.plain_executor import PlainBlocks
 from xloader.errors import ClosedError, ReadTimeoutError, SlowReadWarning, SourceAccessError
-from xloader.loader.ranks import job_factory
 from xloader.sources.retries import Attempts
 from xloader.sources.zarr import file_objects
 from xloader.sources.zarr import file_objects as compiled_files
@@ -87,7 +85,7 @@ def test_the_chunk_that_hangs_is_named_among_those_read_together(
     else:
         hang_after_two_files(monkeypatch)
         # Native threads read one file at a time.
-        monkeypatch.setattr(job_factory, "NativeBlocks", PlainBlocks)
+        monkeypatch.setattr("xloader.engine.run.can_run_natively", lambda parts: False)
     samples = xloader.open(store).window(time=1)
     options = {"output": "numpy", "read_timeout": 0.2, "max_retries": max_retries}
     with samples.loader(batch_size=4, shuffle=False, **options) as loader:

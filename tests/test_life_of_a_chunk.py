@@ -1,4 +1,4 @@
-"""The files that a chunk passes, from the loader to the delivered batch, as the design lists them."""
+"""The files that a chunk passes from the loader to the batch, as the design lists them."""
 
 from __future__ import annotations
 

@@ -107,14 +107,3 @@ def test_a_spread_of_the_user_is_not_blamed_on_memory() -> None:
     assert note_of(explain(samples_of(10), "100kB", spread=0)) == ""
     with warnings.catch_warnings(action="error"):
         assert note_of(explain(samples_of(10), "100kB", shuffle=False)) == ""
-
-
-def test_chunks_that_processes_share_are_read_by_each_whatever_the_memory() -> None:
-    samples, options = samples_of(20, 2000), {"processes": 4}
-    note = note_of(explain(samples, "1300KiB", **options))
-    enough = explain(samples, memory_in(note), **options)
-    assert enough.num_shared_reads
-    assert enough.read_amplification == 1 + enough.num_shared_reads / 100
-    assert enough.spread > explain(samples, "1300KiB", **options).spread
-    held = "would hold all chunks, and mix as a full shuffle does"
-    assert f"{held}, but read those that processes share in each of them;" in note

@@ -82,7 +82,7 @@ class Figures(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What an executor is told besides the tables, in the order of `Options` of ``executor.c``.
+    """The limits that an executor keeps, in the order of `Options` of ``executor.c``.
 
     `batch_nbytes`: of each batch under way. `in_flight_nbytes`: most bytes of chunks being read.
     `num_cores`: most threads that compute. `num_held`: batches that the consumer has. `num_known`:

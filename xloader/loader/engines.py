@@ -66,7 +66,7 @@ class Engine:
             self._team = self._start_team()
             # Also if the loader is dropped, or at exit.
             self._end_team = weakref.finalize(self, self._team.close)
-            self._job_factory.use(self._team)
+            self._job_factory.use(self._team.make_slots, self._team.finisher)
         return self._job_factory.run(remainder, self.rank_plan.sublanes())
 
     def refresh(self) -> None:
@@ -86,7 +86,7 @@ class Engine:
             if self._device_path is not None:
                 self._device_path.unpin_slots()
             self._team = None
-            self._job_factory.use(None)
+            self._job_factory.use(None, None)
 
     def _start_team(self) -> ProcessTeam:
         """Start the processes, and let the device read their memory by itself."""

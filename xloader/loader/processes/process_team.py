@@ -87,7 +87,8 @@ class ProcessTeam:
         self._idle: SimpleQueue[_Member] = SimpleQueue()
         setup = ProcessSetup(finishing, hand_over, num_rows, room_nbytes).pickled()
         kinds = Fields(finishing.layouts, num_rows, 1, BatchPool, room_nbytes).kinds
-        self.memory = SharedMemory(num_slots * SlotLayout.of(kinds).nbytes)
+        self.slot_nbytes = SlotLayout.of(kinds).nbytes
+        self.memory = SharedMemory(num_slots * self.slot_nbytes)
         self._slots = SharedSlots(self.memory.buffer, kinds, num_slots)
         try:
             self._start(setup, num_slots)
@@ -100,7 +101,7 @@ class ProcessTeam:
         return self._slots
 
     def finisher(self, local: BatchFinish, epoch: int) -> TeamFinisher:
-        """What finishes the batches of an epoch; `local` says which of them."""
+        """The finisher of the batches of an epoch; `local` says which of them it concerns."""
         return TeamFinisher(self, local, epoch)
 
     @property

@@ -6,7 +6,7 @@ The memory is kept from job to job, and with it the chunks that stay loaded betw
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +18,7 @@ from xloader.engine.block_reader import BlockReader
 from xloader.engine.buffers import BatchPool, Fields, MakeMemory
 from xloader.engine.executor import BlockMemory, Limits
 from xloader.engine.fetches_ahead import MOST_REQUESTS
+from xloader.engine.finishes import BatchFinish, Finisher
 from xloader.engine.program import Program
 from xloader.engine.run import Job, Run, make_blocks
 from xloader.engine.tables import Tables
@@ -30,8 +31,10 @@ from xloader.planning.mixing import Regions
 from xloader.planning.remainder import Remainder
 
 if TYPE_CHECKING:
-    from xloader.loader.processes.process_team import ProcessTeam
     from xloader.planning.explain import Explanation
+
+MakeFinisher = Callable[[BatchFinish, int], Finisher]
+"""Makes the finisher of the batches of an epoch, from what this process would do and its number."""
 
 _MOST_ANNOUNCED = 512
 """Blocks that are known before they are loaded, where a cluster computes them."""
@@ -84,7 +87,7 @@ class JobFactory:
         self._num_cores = num_cores
         self._device_path = device_path
         self._given_memory = make_memory
-        self._team: ProcessTeam | None = None
+        self._make_finisher: MakeFinisher | None = None
         # Threads may read some variables while others are fetched ahead: each way gets half.
         in_flight_nbytes = rank_plan.plan.budget.in_flight_nbytes
         self._in_flight_nbytes = in_flight_nbytes // len(rank_plan.ways)
@@ -106,16 +109,15 @@ class JobFactory:
         self._pid = os.getpid()
         rank_plan = self.rank_plan
         self._make_memory = self._given_memory
-        if self._team is not None:
-            self._make_memory = self._team.make_slots
-        elif self._device_path is not None and not rank_plan.recipe.is_mapped:
+        is_given = self._given_memory is not None
+        if not is_given and self._device_path is not None and not rank_plan.recipe.is_mapped:
             self._make_memory = self._device_path.make_memory(rank_plan.num_steps)
         self._fields: Fields | None = None
         self._blocks: BlockMemory | None = None
 
-    def use(self, team: ProcessTeam | None) -> None:
-        """Have worker processes finish the batches, in memory that they share; None for threads."""
-        self._team = team
+    def use(self, make_memory: MakeMemory | None, make_finisher: MakeFinisher | None) -> None:
+        """Have others finish the batches, in memory that they share; None for this process."""
+        self._given_memory, self._make_finisher = make_memory, make_finisher
         self.renew()
 
     @property
@@ -217,14 +219,16 @@ class JobFactory:
         num_hands = num_threads
         if is_native and not parts.borders and outbox is None:
             num_hands = 1
-        if self._team is not None:
+        finisher: Finisher = finish
+        if self._make_finisher is not None:
             # Some wait for a process, while others make segments and read.
             num_hands += num_ahead + 1
+            finisher = self._make_finisher(finish, epoch.epoch)
         return Job(
             program=program,
             parts=parts,
             tables=tables,
-            finisher=finish if self._team is None else self._team.finisher(finish, epoch.epoch),
+            finisher=finisher,
             last_size=rank_plan.rows.last_size if rank_plan.rows.num_padding() else 0,
             num_ahead=num_ahead,
             blocks=blocks,

@@ -120,11 +120,13 @@ def processes_note(recipe: Recipe, options: LoaderOptions) -> str:
     if options.processes or not functions or num_cores < 2 or not is_locked:
         return ""
     num = helpful_processes(num_cores)
+    # No more of them work at a time than batches are made ahead, beside the one that is awaited.
+    ahead = f" and prefetch={num - 1}" if num - 1 > options.prefetch else ""
     are = "runs" if len(functions) == 1 else "run"
     return (
         f"{' and '.join(functions)} {are} under Python's lock, on one thread at a time: "
-        f"processes={num} would run {num} at a time, assuming that this is mostly Python code, "
-        f"takes most of the time, and has {num_cores} cores to itself (report() measures it)"
+        f"processes={num}{ahead} would run {num} at a time, assuming that this is mostly Python "
+        f"code, takes most of the time, and has {num_cores} cores to itself (report() measures it)"
     )
 
 
