@@ -308,16 +308,12 @@ def test_an_interrupt_while_waiting_closes() -> None:
     loader = make_samples().map(block).loader(batch_size=6, output="numpy")
     go_on.clear()
     iterator = cast("EpochIterator", iter(loader))
-    changed = iterator.run._run_lock.batch
-    wait = changed.wait
 
-    def wait_or_interrupt(timeout: float | None = None) -> bool:
-        if threading.current_thread() is not threading.main_thread():
-            return wait(timeout)
+    def interrupt(seconds: float) -> int:
         go_on.set()
         raise KeyboardInterrupt
 
-    changed.wait = wait_or_interrupt  # type: ignore[method-assign]
+    cast(Any, iterator.run)._executor.take = interrupt
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     assert running() == []
@@ -334,7 +330,7 @@ iterator = iter(loader)
 next(iterator)
 is_held, go_on = threading.Event(), threading.Event()
 def hold():
-    with iterator.run._run_lock.lock:
+    with iterator.run._lock:
         is_held.set()
         go_on.wait()
 threading.Thread(target=hold).start()

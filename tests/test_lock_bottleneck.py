@@ -18,7 +18,6 @@ from xloader.engine import run, tally, work_clock
 from xloader.engine.native_executor import NativeExecutor
 from xloader.engine.tally import Gauge, Tally
 from xloader.engine.work_clock import WorkClock, WorkTime
-from xloader.loader.ranks import job_factory
 from xloader.loader.reports import progress
 from xloader.loader.reports.advice import advise
 from xloader.loader.reports.bottleneck import EpochEffort
@@ -268,7 +267,7 @@ def report_of_loops(clocks: Clocks, num_threads: int) -> Report:
 
     together = threading.Barrier(num_threads, pass_time, timeout=GUARD)
     with (
-        mock.patch.object(job_factory, "NativeExecutor", Executor),
+        mock.patch.object(run, "NativeExecutor", Executor),
         loader_of(together.wait, num_threads) as loader,
     ):
         for _ in loader:

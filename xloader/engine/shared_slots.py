@@ -192,8 +192,11 @@ class SharedSlots(BatchMemory):
 
     def close(self) -> None:
         """Let go of the memory. It lives as long as arrays over it."""
-        self._memory = self._memory[:0]
+        self._memory = np.empty(0, np.uint8)
         self._free.clear()
+        # What arrays still have comes back to a list that nobody else has.
+        self._returned.clear()
+        self._returned = deque()
 
     def _slot(self, number: int) -> Buffer:
         return self._memory[number * self._layout.nbytes : (number + 1) * self._layout.nbytes]

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.compiled.library import address_of, load_library
+from xloader.compiled.library import ADDRESS, address_of, find_function
 from xloader.core.axis import Axis, Ints
 from xloader.core.footprint import Group
 from xloader.engine.assembly import EngineParts, is_in_place
@@ -334,4 +334,4 @@ def can_run_natively(parts: EngineParts) -> bool:
 
 def is_there() -> bool:
     """Whether there is a native executor."""
-    return load_library()[0] is not None
+    return find_function("xloader_check_tables", (ADDRESS,)) is not None
