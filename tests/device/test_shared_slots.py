@@ -103,6 +103,12 @@ def pids_of(loader: xloader.Loader) -> list[int]:
     return list(loader._carried.pids)  # type: ignore[union-attr]
 
 
+def slot_nbytes_of(loader: xloader.Loader) -> int:
+    """Bytes of each of the slots that processes share."""
+    slots: Any = loader._carried._job_factory._fields.memory  # type: ignore[union-attr]
+    return int(slots._layout.nbytes)
+
+
 def assert_given_back(hardware: RegisterHardware, num_blocks: int = 1) -> None:
     """All that was registered was unregistered while it was mapped, and is mapped no more."""
     assert hardware.pinned == []
@@ -121,14 +127,12 @@ def test_the_block_is_registered_once(use_device: UseDevice) -> None:
         for _ in range(3):
             assert all(map(is_right, loader))
         ((address, nbytes),) = hardware.registered
-        team = loader._carried._team  # type: ignore[union-attr]
-        assert nbytes == 3 * team.slot_nbytes
+        assert nbytes == 3 * slot_nbytes_of(loader)
         assert address % os.sysconf("SC_PAGESIZE") == 0
         # All batches crossed from there, and not from other pinned memory.
         assert all(address <= source < address + nbytes for source in hardware.sources)
         assert nbytes <= loader.report().peak_nbytes <= expected.peak_nbytes
         assert loader.report().pinning_refusal == ""
-        del team
     assert_given_back(hardware)
 
 
@@ -150,8 +154,7 @@ def test_results_of_functions_cross_from_there_too(change: Any, use_device: UseD
             assert (batch["k"].numpy().ravel() == -batch.ids * factor).all()
         assert len(hardware.registered) == 1
         # A slot has room for what functions return; only the fields need memory of the device.
-        slot_nbytes = loader._carried._team.slot_nbytes  # type: ignore[union-attr]
-        assert max(one.numel() for one in hardware.staged) < slot_nbytes / 2
+        assert max(one.numel() for one in hardware.staged) < slot_nbytes_of(loader) / 2
     assert_given_back(hardware)
 
 
@@ -234,14 +237,14 @@ def test_new_processes_have_their_memory_registered(use_device: UseDevice) -> No
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_the_latest_copies_are_whole(prefetch: int, use_device: UseDevice) -> None:
     """A slot is free when its copy is done, and not before."""
-    use_device(LateHardware(50, prefetch + 1))
+    use_device(LateHardware(50, prefetch))
     with make_loader(prefetch=prefetch) as loader:
         assert all(map(is_right, loader))
 
 
 def test_a_slot_that_is_used_again_too_early_is_noticed(use_device: UseDevice) -> None:
     """The same check fails if nothing waits for a copy before its slot is granted again."""
-    use_device(HastyHardware(50, 3))
+    use_device(HastyHardware(50, 2))
     with make_loader(prefetch=2) as loader:
         found = [is_right(batch) for batch in loader]
     assert not all(found)
@@ -290,8 +293,7 @@ def test_memory_that_is_refused_is_staged(use_device: UseDevice) -> None:
         )
         # One batch at a time passes through other memory.
         assert len(hardware.pinned) == 1
-        team = loader._carried._team  # type: ignore[union-attr]
-        assert hardware.pinned[0].nbytes <= team.slot_nbytes
+        assert hardware.pinned[0].nbytes <= slot_nbytes_of(loader)
     report = loader.report()
     assert report.pinning_refusal == "cudaHostRegister refused 4096 bytes: error 2"
     assert str(report).count("error 2") == 1
