@@ -409,8 +409,8 @@ def test_batches_lie_where_earlier_ones_lay() -> None:
         batch_size=4, memory="96KiB", output="numpy", prefetch=1
     ) as loader:
         epochs = [{batch[0].ctypes.data for batch in loader} for _ in range(3)]
-        # The batches ahead, the one that is awaited, that before it, and the one just taken.
-        assert len(set.union(*epochs)) <= loader.options.prefetch + 3
+        # A thread that has decoded into a batch may hold it a moment longer.
+        assert len(set.union(*epochs)) <= loader.options.prefetch + 2 + loader.options.num_threads
         assert epochs[1] & epochs[2]
 
 

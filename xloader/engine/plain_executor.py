@@ -132,7 +132,8 @@ class PlainExecutor:
         self._is_complete = self._is_segment_under_way = self._is_closed = False
         self._reads: Counter[int] = Counter()
         self._nbytes: Counter[int] = Counter()
-        self._num_loading = 0
+        self._num_loading = self._num_working = self._awaited_ns = self._unasked_ns = 0
+        self._is_awaited, self._since_ns = False, time.perf_counter_ns()
         self._copy_ns = self._peak_nbytes = self._flight_nbytes = 0
         self.num_reads = 0
 
@@ -176,7 +177,11 @@ class PlainExecutor:
     def take(self, seconds: float) -> int | None:
         """Wait for the next batch, up to a time; see `Executor.take`."""
         with self._changed:
+            self._mark(0)
+            self._is_awaited = True
             self._changed.wait_for(lambda: self._is_closed or self._has_next(), seconds)
+            self._mark(0)
+            self._is_awaited = False
             if self._is_closed:
                 return IS_OVER
             if not self._has_next():
@@ -192,11 +197,13 @@ class PlainExecutor:
         waited_ns = 0
         with self._changed:
             self._num_loading -= done is not None and done.kind in (LOAD_CHUNK, DECODE_FETCHED)
+            self._mark(-(done is not None))
         while True:
             with self._changed:
                 while not (self._is_closed or self._can_open()):
                     item = self._next_item()
                     if item is not None:
+                        self._mark(1)
                         return item._replace(waited_ns=waited_ns)
                     begin = time.perf_counter_ns()
                     self._changed.wait()
@@ -287,6 +294,9 @@ class PlainExecutor:
                 peak_nbytes=self._peak_nbytes,
                 flight_nbytes=self._flight_nbytes,
                 num_threads=self._limits.most_loading_hands,
+                num_working=self._num_working,
+                awaited_ns=self._awaited_ns,
+                unasked_ns=self._unasked_ns,
                 peak_working=self._limits.most_loading_hands,
                 num_ready=sum(batch.is_final for batch in self._batches.values()),
             )
@@ -328,6 +338,16 @@ class PlainExecutor:
         """Nothing is freed but by Python."""
 
     # All of these with the lock, except `_copy`
+
+    def _mark(self, change: int) -> None:
+        """Count the time that threads were at work, and how many are from now on."""
+        now = time.perf_counter_ns()
+        spent, self._since_ns = self._num_working * (now - self._since_ns), now
+        if self._is_awaited:
+            self._awaited_ns += spent
+        else:
+            self._unasked_ns += spent
+        self._num_working += change
 
     def _has_next(self) -> bool:
         batch = self._batches.get(self._num_taken)

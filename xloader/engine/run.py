@@ -434,6 +434,8 @@ class Run:
                     self.tally.add_work({"finish": batch.spent})
                 self.tally.finish_seconds += seconds
             clock.begin("own")
+            # The consumer may drop the batch before this thread goes on.
+            del batch
             for index in done:
                 self._executor.batch_done(index)
         else:

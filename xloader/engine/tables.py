@@ -328,7 +328,8 @@ class _Example:
 
 def can_run_natively(parts: EngineParts) -> bool:
     """Whether there is a native executor, and it can copy the samples."""
-    num_dims = len(parts.footprint.windows.dims)
+    axes = [parts.reader.stored(name).axes for name in parts.footprint.variables]
+    num_dims = max(len(parts.footprint.windows.dims), *map(len, axes))
     return is_there() and parts.places.is_native and num_dims <= MOST_DIMS
 
 

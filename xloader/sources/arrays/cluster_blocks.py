@@ -322,7 +322,7 @@ def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
         raise ClusterError(
             "blocks need values that a dask cluster holds, and no client is active in this process",
             given=f"{len(held)} keys, the first is {held[0]!r}",
-            remedy="keep the client open, and read in its process (num_workers=0, processes=0); "
+            remedy="keep the client open, and read in its process (num_workers=0); "
             "or call .compute() in place of .persist(), or write the data to a store",
         )
     # They were complete when they were sent here, which `wait_for_persisted` sees to.

@@ -162,7 +162,7 @@ def _shuffled(key: Hashable) -> ClusterError:
         given=f"block {key!r}",
         remedy="rechunk again under dask.config.set({'array.rechunk.method': 'tasks'}), which dask "
         "does by itself only where no client is active, or write the data to a store; or keep a "
-        "client open, and read in its process (num_workers=0, processes=0)",
+        "client open, and read in its process (num_workers=0)",
     )
 
 
