@@ -32,13 +32,12 @@ from xloader.engine.assembly import EngineParts, stored_variables
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.borders import Borders
 from xloader.engine.buffers import Fields
-from xloader.engine.cache_program import CacheProgram
-from xloader.engine.cached_reader import CachedReader
+from xloader.engine.cached_reader import CachedReader, CacheProgram
 from xloader.engine.change_watch import ChangeWatch
 from xloader.engine.field_places import FieldPlaces
 from xloader.engine.program import Segment
 from xloader.engine.sample_reader import read_samples
-from xloader.engine.task_threads import TaskThreads, ThreadTask
+from xloader.engine.threads import TaskThreads, ThreadTask
 from xloader.errors import (
     ClosedError,
     CorruptChunkError,

@@ -13,7 +13,7 @@ import numpy as np
 from xloader.core.cores import usable_cores
 from xloader.core.footprint import Footprint, Group
 from xloader.core.nbytes import show_nbytes
-from xloader.engine.task_threads import ThreadTask
+from xloader.engine.threads import ThreadTask
 from xloader.errors import ChunkError
 from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues, group_of, whole_recipe
 from xloader.recipe.recipe import Recipe

@@ -447,9 +447,9 @@ static void open_batch(Run *run, Worker *worker, Segment *segment, int64_t at) {
     Load *last = NULL;
     int64_t num_made = 0, num_last = 0;
     for (int64_t i = begin; i < end; i++) {
-        if (i + FAR_AHEAD < end)
+        if (is_asked_for(worker->copier, FAR_AHEAD) && i + FAR_AHEAD < end)
             look_ahead(run, worker, segment, i + FAR_AHEAD, FAR_AHEAD);
-        if (i + SHORTLY_AHEAD < end)
+        if (is_asked_for(worker->copier, SHORTLY_AHEAD) && i + SHORTLY_AHEAD < end)
             look_ahead(run, worker, segment, i + SHORTLY_AHEAD, SHORTLY_AHEAD);
         if (!(atomic_fetch_or(&segment->flags[i], IS_OPEN) & IS_LOADED))
             continue;

@@ -2,6 +2,7 @@
 
 #include "row_copies.h"
 #include "copy_box.h"
+#include "divide.h"
 
 #include <stdlib.h>
 
@@ -23,6 +24,8 @@ typedef struct {
 struct Copier {
     const Tables *tables;
     int64_t group, block;
+    /* The distances at which some stack is asked for. */
+    int64_t distances;
     int64_t extents[MOST_PROGRAM_DIMS];
     Shape shapes[];
 };
@@ -42,8 +45,8 @@ void find_extents(const Tables *tables, int64_t group, int64_t block, int64_t *e
     const Group *own = &tables->groups[group];
     const int64_t *counts = tables->numbers + own->counts, *edges = tables->numbers + own->edges;
     for (int64_t d = tables->num_dims - 1; d >= 0; d--) {
-        const int64_t at = block % counts[d];
-        block /= counts[d];
+        const int64_t above = quotient_of(block, counts[d]), at = block - above * counts[d];
+        block = above;
         const int64_t *dim_edges = tables->numbers + edges[d];
         extents[d] = edges[d] < 0 ? 0 : dim_edges[at + 1] - dim_edges[at];
     }
@@ -106,6 +109,7 @@ static void find_loops(Copier *copier, const Stack *stack, Shape *shape, const i
     shape->distance = num_lines <= FEW_LINES          ? FAR_AHEAD
                       : num_lines <= MANY_CACHE_LINES ? SHORTLY_AHEAD
                                                       : 0;
+    copier->distances |= shape->distance;
     shape->is_known = 1;
 }
 
@@ -116,6 +120,10 @@ static int is_same(const Copier *copier, const Shape *shape, const int32_t *size
         if (shape->sizes[d] != sizes[d] || shape->extents[d] != copier->extents[d])
             return 0;
     return 1;
+}
+
+int is_asked_for(const Copier *copier, int64_t distance) {
+    return (copier->distances & distance) != 0;
 }
 
 void ask_for_copy(Copier *copier, const int32_t *copy, const char *memory, int64_t distance) {

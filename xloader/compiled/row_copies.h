@@ -20,6 +20,9 @@ int64_t part_nbytes(const Tables *tables, const Demand *demand, const int64_t *e
 int64_t find_kind(
     const Tables *tables, const Group *group, int64_t kind, const int64_t *extents);
 
+/* Whether copies that were made are asked for so many copies before. */
+int is_asked_for(const Copier *copier, int64_t distance);
+
 /* Asks for the memory that a copy of a loaded block reads, so that it comes meanwhile. */
 void ask_for_copy(Copier *copier, const int32_t *copy, const char *memory, int64_t distance);
 
@@ -27,7 +30,7 @@ void ask_for_copy(Copier *copier, const int32_t *copy, const char *memory, int64
 void copy_row(
     Copier *copier, const int32_t *copy, int64_t block, const char *memory, char *const *arrays);
 
-/* As many copies ahead as `ask_for_copy` is called, for small and for large ones. */
+/* As many copies ahead as `ask_for_copy` is called, for small and for large ones: different bits. */
 #define FAR_AHEAD 8
 #define SHORTLY_AHEAD 2
 

@@ -1,15 +1,15 @@
-"""The engine: reads the chunks of a planned epoch and makes its batches.
+"""The engine: carries out the program of an epoch, and so makes its batches.
 
-It loads blocks of decoded chunks, copies rows of them into batches, and delivers the batches in
-order. It does not import torch. The main modules, each built on those before it:
+It does not import torch. The main modules, each built on those before it:
 
-- `buffers`: memory of chunks and batches
-- `block_reader`: which chunks make a block, and reading them
-- `field_places`: where fields lie in batches, and which variables are copied together
-- `assembly`: these parts, made for the samples of a recipe
-- `program`, `cache_program`: what is loaded, copied and delivered, and in which order
+- `buffers`, `slot_layout`, `shared_slots`: memory of chunks and batches
+- `block_layout`, `block_reader`: which chunks make a block, and where their values lie
+- `field_places`: where fields lie in batches, and how numbers become values
+- `assembly`, `tables`: these parts, made for the samples of a recipe; as whole numbers for C
+- `program`: what is loaded, copied and delivered, and in which order
 - `native_executor`, `plain_executor`: carry out a program
-- `run`: one program being carried out, with what Python does of it
+- `python_loads`, `fetches_ahead`, `finishes`: what Python does of it
+- `run`: one program being carried out
 
-`cached_reader` and `sample_reader` read samples without a plan.
+`cached_reader` makes the program of any ids as they are asked for; `sample_reader` needs none.
 """

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from xloader.core.retry_policy import RetryPolicy
-from xloader.engine.task_threads import TaskThreads, ThreadTask
+from xloader.engine.threads import TaskThreads, ThreadTask
 from xloader.errors import ReadTimeoutError, SourceAccessError
 from xloader.sources import store_watch
 from xloader.sources.base import Source

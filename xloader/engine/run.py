@@ -27,7 +27,7 @@ from xloader.core.messages import warn_caller
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows, Delivery, OpenBatch, Outbox, warn_of_skipped
 from xloader.engine.block_reader import Bundle
-from xloader.engine.cache_program import CacheProgram
+from xloader.engine.cached_reader import CacheProgram
 from xloader.engine.executor import (
     DECODE_ALONE,
     EVERY_CHUNK,

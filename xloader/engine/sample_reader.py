@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Axis, Circle, Ints, Line, line_of
 from xloader.engine.borders import Borders
 from xloader.engine.change_watch import ChangeWatch
-from xloader.engine.task_threads import TaskThreads, ThreadTask
+from xloader.engine.threads import TaskThreads, ThreadTask
 from xloader.recipe.layout import FieldLayout, FieldPart, window_offsets
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.selection import as_selection, stored

@@ -14,7 +14,7 @@ from xloader.core.footprint import Footprint, Group
 from xloader.core.windows import Windows
 from xloader.engine.assembly import stored_variables
 from xloader.engine.block_reader import BlockReader, Bundle
-from xloader.engine.task_threads import TaskThreads, ThreadTask
+from xloader.engine.threads import TaskThreads, ThreadTask
 from xloader.errors import CorruptChunkError
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import layout_of

@@ -3,13 +3,13 @@
 ::
 
     loader.py                the loader
-    engines.py               threads or processes that make its batches
+    engines.py               the runs that make its batches, and the processes that finish them
     epoch_iterator.py        one epoch being carried out
     preview.py               a picture of the batch that comes next
     variance_measurement.py  the variance of batch means, measured on some batches of an epoch
     sweep_loader.py          one pass over samples in the order that reads fewest chunks
     interleaved/             loaders of several sets of samples, above all of these
-    processes/               worker processes of a loader
+    processes/               worker processes that finish batches
     ranks/                   one rank's part of a plan, its position and its state
     reports/                 measured epochs in words: report, bottleneck, advice, notes
     batches/                 batches and rows that a training loop is handed

@@ -1,7 +1,7 @@
 """Tensors of a worker's batches that reach the training process without a copy.
 
 PyTorch copies every tensor of a worker into new shared memory. Tensors that lie in a slot of
-`xloader.engine.lent_slots` are lent instead: a few numbers are sent for each. All others are sent
+`xloader.torch.lent_slots` are lent instead: a few numbers are sent for each. All others are sent
 as PyTorch does it.
 """
 
@@ -21,8 +21,8 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data import get_worker_info
 
 from xloader.engine.buffers import MakeMemory
-from xloader.engine.lent_slots import Borrower, Lender, LentBatches, Loan
 from xloader.loader.ranks.rank_plan import RankPlan
+from xloader.torch.lent_slots import Borrower, Lender, LentBatches, Loan
 
 MORE_SLOTS: Final = 1
 """Slots of a worker beside the batches of its plan: for a moment, a loop has both the batch before

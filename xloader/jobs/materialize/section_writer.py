@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.option_checks import is_whole
-from xloader.engine.task_threads import ThreadTask
+from xloader.engine.threads import ThreadTask
 from xloader.errors import OptionError
 from xloader.jobs.chunk_sweep import NUM_BLOCKS, ChunkSweep, ChunkValues, one_sample
 from xloader.jobs.covered_elements import CoveredElements

@@ -1,1 +1,1 @@
-"""Worker processes of a loader: their setup, messages and runs."""
+"""Worker processes of a loader: they run transforms and `collate_fn` on batches it has gathered."""
