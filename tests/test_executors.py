@@ -538,3 +538,13 @@ def test_programs_are_made_a_little_ahead(tmp_path: Path) -> None:
             run = loader._run
             assert run is not None
             assert 64 * len(run._steps) <= (1 << 16) + 2 * LOOK_SIZE
+
+
+def test_the_program_is_made_only_a_little_ahead(executor: str) -> None:
+    ds = xr.Dataset({"t": ("time", np.arange(2e5, dtype="f4"))})
+    with xloader.open(ds).window(time=1).loader(batch_size=8, output="numpy") as loader:
+        iterator: Any = iter(loader)
+        for _ in range(3):
+            next(iterator)
+        # A copy for each row, and what is being made besides.
+        assert len(iterator.run._steps) * 8 < 3 << 16

@@ -489,6 +489,45 @@ def test_a_process_that_is_killed(moment: str, samples: xloader.Samples) -> None
             assert pids_of(loader) != pids
 
 
+def test_a_process_that_dies_between_epochs_is_replaced(samples: xloader.Samples) -> None:
+    with samples.map(add).loader(batch_size=8, output="numpy", processes=2) as loader:
+        assert len(list(loader)) == len(loader)
+        pids = pids_of(loader)
+        os.kill(pids[1], signal.SIGKILL)
+        assert gone(pids[1:])
+        assert len(list(loader)) == len(loader)
+        assert not set(pids) & set(pids_of(loader))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_errors_that_are_kept_keep_no_slot(prefetch: int, samples: xloader.Samples) -> None:
+    with samples.map(fail).loader(
+        batch_size=8, output="numpy", processes=1, prefetch=prefetch
+    ) as loader:
+        kept = []
+        for _ in range(5):
+            with pytest.raises(TransformError) as raised:
+                list(loader)
+            kept.append(raised)
+
+
+def leave(ds: xr.Dataset) -> xr.Dataset:
+    if (ds.t == 300).any():
+        sys.exit("by hand")
+    return ds
+
+
+def test_an_exit_in_a_function_comes_at_its_batch(samples: xloader.Samples) -> None:
+    told = []
+    for num in (0, 2):
+        options = {"batch_size": 8, "output": "numpy", "shuffle": False}
+        with samples.map(leave).loader(**options, processes=num) as loader:
+            with pytest.raises(SystemExit, match="by hand"):
+                list(loader)
+            told.append(loader.report().num_steps)
+    assert told[0] == told[1] > 0
+
+
 def test_close_ends_the_processes_whatever_they_do(samples: xloader.Samples) -> None:
     def sleep(ds: xr.Dataset) -> xr.Dataset:
         if ds.sizes["sample"] > 1:
@@ -633,6 +672,42 @@ def test_a_forked_child_that_exits_ends_no_process_of_its_parent(tmp_path: Path)
     )
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr
+
+
+FORKED = """
+import os, sys
+import xloader
+
+def main():
+    samples = xloader.open(sys.argv[1]).window(time=1)
+    with samples.loader(batch_size=4, output="numpy", processes=1) as loader:
+        list(loader)
+        pid = os.fork()
+        if not pid:
+            try:
+                list(samples.loader(batch_size=4, output="numpy", processes=2))
+            except xloader.errors.ForkError:
+                os._exit(7)
+            os._exit(8)
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_processes_cannot_be_started_in_a_forked_child(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(FORKED)
+    done = subprocess.run(
+        [sys.executable, str(script), write(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=GUARD,
+        check=False,
+    )
+    assert done.returncode == 7, done.stderr
 
 
 def test_a_program_from_standard_input(tmp_path: Path) -> None:

@@ -198,6 +198,7 @@ typedef struct {
     /* Threads that may decode fetched chunks by way of memory as large as the chunk. Python takes that off
        the bytes that it fetches ahead. */
     int64_t most_scratch;
+    /* Threads of Python that load at a time. */
     int64_t most_loading_hands;
 } Options;
 

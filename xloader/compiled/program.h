@@ -53,7 +53,7 @@ typedef struct {
 } Route;
 
 /* Variables side by side, in blocks and in batches, that are copied together. `layout` is as in
-   compiled_gather.py. */
+   field_places.py. */
 typedef struct {
     int64_t layout, lookup, array, offset, kind, number;
 } Stack;

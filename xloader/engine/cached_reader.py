@@ -84,6 +84,9 @@ class CacheProgram:
         flags = np.array([is_finished(batch.index)], np.int64)
         return Segment(first_load, [batch], loads, copies, copy_ends, flags, ends)
 
+    def close(self) -> None:
+        """Nothing has to be released."""
+
     def _find(self, firsts: Ints) -> tuple[list[Hits], Ints]:
         """The hits by route, and in one number the row and the key of the block of each."""
         hits, places = [], []

@@ -19,6 +19,7 @@ from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows, Collated, Delivery, OpenBatch, Outbox
 from xloader.engine.buffers import Arrays
 from xloader.engine.shared_slots import unpack
+from xloader.sources.retries import Abandoned
 
 
 class BatchTransform(Protocol):
@@ -140,6 +141,8 @@ class Finishes:
             assert batch is not None
             return batch
         if batch is not None and batch.error is not None:
+            # Whoever keeps the error must not keep the memory, too.
+            batch.arrays, batch.room = {}, None
             return batch
         given = fields.memory.deliver(joints)
         if batch is None:
@@ -188,7 +191,9 @@ class Finishes:
                     batch.arrays = unpack(batch.parcel, batch.room)
                 batch.room = None
                 batch.sent = self._outbox.send(batch.arrays)
-        except Exception as error:
+        except Abandoned:
+            raise
+        except BaseException as error:
             batch.error = error
 
     def _padded_ids(self, step: BatchRows) -> Ints:

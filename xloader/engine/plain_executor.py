@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,9 @@ from xloader.engine.executor import (
 from xloader.engine.field_places import Stack
 from xloader.engine.program import COPY_COLUMNS, Segment
 from xloader.engine.tables import Tables
+
+_MOST_COPIES_AHEAD: Final = 1 << 16
+"""Copies of batches that are not open, beyond which the program is not made further."""
 
 
 @dataclass(eq=False)
@@ -132,6 +135,7 @@ class PlainExecutor:
         self._is_complete = self._is_segment_under_way = self._is_closed = False
         self._reads: Counter[int] = Counter()
         self._nbytes: Counter[int] = Counter()
+        self._num_copies_ahead = 0
         self._num_loading = self._num_working = self._awaited_ns = self._unasked_ns = 0
         self._is_awaited, self._since_ns = False, time.perf_counter_ns()
         self._copy_ns = self._peak_nbytes = self._flight_nbytes = 0
@@ -163,6 +167,7 @@ class PlainExecutor:
                         load.waiting.append((batch, copy))
                 self._batches[batch.number] = batch
             self._to_open.extend(batches)
+            self._num_copies_ahead += len(rows)
             for number in segment.ends.tolist():
                 self._count_down(number)
             self._is_complete, self._is_segment_under_way = is_last, False
@@ -382,6 +387,7 @@ class PlainExecutor:
         The other copies are made when their blocks are.
         """
         batch = self._to_open.popleft()
+        self._num_copies_ahead -= len(batch.copies)
         batch.slot = self._free_slots.popleft()
         self._num_slots_used += 1
         self._weigh()
@@ -396,10 +402,9 @@ class PlainExecutor:
         if item is not None:
             self._num_loading += 1
             return item
-        is_short = (
-            len(self._to_open) <= self._limits.most_loading_hands
-            or len(self._to_load) <= self._limits.num_known
-        )
+        num_threads, num_known = self._limits.most_loading_hands, self._limits.num_known
+        is_short = len(self._to_open) <= num_threads or len(self._to_load) <= num_known
+        is_short &= len(self._to_open) < 2 or self._num_copies_ahead < _MOST_COPIES_AHEAD
         if is_short and not (self._is_complete or self._is_segment_under_way):
             self._is_segment_under_way = True
             return WorkItem(MAKE_SEGMENT, 0, 0)

@@ -196,6 +196,10 @@ class Program:
         self._next_load += len(segment.loads)
         return segment
 
+    def close(self) -> None:
+        """Release memory. No thread may make a segment any more."""
+        self._maker.close()
+
     def _hits(self, finders: Sequence[Any], firsts: Ints) -> list[Hits]:
         found = []
         for finder in finders:
@@ -351,8 +355,10 @@ class _CompiledMaker:
         function = find_function("xloader_make_segment", (ADDRESS,))
         return None if function is None else cls(tables, function)
 
-    def __del__(self) -> None:
-        self._free(ctypes.addressof(self._made))
+    def close(self) -> None:
+        """Free the memory of C, which no finalizer does: Ctrl-C within one would be lost."""
+        made, self._made = self._made, _MadeInC()
+        self._free(ctypes.addressof(made))
 
     def make_tables(self, rows: _Rows) -> _Made:
         """The loads, copies, ends of batches and ends of a segment."""
@@ -386,6 +392,9 @@ class _PlainMaker:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._groups = [row[0] for row in tables.arrays["routes"].tolist()]
+
+    def close(self) -> None:
+        """Nothing has to be released."""
 
     def make_tables(self, rows: _Rows) -> _Made:
         """The loads, copies, ends of batches and ends of a segment."""

@@ -272,7 +272,8 @@ class Run:
             self._job.outbox.start(self._give_slots, self._fail)
         self._deadlines.start()
         self._give_slots()
-        self._executor.start()
+        if not self._executor.start():
+            self._fail(RuntimeError("can't start new thread"))
         for number in range(self._job.num_hands):
             try:
                 self._hands.begin(self._work)
@@ -376,9 +377,10 @@ class Run:
         )
         # All that native threads at work wait for are reads, and cores.
         in_python = sum(spent.seconds for kind, spent in tally.work.items() if kind != "native")
-        seconds, cpu_seconds = tally.workers.seconds - in_python, figures.cpu_ns * 1e-9
+        seconds = max(tally.workers.seconds - in_python, 0.0)
+        cpu_seconds = min(figures.cpu_ns * 1e-9, seconds)
         core_seconds = max(seconds - figures.read_ns * 1e-9 - cpu_seconds, 0.0)
-        tally.work["native"] = WorkTime(max(seconds, cpu_seconds), cpu_seconds, core_seconds)
+        tally.work["native"] = WorkTime(seconds, cpu_seconds, core_seconds)
 
     def _fail(self, error: BaseException) -> None:
         """End the iteration with an unexpected error. The consumer gets it."""
@@ -544,6 +546,7 @@ class Run:
             self._steps.clear()
             self._finishes.clear()
             if has_ended:
+                self._job.program.close()
                 self._executor.keep_blocks()
                 if self._ahead is not None:
                     self._ahead.clear()

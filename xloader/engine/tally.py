@@ -57,8 +57,8 @@ class Tally:
     threads spent their time at work. `num_ahead`, `ahead_nbytes`, `ahead_seconds`: bundles that
     were fetched ahead, which `fetch_seconds` leaves out.
 
-    `num_ready`: batches that were ready when the last one was delivered, without it, counted only
-    if `is_recorded`. `flight_nbytes`: bytes of chunks that are being read now. `refresh`: brings
+    `num_ready`: batches that were ready when the last one was delivered, without it; `is_recorded`:
+    whether a series counts them. `flight_nbytes`: bytes of chunks being read now. `refresh`: brings
     the counts up to date, as native threads count for themselves.
     """
 

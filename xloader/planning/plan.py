@@ -62,6 +62,4 @@ class Plan:
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
         """The plan that `to_dict` has written."""
         pace = {**values["pace"], "tiling": tuple(values["pace"]["tiling"])}
-        # Earlier releases divided the memory among worker processes.
-        budget = {key: size for key, size in values["budget"].items() if key != "num_processes"}
-        return cls(**{**values, "pace": Pace(**pace), "budget": Budget(**budget)})
+        return cls(**{**values, "pace": Pace(**pace), "budget": Budget(**values["budget"])})

@@ -96,7 +96,7 @@ class Interleaved:
         EmptySamplesError
             If a set has no row in an epoch.
         LanesError
-            If lanes do not divide the global batch, or ranks and processes the lanes.
+            If lanes do not divide the global batch, or ranks the lanes.
         OptionError
             If an option is unknown, outside its range, or not possible here.
         """

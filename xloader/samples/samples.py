@@ -1910,7 +1910,7 @@ class Samples(RecordedMethods):
         EmptySamplesError
             If there are fewer samples than ranks.
         LanesError
-            If lanes do not divide the global batch, or ranks and processes do not divide the lanes.
+            If lanes do not divide the global batch, or ranks do not divide the lanes.
         OptionError
             If an option is unknown or outside its range, the device does not exist or lacks the
             dtype of a field, ``out`` does not fit the batches, or ``device_transform`` fails or

@@ -124,12 +124,12 @@ def _check_same(saved: object, expected: Mapping[str, Any]) -> None:
     if differing[0] in counts:
         ranks, batch = expected["patterns"], expected["patterns"] * expected["rows_of_a_pattern"]
         raise StateError(
-            "the state was saved with another number of ranks, processes or lanes, or another "
+            "the state was saved with another number of ranks or lanes, or another "
             "batch_size, so that rows would come from other sets",
             given=f"{ranks} ranks or lanes, {expected['lanes']} lanes, a global batch of {batch}",
             allowed=f"{saved['patterns']} ranks or lanes, {saved['lanes']} lanes, a global batch "
             f"of {saved['patterns'] * saved['rows_of_a_pattern']}",
-            remedy="use as many ranks and processes, and the same batch_size; a training that may "
+            remedy="use as many ranks, and the same batch_size; a training that may "
             "go on with another number of ranks needs lanes= from its start, and the same "
             "batch_size * world_size",
         )

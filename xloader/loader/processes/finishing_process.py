@@ -40,6 +40,7 @@ from xloader.loader.processes.process_messages import (
     forward_warnings,
 )
 from xloader.loader.ranks.finishing import Finishing
+from xloader.sources.arrays.dask_cluster import compute_synchronously
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ def run_process(wiring: Wiring, setup: bytes) -> None:
     # Ctrl-C goes to all processes of a terminal. The loader's process decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _seed_globally()
+    # Functions of the user may compute with dask.
+    compute_synchronously()
     threading.Thread(target=_end_with_loader, daemon=True).start()
     try:
         process = FinishingProcess(wiring, cloudpickle.loads(setup))

@@ -111,8 +111,10 @@ class ProcessTeam:
 
     @property
     def is_usable(self) -> bool:
-        """Whether all processes are there, as far as is known."""
-        return not self._is_closed and self._make_error is None and not self.is_foreign
+        """Whether all processes are there, and no error has ended them."""
+        if self._is_closed or self._make_error is not None or self.is_foreign:
+            return False
+        return all(member.process.is_alive() for member in self._members)
 
     @property
     def pids(self) -> list[int]:
@@ -161,6 +163,8 @@ class ProcessTeam:
                 member.process.join(max(0.0, until - time.monotonic()))
         self._end()
         # Others may still refer to the team, and arrays to single slots.
+        for member in self._members:
+            member.connection.close()
         self._slots.close()
         self.memory.close()
 
@@ -199,8 +203,8 @@ class ProcessTeam:
                     name=f"xloader-{number}",
                     daemon=True,
                 )
-                self._members.append(_Member(number, process, ours))
                 _begin(process)
+                self._members.append(_Member(number, process, ours))
                 _ours.add(process)
             finally:
                 # A copy here would hide that the process has ended.
@@ -283,7 +287,7 @@ class TeamFinisher(Finisher):
         batch.collated_nbytes = finished.collated_nbytes
 
     def give_up(self) -> bool:
-        """End the processes, one of which does not answer."""
+        """End the processes: one may not answer, as the run does not end."""
         self._team.close(is_stuck=True)
         return True
 

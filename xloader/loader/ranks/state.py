@@ -129,10 +129,11 @@ def read_state(state: object, rank_plan: RankPlan) -> Saved:
     checked = _check_shape(state)
     _check_samples(checked["samples"], describe_samples(rank_plan.recipe.planned))
     # Only now: the plan of samples with other dimensions has another form.
-    if not _is_alike(_as_of_today(checked["plan"]), rank_plan.plan.to_dict()):
+    today = _as_of_today(checked["plan"])
+    if not _is_alike(today, rank_plan.plan.to_dict()):
         raise unusable_state("its plan is not valid", repr(checked["plan"])[:500])
     try:
-        plan = Plan.from_dict(checked["plan"])
+        plan = Plan.from_dict(today)
         if plan != rank_plan.plan:
             row_nbytes = delivered_nbytes(rank_plan.layouts, None)
             check_plan(plan, rank_plan.planned_footprint, row_nbytes)
@@ -211,7 +212,7 @@ def _is_state(value: object) -> bool:
     return isinstance(value, Mapping) and {"version", "check", "plan"} <= value.keys()
 
 
-def _as_of_today(plan: object) -> object:
+def _as_of_today(plan: Any) -> Any:
     """The plan of a state, in today's form.
 
     One saved before plans had visits lacks their number, which is 1. One saved when worker
