@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +38,9 @@ from xloader.recipe.recipe import Recipe
 class CacheProgram:
     """Makes a segment of one batch of each list of ids that is asked for."""
 
-    num_steps: Final = sys.maxsize
+    num_steps = sys.maxsize
     # No hand of the run makes segments: who asks for a batch does.
-    is_over: Final = True
+    is_over = True
 
     def __init__(self, parts: EngineParts, capacity_nbytes: int) -> None:
         self.num_made = self.num_loads = 0
@@ -447,6 +446,8 @@ def _make_job(parts: EngineParts, program: CacheProgram, capacity_nbytes: int) -
         num_threads=num_threads,
         num_hands=1 if is_native else num_threads,
         most_fetched_nbytes=parts.in_flight_nbytes - scratch_nbytes,
+        # Each further chunk of a store that hangs would be waited for as long.
+        ends_on_timeout=True,
     )
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +107,28 @@ class Segment:
         }
 
 
+class Segments(Protocol):
+    """Makes the segments of a run, one after the other. One thread at a time takes the next."""
+
+    @property
+    def num_steps(self) -> int:
+        """Number of batches."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no thread of the run is to make another segment."""
+        ...
+
+    def next_segment(self, is_finished: Callable[[int], bool]) -> Segment:
+        """Make the next segment, given which batches Python finishes."""
+        ...
+
+    def close(self) -> None:
+        """Release memory. No thread may make a segment any more."""
+        ...
+
+
 class Program:
     """The segments of an epoch in order. One thread at a time takes the next."""
 
@@ -153,7 +175,7 @@ class Program:
         """Whether all segments are made."""
         return self._next_step >= self.num_steps
 
-    def next_segment(self, is_finished: Any) -> Segment:
+    def next_segment(self, is_finished: Callable[[int], bool]) -> Segment:
         """Make the next segment."""
         first, per_look = self._next_step, self._dealer.steps_at_once
         if not first:

@@ -27,7 +27,6 @@ from xloader.core.messages import warn_caller
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows, Delivery, OpenBatch, Outbox, warn_of_skipped
 from xloader.engine.block_reader import Bundle
-from xloader.engine.cached_reader import CacheProgram
 from xloader.engine.executor import (
     DECODE_ALONE,
     EVERY_CHUNK,
@@ -45,7 +44,7 @@ from xloader.engine.fetches_ahead import FetchesAhead
 from xloader.engine.finishes import Finisher, Finishes
 from xloader.engine.native_executor import NativeBlocks, NativeExecutor
 from xloader.engine.plain_executor import PlainBlocks, PlainExecutor
-from xloader.engine.program import Program
+from xloader.engine.program import Segments
 from xloader.engine.python_loads import LoadTask, PythonLoads
 from xloader.engine.tables import Tables, can_run_natively
 from xloader.engine.tally import Gauge, Tally, no_refresh
@@ -65,7 +64,7 @@ _SLICE_SECONDS: Final = 0.2
 class Job:
     """The work of one run: its program, and everything that is needed to carry it out."""
 
-    program: Program | CacheProgram
+    program: Segments
     parts: EngineParts
     tables: Tables
     finisher: Finisher
@@ -78,6 +77,7 @@ class Job:
     on_error: OnError = "raise"
     outbox: Outbox | None = None
     most_fetched_nbytes: int = 0
+    ends_on_timeout: bool = False
 
 
 def make_blocks(parts: EngineParts, tables: Tables, capacity_nbytes: int) -> BlockMemory:
@@ -272,7 +272,7 @@ class Run:
             self._job.outbox.start(self._give_slots, self._fail)
         self._deadlines.start()
         self._give_slots()
-        if not self._executor.start():
+        if not self._executor.start() and not self._is_closed:
             self._fail(RuntimeError("can't start new thread"))
         for number in range(self._job.num_hands):
             try:
@@ -395,25 +395,31 @@ class Run:
 
     def _work(self, task: LoadTask | None = None, num_hung: int = 0) -> None:
         """Do one piece of work after the other; first the loads of a hand that was given up."""
-        clock, done = WorkClock(), None
+        clock: WorkClock | None = None
         try:
+            # The executor does not count what comes before the first piece of work.
+            item = self._executor.next_work(None) if task is None else None
+            clock = WorkClock()
             if task is not None:
                 self._load(task, num_hung, clock)
                 done = WorkItem(LOAD_CHUNK, task.run.numbers[0], EVERY_CHUNK)
-            while (item := self._executor.next_work(done)) is not None:
-                clock.skip(item.waited_ns * 1e-9)
+                item = self._executor.next_work(done)
+            while item is not None:
                 self._do(item, clock)
                 clock.end()
                 with self._lock:
                     self.tally.add_work(clock.take())
-                done = item
+                item = self._executor.next_work(item)
+                if item is not None:
+                    clock.skip(item.waited_ns * 1e-9)
         except Abandoned:
             # Another thread replaces this one.
             return
         except BaseException as error:
             self._fail(error)
         finally:
-            clock.close()
+            if clock is not None:
+                clock.close()
 
     def _do(self, item: WorkItem, clock: WorkClock) -> None:
         clock.begin("own")
@@ -477,8 +483,7 @@ class Run:
                 if bundle.error is not None:
                     self.errors.setdefault(number, bundle.error)
                 self._executor.chunks_done(number, count, has_failed=bundle.error is not None)
-            is_single = isinstance(self._job.program, CacheProgram)
-            if is_single and isinstance(bundle.error, ReadTimeoutError):
+            if self._job.ends_on_timeout and isinstance(bundle.error, ReadTimeoutError):
                 # The other chunks of the batch would hang as well.
                 self._fail(bundle.error)
             clock.begin("load")
