@@ -22,12 +22,11 @@ from torch.utils.data import DataLoader
 
 import xloader
 from xloader import Batch, Samples
-from xloader.engine import lent_slots
 from xloader.engine.buffers import ArrayKind
 from xloader.engine.shared_slots import SharedMemory
 from xloader.errors import WorkersError
 from xloader.testing import write_store
-from xloader.torch import IterableDataset, collate, data_loader
+from xloader.torch import IterableDataset, collate, data_loader, lent_slots
 from xloader.torch.lent_slots import Borrower, Lender, LentBatches
 
 pytestmark = [
