@@ -376,7 +376,8 @@ static void end_load(Run *run, Load *load) {
 
 /* Notes that so many copies of a block are made. The lock must not be held. */
 static void count_down(Run *run, Load *load, int64_t num) {
-    if (!num || atomic_fetch_sub(&load->copies_left, num) != num)
+    /* Blocks that stay are never given back. */
+    if (!num || run->tables->is_resident || atomic_fetch_sub(&load->copies_left, num) != num)
         return;
     pthread_mutex_lock(&run->lock);
     end_load(run, load);
@@ -452,7 +453,9 @@ static void open_batch(Run *run, Worker *worker, Segment *segment, int64_t at) {
             look_ahead(run, worker, segment, i + FAR_AHEAD, FAR_AHEAD);
         if (is_asked_for(worker->copier, SHORTLY_AHEAD) && i + SHORTLY_AHEAD < end)
             look_ahead(run, worker, segment, i + SHORTLY_AHEAD, SHORTLY_AHEAD);
-        if (!(atomic_fetch_or(&segment->flags[i], IS_OPEN) & IS_LOADED))
+        /* An atomic operation waits for all stores before it, so there is none where the block is loaded. */
+        if (!(atomic_load(&segment->flags[i]) & IS_LOADED) &&
+            !(atomic_fetch_or(&segment->flags[i], IS_OPEN) & IS_LOADED))
             continue;
         const int32_t *row = row_of(run, segment, i);
         Load *load = segment->loads[row[COPY_LOAD]];
