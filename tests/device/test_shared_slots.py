@@ -21,7 +21,7 @@ import xarray as xr
 import xloader
 from tests.device.fake_hardware import BusHardware, FakeHardware, HastyHardware, LateHardware
 from xloader.compiled.library import address_of
-from xloader.errors import ClosedError, PinningWarning, WorkersError
+from xloader.errors import ClosedError, PinningWarning, TransformError, WorkersError
 from xloader.testing import write_store
 
 pytestmark = [
@@ -156,6 +156,22 @@ def test_results_of_functions_cross_from_there_too(change: Any, use_device: UseD
         # A slot has room for what functions return; only the fields need memory of the device.
         assert max(one.numel() for one in hardware.staged) < slot_nbytes_of(loader) / 2
     assert_given_back(hardware)
+
+
+def fail(ds: xr.Dataset) -> xr.Dataset:
+    if ds.sizes["sample"] > 1:
+        raise ZeroDivisionError
+    return ds
+
+
+def test_errors_that_are_kept_keep_no_slot(use_device: UseDevice) -> None:
+    use_device(RegisterHardware())
+    with make_loader(change=lambda samples: samples.map(fail)) as loader:
+        kept = []
+        for _ in range(6):
+            with pytest.raises(TransformError) as raised:
+                next(iter(loader))
+            kept.append(raised)
 
 
 def leave(loader: xloader.Loader, act: Callable[[], Any]) -> None:

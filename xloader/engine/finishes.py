@@ -137,12 +137,12 @@ class Finishes:
         with self._lock:
             batch = self._done.pop(step.index, None)
         fields = self._parts.fields
-        if joints is None:
-            assert batch is not None
-            return batch
         if batch is not None and batch.error is not None:
             # Whoever keeps the error must not keep the memory, too.
             batch.arrays, batch.room = {}, None
+            return batch
+        if joints is None:
+            assert batch is not None
             return batch
         given = fields.memory.deliver(joints)
         if batch is None:
