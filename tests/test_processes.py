@@ -575,6 +575,19 @@ def test_nothing_is_left_behind(samples: xloader.Samples) -> None:
     assert not [one for one in me.memory_maps(grouped=False) if "memfd:xloader" in one.path]
 
 
+def run_script(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that gets a store, and further arguments."""
+    script = folder / "script.py"
+    script.write_text(text)
+    return subprocess.run(
+        [sys.executable, str(script), write(folder), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=GUARD,
+        check=False,
+    )
+
+
 SCRIPT = """
 import os, signal, sys, time
 import numpy as np
@@ -607,33 +620,18 @@ if __name__ == "__main__":
     ("what", "code"), [("exit", 0), ("raise", 1), ("interrupt", -2), ("kill", -9)]
 )
 def test_processes_end_with_their_loader(what: str, code: int, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, str(script), write(tmp_path), what],
-        capture_output=True,
-        text=True,
-        timeout=GUARD,
-        check=False,
-    )
+    done = run_script(tmp_path, SCRIPT, what)
     assert done.returncode in (code, 130 if what == "interrupt" else code), done.stderr
     assert gone([int(pid) for pid in done.stdout.split()])
     assert "leaked" not in done.stderr
 
 
 def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
+    done = run_script(
+        tmp_path,
         "import sys, xloader\n"
         "samples = xloader.open(sys.argv[1]).window(time=1)\n"
-        "for _ in samples.loader(batch_size=4, output='numpy', processes=1): pass\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(script), write(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=GUARD,
-        check=False,
+        "for _ in samples.loader(batch_size=4, output='numpy', processes=1): pass\n",
     )
     assert done.returncode == 1
     assert 'put what starts the training under if __name__ == "__main__":' in done.stderr
@@ -665,15 +663,7 @@ if __name__ == "__main__":
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_child_that_exits_ends_no_process_of_its_parent(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(FORK)
-    done = subprocess.run(
-        [sys.executable, str(script), write(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=GUARD,
-        check=False,
-    )
+    done = run_script(tmp_path, FORK)
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr
 
@@ -702,15 +692,7 @@ if __name__ == "__main__":
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_processes_cannot_be_started_in_a_forked_child(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(FORKED)
-    done = subprocess.run(
-        [sys.executable, str(script), write(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=GUARD,
-        check=False,
-    )
+    done = run_script(tmp_path, FORKED)
     assert done.returncode == 7, done.stderr
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from xloader.compiled.library import address_of
 from xloader.core.messages import names_function
 from xloader.engine.batches import BatchRows, OpenBatch
-from xloader.engine.buffers import Arrays, Buffer, Fields
+from xloader.engine.buffers import Arrays, BatchPool, Buffer, Fields
 from xloader.engine.shared_slots import Parcel, SharedMemory, SharedSlots, pack
 from xloader.engine.work_clock import WorkTime
 from xloader.errors import OptionError
@@ -143,13 +143,9 @@ class FinishingProcess:
         self._finish_of = lru_cache(2)(setup.finishing.of_epoch)
         self._warnings: list[Warned] = []
         forward_warnings(self._warnings.append)
-        self._fields = Fields(
-            setup.finishing.layouts,
-            setup.num_rows,
-            wiring.num_slots,
-            partial(SharedSlots, wiring.memory.buffer),
-            setup.room_nbytes,
-        )
+        layouts, room_nbytes = setup.finishing.layouts, setup.room_nbytes
+        self._fields = Fields(layouts, setup.num_rows, 1, BatchPool, room_nbytes)
+        self._slots = SharedSlots(wiring.memory.buffer, self._fields.kinds, wiring.num_slots)
 
     def answer(self, task: FinishBatch) -> FinishedBatch:
         """Finish a batch, and leave it in its slot."""
@@ -164,9 +160,7 @@ class FinishingProcess:
         return finished
 
     def _finish(self, task: FinishBatch) -> FinishedBatch:
-        slots = self._fields.memory
-        assert isinstance(slots, SharedSlots)
-        joints = slots.arrays(task.slot)
+        joints = self._slots.arrays(task.slot)
         gathered = self._fields.named(joints, len(task.ids))
         room = self._fields.room(joints)
         times = task.occurrences
