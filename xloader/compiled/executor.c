@@ -437,9 +437,8 @@ static const int32_t *row_of(const Run *run, const Segment *segment, int64_t at)
 static void look_ahead(
     const Run *run, Worker *worker, const Segment *segment, int64_t at, int64_t distance) {
     const int32_t *row = row_of(run, segment, at);
-    const Load *load = segment->loads[row[COPY_LOAD]];
-    if (segment->flags[at] & IS_LOADED && !load->has_failed)
-        ask_for_copy(worker->copier, row, load->memory, distance);
+    if (segment->flags[at] & IS_LOADED)
+        ask_for_copy(worker->copier, row, segment->loads[row[COPY_LOAD]]->memory, distance);
 }
 
 /* Opens a batch that has memory: makes the copies whose blocks are there. */
@@ -478,7 +477,7 @@ static void copy_block(Run *run, Worker *worker, Load *load, Use *use) {
     while (use) {
         Segment *segment = use->segment;
         Use *done = use;
-        int64_t last = -1, num_last = 0;
+        int64_t last = 0, num_last = 0;
         for (int64_t i = use->begin; i < use->end; i++) {
             const int64_t at = segment->order[i];
             const int32_t *row = row_of(run, segment, at);
@@ -486,8 +485,7 @@ static void copy_block(Run *run, Worker *worker, Load *load, Use *use) {
                 continue;
             const int64_t number = row[COPY_BATCH];
             if (number != last) {
-                if (num_last)
-                    fill(run, &segment->batches[last], segment->first_batch + last, num_last);
+                fill(run, &segment->batches[last], segment->first_batch + last, num_last);
                 last = number;
                 num_last = 0;
             }
@@ -495,8 +493,7 @@ static void copy_block(Run *run, Worker *worker, Load *load, Use *use) {
             num_last++;
             num_made++;
         }
-        if (num_last)
-            fill(run, &segment->batches[last], segment->first_batch + last, num_last);
+        fill(run, &segment->batches[last], segment->first_batch + last, num_last);
         leave_segment(segment);
         use = use->next;
         free(done);
@@ -1039,7 +1036,8 @@ static int add_pages(Run *run, int64_t num_loads) {
     return 1;
 }
 
-/* Sorts the copies of a segment by load. Returns the number of different loads, or -1. */
+/* Sorts the copies of a segment by load, but for those of blocks that are there from an earlier run. Returns
+   the number of different loads, or -1. */
 static int64_t sort_copies(Run *run, Segment *segment, int64_t **ends) {
     const int64_t num = segment->num_copies, row_size = COPY_LOWS + 3 * run->tables->num_dims;
     segment->loads = malloc((size_t)(num + 1) * sizeof(Load *));
@@ -1056,7 +1054,10 @@ static int64_t sort_copies(Run *run, Segment *segment, int64_t **ends) {
             segment->loads[num_loads++] = load;
         }
         row[COPY_LOAD] = (int32_t)load->place;
-        counts[load->place]++;
+        if (load->row.address)
+            segment->flags[i] = IS_LOADED;
+        else
+            counts[load->place]++;
     }
     int64_t begin = 0;
     for (int64_t i = 0; i < num_loads; i++) {
@@ -1065,14 +1066,14 @@ static int64_t sort_copies(Run *run, Segment *segment, int64_t **ends) {
         begin += count;
     }
     for (int64_t i = 0; i < num; i++)
-        segment->order[counts[segment->copies[i * row_size + COPY_LOAD]]++] = i;
+        if (!segment->flags[i])
+            segment->order[counts[segment->copies[i * row_size + COPY_LOAD]]++] = i;
     return num_loads;
 }
 
 static void begin_load(Run *run, Segment *segment, const LoadRow *row) {
     Load *load = load_of(run, run->num_loads);
-    *load = (Load){.row = *row, .number = run->num_loads, .segment = segment};
-    run->num_loads++;
+    *load = (Load){.row = *row, .number = run->num_loads++, .segment = segment};
     load->chunks_left = count_chunks(run, load);
     load->copies_left = 2;
     if (row->address) {

@@ -30,7 +30,7 @@ from xloader.engine.batches import BatchRows
 from xloader.engine.buffers import LeasedPool
 from xloader.engine.overlaps import Hits, finders_of
 from xloader.engine.tables import Tables
-from xloader.order.step_dealer import Dealer
+from xloader.order.step_dealer import LOOK_SIZE, Dealer
 from xloader.planning.epoch import Lane
 from xloader.planning.mixing import Regions
 from xloader.planning.schedule import Residences
@@ -179,7 +179,7 @@ class Program:
         """Make the next segment."""
         first, per_look = self._next_step, self._dealer.steps_at_once
         if not first:
-            per_look = max(1, per_look * _FIRST_ROWS // 4096)
+            per_look = max(1, per_look * _FIRST_ROWS // LOOK_SIZE)
         num_steps = min(per_look, self.num_steps - first)
         dealt = self._dealer.take(num_steps)
         positions = self._footprint.positions_of(dealt.ids)

@@ -13,7 +13,7 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.order.protocol import AnyOrder
 
-LOOK_SIZE = 1 << 12
+LOOK_SIZE = 1 << 14
 """Number of rows up to which steps are dealt together, so that NumPy's calls cost little."""
 
 
