@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nox
+from packaging.tags import platform_tags
 
+from hatch_build import TARGETS
 from tests.versions import lower_bounds
 
 nox.needs_version = ">=2024.10"
@@ -114,19 +116,46 @@ def newest(session: nox.Session) -> None:
 
 @nox.session(python=LAST)
 def built(session: nox.Session) -> None:
-    """Install the built packages away from the sources and run the README's first example."""
-    session.install("-qq", "build")
+    """Build the sdist and a wheel for each platform into ``dist/``, look at them, and try some."""
+    session.install("-qq", "--upgrade", "pip>=25.1")
+    session.install("-qq", "--group", "wheels")
+    dist, again = ROOT / "dist", Path(session.create_tmp()).resolve() / "again"
+    for folder in (dist, again):
+        shutil.rmtree(folder, ignore_errors=True)
+        _build(session, folder)
+    session.run("twine", "check", "--strict", *map(str, sorted(dist.iterdir())), silent=True)
+    session.run("check-wheel-contents", str(dist))
+    session.run("python", "-m", "tests.wheels", str(dist), str(again))
+    _try(session, dist)
+
+
+def _build(session: nox.Session, folder: Path) -> None:
+    """Build the sdist, and from that a wheel for each platform."""
+    build = ("python", "-m", "build", "--no-isolation", "--outdir", str(folder))
+    session.run(*build, "--sdist", silent=True)
+    (sdist,) = folder.glob("*.tar.gz")
+    sources = Path(session.create_tmp()).resolve() / "sources"
+    shutil.rmtree(sources, ignore_errors=True)
+    shutil.unpack_archive(sdist, sources, filter="data")
+    (unpacked,) = sources.iterdir()
+    for platform in (*TARGETS, "any"):
+        command = (*build, "--wheel", str(unpacked))
+        session.run(*command, env={"XLOADER_PLATFORM": platform}, silent=True)
+
+
+def _try(session: nox.Session, dist: Path) -> None:
+    """Install packages away from the sources and run the README's first example."""
     folder = Path(session.create_tmp()).resolve()
-    session.run("python", "-m", "build", "--outdir", str(folder), silent=True)
     example = folder / "example.py"
     example.write_text(_first_example())
-    for pattern in ("*.whl", "*.tar.gz"):
-        (package,) = folder.glob(pattern)
+    # As pip chooses: the first tag for which there is a wheel.
+    ours = next(tag for tag in (*platform_tags(), "any") if [*dist.glob(f"*-{tag}.whl")])
+    for package in (*dist.glob(f"*-{ours}.whl"), *dist.glob("*.tar.gz")):
         session.install("-qq", str(package))
         with session.chdir(folder):
             session.run("python", str(example), silent=True)
             session.run("xloader", "--help", silent=True)
-            if shutil.which("cc"):
+            if package.suffix == ".whl" if ours != "any" else shutil.which("cc"):
                 session.run("python", "-c", _HAS_LIBRARY)
         session.run("python", "-m", "pip", "uninstall", "-qq", "--yes", "xloader")
 

@@ -17,6 +17,7 @@ from xloader.cli.findings import Finding
 from xloader.compiled.library import load_library
 from xloader.core.messages import extra_remedy
 from xloader.sources import zarr_adapter
+from xloader.sources.zarr.compiled_decoding import decoder
 from xloader.sources.zarr.compressors import ZLIB
 
 NEWEST_TESTED: Final[Mapping[str, str]] = MappingProxyType(
@@ -247,18 +248,29 @@ def find_gzip() -> Finding:
 
 
 def find_compiled() -> Finding:
-    """Whether rows are gathered by compiled code, or why not."""
+    """Whether compiled threads read, decode and copy, with which codecs, or why not."""
     library, reason = load_library()
-    if library is not None:
-        return Finding("gather", "ok", "compiled, without Python's lock", value="compiled")
-    return Finding(
-        "gather",
-        "note",
-        f"by NumPy, which holds Python's lock: {reason}",
-        "install a C compiler such as gcc, then install xloader again; without one, "
-        "samples.loader(processes=...) keeps the lock free for training",
-        "numpy",
-    )
+    if library is None:
+        return Finding(
+            "compiled library",
+            "note",
+            f"not in use, so that NumPy copies under Python's lock: {reason}",
+            "install xloader again by pip, which has it for Linux and macOS on x86-64 and ARM; "
+            "elsewhere, install a C compiler such as gcc first",
+            "numpy",
+        )
+    made = decoder()
+    missing = [name for name in ("zstd", "blosc") if made is None or name not in made.codecs]
+    if missing:
+        return Finding(
+            "compiled library",
+            "note",
+            f"in use, but numcodecs does not offer it {' and '.join(missing)}: Python decodes them",
+            "install a numcodecs from PyPI or conda-forge",
+            "compiled",
+        )
+    text = "in use: threads without Python's lock read, decode zstd and blosc, and copy"
+    return Finding("compiled library", "ok", text, value="compiled")
 
 
 def find_direct_reads() -> Finding:

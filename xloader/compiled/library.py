@@ -48,7 +48,7 @@ def load_library(folder: Path = FOLDER) -> tuple[ctypes.CDLL | None, str]:
     if os.environ.get("XLOADER_COMPILED") == "0":
         return None, "XLOADER_COMPILED=0 is set"
     if not (folder / LIBRARY).exists():
-        return None, "there was no C compiler when xloader was installed"
+        return None, "it was installed from the wheel for any platform, or without a C compiler"
     try:
         library = ctypes.CDLL(str(folder / LIBRARY))
         library.xloader_source_hash.restype = ctypes.c_int64

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 import time
@@ -22,7 +23,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.compiled.library import address_of
+from xloader.compiled.library import address_of, load_library
 from xloader.core.messages import warn_caller
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows, Delivery, OpenBatch, Outbox, warn_of_skipped
@@ -50,7 +51,14 @@ from xloader.engine.tables import Tables, can_run_natively
 from xloader.engine.tally import Gauge, Tally, no_refresh
 from xloader.engine.threads import LONG_SECONDS, MOST_SECONDS, SOME_SECONDS, Deadlines, Threads
 from xloader.engine.work_clock import WorkClock, WorkTime
-from xloader.errors import ChunkError, ClosedError, ForkError, ReadTimeoutError, SlowReadWarning
+from xloader.errors import (
+    ChunkError,
+    ClosedError,
+    ForkError,
+    ReadTimeoutError,
+    SlowReadWarning,
+    XloaderWarning,
+)
 from xloader.sources.retries import Abandoned, Attempts
 
 OnError = Literal["raise", "skip"]
@@ -82,8 +90,22 @@ class Job:
 
 def make_blocks(parts: EngineParts, tables: Tables, capacity_nbytes: int) -> BlockMemory:
     """Memory for so many bytes of blocks, for native threads if they can copy the samples."""
-    make = NativeBlocks if can_run_natively(parts) else PlainBlocks
-    return make(capacity_nbytes, tables)
+    if can_run_natively(parts):
+        return NativeBlocks(capacity_nbytes, tables)
+    _warn_of_missing_library()
+    return PlainBlocks(capacity_nbytes, tables)
+
+
+@functools.cache
+def _warn_of_missing_library() -> None:
+    reason = load_library()[1]
+    if reason and "XLOADER_COMPILED" not in reason:
+        warn_caller(
+            f"xloader runs without its compiled library: {reason}. Whole fields take up to 1.4 times "
+            "the processor time, patches two to three times, series of single pixels forty times. "
+            "`xloader doctor` says what to do",
+            XloaderWarning,
+        )
 
 
 def _make_executor(job: Job, slots: dict[int, list[NDArray[Any]]]) -> Executor:
