@@ -30,6 +30,8 @@ from xloader import errors
 from xloader.cli import main
 from xloader.cluster import rank_queue
 from xloader.cluster.cluster_tasks import ClusterTasks
+from xloader.compiled.library import load_library
+from xloader.engine import run
 from xloader.samples import describe
 from xloader.sources import zarr_adapter
 from xloader.sources.stores import locations
@@ -251,6 +253,16 @@ def open_half_a_store(patch, folder):
     xloader.open(folder / "half.zarr")
 
 
+def install_without_compiler(patch, folder):
+    patch.setattr(run, "load_library", lambda: load_library.__wrapped__(folder))
+    patch.setattr(run, "can_run_natively", lambda parts: False)
+    run._warn_of_missing_library.cache_clear()
+    # The other tests pass without the library too.
+    warnings.simplefilter("error", errors.LibraryWarning)
+    with small_samples().loader(batch_size=2, output="numpy") as loader:
+        iter(loader)
+
+
 def send_much_memory(patch, folder):
     patch.setattr(locations, "MOST_QUIET_NBYTES", 2000)
     pickle.dumps(xloader.open(xr.Dataset({"t2m": ("time", np.zeros(5000))})))
@@ -279,6 +291,7 @@ PROVOKED = {
     "PinningWarning": pin_nothing,
     "ClusterWarning": wait_for_a_worker,
     "ZarrReleaseWarning": install_another_zarr,
+    "LibraryWarning": install_without_compiler,
 }
 """The faults that a reader's session cannot make: what they are called, and how they come about."""
 

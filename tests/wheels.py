@@ -54,7 +54,16 @@ def _audit(wheel: Path, platform: str) -> None:
     """Check that a library asks no more of a Linux than its platform promises."""
     # Not beside the libraries of this machine: they are of one kind, and the wheels of several.
     nowhere = str(wheel.parent / "nowhere")
-    command = (sys.executable, "-m", "auditwheel", "show", "--json", "--ldpaths", nowhere, str(wheel))
+    command = (
+        sys.executable,
+        "-m",
+        "auditwheel",
+        "show",
+        "--json",
+        "--ldpaths",
+        nowhere,
+        str(wheel),
+    )
     told = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     family, _, minor, machine = platform.split("_", 3)
     symbols = told["sym_tag"].split("_", 3)
@@ -70,7 +79,7 @@ def look_at(dist: Path, again: Path) -> None:
     assert [p.name for p in packages] == sorted(p.name for p in again.iterdir())
     for package in packages:
         assert package.read_bytes() == (again / package.name).read_bytes(), package.name
-        print(f"{package.stat().st_size / 1e6:6.2f} MB  {package.name}")
+        sys.stdout.write(f"{package.stat().st_size / 1e6:6.2f} MB  {package.name}\n")
     wheels = [package for package in packages if package.suffix == ".whl"]
     for wheel in wheels:
         _check(wheel)

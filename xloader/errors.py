@@ -58,7 +58,8 @@ allowed, and what to do::
     |-- MosaicWarning                       a mosaic with holes, or not merged
     |-- BatchGeneratorWarning               options of xbatcher's generators without effect
     |-- ClusterWarning                      a cluster is not used, or has no worker yet
-    `-- ZarrReleaseWarning                  an unknown release of zarr; reading is slower
+    |-- ZarrReleaseWarning                  an unknown release of zarr; reading is slower
+    `-- LibraryWarning                      the compiled library is missing; epochs take longer
 """
 
 from __future__ import annotations
@@ -520,3 +521,7 @@ class ZarrReleaseWarning(XloaderWarning):
 
     The values are the same, reading is slower, and absent chunks are not noticed.
     """
+
+
+class LibraryWarning(XloaderWarning):
+    """The compiled library is missing, so that epochs take longer."""

@@ -62,7 +62,9 @@ def test_each_finding_is_a_line(told):
 def test_it_tells_the_truth_about_this_machine(told):
     found = {finding["subject"]: finding for finding in told[1]["findings"]}
     assert found["cores"]["value"] == usable_cores()
-    assert found["compiled library"]["value"] == ("numpy" if load_library()[0] is None else "compiled")
+    assert found["compiled library"]["value"] == (
+        "numpy" if load_library()[0] is None else "compiled"
+    )
     assert found["codecs"]["level"] == "ok"
     for name in ("numpy", "xarray", "zarr"):
         if name in found:
@@ -243,7 +245,15 @@ def test_gpus():
 
 def test_all_checks_are_made():
     subjects = {finding.subject for finding in diagnosis.diagnose().findings}
-    assert {"cores", "memory", "codecs", "compiled library", "forks", "PyTorch", "direct reads"} <= subjects
+    assert {
+        "cores",
+        "memory",
+        "codecs",
+        "compiled library",
+        "forks",
+        "PyTorch",
+        "direct reads",
+    } <= subjects
 
 
 def test_remedies_stand_below_their_findings() -> None:

@@ -55,9 +55,9 @@ from xloader.errors import (
     ChunkError,
     ClosedError,
     ForkError,
+    LibraryWarning,
     ReadTimeoutError,
     SlowReadWarning,
-    XloaderWarning,
 )
 from xloader.sources.retries import Abandoned, Attempts
 
@@ -101,10 +101,10 @@ def _warn_of_missing_library() -> None:
     reason = load_library()[1]
     if reason and "XLOADER_COMPILED" not in reason:
         warn_caller(
-            f"xloader runs without its compiled library: {reason}. Whole fields take up to 1.4 times "
-            "the processor time, patches two to three times, series of single pixels forty times. "
-            "`xloader doctor` says what to do",
-            XloaderWarning,
+            f"xloader runs without its compiled library: {reason}. Whole fields take up to 1.4 "
+            "times the processor time, patches two to three times, series of single pixels forty "
+            "times: run `xloader doctor`, which says what to do",
+            LibraryWarning,
         )
 
 
