@@ -155,7 +155,7 @@ def _try(session: nox.Session, dist: Path) -> None:
         with session.chdir(folder):
             session.run("python", str(example), silent=True)
             session.run("xloader", "--help", silent=True)
-            if package.suffix == ".whl" if ours != "any" else shutil.which("cc"):
+            if shutil.which("cc") if package.suffix == ".gz" else ours != "any":
                 session.run("python", "-c", _HAS_LIBRARY)
         session.run("python", "-m", "pip", "uninstall", "-qq", "--yes", "xloader")
 
