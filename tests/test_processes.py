@@ -489,6 +489,19 @@ def test_a_process_that_is_killed(moment: str, samples: xloader.Samples) -> None
             assert pids_of(loader) != pids
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+def test_signals_for_the_training_end_no_process(samples: xloader.Samples) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    with samples.map(add).loader(batch_size=8, output="numpy", processes=2) as loader:
+        whole = len(list(loader))
+        pids = pids_of(loader)
+        for pid in pids:
+            for number in numbers:
+                os.kill(pid, number)
+        assert len(list(loader)) == whole
+        assert pids_of(loader) == pids
+
+
 def test_a_process_that_dies_between_epochs_is_replaced(samples: xloader.Samples) -> None:
     with samples.map(add).loader(batch_size=8, output="numpy", processes=2) as loader:
         assert len(list(loader)) == len(loader)
@@ -589,7 +602,9 @@ def run_script(folder: Path, text: str, *arguments: str) -> subprocess.Completed
 
 
 SCRIPT = """
-import os, signal, sys, time
+import os, signal, sys, time, weakref
+# At the exit, this lets all finalizers run after multiprocessing has waited for its processes.
+weakref.finalize(sys, int)
 import numpy as np
 import xloader
 
@@ -602,6 +617,10 @@ def main():
     print(*loader._carried.pids, flush=True)
     what = sys.argv[2]
     if what == "exit":
+        return
+    if what == "keep":
+        list(iterator)
+        sys.kept = loader
         return
     if what == "raise":
         raise ZeroDivisionError
@@ -617,7 +636,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("what", "code"), [("exit", 0), ("raise", 1), ("interrupt", -2), ("kill", -9)]
+    ("what", "code"), [("exit", 0), ("keep", 0), ("raise", 1), ("interrupt", -2), ("kill", -9)]
 )
 def test_processes_end_with_their_loader(what: str, code: int, tmp_path: Path) -> None:
     done = run_script(tmp_path, SCRIPT, what)

@@ -86,14 +86,18 @@ def run_ranks(world_size: int, script: str, *arguments: object) -> None:
     run_python("-m", "tests.trainers.ranks", world_size, path, *arguments)
 
 
-def run_python(*arguments: object, folder: Path | None = None) -> None:
-    """Run this interpreter without the variables that a trainer left in the environment."""
+def plain_environ() -> dict[str, str]:
+    """The environment of a new process, without the variables that a trainer left in this one."""
     launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
     environ = {name: value for name, value in os.environ.items() if name not in launchers}
-    environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    return environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+
+
+def run_python(*arguments: object, folder: Path | None = None) -> None:
+    """Run this interpreter in a plain environment."""
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
-        env=environ,
+        env=plain_environ(),
         cwd=folder,
         capture_output=True,
         text=True,

@@ -97,8 +97,10 @@ def run_process(wiring: Wiring, setup: bytes) -> None:
     """Serve a loader, given a pickled `ProcessSetup`, until it says stop or ends."""
     import cloudpickle
 
-    # Ctrl-C goes to all processes of a terminal. The loader's process decides what to do.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C goes to all processes of a terminal, and a queue may signal all those of a job. The
+    # loader's process decides what to do.
+    for name in {"SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"} & set(dir(signal)):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     _seed_globally()
     # Functions of the user may compute with dask.
     compute_synchronously()

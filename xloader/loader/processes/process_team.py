@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,21 +33,6 @@ from xloader.loader.processes.finishing_process import ProcessSetup, Wiring, run
 from xloader.loader.processes.process_messages import FinishBatch, FinishedBatch
 from xloader.loader.processes.script_import import refuse_while_importing
 from xloader.loader.ranks.finishing import Finishing
-
-_ours: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
-"""All processes that this one has started."""
-
-
-def _disown() -> None:
-    """In a forked child, let the processes be those of its parent alone."""
-    # At its exit, multiprocessing would end all daemons that it knows. Where it forks by itself, it
-    # forgets them, too.
-    known: set[Any] = getattr(multiprocessing.process, "_children", set())
-    known.difference_update(_ours)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown)
 
 
 @dataclass(eq=False)
@@ -205,7 +189,6 @@ class ProcessTeam:
                 )
                 _begin(process)
                 self._members.append(_Member(number, process, ours))
-                _ours.add(process)
             finally:
                 # A copy here would hide that the process has ended.
                 theirs.close()
@@ -302,3 +285,7 @@ def _begin(process: BaseProcess) -> None:
             allowed="processes= in a process that was not forked",
             remedy='start the child with "spawn" or "forkserver", or leave processes= out',
         ) from error
+    # At its exit, and at that of a forked child, multiprocessing would end all daemons that it
+    # knows by SIGTERM, and wait for them. These ignore it, and end when this process has ended.
+    known: set[Any] = getattr(multiprocessing.process, "_children", set())
+    known.discard(process)
