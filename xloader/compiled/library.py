@@ -60,9 +60,7 @@ def load_library(folder: Path = FOLDER) -> tuple[ctypes.CDLL | None, str]:
     return library, ""
 
 
-def find_function(
-    name: str, arguments: Sequence[type[Any]], *, keeps_lock: bool = False
-) -> Function | None:
+def find_function(name: str, arguments: Sequence[type[Any]]) -> Function | None:
     """Find a function of the compiled library. It returns an integer.
 
     Parameters
@@ -71,9 +69,6 @@ def find_function(
         Its name.
     arguments : sequence of type
         The types of its arguments, each `ADDRESS` or `NUMBER`.
-    keeps_lock : bool
-        Whether it is called with Python's lock. That suits functions which take only a few
-        microseconds: to get the lock back may take longer.
 
     Returns
     -------
@@ -81,15 +76,12 @@ def find_function(
         The function; None if there is no library.
     """
     library, _ = load_library()
-    return None if library is None else _bind(library, name, tuple(arguments), keeps_lock)
+    return None if library is None else _bind(library, name, tuple(arguments))
 
 
 @functools.cache
-def _bind(
-    library: ctypes.CDLL, name: str, arguments: tuple[type[Any], ...], keeps_lock: bool
-) -> Function:
-    kind = ctypes.PYFUNCTYPE if keeps_lock else ctypes.CFUNCTYPE
-    function: Function = kind(NUMBER, *arguments)((name, library))
+def _bind(library: ctypes.CDLL, name: str, arguments: tuple[type[Any], ...]) -> Function:
+    function: Function = ctypes.CFUNCTYPE(NUMBER, *arguments)((name, library))
     return function
 
 
