@@ -506,8 +506,9 @@ class _Call:
 
 
 def _tell(calls: deque[_Call], notice: str) -> None:
-    for call in list(calls):
-        call.ended.put(notice)
+    # The call may end meanwhile.
+    with suppress(IndexError):
+        calls[0].ended.put(notice)
 
 
 def _dismiss(deadlines: Deadlines, helpers: RequestThreads) -> None:

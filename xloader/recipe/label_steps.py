@@ -126,7 +126,8 @@ def find_steps(recipe: Recipe, dim: str, *, only_times: bool = False) -> LabelSt
     if labels is None or (only_times and labels.dtype.kind not in "mMO"):
         return None
     if len(known) >= _MOST_KNOWN:
-        known.clear()
+        # A new dictionary, because other threads may be looking into this one.
+        _known[recipe.source] = known = {}
     known[dim, kept] = _steps_of(_read(recipe, dim, labels, kept), dim)
     return known[dim, kept]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
@@ -229,8 +230,8 @@ def _as_columns(values: NDArray[Any], kept: tuple[int, ...]) -> NDArray[Any]:
 _Row = tuple[int, float, float, float, float, float]
 _NOTHING: Final[_Row] = (0, 0.0, 0.0, 0.0, math.inf, -math.inf)
 
-_spare: list[NDArray[np.float64]] = []
-"""Buffers that no thread uses: memory that is asked for anew is slower than the sums."""
+_own = threading.local()
+"""A buffer of each thread: memory that is touched for the first time is slower than the sums."""
 
 
 def _of_row(
@@ -240,14 +241,13 @@ def _of_row(
     if valid is not None:
         values = values[valid]
         weights = None if weights is None else weights[valid]
-    buffer = _spare.pop() if _spare else np.empty(_PIECE_SIZE)
+    buffer = vars(_own).setdefault("buffer", np.empty(_PIECE_SIZE))
     pieces = []
     for begin in range(0, values.size, _PIECE_SIZE):
         at = slice(begin, begin + _PIECE_SIZE)
         piece = _of_piece(values[at], buffer, None if weights is None else weights[at])
         if piece is not None:
             pieces.append(piece)
-    _spare.append(buffer)
     if len(pieces) < 2:
         return pieces[0] if pieces else _NOTHING
     count, weight, mean, m2, least, greatest = map(np.array, zip(*pieces, strict=True))
