@@ -3,7 +3,7 @@
 `make ends` runs both sessions. ``oldest`` takes the oldest Python found, with the oldest release of
 every dependency that pyproject.toml allows. ``newest`` takes the newest Python found, with the
 newest releases. `python -m noxfile` prints both interpreters. Interpreters of pyenv are found too,
-whether they are on PATH or not.
+whether they are on PATH or not. `nox -s freethreaded` runs the tests without Python's lock.
 """
 
 from __future__ import annotations
@@ -46,6 +46,15 @@ DEPENDENT = (
 """Tests of code that calls a dependency. The other tests use NumPy alone."""
 
 
+FREE_TESTS = (
+    *("aiohttp", "cftime", "distributed", "hatchling", "hypothesis", "matplotlib", "obstore"),
+    *("psutil", "pytest", "pytest-timeout", "pytest-xdist", "scipy", "tqdm"),
+)
+"""What the tests need, as far as it was found for free-threaded Python."""
+
+FREE_PINS = {(3, 13): ("numpy<2.5", "zarr<3.4")}
+"""The last releases for free-threaded Python 3.13: later ones of zarr need msgspec, on 3.14."""
+
 _HAS_LIBRARY = "from xloader.compiled import library as c; assert c.load_library()[0]"
 """Fails if the installed package lacks the compiled library."""
 
@@ -53,30 +62,34 @@ _HAS_LIBRARY = "from xloader.compiled import library as c; assert c.load_library
 def _candidates() -> Iterator[str]:
     """Yield every interpreter on PATH and in pyenv."""
     for minor in range(OLDEST[1], 30):
-        yield from filter(None, [shutil.which(f"python3.{minor}")])
+        for name in (f"python3.{minor}", f"python3.{minor}t"):
+            yield from filter(None, [shutil.which(name)])
     yield from filter(None, [shutil.which("python3"), shutil.which("python")])
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     yield from map(str, sorted(root.glob("versions/3.*/bin/python")))
 
 
-def _interpreters() -> dict[tuple[int, int], str]:
-    """Return the interpreters that run, by version.
+def _interpreters() -> tuple[dict[tuple[int, int], str], dict[tuple[int, int], str]]:
+    """Return the interpreters that run, by version: the usual ones, and the free-threaded ones.
 
     A name on PATH may be a shim without an interpreter behind it.
     """
-    found: dict[tuple[int, int], str] = {}
-    told = "import sys; v = sys.version_info; print(v[0], v[1], v.releaselevel)"
+    found: tuple[dict[tuple[int, int], str], dict[tuple[int, int], str]] = ({}, {})
+    told = (
+        "import sys, sysconfig; v = sys.version_info; "
+        "print(v[0], v[1], v.releaselevel, sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"
+    )
     for path in _candidates():
         run = subprocess.run([path, "-c", told], capture_output=True, text=True, check=False)
         if run.returncode == 0:
-            major, minor, level = run.stdout.split()
+            major, minor, level, is_free = run.stdout.split()
             version = int(major), int(minor)
             if version >= OLDEST and level == "final":
-                found.setdefault(version, path)
+                found[int(is_free)].setdefault(version, path)
     return found
 
 
-FOUND = _interpreters()
+FOUND, FREE = _interpreters()
 if not FOUND:
     raise SystemExit("no Python of 3.11 or newer was found on PATH or in pyenv")
 FIRST, LAST = FOUND[min(FOUND)], FOUND[max(FOUND)]
@@ -112,6 +125,25 @@ def newest(session: nox.Session) -> None:
     session.install("-qq", "--upgrade", "pip>=25.1")
     session.install("-qq", "-e", EXTRAS, "--group", "tests")
     _run_tests(session, "newest")
+
+
+@nox.session(python=FREE[max(FREE)] if FREE else False)
+def freethreaded(session: nox.Session) -> None:
+    """Run the tests without Python's lock, if there is an interpreter that can do without it."""
+    if not FREE:
+        session.skip("no free-threaded Python was found on PATH or in pyenv")
+    session.install("-qq", "--upgrade", "pip>=25.3")
+    pins = Path(session.create_tmp()) / "freethreaded.txt"
+    pins.write_text("".join(f"{pin}\n" for pin in FREE_PINS.get(max(FREE), ())))
+    # What is built from its sources is built for the NumPy that is installed.
+    env = {"PIP_CONSTRAINT": str(pins), "PIP_BUILD_CONSTRAINT": str(pins)}
+    session.install("-qq", "--prefer-binary", "-e", ".", *FREE_TESTS, env=env)
+    session.run("python", "-m", "tests.versions")
+    session.run(
+        *("python", "-m", "pytest", "-n", "2", "--dist", "worksteal", "-q"),
+        *session.posargs,
+        env={"PYTHON_GIL": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
 
 
 @nox.session(python=LAST)
@@ -173,3 +205,5 @@ def _first_example() -> str:
 if __name__ == "__main__":
     for (major, minor), path in sorted(FOUND.items()):
         print(f"Python {major}.{minor}: {path}")
+    for (major, minor), path in sorted(FREE.items()):
+        print(f"Python {major}.{minor} without its lock: {path}")

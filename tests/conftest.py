@@ -7,9 +7,11 @@ import multiprocessing
 import os
 import signal
 import sys
+import sysconfig
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
@@ -43,6 +45,23 @@ if "forkserver" in multiprocessing.get_all_start_methods():
             *("xloader.torch", "xloader.testing", "xloader.loader.processes.finishing_process"),
         ]
     )
+
+
+NEEDED = {
+    "torch": [
+        *("device", "torch", "trainers", "test_chance.py", "test_demo.py", "test_nans.py"),
+        *("test_output_dtypes.py", "test_peaks.py", "test_worker.py"),
+    ],
+    "netCDF4": ["sources/test_files.py"],
+}
+"""Tests that import what has no release for free-threaded Python, which are left out there."""
+
+collect_ignore = [
+    name
+    for library, names in NEEDED.items()
+    if sysconfig.get_config_var("Py_GIL_DISABLED") and find_spec(library) is None
+    for name in names
+]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

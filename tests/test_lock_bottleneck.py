@@ -275,7 +275,10 @@ def report_of_loops(clocks: Clocks, num_threads: int) -> Report:
         return loader.report()
 
 
-def test_a_loop_in_python_on_several_threads(clocks: Clocks) -> None:
+def test_a_loop_in_python_on_several_threads(
+    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: True, raising=False)
     report = report_of_loops(clocks, 2)
     assert report.bottleneck == "lock"
     # The last batches are counted only if the threads have gone on before the report.
