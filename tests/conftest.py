@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import sysconfig
@@ -47,6 +48,7 @@ if "forkserver" in multiprocessing.get_all_start_methods():
     )
 
 
+IS_FREE = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 NEEDED = {
     "torch": [
         *("device", "torch", "trainers", "test_chance.py", "test_demo.py", "test_nans.py"),
@@ -54,14 +56,31 @@ NEEDED = {
     ],
     "netCDF4": ["sources/test_files.py"],
 }
-"""Tests that import what has no release for free-threaded Python, which are left out there."""
+"""Whole files of tests that import what may have no release for free-threaded Python."""
 
-collect_ignore = [
-    name
-    for library, names in NEEDED.items()
-    if sysconfig.get_config_var("Py_GIL_DISABLED") and find_spec(library) is None
-    for name in names
-]
+collect_ignore = [n for lib, ns in NEEDED.items() if IS_FREE and not find_spec(lib) for n in ns]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    """Skip a test whose fixtures need such a library."""
+    return (yield from _skipping_what_is_missing())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Skip a test that needs such a library, here or in a process that it starts."""
+    return (yield from _skipping_what_is_missing())
+
+
+def _skipping_what_is_missing() -> Iterator[None]:
+    try:
+        return (yield)
+    except Exception as error:
+        missing = re.search(r"No module named '(\w+)", str(error))
+        if IS_FREE and missing and not find_spec(missing[1]):
+            pytest.skip(f"{missing[1]} is not installed for free-threaded Python")
+        raise
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
