@@ -31,7 +31,7 @@ int64_t xloader_start_run(int64_t);
 int64_t xloader_add_segment(int64_t, const SegmentRows *, int64_t);
 int64_t xloader_give_slot(int64_t, int64_t, const int64_t *);
 int64_t xloader_take_batch(int64_t, int64_t, int64_t *);
-int64_t xloader_next_work(int64_t, int64_t, int64_t *);
+int64_t xloader_next_work(int64_t, int64_t, int64_t, int64_t *);
 int64_t xloader_find_load(int64_t, int64_t, int64_t *);
 int64_t xloader_chunks_done(int64_t, int64_t, int64_t, int64_t);
 int64_t xloader_note_fetched(int64_t, int64_t);
@@ -176,7 +176,7 @@ static void *work(void *argument) {
     const Saved *saved = python->saved;
     unsigned seed = python->seed;
     int64_t told[5], place[5], was_working = 0;
-    while (xloader_next_work(python->run, was_working, told)) {
+    while (xloader_next_work(python->run, was_working, 0, told)) {
         was_working = told[0] == 0 || told[0] == 4 ? 2 : 1;
         if (told[0] == 2) {
             const int64_t at = python->next_segment++;

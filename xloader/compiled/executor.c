@@ -1257,10 +1257,14 @@ EXPORT int64_t xloader_take_batch(int64_t address, int64_t wait_ns, int64_t *num
     return answer;
 }
 
-/* Waits for work for Python. The caller tells whether it was at work until now, and loading: its memory
-   for reads is free then. Returns 0 once the run is closed. */
-EXPORT int64_t xloader_next_work(int64_t address, int64_t was_working, Told *told) {
+/* Waits for work for Python, up to a time if there is one. The caller tells whether it was at work until
+   now, and loading: its memory for reads is free then. Returns 1 if there is some, NOTHING_YET after that
+   time, and 0 once the run is closed. */
+EXPORT int64_t xloader_next_work(
+    int64_t address, int64_t was_working, int64_t most_ns, Told *told) {
     Run *run = run_of(address);
+    const struct timespec until = after(most_ns);
+    int is_late = 0;
     pthread_mutex_lock(&run->lock);
     if (was_working)
         mark(run, -1);
@@ -1269,7 +1273,7 @@ EXPORT int64_t xloader_next_work(int64_t address, int64_t was_working, Told *tol
         pthread_cond_signal(&run->work);
     }
     *told = (Told){0};
-    while (!run->is_closing) {
+    while (!run->is_closing && !is_late) {
         if (pop(&run->finishes, told) || pop_loads(run, told))
             break;
         if (run->empty_bundles) {
@@ -1283,17 +1287,20 @@ EXPORT int64_t xloader_next_work(int64_t address, int64_t was_working, Told *tol
         }
         const int64_t begin_ns = now();
         run->num_idle_hands++;
-        pthread_cond_wait(&run->foreign, &run->lock);
+        if (most_ns)
+            is_late = pthread_cond_timedwait(&run->foreign, &run->lock, &until) == ETIMEDOUT;
+        else
+            pthread_cond_wait(&run->foreign, &run->lock);
         run->num_idle_hands--;
         told->waited_ns += now() - begin_ns;
     }
     const int is_open = !run->is_closing;
-    if (is_open)
+    if (is_open && !is_late)
         mark(run, 1);
     if (is_open && (run->finishes.first || run->chunks.first))
         pthread_cond_signal(&run->foreign);
     pthread_mutex_unlock(&run->lock);
-    return is_open;
+    return is_open && is_late ? NOTHING_YET : is_open;
 }
 
 /* Notes that Python has fetched chunks of a block, and maybe of some before it. It decodes them once these

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sysconfig
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ EVERY_CHUNK: Final = -1
 
 IS_OVER: Final = -2
 """In place of the number of a slot: the executor is closed."""
+
+MOST_WAIT_SECONDS: Final = 0.01 if sysconfig.get_config_var("Py_GIL_DISABLED") else None
+"""How long a thread of Python waits before it runs for a moment. A free-threaded Python frees arrays,
+and with them the memory of batches, only while the thread that has made them runs."""
 
 
 class WorkItem(NamedTuple):

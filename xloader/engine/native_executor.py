@@ -17,6 +17,7 @@ from xloader.engine.executor import (
     DECODE_ALONE,
     DECODE_FETCHED,
     LOAD_CHUNK,
+    MOST_WAIT_SECONDS,
     BlockMemory,
     Figures,
     Lease,
@@ -51,7 +52,7 @@ _SIGNATURES: Final = {
     "add_segment": (NUMBER, ADDRESS, NUMBER),
     "give_slot": (NUMBER, NUMBER, ADDRESS),
     "take_batch": (NUMBER, NUMBER, ADDRESS),
-    "next_work": (NUMBER, NUMBER, ADDRESS),
+    "next_work": (NUMBER, NUMBER, NUMBER, ADDRESS),
     "note_fetched": (NUMBER, NUMBER),
     "give_chunks": (NUMBER, NUMBER, ADDRESS, NUMBER),
     "take_empty": (NUMBER, ADDRESS, NUMBER),
@@ -194,9 +195,13 @@ class NativeExecutor:
         was = _WAS_IDLE if done is None else _WAS_WORKING
         if done is not None and done.kind in (LOAD_CHUNK, DECODE_FETCHED, DECODE_ALONE):
             was = _WAS_LOADING
-        if not _call("next_work", self._run, was, ctypes.addressof(told)):
-            return None
-        return WorkItem(*told)
+        most_ns, waited_ns = int((MOST_WAIT_SECONDS or 0) * 1e9), 0
+        while answer := _call("next_work", self._run, was, most_ns, ctypes.addressof(told)):
+            waited_ns += told[-1]
+            if answer != _NOTHING_YET:
+                return WorkItem(*told)._replace(waited_ns=waited_ns)
+            was = _WAS_IDLE
+        return None
 
     def note_fetched(self, number: int) -> None:
         """Note that chunks of a load were fetched; see `Executor.note_fetched`."""

@@ -29,6 +29,7 @@ from xloader.engine.executor import (
     IS_OVER,
     LOAD_CHUNK,
     MAKE_SEGMENT,
+    MOST_WAIT_SECONDS,
     BlockMemory,
     Figures,
     Limits,
@@ -211,7 +212,7 @@ class PlainExecutor:
                         self._mark(1)
                         return item._replace(waited_ns=waited_ns)
                     begin = time.perf_counter_ns()
-                    self._changed.wait()
+                    self._changed.wait(MOST_WAIT_SECONDS)
                     waited_ns += time.perf_counter_ns() - begin
                 if self._is_closed:
                     return None

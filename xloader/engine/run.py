@@ -36,6 +36,7 @@ from xloader.engine.executor import (
     LET_GO,
     LOAD_CHUNK,
     MAKE_SEGMENT,
+    MOST_WAIT_SECONDS,
     BlockMemory,
     Executor,
     Limits,
@@ -64,7 +65,7 @@ from xloader.sources.retries import Abandoned, Attempts
 OnError = Literal["raise", "skip"]
 """Raise an error if a chunk cannot be read, or skip its rows."""
 
-_SLICE_SECONDS: Final = 0.2
+_SLICE_SECONDS: Final = MOST_WAIT_SECONDS or 0.2
 """Seconds of a wait, after which Python looks for Ctrl-C."""
 
 
