@@ -84,12 +84,18 @@ def assert_same(own: list[Batch], wanted: list[Batch]) -> None:
             np.testing.assert_array_equal(array, value)
 
 
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def gone(pids: list[int]) -> bool:
     """Whether processes have ended, now or soon."""
     end = time.monotonic() + GUARD
     while time.monotonic() < end:
-        alive = [pid for pid in pids if psutil.pid_exists(pid)]
-        if not [pid for pid in alive if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]:
+        if not any(map(runs, pids)):
             return True
         time.sleep(0.01)
     return False
@@ -377,6 +383,10 @@ def test_an_error_of_a_transform(processes: int, samples: xloader.Samples) -> No
             with pytest.raises(TransformError) as raised:
                 list(loader)
             assert isinstance(raised.value.__cause__, ZeroDivisionError)
+            if num:
+                (note,) = raised.value.__cause__.__notes__
+                assert "raised in worker process" in note
+                assert "in fail" in note
             assert "1 and 2" in str(raised.value.__cause__.__cause__)
             told.append((loader.report().num_steps, str(raised.value)))
     assert told[0] == told[1]

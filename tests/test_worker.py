@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
@@ -153,3 +155,15 @@ def test_a_worker_with_padding_alone_is_refused() -> None:
 
 def _line(size: int) -> xr.Dataset:
     return xr.Dataset({"t": ("time", np.arange(size, dtype=np.float32))})
+
+
+@pytest.mark.parametrize("end", ["pass", "break"])
+def test_a_script_that_keeps_its_loader_ends_in_silence(end: str) -> None:
+    script = (
+        "import numpy as np, xarray as xr, xloader\n"
+        "from xloader.torch import data_loader\n"
+        "samples = xloader.open(xr.DataArray(np.zeros((64, 8), 'f4'), name='t')).window(dim_0=2)\n"
+        f"for batch in (loader := data_loader(samples, batch_size=8)): {end}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

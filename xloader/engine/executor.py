@@ -26,8 +26,8 @@ IS_OVER: Final = -2
 """In place of the number of a slot: the executor is closed."""
 
 MOST_WAIT_SECONDS: Final = 0.01 if sysconfig.get_config_var("Py_GIL_DISABLED") else None
-"""How long a thread of Python waits before it runs for a moment. A free-threaded Python frees arrays,
-and with them the memory of batches, only while the thread that has made them runs."""
+"""Seconds after which a thread of Python that waits runs for a moment. A free-threaded Python frees
+arrays, and with them the memory of batches, only while the thread that has made them runs."""
 
 
 class WorkItem(NamedTuple):

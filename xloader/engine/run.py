@@ -275,7 +275,7 @@ class Run:
             if self._job.outbox is not None:
                 self._job.outbox.close()
             atexit.unregister(self.close)
-            if not self._has(me):
+            if not (self._has(me) or self._is_dropped):
                 self._join()
         finally:
             self._closing.discard(me)

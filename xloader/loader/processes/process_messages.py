@@ -85,7 +85,7 @@ class SentError(NamedTuple):
     chain : tuple of bytes
         The error and its causes, pickled.
     text : str
-        The traceback, for errors that are not xloader's own.
+        The traceback of the first of them that is not xloader's own.
     """
 
     chain: tuple[bytes, ...]
@@ -95,12 +95,14 @@ class SentError(NamedTuple):
     def of(cls, error: BaseException) -> SentError:
         """Make it from an error that was raised in this process."""
         chain: list[bytes] = []
+        text = ""
         one: BaseException | None = error
         while one is not None and len(chain) < _MOST_CAUSES:
             chain.append(_pickled(one))
+            if not (text or isinstance(one, XloaderError)):
+                text = "".join(traceback.format_exception(one))
             one = one.__cause__
-        is_ours = isinstance(error, XloaderError)
-        return cls(tuple(chain), "" if is_ours else "".join(traceback.format_exception(error)))
+        return cls(tuple(chain), text)
 
     def restored(self, where: str = "") -> BaseException:
         """The error, to be raised in the loader's process.
@@ -113,8 +115,8 @@ class SentError(NamedTuple):
         errors = [_unpickled(one) for one in self.chain]
         for error, cause in itertools.pairwise(errors):
             error.__cause__ = cause
-        if self.text:
-            errors[0].add_note(f"raised in {where}:\n{self.text}")
+        for error in [e for e in errors if not isinstance(e, XloaderError)][:1]:
+            error.add_note(f"raised in {where}:\n{self.text}")
         return errors[0]
 
 
