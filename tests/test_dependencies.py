@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tests import versions
+from xloader.cli.library_findings import NEWEST_TESTED
 from xloader.core.messages import extra_remedy
 
 TABLE = versions.project()
@@ -54,6 +55,18 @@ def test_the_pythons_of_the_metadata_are_tested():
     told = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
     assert f">={told[0]}" == project["requires-python"]
     assert f"{sys.version_info[0]}.{sys.version_info[1]}" in told
+
+
+def test_the_page_on_installation_tells_the_releases_that_were_tested() -> None:
+    page = (versions.PYPROJECT.parent / "docs" / "install.md").read_text("utf-8")
+    section = page.partition("## Versions and systems\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([\w-]+) \| ([\d.]+) \| ([\d.]+) \|$", section, re.MULTILINE)
+    told = {name: (oldest, newest) for name, oldest, newest in rows}
+    needed = {Requirement(line).name for line in TABLE["project"]["dependencies"]}
+    assert told.keys() >= needed | {"torch"}
+    assert len(rows) == len(told) == section.count("\n| ") - 1
+    bounds = versions.lower_bounds()
+    assert told == {name: (bounds[name], NEWEST_TESTED[name]) for name in told}
 
 
 def test_the_remedy_for_a_missing_library_names_the_extra() -> None:
