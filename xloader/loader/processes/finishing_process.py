@@ -118,7 +118,7 @@ def run_process(wiring: Wiring, setup: bytes) -> None:
         # The loader's process is gone: nobody takes what this one makes.
         os._exit(1)
     # Or else Python would warn of the locks of codecs, which multiprocessing has made here.
-    multiprocessing.util._run_finalizers(0)
+    multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]
     # Threads of the user's functions may be stuck.
     os._exit(0)
 
