@@ -187,7 +187,8 @@ def _try(session: nox.Session, dist: Path) -> None:
         with session.chdir(folder):
             session.run("python", str(example), silent=True)
             session.run("xloader", "--help", silent=True)
-            if shutil.which("cc") if package.suffix == ".gz" else ours != "any":
+            is_compiled = ours != "any" if package.suffix == ".whl" else shutil.which("cc")
+            if is_compiled:
                 session.run("python", "-c", _HAS_LIBRARY)
         session.run("python", "-m", "pip", "uninstall", "-qq", "--yes", "xloader")
 
