@@ -28,7 +28,7 @@ from xloader.engine.overlaps import Hits, finders_of
 from xloader.engine.program import COPY_COLUMNS, LOAD_COLUMNS, Segment
 from xloader.engine.run import Job, Run, make_blocks
 from xloader.engine.tables import Tables
-from xloader.errors import ChunkError, ClosedError, MemoryBudgetError
+from xloader.errors import ChunkError, ClosedError, MemoryBudgetError, ReadTimeoutError
 from xloader.planning.cache_budget import BlockNumbers, Recent, cache_budget, least_nbytes
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
@@ -386,9 +386,12 @@ class _Held:
             self._run.make_segment()
             delivery = self._run.take()
         except BaseException as error:
-            # A batch whose chunks could not be read is taken nevertheless, and the run can go on.
+            # A batch whose chunks could not be read is taken nevertheless, and the run can go on,
+            # but for one that ends because a store hangs.
             is_taken = self._run.num_taken == self._program.num_made
-            if not (is_taken and isinstance(error, ChunkError)):
+            if not (is_taken and isinstance(error, ChunkError)) or isinstance(
+                error, ReadTimeoutError
+            ):
                 self.end()
             raise
         assert delivery is not None
