@@ -386,12 +386,10 @@ class _Held:
             self._run.make_segment()
             delivery = self._run.take()
         except BaseException as error:
-            # A batch whose chunks could not be read is taken nevertheless, and the run can go on,
-            # but for one that ends because a store hangs.
-            is_taken = self._run.num_taken == self._program.num_made
-            if not (is_taken and isinstance(error, ChunkError)) or isinstance(
-                error, ReadTimeoutError
-            ):
+            # A batch whose chunks could not be read is taken nevertheless, and the run can go on. One
+            # whose store hangs ends the run, maybe only after it was taken.
+            goes_on = isinstance(error, ChunkError) and not isinstance(error, ReadTimeoutError)
+            if not goes_on or self._run.num_taken < self._program.num_made:
                 self.end()
             raise
         assert delivery is not None
