@@ -386,8 +386,8 @@ class _Held:
             self._run.make_segment()
             delivery = self._run.take()
         except BaseException as error:
-            # A batch whose chunks could not be read is taken nevertheless, and the run can go on. One
-            # whose store hangs ends the run, maybe only after it was taken.
+            # A batch whose chunks could not be read is taken nevertheless, and the run can go on.
+            # One whose store hangs ends the run, maybe only after it was taken.
             goes_on = isinstance(error, ChunkError) and not isinstance(error, ReadTimeoutError)
             if not goes_on or self._run.num_taken < self._program.num_made:
                 self.end()
