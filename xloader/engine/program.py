@@ -29,7 +29,7 @@ from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows
 from xloader.engine.buffers import LeasedPool
 from xloader.engine.overlaps import Hits, finders_of
-from xloader.engine.tables import Tables
+from xloader.engine.tables import MOST_DIMS, Tables
 from xloader.order.step_dealer import LOOK_SIZE, Dealer
 from xloader.planning.epoch import Lane
 from xloader.planning.mixing import Regions
@@ -373,9 +373,9 @@ class _CompiledMaker:
 
     @classmethod
     def make(cls, tables: Tables) -> _CompiledMaker | None:
-        """The maker; None without the library."""
+        """The maker; None without the library, or for more dimensions than that has room for."""
         function = find_function("xloader_make_segment", (ADDRESS,))
-        return None if function is None else cls(tables, function)
+        return cls(tables, function) if function and tables.in_c.num_dims <= MOST_DIMS else None
 
     def close(self) -> None:
         """Free the memory of C, which no finalizer does: Ctrl-C within one would be lost."""
