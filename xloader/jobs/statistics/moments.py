@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
+from xloader.sources.zarr.plain_decoding import Scratch
 
 _PIECE_SIZE: Final = 1 << 16
 """Elements that are centred at a time. As float64 they stay in a core's cache."""
@@ -230,7 +230,7 @@ def _as_columns(values: NDArray[Any], kept: tuple[int, ...]) -> NDArray[Any]:
 _Row = tuple[int, float, float, float, float, float]
 _NOTHING: Final[_Row] = (0, 0.0, 0.0, 0.0, math.inf, -math.inf)
 
-_own = threading.local()
+_SCRATCH: Final = Scratch()
 """A buffer of each thread: memory that is touched for the first time is slower than the sums."""
 
 
@@ -241,7 +241,7 @@ def _of_row(
     if valid is not None:
         values = values[valid]
         weights = None if weights is None else weights[valid]
-    buffer = vars(_own).setdefault("buffer", np.empty(_PIECE_SIZE))
+    buffer = _SCRATCH.take(8 * _PIECE_SIZE).view(np.float64)
     pieces = []
     for begin in range(0, values.size, _PIECE_SIZE):
         at = slice(begin, begin + _PIECE_SIZE)
