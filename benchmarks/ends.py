@@ -93,7 +93,7 @@ def visits_row(case: EndsCase, bounds: tuple[float, ...]) -> str:
     """A row of the second table."""
     cells = []
     for bound in bounds:
-        told = case.samples.explain(**case.options, max_amplification=bound)
+        told = case.samples.explain(**case.options, plan=xloader.PlanRules(max_amplification=bound))
         cells.append(f"{told.read_amplification:.2f}, {told.mixing:.1f} ({told.visits})")
     return f"| {case.num_chunks} | {case.window} | {case.room} | {' | '.join(cells)} |"
 

@@ -107,7 +107,9 @@ def narrow_floats() -> None:
     samples = make_samples().window(time=2).normalize({"t": (285.0, 3.0)})
     for name in ("float16", "bfloat16", "float32"):
         with (
-            samples.loader(output="jax", batch_size=3, output_dtype=name) as loader,
+            samples.loader(
+                output="jax", batch_size=3, device=xloader.OnDevice(dtype=name)
+            ) as loader,
             samples.loader(output="jax", batch_size=3) as plain,
         ):
             for batch, expected in zip(loader, plain, strict=True):
@@ -167,7 +169,9 @@ def batches_have_labels_and_can_be_denormalized() -> None:
     plain = make_samples().window(time=3)
     samples = plain.normalize({"t": (280.0, 10.0)})
     for dtype in (None, "bfloat16"):
-        with samples.loader(output="jax", batch_size=4, output_dtype=dtype) as loader:
+        with samples.loader(
+            output="jax", batch_size=4, device=xloader.OnDevice(dtype=dtype)
+        ) as loader:
             batch = next(iter(loader))
         frame, wanted = batch.to_xarray(), samples.to_xarray(batch.ids)
         assert frame.t.dtype == np.float32

@@ -242,7 +242,7 @@ EXPLAINED: dict[str, Make] = {
     "in order": lambda: in_patches().loader(**OPTIONS, shuffle=False),
     "chosen": lambda: in_steps().select(range(0, 90, 4)).loader(**OPTIONS),
     "weighted": lambda: in_steps().weighted(np.arange(95.0)).loader(**OPTIONS),
-    "rank 1 of 2": lambda: in_steps().loader(**OPTIONS, rank=1, world_size=2, drop_last=True),
+    "rank 1 of 2": lambda: in_steps().loader(**OPTIONS, world=xloader.World(1, 2), drop_last=True),
     "transforms": lambda: transformed().loader(**OPTIONS),
     "forcings": lambda: with_forcings().loader(**OPTIONS),
     "interleaved": lambda: interleaved().loader(**{**OPTIONS, "memory": "256KiB"}),

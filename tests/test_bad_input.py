@@ -122,7 +122,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     ),
     "fewer samples than ranks": (
         EmptySamplesError, ValueError,
-        lambda s: s.window(time=12).loader(output="numpy", rank=0, world_size=3),
+        lambda s: s.window(time=12).loader(output="numpy", world=xloader.World(0, 3)),
         r"fewer samples than ranks. Given: 2 samples, world_size=3. Allowed: .*fewer ranks",
     ),
     "no variable with a windowed dimension": (
@@ -143,13 +143,13 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "lanes that do not divide the batch": (
         LanesError, ValueError,
         # Ranks that are found later may fit the lanes, so the check waits for the first use.
-        lambda s: len(windowed(s).loader(batch_size=8, lanes=3, output="numpy")),
+        lambda s: len(windowed(s).loader(batch_size=8, plan=xloader.PlanRules(lanes=3), output="numpy")),
         r"do not divide the global batch. Given: lanes=3.* of 8. Allowed: one of \[1, 2, 4, 8\]",
     ),
     "ranks that do not divide the lanes": (
         LanesError, ValueError,
         lambda s: windowed(s).loader(
-            batch_size=8, lanes=4, output="numpy", rank=0, world_size=3
+            batch_size=8, plan=xloader.PlanRules(lanes=4), output="numpy", world=xloader.World(0, 3)
         ),
         r"ranks do not divide the lanes. Given: lanes=4, world_size=3. Allowed: multiples of 3",
     ),

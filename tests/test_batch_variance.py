@@ -243,7 +243,7 @@ def test_all_ranks_find_the_same_figures_as_one():
     for world_size in (2, 4):
         for rank in (0, world_size - 1):
             with opened().loader(
-                batch_size=16 // world_size, rank=rank, world_size=world_size, **options
+                batch_size=16 // world_size, world=xloader.World(rank, world_size), **options
             ) as loader:
                 assert loader.batch_variance(num_batches=20) == expected
     assert expected.batch_size == 16
@@ -268,7 +268,9 @@ def test_a_loader_under_way_goes_on_undisturbed_and_after_a_state():
 @pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
 def test_variables_of_fields_have_ratios_of_their_own():
     samples = opened().inputs("t", "u", time=0).targets("t", time=1)
-    with samples.loader(batch_size=8, memory="4MiB", spread=2, output="numpy") as loader:
+    with samples.loader(
+        batch_size=8, memory="4MiB", plan=xloader.PlanRules(spread=2), output="numpy"
+    ) as loader:
         found = loader.batch_variance(num_batches=1000)
         inputs = delivered(loader, "inputs")
         own = loader.batch_variance("u", num_batches=1000, epoch=0)

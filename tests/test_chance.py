@@ -119,7 +119,11 @@ def test_numbers_are_a_samples_own(
 def test_a_sample_that_comes_again_is_told_apart(shuffle: bool, lanes: int) -> None:
     samples = line(40).weighted(np.arange(40) % 4, num_samples=180)
     options = make_options(
-        output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle, lanes=lanes
+        output="numpy",
+        batch_size=8,
+        memory="1MiB",
+        shuffle=shuffle,
+        plan=xloader.PlanRules(lanes=lanes),
     )
     rank_plan = RankPlan(samples.recipe, options, 2)
     draws = [
@@ -137,7 +141,13 @@ def test_a_sample_that_comes_again_is_told_apart(shuffle: bool, lanes: int) -> N
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_the_rest_of_an_epoch_goes_on_with_the_same_occurrences(shuffle: bool) -> None:
     samples = line(40).weighted(np.arange(40) % 4, num_samples=180)
-    options = make_options(output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle, lanes=2)
+    options = make_options(
+        output="numpy",
+        batch_size=8,
+        memory="1MiB",
+        shuffle=shuffle,
+        plan=xloader.PlanRules(lanes=2),
+    )
     rank_plan = RankPlan(samples.recipe, options, 1)
 
     def dealt_from(first_step: int) -> list[Draw]:

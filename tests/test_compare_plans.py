@@ -34,7 +34,9 @@ def test_each_plan_is_that_of_explain(samples, compared):
     assert pairs == list(itertools.product([1 << 16, 1 << 20, 1 << 22, 1 << 24], [1.05, 2.0]))
     for plan in compared.plans[2:]:
         told = samples.explain(
-            memory=plan.memory_nbytes, max_amplification=plan.max_amplification, batch_size=8
+            memory=plan.memory_nbytes,
+            plan=xloader.PlanRules(max_amplification=plan.max_amplification),
+            batch_size=8,
         )
         assert plan.explanation == told
 

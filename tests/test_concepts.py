@@ -87,7 +87,7 @@ def test_numbers_in_the_text_are_those_of_the_library():
         return opened.inputs("t", time=0).targets("t", time=2)
 
     # Exactness: reads of twenty epochs. Lanes: reads with and without four lanes.
-    loader = samples_of(90).loader(batch_size=16, memory="16MiB", rank=0, world_size=1)
+    loader = samples_of(90).loader(batch_size=16, memory="16MiB", world=xloader.World())
     reads = []
     for epoch in range(20):
         loader.set_epoch(epoch)
@@ -95,4 +95,7 @@ def test_numbers_in_the_text_are_those_of_the_library():
     assert (min(reads), max(reads)) == (90, 94)
     many = samples_of(360)
     assert many.explain(batch_size=16, memory="16MiB").num_reads == 369
-    assert many.explain(batch_size=16, memory="48MiB", lanes=4).num_reads == 380
+    assert (
+        many.explain(batch_size=16, memory="48MiB", plan=xloader.PlanRules(lanes=4)).num_reads
+        == 380
+    )

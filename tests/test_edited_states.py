@@ -46,9 +46,9 @@ def plane() -> xloader.Samples:
 LINE, PLANE = line(), plane()
 SHARED: dict[str, Any] = {"batch_size": 8, "output": "numpy", "seed": 1, "threads": 1}
 LOADERS: dict[str, Callable[[], Any]] = {
-    "held": lambda: LINE.loader(memory="4KiB", lanes=4, **SHARED),
-    "read again": lambda: LINE.loader(memory="4KiB", spread=3, **SHARED),
-    "patches": lambda: PLANE.loader(memory="8KiB", lanes=2, **SHARED),
+    "held": lambda: LINE.loader(memory="4KiB", plan=xloader.PlanRules(lanes=4), **SHARED),
+    "read again": lambda: LINE.loader(memory="4KiB", plan=xloader.PlanRules(spread=3), **SHARED),
+    "patches": lambda: PLANE.loader(memory="8KiB", plan=xloader.PlanRules(lanes=2), **SHARED),
     "ascending": lambda: PLANE.loader(memory="4KiB", shuffle=False, **SHARED),
     "listed": lambda: LINE.select(range(0, 80, 3)).loader(memory="3KiB", shuffle=False, **SHARED),
     "weighted": lambda: LINE.weighted(np.arange(80.0)).loader(

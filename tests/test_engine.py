@@ -91,7 +91,7 @@ def test_a_chunk_that_is_a_row_is_decoded_into_the_batch(world_size: int, is_wai
     seen: list[int] = []
     for rank in range(world_size):
         with samples.loader(
-            batch_size=4, memory="96KiB", output="numpy", rank=rank, world_size=world_size
+            batch_size=4, memory="96KiB", output="numpy", world=xloader.World(rank, world_size)
         ) as loader:
             assert not loader.plan.is_resident
             check(loader, ds)

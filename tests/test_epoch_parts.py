@@ -54,10 +54,10 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
 
 def loader_of(samples: Samples, asked: dict[str, Any], rank: int) -> Any:
     try:
-        return samples.loader(rank=rank, **asked)
+        return samples.loader(world=xloader.World(rank=rank), **asked)
     except MemoryBudgetError as error:
         asked["memory"] = error.minimum_nbytes
-        return samples.loader(rank=rank, **asked)
+        return samples.loader(world=xloader.World(rank=rank), **asked)
 
 
 @given(asked=options(), each=st.integers(1, 14), window=st.integers(1, 3))
@@ -124,7 +124,9 @@ def test_processes_make_the_same_epochs() -> None:
 
 
 def test_a_part_reads_the_chunks_of_its_own_samples_only() -> None:
-    with part_of(16).loader(batch_size=8, output="numpy", memory="1KiB", spread=1) as loader:
+    with part_of(16).loader(
+        batch_size=8, output="numpy", memory="1KiB", plan=xloader.PlanRules(spread=1)
+    ) as loader:
         assert loader.explain().num_reads <= 5
         assert loader.explain().num_samples == loader.num_samples == 16
 
@@ -143,7 +145,7 @@ def test_slabs_take_as_many() -> None:
     cut = whole.slab("x", 1, 2)
     taken = replace(cut, recipe=taking(cut.recipe, 20))
     with (
-        taken.loader(batch_size=5, output="numpy", rank=0, world_size=1) as loader,
+        taken.loader(batch_size=5, output="numpy", world=xloader.World()) as loader,
         part_of(20).loader(batch_size=5, output="numpy") as other,
     ):
         for own, both in zip(loader, other, strict=True):
@@ -153,4 +155,4 @@ def test_slabs_take_as_many() -> None:
 
 def test_fewer_samples_than_ranks() -> None:
     with pytest.raises(EmptySamplesError):
-        part_of(2).loader(batch_size=4, world_size=3, rank=0, output="numpy")
+        part_of(2).loader(batch_size=4, world=xloader.World(0, 3), output="numpy")

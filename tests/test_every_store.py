@@ -98,10 +98,10 @@ def test_samples_are_xarrays_and_reads_as_predicted(kept: Kept, data: st.DataObj
         "output": "numpy",
     }
     with pytest.raises(MemoryBudgetError) as refused:
-        samples.loader(**options, rank=0, memory=1)
+        samples.loader(**options, world=xloader.World(rank=0), memory=1)
     memory = refused.value.minimum_nbytes + data.draw(st.sampled_from([0, 0, 500, 10**6]))
     for rank in range(options["world_size"]):
-        with samples.loader(**options, rank=rank, memory=memory) as loader:
+        with samples.loader(**options, world=xloader.World(rank=rank), memory=memory) as loader:
             for _ in range(2):
                 expected = loader.explain()
                 source.reset()

@@ -349,7 +349,7 @@ def test_predicted_reads_are_counted(data: st.DataObject) -> None:
     with samples.loader(
         batch_size=4,
         memory=data.draw(st.sampled_from(["3MiB", "16MiB"]), label="memory"),
-        lanes=data.draw(st.sampled_from([1, 2]), label="lanes"),
+        plan=xloader.PlanRules(lanes=data.draw(st.sampled_from([1, 2]), label="lanes")),
         shuffle=data.draw(st.booleans(), label="shuffle"),
         output="numpy",
         on_nan="ignore",
@@ -388,7 +388,11 @@ def test_only_forcings() -> None:
     samples = xloader.open(store).forcing("insolation").window(time=2).inputs("insolation")
     for shuffle in (True, False):
         with samples.loader(
-            batch_size=4, shuffle=shuffle, memory="1MiB", lanes=2, output="numpy"
+            batch_size=4,
+            shuffle=shuffle,
+            memory="1MiB",
+            plan=xloader.PlanRules(lanes=2),
+            output="numpy",
         ) as loader:
             assert sum(len(batch.ids) for batch in loader) == 30
             assert loader.explain().num_reads == loader.report().num_reads == 0
@@ -449,7 +453,9 @@ def test_chunks_that_ranks_share() -> None:
     store = counted((8, 12, 24))
     samples = xloader.open(store).forcing("cos_day_of_year", "insolation")
     samples = samples.window(time=3, stride=1).inputs("t2m", "insolation", "cos_day_of_year")
-    loader = samples.loader(batch_size=4, rank=0, world_size=2, lanes=2, output="numpy")
+    loader = samples.loader(
+        batch_size=4, world=xloader.World(0, 2), plan=xloader.PlanRules(lanes=2), output="numpy"
+    )
     told = loader.explain(scope="world")
     assert told.num_shared_reads > 0
     assert {name for name, _ in told.shared_chunks} == {"t2m"}

@@ -80,7 +80,9 @@ def opened(store: CountingStore) -> Samples:
 
 
 def one_epoch(samples: Samples) -> Any:
-    loader = samples.loader(batch_size=8, output="numpy", memory="4MiB", lanes=2)
+    loader = samples.loader(
+        batch_size=8, output="numpy", memory="4MiB", plan=xloader.PlanRules(lanes=2)
+    )
     for _ in loader:
         pass
     return loader

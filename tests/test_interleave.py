@@ -120,7 +120,7 @@ def make_loader(both: Interleaved, options: dict[str, Any], rank: int = 0) -> An
     """The loader, with more memory if that is too little; None if a set would have no row."""
     while True:
         try:
-            return both.loader(rank=rank, **options)
+            return both.loader(world=xloader.World(rank=rank), **options)
         except MemoryBudgetError as error:
             options["memory"] = error.minimum_nbytes
         except EmptySamplesError:
@@ -286,8 +286,7 @@ def global_rows(ranks: int, **options: Any) -> list[list[tuple[str, int]]]:
     for rank in range(ranks):
         with three().loader(
             batch_size=12 // ranks,
-            rank=rank,
-            world_size=ranks,
+            world=xloader.World(rank, ranks),
             memory="64KiB",
             output="numpy",
             **options,
@@ -312,10 +311,10 @@ def test_another_number_of_ranks_needs_lanes() -> None:
 
     with pytest.raises(StateError, match=r"another number of ranks.*lanes= from its start"):
         loader(1).load_state_dict(loader(2).state_dict())
-    source = loader(2, lanes=2)
+    source = loader(2, plan=xloader.PlanRules(lanes=2))
     batches = iter(source)
     next(batches)
-    other = loader(1, lanes=2)
+    other = loader(1, plan=xloader.PlanRules(lanes=2))
     other.load_state_dict(source.state_dict())
     rest = [sorted(rows_of([batch])) for batch in other]
     assert rest == [sorted(step) for step in global_rows(1, lanes=2)[1:]]
@@ -439,7 +438,7 @@ def test_batches_of_torch_and_of_a_collate_function() -> None:
         assert sum(loader) == loader.num_samples
     with three().loader(batch_size=8, device="cpu") as loader:
         check_values(list(loader))
-    with three().loader(batch_size=8, output_dtype="bfloat16") as loader:
+    with three().loader(batch_size=8, device=xloader.OnDevice(dtype="bfloat16")) as loader:
         assert next(iter(loader)).t.dtype == torch.bfloat16
 
 
@@ -614,7 +613,7 @@ def test_what_is_left_out_is_shown() -> None:
     assert expected.shares["obs"].num_left_out == 97 - expected.shares["obs"].num_samples
     assert len(both) == loader.num_samples
     uneven = three(num_samples=101).loader(
-        batch_size=8, output="numpy", rank=0, world_size=2, memory="1MiB"
+        batch_size=8, output="numpy", world=xloader.World(0, 2), memory="1MiB"
     )
     assert "1 of 101 rows are left out" in str(uneven.explain())
     assert "era5  0.5 of the rows, 60 samples" in repr(both)
@@ -625,7 +624,7 @@ def test_a_rank_that_becomes_known_later(monkeypatch: pytest.MonkeyPatch) -> Non
     loader = three().loader(**options)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with loader, three().loader(**options, rank=1, world_size=2) as other:
+    with loader, three().loader(**options, world=xloader.World(1, 2)) as other:
         assert len(loader) == len(other)
         assert [contents(a) for a in loader] == [contents(b) for b in other]
         monkeypatch.setenv("WORLD_SIZE", "3")
@@ -652,7 +651,9 @@ def test_a_warning_names_the_set() -> None:
     days = xloader.open(make_set(3, 2000, 8)).window(time=1)
     pairs = {"era5": (days, 1), "cmip": (samples_of("cmip"), 1)}
     with (
-        xloader.interleave(pairs).loader(batch_size=32, spread=0, output="numpy") as loader,
+        xloader.interleave(pairs).loader(
+            batch_size=32, plan=xloader.PlanRules(spread=0), output="numpy"
+        ) as loader,
         pytest.warns(MixingWarning, match=r"set 'era5', with .* of the memory: batches mix"),
     ):
         iter(loader)
@@ -700,7 +701,8 @@ def test_sets_of_many_samples_take_little_memory() -> None:
 
 def test_ranks_together_are_explained() -> None:
     loaders = [
-        three().loader(batch_size=6, rank=rank, world_size=2, output="numpy") for rank in range(2)
+        three().loader(batch_size=6, world=xloader.World(rank, 2), output="numpy")
+        for rank in range(2)
     ]
     world = loaders[0].explain("world")
     alone = [loader.explain() for loader in loaders]

@@ -89,7 +89,11 @@ def test_predicted_reads_are_counted_reads(first: str, method: Any, world_size: 
     seen: list[int] = []
     for rank in range(world_size):
         loader = samples.loader(
-            batch_size=8, memory="1MiB", output="numpy", rank=rank, world_size=world_size, seed=3
+            batch_size=8,
+            memory="1MiB",
+            output="numpy",
+            world=xloader.World(rank, world_size),
+            seed=3,
         )
         with loader:
             expected = loader.explain()
@@ -214,9 +218,11 @@ def test_worker_processes_and_pickles_read_the_same(tmp_path: Path) -> None:
     )
     samples = joined.window(time=5).inputs("radar/rain").targets("era5/t2m", time=4)
     options: dict[str, Any] = {"batch_size": 8, "memory": "2MiB", "output": "numpy"}
-    with samples.loader(**options, lanes=2) as loader:
+    with samples.loader(**options, plan=xloader.PlanRules(lanes=2)) as loader:
         wanted = [(b.ids, b.inputs.copy(), b.targets.copy()) for b in loader]
-    with pickle.loads(pickle.dumps(samples)).loader(**options, lanes=2, processes=2) as loader:
+    with pickle.loads(pickle.dumps(samples)).loader(
+        **options, plan=xloader.PlanRules(lanes=2), processes=2
+    ) as loader:
         for batch, (ids, inputs, targets) in zip(loader, wanted, strict=True):
             np.testing.assert_array_equal(batch.ids, ids)
             np.testing.assert_array_equal(batch.inputs, inputs)

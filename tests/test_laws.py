@@ -122,7 +122,7 @@ def test_a_batch_of_nothing_but_padding() -> None:
     samples = xloader.open(write_store(dataset, {"a": (1, 2)})).window(time=1)
     padded = []
     for rank in range(2):
-        with samples.loader(batch_size=1, output="numpy", rank=rank, world_size=2) as loader:
+        with samples.loader(batch_size=1, output="numpy", world=xloader.World(rank, 2)) as loader:
             first, second = loader
         padded.append(bool(second.is_padding[0]))
         if padded[-1]:
@@ -141,7 +141,7 @@ def test_padding_is_told(size: int, padded: list[int]) -> None:
 
     for rank, num in enumerate(padded):
         options = {"batch_size": 8, "output": "numpy", "rank": rank, "world_size": 4}
-        with samples.loader(**options, lanes=8) as loader:
+        with samples.loader(**options, plan=xloader.PlanRules(lanes=8)) as loader:
             row = ["1 row in the last batch"] * num
             assert told(loader.explain()) == row
             assert told(loader.explain("world")) == ["2 rows in the last batch"] * any(padded)
@@ -201,7 +201,9 @@ def test_a_batch_that_is_dropped_does_not_mix() -> None:
     """Mixing leaves out dropped batches: lanes of 26, 25 and 25 samples make 25 batches of 3."""
     dataset = xr.Dataset({"a": ("time", np.arange(76.0))})
     samples = xloader.open(write_store(dataset, {"a": (2,)})).window(time=1)
-    with samples.loader(batch_size=3, lanes=3, drop_last=True, output="numpy") as loader:
+    with samples.loader(
+        batch_size=3, plan=xloader.PlanRules(lanes=3), drop_last=True, output="numpy"
+    ) as loader:
         for _ in range(3):
             expected = loader.explain()
             assert sum(1 for _ in loader) == expected.num_steps == 25

@@ -102,7 +102,7 @@ def test_batches_equal_samples(store: CountingStore, make: Any, threads: int) ->
     memory = least_memory(samples, **options, rank=0, world_size=2)
     num_seen = 0
     for rank in range(2):
-        with samples.loader(**options, rank=rank, world_size=2, memory=memory) as loader:
+        with samples.loader(**options, world=xloader.World(rank, 2), memory=memory) as loader:
             for batch in loader:
                 expected = samples[batch.ids]
                 assert batch.names == samples.fields == expected.names
@@ -297,7 +297,7 @@ def test_what_an_explanation_says(store: CountingStore) -> None:
 def test_explaining_the_world_sums_the_ranks(store: CountingStore) -> None:
     samples = make_samples(store)
     options = {"batch_size": 4, "output": "numpy", "memory": "6kB", "world_size": 3}
-    loaders = [samples.loader(**options, rank=rank) for rank in range(3)]
+    loaders = [samples.loader(**options, world=xloader.World(rank=rank)) for rank in range(3)]
     own, world = [x.explain() for x in loaders], loaders[1].explain(scope="world")
     for name in ("num_samples", "num_reads", "read_nbytes", "peak_nbytes"):
         assert getattr(world, name) == sum(getattr(x, name) for x in own)

@@ -104,6 +104,6 @@ def test_no_more_than_one_other_plan_is_made(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_spread_of_the_user_is_not_blamed_on_memory() -> None:
-    assert note_of(explain(samples_of(10), "100kB", spread=0)) == ""
+    assert note_of(explain(samples_of(10), "100kB", plan=xloader.PlanRules(spread=0))) == ""
     with warnings.catch_warnings(action="error"):
         assert note_of(explain(samples_of(10), "100kB", shuffle=False)) == ""

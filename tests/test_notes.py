@@ -62,7 +62,7 @@ def test_more_memory_than_there_is_is_said_in_every_explanation(
     def told(memory: str) -> list[tuple[str, ...]]:
         explained = [own.explain(memory=memory) for own in (samples, both)]
         ordered = samples.explain(order=[0], cache="lru", memory=memory)
-        with samples.loader(output="numpy", memory=memory, rank=0, world_size=2) as loader:
+        with samples.loader(output="numpy", memory=memory, world=xloader.World(0, 2)) as loader:
             return [own.notes for own in (*explained, ordered)] + [loader.explain("world").notes]
 
     monkeypatch.setattr(explain_notes, "usable_nbytes", lambda: 3 << 30)
@@ -141,7 +141,7 @@ def test_an_epoch_without_a_batch_says_so() -> None:
 def test_on_several_ranks_the_global_batch_counts(shuffle: bool) -> None:
     samples = few().select(range(3))
     options = {"batch_size": 2, "drop_last": True, "output": "numpy", "shuffle": shuffle}
-    with samples.loader(rank=0, world_size=2, **options) as loader:
+    with samples.loader(world=xloader.World(0, 2), **options) as loader:
         words = "0 batches: 3 samples are fewer than one global batch of 4, 2 on each of 2 ranks"
         with pytest.warns(EmptyEpochWarning, match=words):
             assert list(loader) == []

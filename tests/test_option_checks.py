@@ -88,9 +88,9 @@ def test_the_greatest_is_allowed(name: str, value: Any) -> None:
 
 def test_the_global_batch_is_bounded() -> None:
     with pytest.raises(OptionError, match=r"^batch_size \* world_size is too large"):
-        LoaderOptions(batch_size=2**31 - 1, rank=0, world_size=2)
+        LoaderOptions(batch_size=2**31 - 1, world=xloader.World(0, 2))
     with pytest.raises(OptionError, match=r"^world_size is too large"):
-        LoaderOptions(rank=0, world_size=2**40)
+        LoaderOptions(world=xloader.World(0, 2**40))
 
 
 def test_choices_that_are_arrays_are_refused() -> None:

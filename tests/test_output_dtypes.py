@@ -97,7 +97,7 @@ def test_values_of_a_function_are_not_overwritten(samples: Samples) -> None:
 
 def test_nan_is_found_before_values_are_narrowed(samples: Samples) -> None:
     with samples.loader(
-        batch_size=4, memory="4MiB", on_nan="count", output_dtype="bfloat16"
+        batch_size=4, memory="4MiB", on_nan="count", device=xloader.OnDevice(dtype="bfloat16")
     ) as loader:
         list(loader)
         assert loader.report().num_nan == {"t": 2}
@@ -120,17 +120,19 @@ def test_a_value_too_large_is_an_error() -> None:
 @pytest.mark.parametrize("value", ["float64", "f4", "int8", torch.bfloat16, np.float16, 16])
 def test_other_dtypes_are_refused(samples: Samples, value: Any) -> None:
     with pytest.raises(OptionError, match="output_dtype is not one of the choices") as caught:
-        samples.loader(output_dtype=value)
+        samples.loader(device=xloader.OnDevice(dtype=value))
     assert "pass the name as text" in str(caught.value)
 
 
 def test_numpy_has_no_bfloat16(samples: Samples) -> None:
     with pytest.raises(OptionError, match="NumPy has no bfloat16"):
-        samples.loader(output_dtype="bfloat16", output="numpy")
+        samples.loader(device=xloader.OnDevice(dtype="bfloat16"), output="numpy")
 
 
 def test_a_loader_of_bfloat16_can_be_pickled(samples: Samples) -> None:
-    loader = samples.loader(batch_size=4, output_dtype="bfloat16", on_nan="ignore")
+    loader = samples.loader(
+        batch_size=4, device=xloader.OnDevice(dtype="bfloat16"), on_nan="ignore"
+    )
     with pickle.loads(pickle.dumps(loader)) as other:
         assert next(iter(other)).t.dtype == torch.bfloat16
 

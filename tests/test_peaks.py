@@ -76,7 +76,7 @@ def test_batches_that_never_are_take_no_memory() -> None:
 def test_lanes_that_other_ranks_carry_take_no_memory() -> None:
     """Each rank's peak counts its own lanes only, although one rank must be able to carry all."""
     own = {"memory": "1GiB", "batch_size": 4, "world_size": 4, "lanes": 4, "output": "numpy"}
-    loaders = [samples_of().loader(**own, rank=rank) for rank in range(4)]
+    loaders = [samples_of().loader(**own, world=xloader.World(rank=rank)) for rank in range(4)]
     told = loaders[0].explain()
     # A lane has 16 samples: two or three chunks of eight, and batches of its own four rows.
     assert (16 + 4 * 4) * STEP <= told.peak_nbytes <= (2 * 24 + 4 * 4) * STEP

@@ -153,9 +153,8 @@ def test_with_lanes_given_the_plan_is_the_same_on_every_world_size() -> None:
         options = LoaderOptions(
             batch_size=16 // world_size,
             memory=12_000,
-            lanes=lanes,
-            rank=world_size - 1,
-            world_size=world_size,
+            plan=xloader.PlanRules(lanes=lanes),
+            world=xloader.World(world_size - 1, world_size),
         )
         return make_plan(footprint, layouts, options)
 

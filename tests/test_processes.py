@@ -156,8 +156,8 @@ def test_ranks_with_processes_fill_up_as_threads_do(
     options |= {"shuffle": shuffle, "drop_last": drop_last}
     for rank in range(2):
         with (
-            samples.loader(**options, rank=rank) as threads,
-            samples.loader(**options, rank=rank, processes=2) as loader,
+            samples.loader(**options, world=xloader.World(rank=rank)) as threads,
+            samples.loader(**options, world=xloader.World(rank=rank), processes=2) as loader,
         ):
             assert_same(copies(loader), copies(threads))
 
@@ -285,8 +285,10 @@ def test_the_last_batches_on_many_threads(tmp_path: Path) -> None:
     samples = xloader.open(write(tmp_path, dataset(18))).window(time=2, stride=1)
     options: dict[str, Any] = {"batch_size": 2, "output": "numpy", "rank": 0, "world_size": 2}
     with (
-        samples.loader(**options, lanes=4) as threads,
-        samples.loader(**options, lanes=4, processes=2, threads=4) as loader,
+        samples.loader(**options, plan=xloader.PlanRules(lanes=4)) as threads,
+        samples.loader(
+            **options, plan=xloader.PlanRules(lanes=4), processes=2, threads=4
+        ) as loader,
     ):
         for _ in range(20):
             assert_same(copies(loader), copies(threads))
@@ -302,7 +304,9 @@ def wait(ds: xr.Dataset) -> xr.Dataset:
 
 
 def test_the_report_counts_what_functions_take(samples: xloader.Samples) -> None:
-    with samples.map(wait).loader(batch_size=20, output="numpy", processes=2, lanes=2) as loader:
+    with samples.map(wait).loader(
+        batch_size=20, output="numpy", processes=2, plan=xloader.PlanRules(lanes=2)
+    ) as loader:
         num_batches = len(list(loader))
         assert loader.report().busy_seconds["transform"] >= 0.05 * num_batches
 

@@ -242,7 +242,7 @@ def test_ranks_of_a_group_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, 1, 2)
     with pytest.raises(RanksError, match=r"group of ranks.*rank=mesh"):
         len(samples.loader(**options))
-    assert len(samples.loader(**options, rank=0, world_size=1)) == 10
+    assert len(samples.loader(**options, world=xloader.World())) == 10
 
 
 def test_a_world_of_one_shares_nothing() -> None:
@@ -257,7 +257,9 @@ def test_the_world_is_the_same_for_a_rank_that_has_padding_alone() -> None:
     told = []
     for rank in range(2):
         shared = {"batch_size": 2, "lanes": 2, "memory": "1KiB", "output": "numpy"}
-        loader = samples.loader(**shared, rank=rank, world_size=2, spread=0)
+        loader = samples.loader(
+            **shared, world=xloader.World(rank, 2), plan=xloader.PlanRules(spread=0)
+        )
         state = loader.state_dict()
         loader.load_state_dict(sign({**state, "step": 4}))
         told.append(loader.explain("world"))
@@ -277,7 +279,7 @@ def test_chunks_that_several_ranks_read_are_those_that_were_named(window: int, e
     readers: dict[str, set[int]] = {}
     for rank in range(4):
         shared = {"batch_size": 4, "lanes": 8, "memory": "120KiB", "output": "numpy"}
-        with samples.loader(**shared, rank=rank, world_size=4) as loader:
+        with samples.loader(**shared, world=xloader.World(rank, 4)) as loader:
             loader.set_epoch(epoch)
             expected = loader.explain(scope="world")
             store.reset()

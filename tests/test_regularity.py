@@ -274,7 +274,7 @@ def test_iterating_reads_no_labels() -> None:
     store = CountingStore(write_store(ds, {"t": (16, 5)}))
     samples = xloader.open(store).window(time=6, stride=1)
     store.reset()
-    with samples.loader(batch_size=16, output="numpy", world_size=1, rank=0) as loader:
+    with samples.loader(batch_size=16, output="numpy", world=xloader.World()) as loader:
         for _ in loader:
             pass
     assert {key.split("/")[0] for key in store.reads} == {"t"}

@@ -131,7 +131,9 @@ def test_regions_of_batches_have_the_mean_that_the_plan_promises():
 
 
 def test_bars_have_the_colour_of_their_lane_and_marked_ends():
-    loader = samples_of().loader(batch_size=8, output="numpy", memory="4MiB", lanes=2)
+    loader = samples_of().loader(
+        batch_size=8, output="numpy", memory="4MiB", plan=xloader.PlanRules(lanes=2)
+    )
     times = made(loader)
     above, below = loader.explain().plot().axes
     (bars,) = above.collections
@@ -155,7 +157,9 @@ def test_bars_have_the_colour_of_their_lane_and_marked_ends():
 
 
 def test_many_bars_become_the_number_of_chunks_in_each_cell(monkeypatch):
-    loader = samples_of().loader(batch_size=8, output="numpy", memory="4MiB", lanes=2)
+    loader = samples_of().loader(
+        batch_size=8, output="numpy", memory="4MiB", plan=xloader.PlanRules(lanes=2)
+    )
     times = made(loader)
     monkeypatch.setattr(residences, "_MOST_BARS", 10)
     monkeypatch.setattr(residences, "_MOST_ENDS", 5)
@@ -216,7 +220,9 @@ def test_an_explanation_stays_small_and_says_when_its_plan_is_gone():
 def test_a_schedule_that_is_made_again_is_not_searched_for_again(
     monkeypatch: pytest.MonkeyPatch, first_step: int
 ) -> None:
-    loader = samples_of().loader(batch_size=8, output="numpy", memory="3MiB", lanes=2)
+    loader = samples_of().loader(
+        batch_size=8, output="numpy", memory="3MiB", plan=xloader.PlanRules(lanes=2)
+    )
     loader.move_to(Position(1, first_step))
     told = loader.explain()
     expected = told._times()

@@ -107,12 +107,12 @@ def test_options_that_would_plan_later_epochs_otherwise_are_refused(other: Any) 
 
 def test_without_lanes_another_number_of_ranks_is_refused() -> None:
     def state(**options: Any) -> dict[str, Any]:
-        return Rollout(make, **OPTIONS, **options, rank=1, world_size=2).state_dict()
+        return Rollout(make, **OPTIONS, **options, world=xloader.World(1, 2)).state_dict()
 
     alone = {**OPTIONS, "batch_size": 16}
     with pytest.raises(StateError, match=r"with lanes="):
         Rollout(make, **alone).load_state_dict(state())
-    Rollout(make, **alone, lanes=2).load_state_dict(state(lanes=2))
+    Rollout(make, **alone, plan=xloader.PlanRules(lanes=2)).load_state_dict(state(lanes=2))
 
 
 @pytest.mark.parametrize("is_mapped", [False, True])

@@ -37,7 +37,9 @@ def test_a_spread_beyond_the_tiles_is_a_full_shuffle_of_them() -> None:
     """A spread beyond the number of tiles needs the memory of all tiles and no more."""
     ds = xr.Dataset({"t": (("time", "x"), np.zeros((400, 1000), "f4"))}).chunk(time=10)
     samples = xloader.open(ds).window(time=1)
-    loader = samples.loader(batch_size=16, memory="8MiB", spread=1000, output="numpy")
+    loader = samples.loader(
+        batch_size=16, memory="8MiB", plan=xloader.PlanRules(spread=1000), output="numpy"
+    )
     assert loader.plan.pace.spread == 1000
     assert loader.explain().peak_nbytes <= 8 << 20
 
@@ -47,7 +49,9 @@ def test_a_spread_that_cannot_mix_is_warned_of() -> None:
     ds = xr.Dataset({"t": (("time", "x"), np.zeros((1000, 100), "f4"))}).chunk(time=10)
     samples = xloader.open(ds).window(time=1)
     with (
-        samples.loader(batch_size=16, memory="200kB", spread=0, output="numpy") as loader,
+        samples.loader(
+            batch_size=16, memory="200kB", plan=xloader.PlanRules(spread=0), output="numpy"
+        ) as loader,
         pytest.warns(MixingWarning, match='leave out spread, and pass memory="'),
     ):
         next(iter(loader))

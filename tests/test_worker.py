@@ -106,7 +106,7 @@ def test_from_any_step_on_workers_make_and_read_what_is_left(
 def test_padding_that_is_left_alone_repeats_the_row_before() -> None:
     store = CountingStore(write_store(_line(9), {"t": (3,)}))
     samples = xloader.open(store).window(time=1)
-    options = make_options(output="numpy", batch_size=2, rank=0, world_size=2, memory="1MiB")
+    options = make_options(output="numpy", batch_size=2, world=xloader.World(0, 2), memory="1MiB")
     rank_plan = RankPlan(samples.recipe, options, 2)
     whole = made(rank_plan, 0)
     assert sorted(whole) == [0, 1, 2]
@@ -127,7 +127,9 @@ def test_padding_that_is_left_alone_repeats_the_row_before() -> None:
 def test_parts_share_chunks_only_where_they_are_cut() -> None:
     store = CountingStore(write_store(_line(480), {"t": (16,)}))
     samples = xloader.open(store).window(time=1)
-    options = make_options(output="numpy", batch_size=16, memory="1MiB", spread=3)
+    options = make_options(
+        output="numpy", batch_size=16, memory="1MiB", plan=xloader.PlanRules(spread=3)
+    )
     rank_plan = RankPlan(samples.recipe, options, 4)
     expected = rank_plan.explain(rank_plan.epoch(0))
     # Thirty chunks lie in one row of tiles, which has three cuts.
@@ -145,7 +147,7 @@ def test_parts_share_chunks_only_where_they_are_cut() -> None:
 
 def test_a_worker_with_padding_alone_is_refused() -> None:
     samples = xloader.open(_line(9)).window(time=1)
-    options = make_options(output="numpy", batch_size=2, rank=0, world_size=2, memory="1MiB")
+    options = make_options(output="numpy", batch_size=2, world=xloader.World(0, 2), memory="1MiB")
     # There are three steps. This rank has no sample for the last one, which is the third worker's
     # only one.
     with pytest.raises(OptionError, match=r"only padding.*up to 2 workers"):

@@ -15,6 +15,8 @@ from xloader.samples import accessor as accessor
 
 if TYPE_CHECKING:
     from xloader import forcings as forcings
+    from xloader.core.options import OnDevice as OnDevice
+    from xloader.core.options import PlanRules as PlanRules
     from xloader.core.ranks import World as World
     from xloader.jobs.advice.chunk_advice import Advice as Advice
     from xloader.jobs.advice.chunk_advice import ChunkProposal as ChunkProposal
@@ -77,8 +79,10 @@ _HOMES = {
     "MaterializedVariable": "xloader.jobs.materialize.materialized",
     "Mosaic": "xloader.mosaic.mosaic",
     "MosaicSummary": "xloader.mosaic.merged_boxes",
+    "OnDevice": "xloader.core.options",
     "PartialStats": "xloader.jobs.statistics.stats_parts",
     "PlanComparison": "xloader.planning.plan_comparison",
+    "PlanRules": "xloader.core.options",
     "Recipe": "xloader.recipe.recipe",
     "Report": "xloader.loader.reports.report",
     "Rng": "xloader.transforms.rng",

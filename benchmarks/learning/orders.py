@@ -179,7 +179,7 @@ def _planned(
         **options,
         seed=seed,
         output="numpy",
-        max_amplification=way.max_amplification,
+        plan=xloader.PlanRules(max_amplification=way.max_amplification),
         on_nan="ignore",
     ) as loader:
         for _ in range(num_epochs):

@@ -75,7 +75,7 @@ def test_examples_of_merge_work(store):
     samples = xloader.open(store).window(time=1).select([0, 1]).targets("t2m")
     # The rank that ends first leaves the merge to others.
     for rank in range(2):
-        out = samples.mosaic("forecast.zarr", rank=rank, world_size=2)
+        out = samples.mosaic("forecast.zarr", world=xloader.World(rank, 2))
         out.write([rank], samples[[rank]].targets)
         out.flush()
     succeed("stats", store, "--out", "stats.nc", "--part", "0/1")
@@ -192,7 +192,7 @@ def test_json_is_alone_on_stdout(store):
 def test_advice_is_that_of_the_verb(store):
     options = ("--window", "time=1", "--batch-size", "4", "--memory", "1MiB", "--world-size", "2")
     samples = xloader.open(store).window(time=1)
-    expected = samples.advise(batch_size=4, memory="1MiB", world_size=2, rank=0)
+    expected = samples.advise(batch_size=4, memory="1MiB", world=xloader.World(0, 2))
     told = json.loads(succeed("advise", store, *options, "--json"))
     assert told == json.loads(json.dumps(expected.to_dict()))
     assert succeed("advise", store, *options) == f"{expected}\n"

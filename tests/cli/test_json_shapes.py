@@ -47,7 +47,7 @@ def test_the_json_of_a_command_has_its_shape(name, store):
     if name == "merge of a mosaic":
         samples = xloader.open("era5.zarr").window(time=1).select([0, 1]).targets("t2m")
         for rank in range(2):
-            out = samples.mosaic("forecast.zarr", rank=rank, world_size=2)
+            out = samples.mosaic("forecast.zarr", world=xloader.World(rank, 2))
             out.write([rank], samples[[rank]].targets)
             out.flush()
     result = run(f"{LINES[name]} --json")

@@ -69,7 +69,7 @@ def expected(samples: xloader.Samples, world_size: int, **options: Any) -> list[
     """The rows of all ranks, each in a loader of this process."""
     found = []
     for rank in range(world_size):
-        with samples.loader(**OPTIONS, **options, rank=rank, world_size=world_size) as loader:
+        with samples.loader(**OPTIONS, **options, world=xloader.World(rank, world_size)) as loader:
             found.append(gather(loader))
     return found
 
@@ -131,7 +131,7 @@ def test_several_sets_are_fanned_out(client: Any, samples: xloader.Samples):
     both = xloader.interleave({"a": (samples, 3), "b": (samples, 1)})
     results = xloader.dask.run(gather, both, world_size=2, **OPTIONS)
     for rank in range(2):
-        with both.loader(**OPTIONS, rank=rank, world_size=2) as loader:
+        with both.loader(**OPTIONS, world=xloader.World(rank, 2)) as loader:
             assert (loader.rank, loader.world_size) == (rank, 2)
             assert results[rank] == gather(loader)
 

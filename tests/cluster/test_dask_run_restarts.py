@@ -62,7 +62,7 @@ def gather_and_die(saves: bool, is_late: bool, log: Path) -> Any:
 def two_epochs(samples: xloader.Samples) -> list[Rows]:
     found = []
     for rank in range(2):
-        with samples.loader(**OPTIONS, rank=rank, world_size=2) as loader:
+        with samples.loader(**OPTIONS, world=xloader.World(rank, 2)) as loader:
             found.append([rows_of(batch) for _ in range(2) for batch in loader])
     return found
 
@@ -134,7 +134,7 @@ def test_predictions_of_ranks_make_one_mosaic(workers: Any, tmp_path: Path):
 
     xloader.dask.run(predict, samples, world_size=4, client=workers, **options)
     with samples.mosaic(tmp_path / "one.zarr", blend="linear") as out:
-        for batch in samples.loader(**options, rank=0, world_size=1):
+        for batch in samples.loader(**options, world=xloader.World()):
             out.write(batch, batch.inputs * 2)
     xr.testing.assert_identical(xr.open_zarr(target), xr.open_zarr(tmp_path / "one.zarr"))
     np.testing.assert_allclose(xr.open_zarr(target).t, values * 2, rtol=1e-6)
@@ -225,7 +225,7 @@ def test_a_model_is_trained_on_each_rank(client: Any, tmp_path: Path):
     options = {**OPTIONS, "output": "torch"}
     weights = xloader.dask.run(train, samples, world_size=2, **options)
     for rank in range(2):
-        with samples.loader(**options, rank=rank, world_size=2) as loader:
+        with samples.loader(**options, world=xloader.World(rank, 2)) as loader:
             own = train(loader)
         assert own.keys() == weights[rank].keys()
         for name, value in own.items():

@@ -98,7 +98,9 @@ def test_epochs_and_functions_draw_other_numbers(hardware: Any) -> None:
     )
     samples = make_samples()[0].map(lambda ds, rng: ds, random=True)
     second = noise_of(
-        samples.loader(batch_size=8, device="cpu", device_transform=add_noise, device_random=True)
+        samples.loader(
+            batch_size=8, device=xloader.OnDevice("cpu", transform=add_noise, random=True)
+        )
     )
     assert second != dict(enumerate(Rng(range(NUM)).uniform(dtype="float32").tolist()))
 
@@ -179,12 +181,16 @@ def test_out_of_another_size_is_refused_before_anything_is_read(hardware: Any) -
         (7, 8, "another number of rows"),
         (9, 9, "pass drop_last=True"),
     ):
-        loader = samples.loader(batch_size=batch_size, device="cpu", out=make_out(rows))
+        loader = samples.loader(
+            batch_size=batch_size, device=xloader.OnDevice("cpu", out=make_out(rows))
+        )
         before = store.num_reads
         with pytest.raises(OptionError, match=message):
             iter(loader)
         assert store.num_reads == before
-    with samples.loader(batch_size=9, device="cpu", out=make_out(9), drop_last=True) as loader:
+    with samples.loader(
+        batch_size=9, device=xloader.OnDevice("cpu", out=make_out(9)), drop_last=True
+    ) as loader:
         assert len(list(loader)) == 4
     # The last batch of several ranks is filled up to what another rank has, not to its full size.
     ranks = {"batch_size": 9, "device": "cpu", "out": make_out(9), "rank": 1, "world_size": 3}

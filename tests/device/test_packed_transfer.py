@@ -115,9 +115,10 @@ def test_out_and_transforms_get_values(use_device: UseDevice) -> None:
     )
     samples = make_samples()
     with (
-        samples.loader(batch_size=6, device="cpu", out=out) as loader,
+        samples.loader(batch_size=6, device=xloader.OnDevice("cpu", out=out)) as loader,
         samples.loader(
-            batch_size=6, device="cpu", device_transform=lambda b: (b.inputs + 1, b.targets)
+            batch_size=6,
+            device=xloader.OnDevice("cpu", transform=lambda b: (b.inputs + 1, b.targets)),
         ) as changed,
         samples.loader(batch_size=6) as plain,
     ):

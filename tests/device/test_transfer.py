@@ -403,10 +403,10 @@ def test_values_that_may_be_too_large_do_not_cross_packed(use_device: UseDevice)
     dataset = xr.Dataset({"t": (("time", "x"), values)})
     samples = xloader.open(write_store(dataset, {"t": (2, 3)}, encoding=encoding)).window(time=1)
     use_device(FakeHardware())
-    with samples.loader(batch_size=2, device="cpu", output_dtype="bfloat16") as loader:
+    with samples.loader(batch_size=2, device=xloader.OnDevice("cpu", dtype="bfloat16")) as loader:
         assert next(iter(loader))[0].dtype == torch.bfloat16
         assert loader._packed_fields
-    with samples.loader(batch_size=2, device="cpu", output_dtype="float16") as loader:
+    with samples.loader(batch_size=2, device=xloader.OnDevice("cpu", dtype="float16")) as loader:
         assert not loader._packed_fields
         with pytest.raises(OptionError, match="too large for output_dtype"):
             list(loader)
@@ -416,7 +416,7 @@ def test_memory_for_wider_values_is_planned() -> None:
     dataset = xr.Dataset({"t": (("time", "x"), np.ones((40, 100), "f2"))})
     samples = xloader.open(write_store(dataset, {"t": (2, 100)})).window(time=1)
     budgets = [
-        samples.loader(batch_size=4, output_dtype=dtype).plan.budget.batch_nbytes
+        samples.loader(batch_size=4, device=xloader.OnDevice(dtype=dtype)).plan.budget.batch_nbytes
         for dtype in (None, "float32", "bfloat16")
     ]
     assert budgets == [800, 1600, 800]

@@ -499,9 +499,9 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(OptionError, match="did you mean 'batch_size'"):
         samples.advise(batchsize=4)  # type: ignore[call-arg]
     with pytest.raises(LanesError):
-        samples.advise(batch_size=4, world_size=3, rank=0, lanes=4)
+        samples.advise(batch_size=4, world=xloader.World(0, 3), plan=xloader.PlanRules(lanes=4))
     with pytest.raises(EmptySamplesError):
-        samples.select([0]).advise(world_size=2, rank=0)
+        samples.select([0]).advise(world=xloader.World(0, 2))
     with pytest.raises(MemoryBudgetError) as caught:
         samples.advise(memory="10KiB")
     # No chunks would do with less.

@@ -86,7 +86,12 @@ def test_what_isnull_keeps(case: Case, at_least: float, data: st.DataObject) -> 
 def test_the_chunks_that_are_read_are_those_of_an_epoch(case: Case, at_least: float) -> None:
     floats = [name for name, array in case.dataset.items() if array.dtype.kind == "f"]
     with case.loader(
-        memory=1 << 30, world_size=1, lanes=None, batch_size=1, drop_last=False, on_nan="ignore"
+        memory=1 << 30,
+        world=xloader.World(world_size=1),
+        plan=xloader.PlanRules(lanes=None),
+        batch_size=1,
+        drop_last=False,
+        on_nan="ignore",
     ) as loader:
         case.store.reset()
         for _ in loader:

@@ -319,7 +319,7 @@ def test_the_command_merges_and_says_what_is_missing(tmp_path: Path) -> None:
     result = run(str(path))
     assert result.exit_code == 2
     assert "no predictions or partial statistics to merge" in result.output
-    out = samples.mosaic(path, rank=0, world_size=2)
+    out = samples.mosaic(path, world=xloader.World(0, 2))
     out.write(range(7), samples[:7].targets)
     out.flush()
     result = run(str(path))
@@ -421,7 +421,7 @@ def test_batches_of_the_same_samples_are_taken(kind: str) -> None:
         "slab": samples.slab("lon", 1, 2),
         "by hand": samples,
     }[kind]
-    batch = next(iter(same.loader(batch_size=4, output="numpy", rank=0, world_size=1)))
+    batch = next(iter(same.loader(batch_size=4, output="numpy", world=xloader.World())))
     if kind == "by hand":
         batch = Batch(batch, batch.names, batch.ids)
     with samples.mosaic() as out:

@@ -84,7 +84,7 @@ def test_the_bits_do_not_depend_on_order_ranks_and_runs(
     left = [np.array(ids) for ids in np.array_split(order, data.draw(st.integers(2, 5)))]
     while left:
         rank = data.draw(st.integers(0, 2))
-        out = samples.mosaic(path, blend=blend, rank=rank, world_size=3)
+        out = samples.mosaic(path, blend=blend, world=xloader.World(rank, 3))
         for _ in range(data.draw(st.integers(1, 2))):
             if left:
                 ids = left.pop()
@@ -98,11 +98,11 @@ def test_the_bits_do_not_depend_on_order_ranks_and_runs(
 
 def test_ranks_deliver_each_sample_once_and_padding_is_left_out(tmp_path: Path) -> None:
     samples, path = patches(), tmp_path / "forecast.zarr"
-    outs = [samples.mosaic(path, rank=rank, world_size=8) for rank in range(8)]
+    outs = [samples.mosaic(path, world=xloader.World(rank, 8)) for rank in range(8)]
     num_padding = 0
     for rank, out in enumerate(outs):
         loader = samples.loader(
-            batch_size=7, output="numpy", on_nan="ignore", rank=rank, world_size=8
+            batch_size=7, output="numpy", on_nan="ignore", world=xloader.World(rank, 8)
         )
         with out:
             for batch in loader:
@@ -153,7 +153,7 @@ def test_two_processes_killed_in_the_middle_go_on(tmp_path: Path) -> None:
     for process in killed:
         process.communicate(timeout=120)
         assert process.returncode == -signal.SIGKILL
-    begun = samples.mosaic(path, rank=0, world_size=2)
+    begun = samples.mosaic(path, world=xloader.World(0, 2))
     # Each rank had flushed its first two batches, and loses the third one.
     assert begun.num_done == 2 * 2 * 3
     assert len(begun.remaining_ids) == len(samples) - 12
@@ -247,7 +247,7 @@ def test_a_merge_that_was_killed_is_done_again(tmp_path: Path) -> None:
     half.mkdir()
     (half / "zarr.json").write_text("{")
     path.with_name("forecast.zarr.3f2a9c51.replaced").mkdir()
-    with samples.mosaic(path, rank=0, world_size=2) as out:
+    with samples.mosaic(path, world=xloader.World(0, 2)) as out:
         pass
     assert out.summary is not None
     check_store(path, whole(samples))
@@ -292,14 +292,14 @@ def test_the_recipe_ends_well_after_a_kill_at_any_moment(tmp_path: Path) -> None
 def test_a_sample_of_two_ranks_needs_the_same_bits(tmp_path: Path) -> None:
     samples, path = patches(), tmp_path / "forecast.zarr"
     ids = np.arange(len(samples))
-    outs = [samples.mosaic(path, rank=rank, world_size=2) for rank in range(2)]
+    outs = [samples.mosaic(path, world=xloader.World(rank, 2)) for rank in range(2)]
     for out, own in zip(outs, (ids[:9], ids[8:]), strict=True):
         out.write(own, model(samples, own))
         out.flush()
     assert xloader.merge(path).num_windows == len(samples)
     check_store(path, whole(samples))
     path = tmp_path / "other.zarr"
-    outs = [samples.mosaic(path, rank=rank, world_size=2) for rank in range(2)]
+    outs = [samples.mosaic(path, world=xloader.World(rank, 2)) for rank in range(2)]
     for number, (out, own) in enumerate(zip(outs, (ids[:9], ids[8:]), strict=True)):
         out.write(own, model(samples, own) + number)
         out.flush()

@@ -109,7 +109,7 @@ def read_of_rank(path: Path, rank: int, log: Path, told: Any) -> None:
     store = CountingStore(LocalStore(path, read_only=True), log=log)
     samples = xloader.open(store, variables=["t"]).window(time=3, stride=1)
     options = {"batch_size": 2, "memory": "64KiB", "output": "numpy", "shuffle": True}
-    with samples.loader(rank=rank, world_size=2, **options) as loader:
+    with samples.loader(world=xloader.World(rank, 2), **options) as loader:
         num_reads = loader.explain().num_reads
         told.put(([int(i) for b in loader for i in b.ids[~b.is_padding]], num_reads))
 

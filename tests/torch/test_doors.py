@@ -318,7 +318,7 @@ def test_breaking_out_begins_the_epoch_anew(folder: Path) -> None:
 def test_several_ranks_take_equal_steps(folder: Path) -> None:
     samples = samples_of(folder).select(range(470))
     loaders = [
-        data_loader(samples, batch_size=16, memory=MEMORY, rank=rank, world_size=3)
+        data_loader(samples, batch_size=16, memory=MEMORY, world=xloader.World(rank, 3))
         for rank in range(3)
     ]
     batches = [list(loader) for loader in loaders]

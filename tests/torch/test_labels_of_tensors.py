@@ -137,7 +137,7 @@ def test_a_collate_function_of_the_user_gives_what_it_gives(samples: Samples) ->
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision(samples: Samples, dtype: Any) -> None:
-    batch = next(iter(samples.loader(batch_size=4, output_dtype=dtype)))
+    batch = next(iter(samples.loader(batch_size=4, device=xloader.OnDevice(dtype=dtype))))
     frame = batch.to_xarray()
     assert frame.inputs.dtype == (np.float32 if dtype == "bfloat16" else np.float16)
     wanted = samples.to_xarray(batch.ids)
@@ -147,7 +147,8 @@ def test_half_precision(samples: Samples, dtype: Any) -> None:
 
 def test_functions_on_the_device_and_moves(samples: Samples) -> None:
     with samples.loader(
-        batch_size=4, device="cpu", device_transform=lambda b: b.with_arrays([x + 0 for x in b])
+        batch_size=4,
+        device=xloader.OnDevice("cpu", transform=lambda b: b.with_arrays([x + 0 for x in b])),
     ) as loader:
         batch = next(iter(loader))
     check(batch, samples)

@@ -273,7 +273,7 @@ def test_a_state_among_rows_that_an_earlier_version_filled_up_is_the_end(folder:
     samples = samples_of(folder).select(range(83))
 
     def made() -> IterableDataset:
-        return IterableDataset(samples, batch_size=None, memory=MEMORY, rank=0, world_size=2)
+        return IterableDataset(samples, batch_size=None, memory=MEMORY, world=xloader.World(0, 2))
 
     rows = iter(made())
     for _ in range(40):

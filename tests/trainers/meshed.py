@@ -33,7 +33,7 @@ def open_samples(store: Any) -> Samples:
 def make_loader(samples: Samples, rank: int, world_size: int) -> Loader:
     """Make a loader of the samples, or of a slab of them."""
     size = GLOBAL_BATCH // world_size
-    return samples.loader(batch_size=size, rank=rank, world_size=world_size, **OPTIONS)
+    return samples.loader(batch_size=size, world=xloader.World(rank, world_size), **OPTIONS)
 
 
 def seen(batch: Any) -> Seen:

@@ -8,6 +8,9 @@ from typing import Any
 
 import click
 
+from xloader.core.options import PlanRules
+from xloader.core.ranks import World
+
 _Option = tuple[str, dict[str, Any]]
 """The flag of an option, and the settings of `click.option`."""
 
@@ -47,6 +50,9 @@ _ORDER_OPTIONS: tuple[_Option, ...] = (
 """Options for commands that plan or run one loader just as a training would."""
 
 
+_RULES = tuple(PlanRules.__dataclass_fields__)
+
+
 def takes_loader_options(
     memory_flag: str = "--memory", *, has_order: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -62,9 +68,12 @@ def takes_loader_options(
         def with_options(**given: Any) -> None:
             taken = {word: given.pop(name) for name, word in names.items()}
             options = {word: value for word, value in taken.items() if value is not None}
+            rules = {word: options.pop(word) for word in _RULES if word in options}
+            if rules:
+                options["plan"] = PlanRules(**rules)
             if "world_size" in options:
                 # Plans are alike on all ranks, so any one will do.
-                options["rank"] = 0
+                options["world"] = World(0, options.pop("world_size"))
             command(loader_options=options, **given)
 
         for flag, settings in reversed(every):

@@ -9,6 +9,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from types import CodeType
 from typing import Any, Final
@@ -41,12 +42,12 @@ def _facts(code: CodeType) -> Iterator[object]:
 
 
 _JOB_FILE: Final = "job.json"
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 _COMPARED: Final = (
-    "batch_size", "shuffle", "seed", "drop_last", "output", "output_dtype", "device_random",
-    "on_error", "processes", "lanes", "spread", "world_size",
-)  # fmt: skip
+    *("batch_size", "shuffle", "seed", "drop_last", "output", "on_error", "processes"),
+    *("on_device.dtype", "on_device.random", "plan.lanes", "plan.spread", "ranks.world_size"),
+)
 """Options that decide which samples a rank gets, and as what."""
 
 
@@ -61,7 +62,7 @@ def open_folder(
     """Open the folder of a job, which is made if it is not there; with the state of the job."""
     folder = _as_folder(path)
     earlier = _read_job(folder)
-    compared = {name: getattr(options, name) for name in _COMPARED}
+    compared = {name: attrgetter(name)(options) for name in _COMPARED}
     facts = {"function": describe_function(fn), "options": compared}
     if earlier is not None and not overwrite:
         _check_same(folder, earlier, facts)

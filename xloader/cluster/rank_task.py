@@ -16,6 +16,7 @@ from xloader.cluster.cluster_tasks import collect_warnings, dump
 from xloader.cluster.noted_mosaics import noted_mosaics
 from xloader.cluster.rank_checkpoint import Checkpoint, current_checkpoint
 from xloader.core.cores import usable_cores
+from xloader.core.ranks import World
 from xloader.errors import ClosedError, OptionError, TransformError
 from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
@@ -42,7 +43,7 @@ class RankWork:
             processes = max(int(options.get("processes") or 0), 1)
             options["threads"] = max(shares.cores() // processes, 1)
         loader: Loader | InterleavedLoader
-        loader = self.samples.loader(**options, rank=rank, world_size=world_size)
+        loader = self.samples.loader(**options, world=World(rank, world_size))
         return loader
 
     def call(self, loader: Loader | InterleavedLoader) -> Any:

@@ -64,6 +64,16 @@ def check_number(name: str, value: Any, least: float) -> float:
     return number
 
 
+def check_kind(name: str, value: Any, kind: type, example: str) -> None:
+    """Check that a value is of a class of ours, of which the error gives an example."""
+    if not isinstance(value, kind):
+        raise OptionError(
+            f"{name} is not an xloader.{kind.__name__}",
+            given=repr(value),
+            remedy=f"pass {name}={example}",
+        )
+
+
 def check_choice(name: str, value: Any, choices: Sequence[Any], remedy: str = "") -> None:
     """Check that a value is one of the allowed choices."""
     try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal, TypedDict, Unpack, get_args
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from xloader.core.cores import usable_cores
 from xloader.core.messages import closest
@@ -17,28 +18,130 @@ from xloader.core.option_checks import (
     MOST_THREADS,
     check_callable,
     check_choice,
+    check_kind,
     check_number,
     check_whole,
     is_whole,
 )
 from xloader.core.output_dtypes import OutputDtype
 from xloader.core.ranks import World, resolve_world
-from xloader.core.retry_policy import RetryPolicy
-from xloader.errors import LanesError, OptionError
+from xloader.errors import OptionError
 
 OutputKind = Literal["torch", "numpy", "jax", "cupy"]
 """The library whose arrays are delivered."""
 
 
+@dataclass(frozen=True)
+class PlanRules:
+    """What the plan of the epochs shall keep to, for the option ``plan`` of a loader.
+
+    Parameters
+    ----------
+    max_amplification : float, default 1.05
+        How often a chunk may be read on average in an epoch. A little more than 1 is needed where
+        windows straddle chunks. With 2 or more, the plan may come by a chunk several times in an
+        epoch, each time for a part of its samples, if that mixes better.
+    lanes : int, optional
+        Number of independent parts of the order, which the ranks and their processes divide among
+        them; by default one for each rank, or for each of its processes. If it is given, batches
+        are the same on any number of ranks and processes that divides it.
+    spread : int, optional
+        How many later tiles come in while a tile hands out its samples; by default, as many as the
+        memory allows.
+
+    Raises
+    ------
+    OptionError
+        If a value is outside its range.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xloader
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> samples = xloader.open(ds).window(time=2)
+    >>> rules = xloader.PlanRules(lanes=4)
+    >>> len(samples.loader(batch_size=4, plan=rules, output="numpy"))
+    2
+    """
+
+    max_amplification: float = 1.05
+    lanes: int | None = None
+    spread: int | None = None
+
+    def __post_init__(self) -> None:
+        most = check_number("max_amplification", self.max_amplification, 1.0)
+        object.__setattr__(self, "max_amplification", most)
+        for name, least in (("lanes", 1), ("spread", 0)):
+            if getattr(self, name) is not None:
+                value = check_whole(name, getattr(self, name), least, MOST)
+                object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """Where batches are delivered, and as what, for the option ``device`` of a loader.
+
+    Parameters
+    ----------
+    device : torch.device or str, optional
+        Device that batches are copied to while the one before is used, such as ``"cuda"``,
+        ``"cuda:1"`` or ``"mps"``. By default they stay in ordinary memory.
+    dtype : {"float32", "float16", "bfloat16"}, optional
+        Dtype of the floating fields, which are converted after all transforms; by default they
+        keep their own. Integers and booleans stay as they are. NumPy and CuPy have no bfloat16.
+    transform : callable, optional
+        A function of tensors, called as ``fn(batch)`` with each :class:`Batch` on its device. It
+        returns a batch, a dict or a tuple with the same fields, on the same device. It is called
+        once on zeros when the loader is made. On a GPU it runs in the current stream of the
+        training loop.
+    random : bool, default False
+        Whether ``transform`` is called as ``fn(batch, rng)``, with an :class:`~xloader.Rng` as in
+        :meth:`Samples.map`.
+    out : Batch, optional
+        Tensors that each batch overwrites, for CUDA graphs. They have ``batch_size`` rows, so pass
+        ``drop_last=True`` where the last batch would be shorter.
+
+    Raises
+    ------
+    OptionError
+        If a value is outside its range, or ``random`` has no function to serve.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xloader
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> samples = xloader.open(ds).window(time=2)
+    >>> half = xloader.OnDevice(dtype="float16")
+    >>> next(iter(samples.loader(device=half, output="numpy"))).t2m.dtype
+    dtype('float16')
+    """
+
+    device: Any = None
+    dtype: OutputDtype | None = None
+    transform: Callable[..., Any] | None = None
+    random: bool = False
+    # Tensors cannot be compared for a single answer.
+    out: Any = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        remedy = 'pass the name as text, for example dtype="bfloat16"'
+        check_choice("dtype", self.dtype, (None, *get_args(OutputDtype)), remedy)
+        check_choice("random", self.random, (True, False))
+        object.__setattr__(self, "random", bool(self.random))
+        check_callable("transform", self.transform)
+        if self.random and self.transform is None:
+            raise OptionError(
+                "random=True has no function to give random numbers to",
+                given="OnDevice(random=True)",
+                remedy="pass transform=fn, called as fn(batch, rng), or leave random out",
+            )
+
+
 class PlanKeywords(TypedDict, total=False):
     """Options that mean the same in `Samples.loader` and under a PyTorch ``DataLoader``."""
 
-    lanes: int | None
-    max_amplification: float
-    max_retries: int | None
     on_error: Literal["raise", "skip"]
-    read_timeout: float | None
-    spread: int | None
+    plan: PlanRules
     threads: int | None
 
 
@@ -51,16 +154,11 @@ class LoaderKeywords(PlanKeywords, total=False):
     drop_last: bool
     memory: int | str
     output: OutputKind
-    output_dtype: OutputDtype | None
     device: Any
-    device_transform: Callable[..., Any] | None
-    device_random: bool
-    out: Any
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None
     processes: int
     prefetch: int
-    rank: int | None
-    world_size: int | None
+    world: World | None
     on_nan: OnNan
 
 
@@ -81,83 +179,69 @@ class LoaderOptions:
     drop_last: bool = False
     memory: int | str = "2GiB"
     output: OutputKind = "torch"
-    output_dtype: OutputDtype | None = None
     device: Any = None
-    device_transform: Callable[..., Any] | None = None
-    device_random: bool = False
-    # Tensors cannot be compared for a single answer.
-    out: Any = field(default=None, compare=False)
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None
     threads: int | None = None
     processes: int = 0
     prefetch: int = 2
     on_error: Literal["raise", "skip"] = "raise"
-    max_amplification: float = 1.05
-    lanes: int | None = None
-    spread: int | None = None
-    rank: int | None = None
-    world_size: int | None = None
-    read_timeout: float | None = None
-    max_retries: int | None = None
+    plan: PlanRules = PlanRules()
+    world: World | None = None
     on_nan: OnNan = "warn"
+    on_device: OnDevice = field(init=False)
     memory_nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._check_numbers()
         check_choice("output", self.output, get_args(OutputKind))
-        self._check_output_dtype()
         check_choice("on_error", self.on_error, ("raise", "skip"))
         check_choice("on_nan", self.on_nan, get_args(OnNan))
-        for name in ("shuffle", "drop_last", "device_random"):
+        for name in ("shuffle", "drop_last"):
             check_choice(name, getattr(self, name), (True, False))
             object.__setattr__(self, name, bool(getattr(self, name)))
         check_callable("collate_fn", self.collate_fn)
-        check_callable("device_transform", self.device_transform)
+        check_kind("plan", self.plan, PlanRules, "xloader.PlanRules(max_amplification=2)")
+        given = self.device if isinstance(self.device, OnDevice) else OnDevice(self.device)
+        object.__setattr__(self, "on_device", given)
         self._check_device()
         object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
-        RetryPolicy().but(self.read_timeout, self.max_retries)
-        if self.rank is not None or self.world_size is not None:
-            resolve_world(self.rank, self.world_size)
+        if self.world is not None:
+            check_kind("world", self.world, World, "xloader.World(rank, world_size)")
             self._check_lanes()
 
     def settled(self) -> LoaderOptions:
-        """Copy of the options with the rank and the world size that this process has now.
-
-        They are the given ones, or found by `resolve_world`.
-        """
-        world = resolve_world(self.rank, self.world_size)
-        return replace(self, rank=world.rank, world_size=world.world_size)
+        """Copy of the options with the rank and the world size given, or found now."""
+        return replace(self, world=resolve_world(self.world))
 
     @property
     def collates_in_processes(self) -> bool:
         """Whether worker processes call ``collate_fn``: it gets batches as they are gathered."""
-        return bool(self.processes) and self.collate_fn is not None and self.device is None
+        return (
+            bool(self.processes) and self.collate_fn is not None and self.on_device.device is None
+        )
 
     def for_process(self) -> LoaderOptions:
         """Copy of the options for a worker process, without what is done after it."""
         return replace(
             self,
-            device=None,
-            device_transform=None,
-            device_random=False,
-            out=None,
+            device=OnDevice(dtype=self.on_device.dtype),
             collate_fn=self.collate_fn if self.collates_in_processes else None,
         )
 
     @property
-    def world(self) -> World:
+    def ranks(self) -> World:
         """Rank and world size as in the options; a single process if they are not given."""
-        return World(self.rank or 0, self.world_size or 1)
+        return self.world or World()
 
     @property
     def global_batch(self) -> int:
         """Number of samples of a step on all ranks together."""
-        return self.batch_size * self.world.world_size
+        return self.batch_size * self.ranks.world_size
 
     @property
     def num_lanes(self) -> int:
         """Number of lanes on all ranks together; by default one for each rank."""
-        return self.lanes or self.world.world_size
+        return self.plan.lanes or self.ranks.world_size
 
     @property
     def carried_lanes(self) -> int:
@@ -166,7 +250,7 @@ class LoaderOptions:
         All of them if ``lanes`` is given, because a later run may have only one rank; otherwise
         those of a rank.
         """
-        return self.lanes or 1
+        return self.plan.lanes or 1
 
     @property
     def num_threads(self) -> int:
@@ -182,69 +266,50 @@ class LoaderOptions:
             ("prefetch", 0, MOST),
             ("threads", 1, MOST_THREADS),
             ("processes", 0, MOST_PROCESSES),
-            ("lanes", 1, MOST),
-            ("spread", 0, MOST),
-            ("rank", -MOST, MOST),
-            ("world_size", -MOST, MOST),
         ):
             value = getattr(self, name)
             # None is allowed where it is the default.
             if value is None and getattr(type(self), name) is None:
                 continue
             object.__setattr__(self, name, check_whole(name, value, least, most))
-        name = "max_amplification"
-        object.__setattr__(self, name, check_number(name, self.max_amplification, 1.0))
 
     def _check_device(self) -> None:
-        for name in ("device", "device_transform", "out"):
-            value = getattr(self, name)
-            if value is not None and self.output != "torch":
+        chosen, output = self.on_device, self.output
+        for name in ("device", "transform", "out"):
+            value = getattr(chosen, name)
+            if value is not None and output != "torch":
                 shown = repr(value) if name == "device" else f"a {type(value).__name__}"
-                remedy = _WITHOUT_DEVICE.get(self.output, 'pass output="torch"')
+                remedy = _WITHOUT_DEVICE.get(output, 'pass output="torch"')
                 raise OptionError(
                     f"{name} is for tensors of PyTorch",
-                    given=f"{name}={shown}, output={self.output!r}",
-                    allowed='output="torch"',
+                    given=f"{name}={shown}, output={output!r}",
                     remedy=f"{remedy}, or leave {name}= out",
                 )
-        if self.device_random and self.device_transform is None:
-            raise OptionError(
-                "device_random has no function to give random numbers to",
-                given="device_random=True, device_transform=None",
-                allowed="device_random=True with a device_transform",
-                remedy="pass device_transform=fn, called as fn(batch, rng)",
-            )
-
-    def _check_output_dtype(self) -> None:
-        allowed = (None, *get_args(OutputDtype))
-        remedy = 'pass the name as text, for example output_dtype="bfloat16"'
-        check_choice("output_dtype", self.output_dtype, allowed, remedy)
         without = {"numpy": "NumPy", "cupy": "CuPy"}
-        if self.output_dtype == "bfloat16" and self.output in without:
+        if chosen.dtype == "bfloat16" and output in without:
             raise OptionError(
-                f"{without[self.output]} has no bfloat16",
-                given=f'output_dtype="bfloat16", output="{self.output}"',
-                allowed=f'output_dtype="float16" or "float32" with output="{self.output}"',
-                remedy='pass output="torch" or output="jax", or output_dtype="float16"',
+                f"{without[output]} has no bfloat16",
+                given=f'OnDevice(dtype="bfloat16"), output="{output}"',
+                remedy='pass output="torch" or output="jax", or dtype="float16"',
             )
 
     def _check_lanes(self) -> None:
         check_whole("batch_size * world_size", self.global_batch, 1, MOST)
-        ranks = self.world.world_size
+        ranks = self.ranks.world_size
         if self.num_lanes % ranks:
-            raise LanesError(
+            raise OptionError(
                 "the ranks do not divide the lanes",
                 given=f"lanes={self.num_lanes}, world_size={ranks}",
                 allowed=f"multiples of {ranks}",
                 remedy=f"choose the number of ranks from {divisors_of(self.num_lanes)}; or, for a "
-                f"new training run, pass lanes={ranks} or a multiple of it",
+                f"new training run, pass plan=PlanRules(lanes={ranks}) or a multiple of it",
             )
         if self.global_batch % self.num_lanes:
-            raise LanesError(
+            raise OptionError(
                 "the lanes do not divide the global batch",
                 given=f"lanes={self.num_lanes}, a global batch of {self.global_batch}",
                 allowed=f"one of {[n for n in divisors_of(self.global_batch) if n % ranks == 0]}",
-                remedy="pass one of these as lanes=, or another batch_size=",
+                remedy="pass plan=PlanRules(lanes=...) with one of these, or another batch_size=",
             )
 
 
@@ -254,7 +319,7 @@ _WITHOUT_DEVICE = {
 }
 """By output that takes no ``device``, how arrays come to one."""
 
-_OF_TORCH = {
+_INSTEAD = {
     "num_workers": "pass threads=, the number of threads that load, or processes=",
     "workers": "pass threads=, the number of threads that load, or processes=",
     "prefetch_factor": "pass prefetch=, the number of batches to prepare ahead",
@@ -264,8 +329,40 @@ _OF_TORCH = {
     "batch_sampler": "choose samples with .select and .weighted, and batches with batch_size=",
     "generator": "pass seed=",
     "worker_init_fn": "leave it out: nothing needs to be set in the processes of processes=",
+    **dict.fromkeys(
+        ("rank", "world_size", "num_replicas"), "pass world=xloader.World(rank, world_size)"
+    ),
+    **{name: f"pass plan=xloader.PlanRules({name}=...)" for name in PlanRules.__dataclass_fields__},
+    **{
+        name: f"pass device=xloader.OnDevice({field}=...)"
+        for name, field in (
+            ("output_dtype", "dtype"),
+            ("dtype", "dtype"),
+            ("device_transform", "transform"),
+            ("out", "out"),
+        )
+    },
+    **{
+        name: f"pass it to xloader.open(..., {name}=...)"
+        for name in ("read_timeout", "max_retries")
+    },
+    "timeout": "pass read_timeout= to xloader.open",
 }
-"""By argument of PyTorch's ``DataLoader``, the advice on the option to use here instead."""
+"""By a name that users may look for, such as those of PyTorch, the option to use instead."""
+
+
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
+
+
+def lists_options(method: MethodT) -> MethodT:
+    """Show a loader's options, with their defaults, in the signature of a method with ``**``."""
+    own = [p for p in inspect.signature(method).parameters.values() if p.kind != p.VAR_KEYWORD]
+    names = {p.name for p in own}
+    options = inspect.signature(LoaderOptions).parameters.values()
+    rest = [p.replace(kind=p.KEYWORD_ONLY) for p in options if p.name not in names]
+    shown = inspect.signature(method).replace(parameters=[*own, *rest])
+    method.__signature__ = shown  # type: ignore[attr-defined]
+    return method
 
 
 def divisors_of(number: int) -> list[int]:
@@ -290,7 +387,7 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
                 f"a loader has no option {name!r}",
                 given=f"{name}={value!r}",
                 allowed=", ".join(known),
-                remedy=_OF_TORCH.get(name) or (f"did you mean {close!r}?" if close else ""),
+                remedy=_INSTEAD.get(name) or (f"did you mean {close!r}?" if close else ""),
             )
 
 

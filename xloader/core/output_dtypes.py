@@ -56,11 +56,11 @@ def convert_floats(
             _convert(array if is_own else np.ascontiguousarray(array), out)
         except FloatingPointError as error:
             raise OptionError(
-                f"a value of the field {name!r} is too large for output_dtype={output_dtype!r}",
+                f"a value of the field {name!r} is too large for {output_dtype}",
                 given=f"a finite value of {array.dtype}",
                 allowed=f"values between -{_largest(dtype):g} and {_largest(dtype):g}",
-                remedy="normalise the field with .normalize(...), or leave output_dtype out; "
-                "bfloat16 holds values as large as float32 does, with fewer digits than float16",
+                remedy="normalise the field with .normalize(...), or pass another dtype: bfloat16 "
+                "holds values as large as float32 does, with fewer digits than float16",
             ) from error
         converted[name] = out
     return converted

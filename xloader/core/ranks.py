@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from xloader.core.option_checks import MOST, check_whole
 from xloader.errors import OptionError
 
 
@@ -36,13 +37,9 @@ class World:
     world_size: int = 1
 
     def __post_init__(self) -> None:
-        if self.world_size < 1:
-            raise OptionError(
-                "the world size is too small",
-                given=self.world_size,
-                allowed="a whole number >= 1",
-                remedy="pass the number of processes that train together",
-            )
+        size = check_whole("world_size", self.world_size, 1, MOST)
+        object.__setattr__(self, "world_size", size)
+        object.__setattr__(self, "rank", check_whole("rank", self.rank, -MOST, MOST))
         if not 0 <= self.rank < self.world_size:
             raise OptionError(
                 "the rank is out of range",
@@ -52,17 +49,12 @@ class World:
             )
 
 
-def resolve_world(
-    rank: int | None = None,
-    world_size: int | None = None,
-    *,
-    environ: Mapping[str, str] | None = None,
-) -> World:
+def resolve_world(given: World | None = None, *, environ: Mapping[str, str] | None = None) -> World:
     """Find the rank and the world size of this process.
 
     The first of these sources that gives a rank is used:
 
-    1. the arguments,
+    1. the argument,
     2. ``torch.distributed``, if it is imported and initialised,
     3. the environment variables ``RANK`` and ``WORLD_SIZE``; if ``RANK`` is not set and
        ``NODE_RANK`` is 0, ``LOCAL_RANK`` instead of it,
@@ -70,25 +62,15 @@ def resolve_world(
 
     If there is none, the process trains alone: rank 0 of 1.
     """
-    return find_world(rank, world_size, environ=environ) or World()
+    return find_world(given, environ=environ) or World()
 
 
 def find_world(
-    rank: int | None = None,
-    world_size: int | None = None,
-    *,
-    environ: Mapping[str, str] | None = None,
+    given: World | None = None, *, environ: Mapping[str, str] | None = None
 ) -> World | None:
     """Find the rank and the world size as `resolve_world` does, or None if no source has them."""
-    if rank is not None or world_size is not None:
-        if rank is None or world_size is None:
-            raise OptionError(
-                "rank and world_size must be given together",
-                given=f"rank={rank}, world_size={world_size}",
-                allowed="both or neither",
-                remedy="pass the missing one",
-            )
-        return World(rank, world_size)
+    if given is not None:
+        return given
     # Not imported here: if the user has not imported it, no process group is initialised.
     distributed = sys.modules.get("torch.distributed")
     if distributed and distributed.is_available() and distributed.is_initialized():
@@ -115,5 +97,6 @@ def _read(environ: Mapping[str, str], name: str) -> int:
             f"the environment variable {name} is not a whole number",
             given="nothing" if text is None else repr(text),
             allowed="RANK with WORLD_SIZE, or SLURM_PROCID with SLURM_STEP_NUM_TASKS",
-            remedy=f"set {name}, unset the other one of the pair, or pass rank= and world_size=",
+            remedy=f"set {name}, unset the other one of the pair, or pass "
+            "world=xloader.World(rank, world_size)",
         ) from None

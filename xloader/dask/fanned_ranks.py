@@ -26,6 +26,7 @@ from xloader.cluster.rank_task import RankJob, RankWork
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_number, check_whole
 from xloader.core.options import make_options
+from xloader.core.ranks import World
 from xloader.errors import OptionError
 from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
@@ -54,9 +55,9 @@ def run(
 ) -> list[Any]:
     """Call a function on the workers of a dask cluster, once for each rank, with its loader.
 
-    Each rank's loader is made on its worker, as ``samples.loader(rank=..., world_size=...)``
-    makes it. Together the ranks get all samples, in the batches that as many processes would get
-    that torchrun or SLURM had started.
+    Each rank's loader is made on its worker, as ``samples.loader(world=...)`` makes it. Together
+    the ranks get all samples, in the batches that as many processes would get that torchrun or
+    SLURM had started.
 
     A worker has as many ranks at a time as it has threads. Further ranks wait, so ranks must not
     wait for each other: for training with gradients that all ranks share, start one process for
@@ -93,7 +94,7 @@ def run(
     worker_timeout : float, default 300.0
         Seconds to wait for a worker while there is none.
     **loader_options
-        Options of :meth:`xloader.Samples.loader`, except ``rank`` and ``world_size``. ``memory``
+        Options of :meth:`xloader.Samples.loader`, except ``world``. ``memory``
         is for each rank. By default, ranks on one machine divide its cores as their ``threads``.
 
     Returns
@@ -181,12 +182,11 @@ def _check_arguments(
         )
     check_whole("retries", retries, 0, MOST)
     check_number("worker_timeout", worker_timeout, 0.0)
-    if "rank" in options:
+    if "world" in options:
         raise OptionError(
             "xloader.dask.run gives each loader its rank",
-            given=f"rank={options['rank']!r}",
-            allowed="world_size=, the number of ranks",
-            remedy="leave rank= out; in the function, loader.rank tells it",
+            given=f"world={options['world']!r}",
+            remedy="pass world_size=, the number of ranks; in the function, loader.rank tells it",
         )
 
 
@@ -221,7 +221,7 @@ def _plan(
     samples: Samples | Interleaved, world_size: int, options: dict[str, Any]
 ) -> Loader | InterleavedLoader:
     """A loader that shows whether the options are right. It needs neither PyTorch nor a GPU."""
-    checked = make_options(**options, rank=0, world_size=world_size)
+    checked = make_options(**options, world=World(0, world_size))
     if isinstance(samples, Interleaved):
         return InterleavedLoader(samples.sets, checked, make_array_loader, np.asarray)
     return make_array_loader(samples.recipe, checked)

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from xloader.core.options import PlanRules
 from xloader.demo.assembly import make_net, split_samples
 from xloader.demo.climate import measure_climate
 from xloader.demo.maps import row_weights
@@ -86,7 +87,7 @@ def train(store: str, folder: Path, epochs: int, every: int, kill_at: int | None
     training = make_training(store)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     loader = training.samples.loader(
-        batch_size=GLOBAL_BATCH // world_size, lanes=LANES, memory=MEMORY, seed=0
+        batch_size=GLOBAL_BATCH // world_size, plan=PlanRules(lanes=LANES), memory=MEMORY
     )
     net = DistributedDataParallel(training.net)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)

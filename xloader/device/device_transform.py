@@ -25,7 +25,7 @@ class DeviceTransform:
     def apply(self, batch: Batch, device: torch.device, chance: Chance) -> Batch:
         """Call the function, and check what it returns."""
         more = (chance.rng(batch.ids, self.number),) if self.is_random else ()
-        with names_function(f"device_transform on a batch of {batch.num_samples} samples"):
+        with names_function(f"the transform of OnDevice on a batch of {batch.num_samples} samples"):
             result = self.function(batch, *more)
         tensors = _in_order(result, batch)
         for name, tensor in zip(batch.names, tensors, strict=True):
@@ -41,7 +41,7 @@ class DeviceTransform:
                 f"a transform failed on zeros: {error.what}",
                 allowed="a function that works on any batch, even one of zeros",
                 remedy="correct the function, whose own error is the cause of this one; it is "
-                "called with a batch, and with random numbers as well if device_random=True",
+                "called with a batch, and with random numbers as well if random=True",
             ) from error.__cause__
 
 
@@ -54,7 +54,7 @@ def _in_order(result: Any, batch: Batch) -> list[Any]:
     if isinstance(result, Mapping):
         if set(result) != set(batch.names):
             raise OptionError(
-                "device_transform changed the fields",
+                "the transform of OnDevice changed the fields",
                 given=list(result),
                 allowed=allowed,
                 remedy=remedy,
@@ -63,7 +63,7 @@ def _in_order(result: Any, batch: Batch) -> list[Any]:
     if not isinstance(result, tuple | list) or len(result) != len(batch):
         is_sequence = isinstance(result, tuple | list)
         raise OptionError(
-            "device_transform returned something else",
+            "the transform of OnDevice returned something else",
             given=f"{len(result)} values" if is_sequence else type(result).__name__,
             allowed=allowed,
             remedy=remedy,
@@ -74,13 +74,13 @@ def _in_order(result: Any, batch: Batch) -> list[Any]:
 def _check_tensor(name: str, tensor: Any, num_rows: int, device: torch.device) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise UnsupportedDataError(
-            f"device_transform returned no tensor for the field {name!r}",
+            f"the transform of OnDevice returned no tensor for the field {name!r}",
             given=type(tensor).__name__,
             allowed="torch.Tensor",
         )
     if tensor.device != device:
         raise OptionError(
-            f"device_transform moved the field {name!r} to another device",
+            f"the transform of OnDevice moved the field {name!r} to another device",
             given=str(tensor.device),
             allowed=str(device),
             remedy="compute on the tensors' own device: pass device=batch[0].device where you "
@@ -88,7 +88,7 @@ def _check_tensor(name: str, tensor: Any, num_rows: int, device: torch.device) -
         )
     if not tensor.ndim or len(tensor) != num_rows:
         raise OptionError(
-            f"device_transform changed the number of samples of the field {name!r}",
+            f"the transform of OnDevice changed the number of samples of the field {name!r}",
             given=f"shape {tuple(tensor.shape)}",
             allowed=f"{num_rows} rows",
             remedy="keep the first dimension as it is: ids belong to its rows",

@@ -293,24 +293,25 @@ def make_transfer(recipe: Recipe, options: LoaderOptions, hand_over: HandOver) -
 
     None if tensors over the gathered arrays are all that is asked for.
     """
-    given = "cpu" if options.device is None else options.device
+    chosen = options.on_device
+    given = "cpu" if chosen.device is None else chosen.device
     device = resolve_device(given)
-    is_away = options.device is not None and is_elsewhere(device)
-    if not is_away and options.device_transform is None and options.out is None:
+    is_away = chosen.device is not None and is_elsewhere(device)
+    if not is_away and chosen.transform is None and chosen.out is None:
         return None
     transform = None
-    if options.device_transform is not None:
+    if chosen.transform is not None:
         number = sum(isinstance(step, Map) and step.random for step in recipe.steps)
-        transform = DeviceTransform(options.device_transform, options.device_random, number)
+        transform = DeviceTransform(chosen.transform, chosen.random, number)
     fields: tuple[PackedField, ...] = ()
     if is_away:
         has_float64 = device.type != "mps"
-        largest = largest_of(options.output_dtype)
+        largest = largest_of(chosen.dtype)
         fields = packed_fields(
             recipe, make_layouts(recipe), has_float64=has_float64, largest=largest
         )
     return Transfer(
-        given, hand_over, transform, options.out, fields, options.output_dtype, is_elsewhere=is_away
+        given, hand_over, transform, chosen.out, fields, chosen.dtype, is_elsewhere=is_away
     )
 
 
@@ -366,5 +367,5 @@ def check_dtypes(device: torch.device, dtypes: Mapping[str, np.dtype]) -> None:
             "Apple's GPUs have no float64",
             given=f"device={str(device)!r}, fields of float64: {', '.join(map(repr, wide))}",
             allowed="fields of float32, float16 or bfloat16, or of integers",
-            remedy='pass output_dtype="float32"',
+            remedy='pass device=xloader.OnDevice(device, dtype="float32")',
         )

@@ -160,12 +160,12 @@ class Loader(TrainerAttributes):
     @property
     def rank(self) -> int:
         """Number of this process among those that divide the samples, from 0."""
-        return self._resolver.settle().options.world.rank
+        return self._resolver.settle().options.ranks.rank
 
     @property
     def world_size(self) -> int:
         """Number of processes that divide the samples."""
-        return self._resolver.settle().options.world.world_size
+        return self._resolver.settle().options.ranks.world_size
 
     @property
     def epoch(self) -> int:
@@ -289,8 +289,8 @@ class Loader(TrainerAttributes):
         -------
         matplotlib.figure.Figure
             The rows, as :meth:`Batch.plot` draws them. The title says epoch, step, shapes, dtypes
-            and bytes, and the share of NaN where there is any. A ``device_transform`` and a
-            ``collate_fn`` are not called.
+            and bytes, and the share of NaN where there is any. A ``transform`` of `OnDevice`
+            and a ``collate_fn`` are not called.
 
         Raises
         ------
@@ -377,8 +377,8 @@ class Loader(TrainerAttributes):
         the epoch if all batches are taken. An epoch of few batches may exceed ``B`` a little: the
         greatest ratio is ``(n * B - 1) / (n - 1)``.
 
-        The values are those that are delivered, after all transforms, but before ``output_dtype``,
-        ``device_transform`` and ``collate_fn``. At most 4,096 elements of each sample and variable
+        The values are those that are delivered, after all transforms, but before
+        :class:`OnDevice` and ``collate_fn``. At most 4,096 elements of each sample and variable
         are looked at, evenly over the sample, and fewer if their sums would take more than 1/16
         of the memory. An element that is NaN or infinite in some sample is left out and counted. A
         sample that occurs several times is read and transformed once. A function of

@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
-from xloader.core.options import LoaderOptions
+from xloader.core.options import LoaderOptions, PlanRules
+from xloader.core.ranks import World
 from xloader.errors import MemoryBudgetError
 from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.reports.report import Report
@@ -81,12 +82,9 @@ def _cheapest(
         memory=options.memory_nbytes,
         threads=options.threads,
         output="numpy",
-        rank=0,
-        world_size=1,
-        read_timeout=options.read_timeout,
-        max_retries=options.max_retries,
+        world=World(),
         on_nan="ignore",
-        max_amplification=1.0,
+        plan=PlanRules(max_amplification=1.0),
     )
     ascending, shuffled = (
         make(recipe, replace(sweep_options, shuffle=shuffle), np.asarray, sample_names=sample_names)

@@ -18,7 +18,7 @@ from xloader.core.axis import Ints
 from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import check_choice
-from xloader.core.ranks import resolve_world
+from xloader.core.ranks import World, resolve_world
 from xloader.errors import ClosedError, MosaicError, MosaicWarning, OptionError, SourceAccessError
 from xloader.loader.batches.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid, make_labels
@@ -93,8 +93,7 @@ class Mosaic:
         keep_units: bool,
         memory: int | str,
         overwrite: bool,
-        rank: int | None,
-        world_size: int | None,
+        world: World | None,
     ) -> None:
         check_choice("blend", blend, BLENDS)
         parse_nbytes(memory)
@@ -102,7 +101,7 @@ class Mosaic:
         self._rows = SampleRows(recipe)
         self._labels = make_labels(recipe, self._grid)
         self._memory, self._overwrite = memory, overwrite
-        self._world = resolve_world(rank, world_size)
+        self._world = resolve_world(world)
         self.target = _as_path(target)
         if self.target is not None:
             check_apart(self.target, recipe.source)

@@ -33,8 +33,8 @@ def make_plan(
     goal = PlanGoal(
         global_batch=options.global_batch,
         lanes=options.num_lanes,
-        max_amplification=options.max_amplification,
-        spread=options.spread,
+        max_amplification=options.plan.max_amplification,
+        spread=options.plan.spread,
     )
     try:
         if not options.shuffle:
@@ -88,8 +88,8 @@ def batch_nbytes(
 ) -> int:
     """Most bytes of one batch in one process."""
     # If `lanes` is given, a run may be resumed by one process that carries all of them.
-    num_rows = options.global_batch if options.lanes else most_rows(footprint, options)
-    return num_rows * delivered_nbytes(layouts, options.output_dtype)
+    num_rows = options.global_batch if options.plan.lanes else most_rows(footprint, options)
+    return num_rows * delivered_nbytes(layouts, options.on_device.dtype)
 
 
 def delivered_nbytes(layouts: tuple[FieldLayout, ...], output_dtype: OutputDtype | None) -> int:
@@ -107,7 +107,7 @@ def most_rows(footprint: Footprint, options: LoaderOptions) -> int:
 
     A single rank has fewer rows than ``batch_size`` if there are fewer samples.
     """
-    if options.world.world_size > 1:
+    if options.ranks.world_size > 1:
         # States hold plans that were made for full batches of several ranks.
         return options.batch_size
     return min(options.batch_size, footprint.num_samples)

@@ -154,7 +154,7 @@ def merge(
     >>> samples = ds.xloader.window(time=3)
     >>> path = tempfile.mkdtemp() + "/forecast.zarr"
     >>> for rank in range(2):
-    ...     out = samples.mosaic(path, rank=rank, world_size=2)
+    ...     out = samples.mosaic(path, world=xloader.World(rank, 2))
     ...     out.write([rank], samples[[rank]].sst)
     ...     out.flush()
     >>> print(merge(path))

@@ -14,7 +14,7 @@ import numpy as np
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_whole
-from xloader.core.options import LoaderKeywords, make_options
+from xloader.core.options import LoaderKeywords, LoaderOptions, lists_options, make_options
 from xloader.errors import OptionError, StackError, printable
 from xloader.loader.interleaved.sample_sets import SampleSet, SampleSets, num_samples_of
 from xloader.order.quota_pattern import QuotaPattern
@@ -72,6 +72,7 @@ class Interleaved:
             return self.sets.num_samples
         return self.sets.pattern.num_rows(self.sets.sizes)
 
+    @lists_options
     def loader(self, **options: Unpack[LoaderKeywords]) -> InterleavedLoader:
         """Plan epochs of batches with rows of all sets. Nothing is read yet.
 
@@ -82,7 +83,7 @@ class Interleaved:
             sets. ``memory`` is divided among the sets: by weight, but each has at least what its
             smallest plan needs, and none more than what holds all its chunks. ``threads`` and
             ``processes`` are those of each set; by default the cores are divided by weight.
-            ``device_transform``, ``device_random`` and ``out`` are not possible.
+            A ``transform`` and ``out`` of :class:`OnDevice` are not possible.
 
         Returns
         -------
@@ -103,12 +104,13 @@ class Interleaved:
         from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
         from xloader.samples import loader_verbs
 
-        _refuse_device_options(options)
         checked = make_options(**options)
+        _refuse_device_options(checked)
         hand_over, join = loader_verbs.composers(checked, self.dtypes)
         make = loader_verbs.make_loader if join is not None else loader_verbs.make_array_loader
         return InterleavedLoader(self.sets, checked, make, hand_over, join)
 
+    @lists_options
     def explain(self, **options: Unpack[LoaderKeywords]) -> InterleavedExplanation:
         """Predict what an epoch costs in reads and memory. No value is read.
 
@@ -348,14 +350,16 @@ def _require_same(
     )
 
 
-def _refuse_device_options(options: LoaderKeywords) -> None:
-    for name in ("device_transform", "device_random", "out"):
-        if options.get(name) not in (None, False):
+def _refuse_device_options(options: LoaderOptions) -> None:
+    remedies = {
+        "transform": "change batches in the training loop, or samples with .map(...) of a set",
+        "out": "copy each batch into tensors of your own, in the training loop",
+    }
+    for name, remedy in remedies.items():
+        value = getattr(options.on_device, name)
+        if value is not None:
             raise OptionError(
-                f"a loader of several sets has no {name}",
-                given=f"{name}={type(options.get(name)).__name__}",
-                allowed="device= without it",
-                remedy="change batches in the training loop, or samples with .map(...) of a set"
-                if name != "out"
-                else "copy each batch into tensors of your own, in the training loop",
+                f"a loader of several sets has no {name} of OnDevice",
+                given=f"{name}={type(value).__name__}",
+                remedy=remedy,
             )

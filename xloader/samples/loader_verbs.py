@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,7 +16,13 @@ from numpy.typing import ArrayLike
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST, check_choice, check_whole, is_number
-from xloader.core.options import LoaderKeywords, LoaderOptions, make_options, refuse_unknown
+from xloader.core.options import (
+    LoaderKeywords,
+    LoaderOptions,
+    make_options,
+    refuse_unknown,
+)
+from xloader.core.ranks import World
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.loader.loader import HandOver, Loader
 from xloader.loader.reports.explain_notes import memory_note, with_notes
@@ -63,7 +70,7 @@ def composers(
             return cupy_maker(), None
         case "jax":
             return jax_maker(dtypes), None
-    return tensor_maker(), None if options.device is None else join_tensors
+    return tensor_maker(), None if options.on_device.device is None else join_tensors
 
 
 def explain(
@@ -94,7 +101,7 @@ def explain(
         explanation = explain_order(loader.footprint, loader.plan, ids, loader.explain())
     else:
         explanation = _explain_cached(recipe, order, chosen, max(num_workers, 1))
-    layouts, output_dtype = make_layouts(recipe), chosen.output_dtype
+    layouts, output_dtype = make_layouts(recipe), chosen.on_device.dtype
     return with_notes(explanation, recipe, layouts, output_dtype, memory_note(chosen))
 
 
@@ -119,11 +126,17 @@ def compare_plans(
                 allowed=f"one or more values of {name}",
                 remedy=f"leave {name}= out for the usual ones",
             )
+    rules = make_options(output="numpy", **options).plan
     plans = []
     for nbytes in sorted({parse_nbytes(size) for size in sizes}):
         for bound in dict.fromkeys(bounds):
             chosen = make_options(
-                **{"output": "numpy", **options, "memory": nbytes, "max_amplification": bound}
+                **{
+                    "output": "numpy",
+                    **options,
+                    "memory": nbytes,
+                    "plan": replace(rules, max_amplification=bound),
+                }
             )
             try:
                 cost = _loader(recipe, chosen).explain()
@@ -175,8 +188,7 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
         memory=left,
         shuffle=False,
         output="numpy",
-        rank=0,
-        world_size=1,
+        world=World(),
         on_nan=on_nan,
     )
     try:

@@ -142,9 +142,9 @@ class Rollout(TrainerAttributes):
             raise StateError(
                 "this rollout makes another plan than the state's, so later epochs would differ",
                 given="options or a number of ranks that lead to another plan",
-                allowed="the options and ranks of the rollout that saved the state; with lanes=, "
-                "any number of ranks that divides the lanes",
-                remedy="pass the same memory, prefetch, max_amplification, spread and lanes",
+                allowed="the options and ranks of the rollout that saved it; with lanes, any "
+                "number of ranks that divides them",
+                remedy="pass the same memory, prefetch and plan",
             )
         # Later epochs are planned from the options, and need the state's seed to be the same.
         self._options["seed"] = state["seed"]

@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.nans import OnNan
-from xloader.core.options import LoaderKeywords, OutputKind, make_options
-from xloader.core.output_dtypes import OutputDtype
+from xloader.core.options import LoaderKeywords, lists_options, make_options
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
 from xloader.recipe import selection
@@ -37,6 +36,7 @@ from xloader.transforms.steps import Map
 from xloader.transforms.xarray_methods import RecordedMethods, make_method
 
 if TYPE_CHECKING:
+    from xloader.core.ranks import World
     from xloader.jobs.advice.chunk_advice import Advice, ChunkProposal
     from xloader.jobs.materialize.materialized import Materialized
     from xloader.jobs.materialize.target_arrays import Sizes
@@ -97,7 +97,7 @@ def open(  # noqa: A001
         the fill value silently. ``report()`` counts them in each case.
     read_timeout : float, default 300.0
         Seconds that each attempt at a read may take. It holds for ``samples[17]``, for
-        :meth:`Samples.to_xarray`, and for loaders that are given no ``read_timeout`` themselves.
+        :meth:`Samples.to_xarray`, and for loaders.
         Samples in a list may raise it, and ``max_retries``, to their own.
     max_retries : int, default 4
         Further attempts after one that failed for a reason that may pass: no answer in time, a
@@ -1398,7 +1398,7 @@ class Samples(RecordedMethods):
 
         All ranks of the group get the same samples in the same order. Each gets its own slab of
         one dimension, and reads only the chunks of that slab. The ranks of a group count as one
-        data rank: give them the same ``rank`` and ``world_size`` in the loader, and call the same
+        data rank: give them the same ``world`` in the loader, and call the same
         methods with the same arguments on each. The state of one of them restores all.
 
         Parameters
@@ -1778,35 +1778,8 @@ class Samples(RecordedMethods):
 
     # Planned batches
 
-    def loader(
-        self,
-        *,
-        batch_size: int = 32,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-        memory: int | str = "2GiB",
-        output: OutputKind = "torch",
-        output_dtype: OutputDtype | None = None,
-        device: Any = None,
-        device_transform: Callable[..., Any] | None = None,
-        device_random: bool = False,
-        out: Any = None,
-        collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None,
-        threads: int | None = None,
-        processes: int = 0,
-        prefetch: int = 2,
-        on_error: Literal["raise", "skip"] = "raise",
-        max_amplification: float = 1.05,
-        lanes: int | None = None,
-        spread: int | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        read_timeout: float | None = None,
-        max_retries: int | None = None,
-        on_nan: OnNan = "warn",
-        **unknown: Any,
-    ) -> Loader:
+    @lists_options
+    def loader(self, **options: Unpack[LoaderKeywords]) -> Loader:
         """Plan epochs of shuffled batches within a memory budget. Nothing is read yet.
 
         Parameters
@@ -1827,23 +1800,11 @@ class Samples(RecordedMethods):
         output : {"torch", "numpy", "jax", "cupy"}
             Whether batches hold PyTorch tensors, NumPy arrays, JAX arrays on JAX's CPU, or CuPy
             arrays on CuPy's current GPU. JAX and CuPy need no PyTorch.
-        output_dtype : {"float32", "float16", "bfloat16"}, optional
-            Dtype of the floating fields, which are converted after all transforms; by default they
-            keep their own. Integers and booleans stay as they are. NumPy and CuPy have no bfloat16.
-        device : torch.device or str, optional
+        device : torch.device, str or OnDevice, optional
             Device that batches are copied to while the one before is used, such as ``"cuda"``,
-            ``"cuda:1"`` or ``"mps"``. By default tensors stay in ordinary memory.
-        device_transform : callable, optional
-            A function of tensors, called as ``fn(batch)`` with each :class:`Batch` on its device.
-            It returns a batch, a dict or a tuple with the same fields, on the same device. It is
-            called once on zeros when the loader is made. On a GPU it runs in the current stream of
-            the training loop.
-        device_random : bool, default False
-            Whether ``device_transform`` is called as ``fn(batch, rng)``, with an
-            :class:`~xloader.Rng` as in :meth:`map`.
-        out : Batch, optional
-            Tensors that each batch overwrites, for CUDA graphs. They have ``batch_size`` rows, so
-            pass ``drop_last=True`` where the last batch would be shorter.
+            ``"cuda:1"`` or ``"mps"``. By default tensors stay in ordinary memory. An
+            :class:`~xloader.OnDevice` also says which dtype they get, which function of tensors is
+            called there, and into which tensors they are copied.
         collate_fn : callable, optional
             Makes the delivered value from a list of samples, each a tuple with one array or tensor
             for each field, as in PyTorch. By default a :class:`Batch` is delivered.
@@ -1868,35 +1829,18 @@ class Samples(RecordedMethods):
             that batches and steps stay as they are: ``batch.is_padding`` flags these rows, and
             ``report()`` gives the chunks and the number of samples. A batch without any good row
             raises in both cases.
-        max_amplification : float, default 1.05
-            How often a chunk may be read on average in an epoch. A little more than 1 is needed
-            where windows straddle chunks. With 2 or more, the plan may come by a chunk several
-            times in an epoch, each time for a part of its samples, if that mixes better.
-        lanes : int, optional
-            Number of independent parts of the order, which the ranks and their processes divide
-            among them; by default one for each rank, or for each of its processes. If it is given,
-            batches are the same on any number of ranks and processes that divides it.
-        spread : int, optional
-            How many later tiles come in while a tile hands out its samples; by default, as many as
-            the memory allows.
-        rank, world_size : int, optional
+        plan : PlanRules, optional
+            Bounds of the plan: how often a chunk may be read, lanes for other numbers of ranks, and
+            the spread.
+        world : World, optional
             Number of this process among those that train together, and how many there are. By
             default they are taken from ``torch.distributed``, from ``RANK`` and ``WORLD_SIZE``, or
             from a SLURM step, when the loader is first used.
-        read_timeout : float, optional
-            Seconds that each attempt at a read may take. By default the value given to
-            :func:`xloader.open`, where the default is 300.0.
-        max_retries : int, optional
-            Further attempts after one that failed for a reason that may pass. By default the value
-            given to :func:`xloader.open`, where the default is 4.
         on_nan : {"warn", "count", "raise", "ignore"}
             What to do about NaN in floating fields, after the transforms. ``"warn"`` checks the
             first eight batches of an epoch and warns once. ``"count"`` checks all batches and
             counts NaN in ``report().num_nan``. ``"raise"`` checks all batches and raises at the
             first NaN. ``"ignore"`` checks none.
-        **unknown
-            Always an error. For names of PyTorch's options, the error names the option to use
-            instead.
 
         Returns
         -------
@@ -1909,12 +1853,10 @@ class Samples(RecordedMethods):
             If the memory is too small; the error gives the minimum that is enough.
         EmptySamplesError
             If there are fewer samples than ranks.
-        LanesError
-            If lanes do not divide the global batch, or ranks do not divide the lanes.
         OptionError
-            If an option is unknown or outside its range, the device does not exist or lacks the
-            dtype of a field, ``out`` does not fit the batches, or ``device_transform`` fails or
-            returns another device.
+            If an option is unknown or outside its range, lanes do not divide the global batch, or
+            ranks the lanes; if the device does not exist or lacks the dtype of a field, ``out``
+            does not fit the batches, or the function for the device fails or returns another one.
         ForkError
             If the process was forked from one that used the GPU.
         MissingDependencyError
@@ -1922,35 +1864,9 @@ class Samples(RecordedMethods):
         """
         from xloader.samples import loader_verbs
 
-        options = make_options(
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            drop_last=drop_last,
-            memory=memory,
-            output=output,
-            output_dtype=output_dtype,
-            device=device,
-            device_transform=device_transform,
-            device_random=device_random,
-            out=out,
-            collate_fn=collate_fn,
-            threads=threads,
-            processes=processes,
-            prefetch=prefetch,
-            on_error=on_error,
-            max_amplification=max_amplification,
-            lanes=lanes,
-            spread=spread,
-            rank=rank,
-            world_size=world_size,
-            read_timeout=read_timeout,
-            max_retries=max_retries,
-            on_nan=on_nan,
-            **unknown,
-        )
-        return loader_verbs.make_loader(self.recipe, options)
+        return loader_verbs.make_loader(self.recipe, make_options(**options))
 
+    @lists_options
     def explain(
         self,
         order: ArrayLike | None = None,
@@ -2061,6 +1977,7 @@ class Samples(RecordedMethods):
 
         return loader_verbs.compare_plans(self.recipe, memory, max_amplification, options)
 
+    @lists_options
     def advise(
         self, *, measure: bool = False, client: Any = None, **options: Unpack[LoaderKeywords]
     ) -> Advice:
@@ -2079,7 +1996,7 @@ class Samples(RecordedMethods):
             client, if there is one and its workers can open the data; False for this process.
         **options
             Options of :meth:`loader`, for the training that the copy is meant for: above all
-            ``batch_size``, ``memory`` and ``world_size``. Speeds are for ``threads``, by default
+            ``batch_size``, ``memory`` and ``world``. Speeds are for ``threads``, by default
             one for each core of this machine.
 
         Returns
@@ -2269,8 +2186,7 @@ class Samples(RecordedMethods):
         keep_units: bool = False,
         memory: int | str = "256MiB",
         overwrite: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
+        world: World | None = None,
     ) -> Mosaic:
         """Put predictions of the samples back on the grid, as a Zarr store or in memory.
 
@@ -2301,7 +2217,7 @@ class Samples(RecordedMethods):
             Bytes that merging may take, besides about 100 for each sample.
         overwrite : bool
             Whether to remove what lies at the target, and what earlier runs have written for it.
-        rank, world_size : int, optional
+        world : World, optional
             Number of this process, and number of processes; found as for :meth:`loader`.
 
         Returns
@@ -2342,8 +2258,7 @@ class Samples(RecordedMethods):
             keep_units=keep_units,
             memory=memory,
             overwrite=overwrite,
-            rank=rank,
-            world_size=world_size,
+            world=world,
         )
 
     def to_tensor_dataset(

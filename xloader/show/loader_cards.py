@@ -52,14 +52,15 @@ def option_facts(
     begin = f"epoch {epoch:,}, batch {step + 1:,}{batches}"
     if is_closed or num_steps == 0:
         begin = "none: the loader is closed" if is_closed else "none: an epoch has no batch"
+    device = options.on_device.device
     order = f"shuffled, seed {options.seed}" if options.shuffle else "not shuffled"
     rows = [
         ("next iteration", begin),
         ("order", order + ", last batch dropped if short" * options.drop_last),
         ("memory", f"{show_nbytes(options.memory_nbytes)} allowed"),
-        ("output", options.output if options.device is None else f"on {options.device}"),
+        ("output", options.output if device is None else f"on {device}"),
     ]
-    if options.rank is not None or options.world_size is not None:
+    if options.world is not None:
         rows.append(("rank", f"{options.world.rank} of {options.world.world_size}"))
     if options.processes:
         rows.append(("processes", f"{options.processes:,}"))

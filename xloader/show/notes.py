@@ -112,7 +112,7 @@ def step_notes(recipe: Recipe, outputs: Sequence[Output]) -> tuple[str, ...]:
         "pad comes before normalize: the number beyond borders of {} is normalised too": [
             name for name in normalized if padded & set(used[name].dims)
         ],
-        '{}: output_dtype="float32" of the loader converts floats': [
+        '{}: device=OnDevice(dtype="float32") of the loader converts floats': [
             f"{output.name} is float64{_cause(recipe, fields.get(output.name, ()))}"
             for output in outputs
             if output.dtype == np.float64

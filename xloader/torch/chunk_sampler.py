@@ -9,6 +9,7 @@ from torch.utils.data import BatchSampler, DistributedSampler
 
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import PLAN_OPTIONS, PlanKeywords, make_options
+from xloader.core.ranks import World
 from xloader.errors import OptionError
 from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_resolver import RankResolver
@@ -47,7 +48,7 @@ class ChunkSampler(DistributedSampler[int]):
     drop_last : bool, default False
         Whether samples that do not fill a global batch are left out. If not, the last batch is
         shorter. Ranks that have one sample less than others repeat their last sample in it.
-    rank, world_size : int, optional
+    world : World, optional
         As for :meth:`Samples.loader`.
     prefetch_factor : int, default 2
         As for the ``DataLoader``: number of batches of each worker that wait for the training
@@ -56,18 +57,16 @@ class ChunkSampler(DistributedSampler[int]):
         As for the ``DataLoader``: whether workers, and the chunks that they keep, outlive an
         epoch.
     **options
-        ``lanes``, ``max_amplification``, ``max_retries``, ``on_error``, ``read_timeout``,
-        ``spread`` and ``threads``, as for :meth:`Samples.loader`. ``threads`` is the number for
-        each worker.
+        ``on_error``, ``plan`` and ``threads``, as for :meth:`Samples.loader`. ``threads`` is the
+        number for each worker.
 
     Raises
     ------
     MemoryBudgetError
         If the memory is too small; the error gives the minimum that is enough.
-    LanesError
-        If lanes do not divide the global batch, or ranks do not divide the lanes.
     OptionError
-        If an option is unknown or outside its range.
+        If an option is unknown or outside its range, lanes do not divide the global batch, or
+        ranks the lanes.
 
     Examples
     --------
@@ -90,8 +89,7 @@ class ChunkSampler(DistributedSampler[int]):
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
+        world: World | None = None,
         prefetch_factor: int = 2,
         persistent_workers: bool = False,
         **options: Unpack[PlanKeywords],
@@ -105,8 +103,7 @@ class ChunkSampler(DistributedSampler[int]):
             shuffle=shuffle,
             seed=seed,
             drop_last=drop_last,
-            rank=rank,
-            world_size=world_size,
+            world=world,
             prefetch=prefetch_factor,
             output="numpy",
             **options,
@@ -124,12 +121,12 @@ class ChunkSampler(DistributedSampler[int]):
     @property
     def rank(self) -> int:  # type: ignore[override]
         """Number of this process among those that train together."""
-        return self._passes.resolver.settle().options.world.rank
+        return self._passes.resolver.settle().options.ranks.rank
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
         """Number of processes that train together."""
-        return self._passes.resolver.settle().options.world.world_size
+        return self._passes.resolver.settle().options.ranks.world_size
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]

@@ -47,7 +47,7 @@ def loader_html(sampler: ChunkSampler, memory_nbytes: int) -> str:
     return Card("torch.utils.data.DataLoader", summary, sections).to_html()
 
 
-_OF_THE_PLAN = (*PLAN_OPTIONS, "rank", "seed", "world_size")
+_OF_THE_PLAN = (*PLAN_OPTIONS, "seed", "world")
 _NOT_YOURS = {
     "batch_sampler": "to use your own, make a DataLoader(MapDataset(samples), batch_sampler=...)",
     "dataset": "pass samples",
@@ -98,7 +98,7 @@ def data_loader(
     on_nan : {"warn", "raise", "ignore"}
         As for :class:`MapDataset`.
     **kwargs
-        ``seed``, ``rank``, ``world_size`` and the further options of :class:`ChunkSampler`. All
+        ``seed``, ``world`` and the further options of :class:`ChunkSampler`. All
         others are passed to the ``DataLoader``.
 
     Returns
@@ -111,10 +111,9 @@ def data_loader(
     ------
     MemoryBudgetError
         If the memory is too small; the error gives the minimum that is enough.
-    LanesError
-        If lanes do not divide the global batch, or ranks do not divide the lanes.
     OptionError
-        If an option is outside its range, or a sampler is passed.
+        If an option is outside its range, lanes do not divide the global batch, ranks do not divide
+        the lanes, or a sampler is passed.
     WorkersError
         When the loader is iterated over in a worker that imports a script without a guard.
 
@@ -155,8 +154,6 @@ def data_loader(
         target_transform=target_transform,
         transforms=transforms,
         threads=planned.get("threads"),
-        read_timeout=planned.get("read_timeout"),
-        max_retries=planned.get("max_retries"),
         on_nan=on_nan,
     )
     loader_class: type[DataLoader[Any]] = DataLoader

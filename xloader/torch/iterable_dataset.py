@@ -13,7 +13,7 @@ from torch.utils.data import default_convert, get_worker_info
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import PlanKeywords, check_epoch, make_options
-from xloader.core.ranks import resolve_world
+from xloader.core.ranks import World, resolve_world
 from xloader.errors import OptionError
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.loader.batches.row_list import Rows
@@ -234,7 +234,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     batch_size : int or None, default 32
         Number of samples in a batch, on each rank. With None, the dataset yields single samples:
         tuples of arrays.
-    shuffle, memory, seed, drop_last, rank, world_size, prefetch_factor
+    shuffle, memory, seed, drop_last, world, prefetch_factor
         As for :class:`ChunkSampler`.
     transform, target_transform, transforms : callable, optional
         As for :class:`MapDataset`.
@@ -245,7 +245,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
 
     Raises
     ------
-    MemoryBudgetError, LanesError, OptionError
+    MemoryBudgetError, OptionError
         As for :class:`ChunkSampler`. The number of workers is not known here: errors that depend
         on it are raised when the iteration begins.
 
@@ -267,8 +267,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         memory: int | str = "2GiB",
         seed: int = 0,
         drop_last: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
+        world: World | None = None,
         prefetch_factor: int = 2,
         transform: Callable[..., Any] | None = None,
         target_transform: Callable[..., Any] | None = None,
@@ -289,8 +288,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             seed=seed,
             drop_last=drop_last,
             prefetch=prefetch_factor,
-            rank=rank,
-            world_size=world_size,
+            world=world,
             on_nan=check_on_nan(on_nan),
             output="numpy",
             **options,
@@ -433,10 +431,10 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         # Open stores and plans are not pickled: each process makes its own.
         state = {**self.__dict__, "_worker": None, "_resolvers": {}}
-        world = resolve_world(self._options.rank, self._options.world_size)
+        world = resolve_world(self._options.world)
         if world.world_size > 1:
             # Worker processes have no process group to look their rank up in.
-            state["_options"] = replace(self._options, rank=world.rank, world_size=world.world_size)
+            state["_options"] = replace(self._options, world=world)
         return state
 
     def _open_steps(self, start: Position, number: int) -> Iterator[Any]:

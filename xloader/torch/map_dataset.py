@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,8 +47,6 @@ class MapDataset(Dataset[Any]):
         given instead of the other two.
     threads : int, optional
         Number of threads of each worker that load and gather; by default its share of the cores.
-    read_timeout, max_retries
-        As for :meth:`Samples.loader`, under samplers other than :class:`ChunkSampler`.
     on_nan : {"warn", "raise", "ignore"}
         As for :meth:`Samples.loader`. Each process checks the batches that it reads, before
         ``transform``. Under samplers other than :class:`ChunkSampler`, ``"warn"`` checks the first
@@ -78,8 +75,6 @@ class MapDataset(Dataset[Any]):
         target_transform: Callable[..., Any] | None = None,
         transforms: Callable[..., Any] | None = None,
         threads: int | None = None,
-        read_timeout: float | None = None,
-        max_retries: int | None = None,
         on_nan: OnNan = "warn",
     ) -> None:
         require_samples(samples, "MapDataset")
@@ -88,8 +83,6 @@ class MapDataset(Dataset[Any]):
             memory=memory,
             output="numpy",
             threads=threads,
-            read_timeout=read_timeout,
-            max_retries=max_retries,
             on_nan=check_on_nan(on_nan),
         )
         self._transforms = ItemTransforms(transform, target_transform, transforms)
@@ -162,13 +155,9 @@ class MapDataset(Dataset[Any]):
 
     def _read(self, ids: Sequence[int]) -> list[Any]:
         if self._reader is None or self._reader.is_foreign:
-            recipe, options = self.samples.recipe, self._options
-            policy = recipe.retry_policy.but(options.read_timeout, options.max_retries)
+            options = self._options
             self._reader = WorkerReader(
-                replace(recipe, retry_policy=policy),
-                options.memory_nbytes,
-                options.threads,
-                options.on_nan,
+                self.samples.recipe, options.memory_nbytes, options.threads, options.on_nan
             )
         step_tag = step_tag_of(ids)
         delivery = None if step_tag is None else self._reader.step(step_tag, ids)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.options import LoaderOptions
+from xloader.core.ranks import World
 from xloader.core.windows import Windows
 from xloader.engine.cached_reader import CachedReader
 from xloader.errors import MemoryBudgetError
@@ -165,8 +166,7 @@ class Reader:
             memory=memory_nbytes,
             output="numpy",
             threads=self._threads,
-            rank=0,
-            world_size=1,
+            world=World(),
             # The user gets xarray objects, in which NaN is normal, and converts them later.
             on_nan="ignore",
         )

@@ -52,7 +52,7 @@ def find_advice(
     trials = ChunkTrials(recipe, options, speed)
     current = trials.current()
     tried = _search(trials, current.chunks)
-    limit = options.max_amplification
+    limit = options.plan.max_amplification
     chosen = choose(
         current, [proposal for proposal in tried if amplification_of(proposal) <= limit]
     )
@@ -70,7 +70,7 @@ def _search(trials: ChunkTrials, today: Shape) -> list[ChunkProposal]:
         # Each plan for so many ids takes seconds, and for all windows a fraction of one.
         scouts = ChunkTrials(replace(recipe, subset=None), trials.options, trials.speed)
         scouted = _search_all(scouts, today)
-        limit = trials.options.max_amplification
+        limit = trials.options.plan.max_amplification
         fitting = [proposal for proposal in scouted if amplification_of(proposal) <= limit]
         tried = trials.propose([proposal.chunks for proposal in kinds_of(fitting or scouted)])
         trials.num_plans += scouts.num_plans

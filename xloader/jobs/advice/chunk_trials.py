@@ -271,7 +271,7 @@ class ChunkTrials:
         speed = self.speed.gb_per_s(
             expected,
             self.options,
-            delivered_nbytes(self._layouts, self.options.output_dtype),
+            delivered_nbytes(self._layouts, self.options.on_device.dtype),
             _rows_of(self.recipe, self._layouts),
             proposal.chunk_nbytes,
             is_waiting=any(map(source.is_waiting, names)),

@@ -130,8 +130,8 @@ def _check_same(saved: object, expected: Mapping[str, Any]) -> None:
             allowed=f"{saved['patterns']} ranks or lanes, {saved['lanes']} lanes, a global batch "
             f"of {saved['patterns'] * saved['rows_of_a_pattern']}",
             remedy="use as many ranks, and the same batch_size; a training that may "
-            "go on with another number of ranks needs lanes= from its start, and the same "
-            "batch_size * world_size",
+            "go on with another number of ranks needs plan=PlanRules(lanes=...) from its "
+            "start, and the same batch_size * world_size",
         )
     name = differing[0]
     raise another_option(
@@ -209,7 +209,7 @@ class InterleavedLoader(TrainerAttributes):
         self._rows: HostRows | DeviceRows | None = None
         self._made: SetLoaders | None = None
         # As for a loader of one set: errors come at once, unless a later rank may resolve them.
-        may_change = options.rank is None and process_group() is None
+        may_change = options.world is None and process_group() is None
         try:
             settled = options.settled()
         except OptionError:
@@ -219,7 +219,7 @@ class InterleavedLoader(TrainerAttributes):
         try:
             self._made = self._make(settled)
         except OptionError:
-            if not may_change or options.lanes is None:
+            if not may_change or options.plan.lanes is None:
                 raise
 
     def __len__(self) -> int:
@@ -536,7 +536,7 @@ class InterleavedLoader(TrainerAttributes):
             for loader in made.loaders.values():
                 len(loader)
             return made
-        world = find_world(self.options.rank, self.options.world_size) or World()
+        world = find_world(self.options.world) or World()
         if made is None or made.world != world:
             made = self._made = self._make(self.options.settled())
         self._is_settled = True

@@ -177,13 +177,13 @@ class SampleSets:
 
     def settle(self, options: LoaderOptions) -> Interleaving:
         """The rows that each set gives to an epoch, for the ranks of some options."""
-        lanes, ranks = options.num_lanes, options.world.world_size
+        lanes, ranks = options.num_lanes, options.ranks.world_size
         interleaving = Interleaving(
             self.pattern,
             self.sizes,
             ranks,
             lanes,
-            lanes if options.lanes else ranks,
+            lanes if options.plan.lanes else ranks,
             options.batch_size,
             options.drop_last,
             self.num_samples,

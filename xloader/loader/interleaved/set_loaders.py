@@ -82,14 +82,13 @@ class SetLoaders:
         shares = _divide(sets, settled, recipes, set_options, NUM_HELD * composed)
         loaders = {}
         # The rank stays open: each loader finds it, and compares itself with other ranks.
-        rank, world_size = options.rank, options.world_size
         for name, recipe, plain, nbytes in zip(
             sets.names, recipes, set_options, shares, strict=True
         ):
-            loader_options = replace(plain, memory=nbytes, rank=rank, world_size=world_size)
+            loader_options = replace(plain, memory=nbytes, world=options.world)
             loaders[name] = make_loader(recipe, loader_options)
             loaders[name].label = f"set {name!r}, with {show_nbytes(nbytes)} of the memory: "
-        return cls(settled.world, interleaving, loaders, composed)
+        return cls(settled.ranks, interleaving, loaders, composed)
 
     def shares(self, sets: SampleSets) -> dict[str, SetShare]:
         """The part of each set in an epoch."""
@@ -124,11 +123,11 @@ def _options_of(
 def _batch_nbytes(sets: SampleSets, settled: LoaderOptions) -> int:
     """Bytes of a full composed batch."""
     # As for the batches of one set: with lanes, a later run may have one rank only.
-    num_rows = settled.global_batch if settled.lanes else settled.batch_size
+    num_rows = settled.global_batch if settled.plan.lanes else settled.batch_size
     return num_rows * sum(
         out.nbytes
         // out.dtype.itemsize
-        * max(out.dtype.itemsize, converted_dtype(out.dtype, settled.output_dtype).itemsize)
+        * max(out.dtype.itemsize, converted_dtype(out.dtype, settled.on_device.dtype).itemsize)
         for out in sets.outputs
     )
 

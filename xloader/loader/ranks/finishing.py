@@ -86,11 +86,11 @@ class Finishing:
 
     @property
     def _convert(self) -> Callable[[Arrays], Arrays]:
-        if self.options.output_dtype is None:
+        if self.options.on_device.dtype is None:
             return unconverted
         return partial(
             convert_floats,
-            output_dtype=self.options.output_dtype,
+            output_dtype=self.options.on_device.dtype,
             # Arrays of the user's functions may still be in use.
             is_own=not self.recipe.is_mapped,
             left_out=self._as_stored,

@@ -211,7 +211,7 @@ class JobFactory:
             # With visits, the other blocks of one would never be freed. And blocks that are fetched
             # together may belong to batches that are not open at the same time.
             may_use_rows=plan.pace.visits == 1 and not parts.reader.is_waiting,
-            regions=None if options.world.world_size > 1 else Regions(rank_plan.footprint),
+            regions=None if options.ranks.world_size > 1 else Regions(rank_plan.footprint),
             kept=blocks.kept,
         )
         finish = self._finishing.of_epoch(epoch.epoch)
@@ -242,7 +242,7 @@ class JobFactory:
 
     def _parts(self, fields: Fields) -> EngineParts:
         """The parts that read and copy, for batches in some memory."""
-        recipe, options = self.rank_plan.recipe, self.rank_plan.options
+        recipe = self.rank_plan.recipe
         return EngineParts.of(
             recipe,
             self._finishing.layouts,
@@ -250,7 +250,7 @@ class JobFactory:
             fields,
             self._in_flight_nbytes,
             self._num_cores,
-            recipe.retry_policy.but(options.read_timeout, options.max_retries),
+            recipe.retry_policy,
             self._finishing.packings,
         )
 

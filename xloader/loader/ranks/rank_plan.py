@@ -121,7 +121,7 @@ class RankPlan:
     def rows(self) -> RankRows:
         """How many rows ranks have in an epoch."""
         options = self.options
-        return RankRows(self.num_samples, self.num_steps, options.batch_size, options.world)
+        return RankRows(self.num_samples, self.num_steps, options.batch_size, options.ranks)
 
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """The remainder of an epoch from a step on."""
@@ -167,11 +167,11 @@ class RankPlan:
     @property
     def lanes(self) -> range:
         """Numbers of the lanes of this rank."""
-        return self._lanes_of(self.options.world.rank)
+        return self._lanes_of(self.options.ranks.rank)
 
     def sublanes(self, worker: int = 0) -> range:
         """Numbers of the sub-lanes of which one worker of this rank makes batches."""
-        return self._sublanes(self.options.world.rank, worker)
+        return self._sublanes(self.options.ranks.rank, worker)
 
     def explain(
         self,
@@ -198,8 +198,8 @@ class RankPlan:
         options, recipe = self.options, self.recipe
         if not options.processes:
             return 0
-        if options.collates_in_processes or recipe.is_mapped or options.output_dtype is not None:
-            row_nbytes = delivered_nbytes(self.layouts, options.output_dtype)
+        if options.collates_in_processes or recipe.is_mapped or options.on_device.dtype is not None:
+            row_nbytes = delivered_nbytes(self.layouts, options.on_device.dtype)
             if recipe.is_mapped:
                 outputs = make_outputs(recipe, self.layouts)
                 row_nbytes = max(row_nbytes, sum(output.nbytes for output in outputs))
@@ -213,7 +213,7 @@ class RankPlan:
         if self.options.processes:
             fields = Fields(self.layouts, self.slot_rows, 1, BatchPool, self.room_nbytes)
             return SlotLayout.of(fields.kinds).nbytes
-        return self.batch_size * delivered_nbytes(self.layouts, self.options.output_dtype)
+        return self.batch_size * delivered_nbytes(self.layouts, self.options.on_device.dtype)
 
     @property
     def is_direct(self) -> bool:
@@ -230,11 +230,11 @@ class RankPlan:
         """Add notes on the samples to a prediction. Labels of windowed dimensions are read."""
         from xloader.loader.reports import explain_notes
 
-        recipe, layouts, device = self.recipe, self.layouts, self.options.device
+        recipe, layouts, device = self.recipe, self.layouts, self.options.on_device.device
         advice = self._memory_advice
         memory_notes = advice.note(expected), advice.one_region_note(expected)
         notes = self._empty_note, explain_notes.memory_note(self.options), *memory_notes
-        output_dtype = self.options.output_dtype
+        output_dtype = self.options.on_device.dtype
         noted = explain_notes.with_notes(
             expected, recipe, layouts, output_dtype, *notes, packed_fields=packed_fields
         )
@@ -274,8 +274,8 @@ class RankPlan:
         num_samples, options = self.num_samples, self.options
         are = "sample is" if num_samples == 1 else "samples are"
         batch = f"batch of {options.global_batch}"
-        if options.world.world_size > 1:
-            ranks = options.world.world_size
+        if options.ranks.world_size > 1:
+            ranks = options.ranks.world_size
             batch = (
                 f"global batch of {options.global_batch}, "
                 f"{options.batch_size} on each of {ranks} ranks"
@@ -284,7 +284,7 @@ class RankPlan:
 
     def processes(self, scope: Literal["rank", "world"]) -> list[range]:
         """The sub-lanes of each worker, of this rank or of all ranks."""
-        world = self.options.world
+        world = self.options.ranks
         ranks = range(world.world_size) if scope == "world" else [world.rank]
         workers = range(self.plan.workers)
         return [self._sublanes(rank, worker) for rank in ranks for worker in workers]
@@ -311,7 +311,8 @@ class RankPlan:
 
         larger = copy.copy(self)
         # With a small spread given by the user, no amount of memory would mix well enough.
-        larger.options = options = dataclasses.replace(self.options, spread=None, memory=memory)
+        rules = dataclasses.replace(self.options.plan, spread=None)
+        larger.options = options = dataclasses.replace(self.options, plan=rules, memory=memory)
         larger.plan = plan = self._make_plan(options, self.plan.workers)
         epoch = Epoch(self.planned_footprint, plan, options.seed, 0, options.drop_last)
         # As explain() would tell it, with the reads of each worker process.
@@ -328,12 +329,12 @@ class RankPlan:
         return range(lanes.start * workers, lanes.stop * workers)[worker::workers]
 
     def _lanes_of(self, rank: int) -> range:
-        share = self.plan.pace.lanes // self.options.world.world_size
+        share = self.plan.pace.lanes // self.options.ranks.world_size
         return range(rank * share, (rank + 1) * share)
 
     def _check_padding(self) -> None:
         """Refuse a plan in which a worker has only a batch of padding, and no row to repeat."""
-        if self.plan.workers == 1 or self.options.world.world_size == 1:
+        if self.plan.workers == 1 or self.options.ranks.world_size == 1:
             return
         sublanes = self.epoch(0).sublanes
         last_worker = (sublanes.num_steps - 1) % sublanes.workers
@@ -349,10 +350,10 @@ class RankPlan:
 
     def _check_samples(self) -> None:
         num_samples, options = self.num_samples, self.options
-        if 0 < num_samples < options.world.world_size:
+        if 0 < num_samples < options.ranks.world_size:
             raise EmptySamplesError(
                 "there are fewer samples than ranks",
-                given=f"{num_samples} samples, world_size={options.world.world_size}",
+                given=f"{num_samples} samples, world_size={options.ranks.world_size}",
                 allowed="at least one sample for each rank",
                 remedy="use fewer ranks, or a smaller stride",
             )

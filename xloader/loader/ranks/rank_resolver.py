@@ -46,7 +46,7 @@ class RankResolver:
         # Which one of the loaders that begin this is, and how many states it has loaded since.
         self._number: int | None = None
         self._num_loads = 0
-        may_change = options.rank is None and process_group() is None
+        may_change = options.world is None and process_group() is None
         try:
             settled = options.settled()
         except OptionError:
@@ -59,7 +59,7 @@ class RankResolver:
             self._planned = RankPlan(recipe, settled, num_workers)
         except OptionError:
             # With lanes, the memory of batches depends on the number of ranks.
-            if not may_change or options.lanes is None:
+            if not may_change or options.plan.lanes is None:
                 raise
 
     @property
@@ -74,10 +74,10 @@ class RankResolver:
 
     def settle(self) -> RankPlan:
         """Make the rank plan for the rank that this process has now. The rank must not change."""
-        world = find_world(self.options.rank, self.options.world_size)
+        world = find_world(self.options.world)
         if self._settled is None:
             self._settled = self._plan_for(world or World())
-        settled_world = self._settled.options.world
+        settled_world = self._settled.options.ranks
         # After the process group has been destroyed, no rank is found.
         if world is not None and world != settled_world:
             raise RanksError(
@@ -85,20 +85,20 @@ class RankResolver:
                 given=f"rank {world.rank} of {world.world_size}",
                 allowed=f"rank {settled_world.rank} of {settled_world.world_size}",
                 remedy="use the loader only after torch.distributed is initialised, "
-                "or pass rank= and world_size=",
+                "or pass world=xloader.World(rank, world_size)",
             )
         return self._settled
 
     def _plan_for(self, world: World) -> RankPlan:
-        if self._recipe.whole is not None and self.options.rank is None and world.world_size > 1:
+        if self._recipe.whole is not None and self.options.world is None and world.world_size > 1:
             raise RanksError(
-                "slabs need rank= and world_size=: a group of ranks that shares samples needs the "
+                "slabs need world=: a group of ranks that shares samples needs the "
                 "same ones on each rank",
                 given=f"rank {world.rank} of {world.world_size}, found in the environment",
                 allowed="the rank of this group among all groups, and the number of groups",
-                remedy='pass rank=mesh.get_local_rank("data"), world_size=mesh["data"].size()',
+                remedy='pass world=xloader.World(mesh.get_local_rank("data"), mesh["data"].size())',
             )
-        if self._planned is not None and self._planned.options.world == world:
+        if self._planned is not None and self._planned.options.ranks == world:
             return self._planned
         return RankPlan(self._recipe, self.options.settled(), self._num_workers)
 
@@ -134,8 +134,8 @@ class RankResolver:
         if self._has_begun:
             return
         rank_plan, group = self.rank_plan, process_group()
-        world_size = rank_plan.options.world.world_size
-        if group is not None and self.options.rank is None and world_size > 1:
+        world_size = rank_plan.options.ranks.world_size
+        if group is not None and self.options.world is None and world_size > 1:
             self._compare(rank_plan, position, group)
         _tell_share(rank_plan, expected)
         self._has_begun = True
@@ -153,18 +153,18 @@ class RankResolver:
         text = json.dumps({"state": self.save(position), "options": options})
         try:
             if self._number is None:
-                self._number = group.add(f"xloader/rank/{rank_plan.options.world.rank}", 1)
+                self._number = group.add(f"xloader/rank/{rank_plan.options.ranks.rank}", 1)
             key = f"xloader/begin/{self._number}/{self._num_loads}"
             first = json.loads(group.compare_set(key, "", text))
         except RuntimeError:
             # Some stores keep no values, such as that of a dry run: nothing to compare with.
             return
-        _require_same(rank_plan.options.world, json.loads(text), first)
+        _require_same(rank_plan.options.ranks, json.loads(text), first)
 
 
 def _tell_share(rank_plan: RankPlan, expected: Explanation) -> None:
     """Log the lanes and the number of reads of this rank."""
-    world, lanes = rank_plan.options.world, rank_plan.lanes
+    world, lanes = rank_plan.options.ranks, rank_plan.lanes
     if world.world_size > 1:
         _LOG.info(
             "rank %d of %d: lanes %d to %d of %d, %d reads of chunks an epoch",
@@ -187,7 +187,7 @@ def _require_same(world: World, intent: dict[str, Any], first: dict[str, Any]) -
         given=f"rank {world.rank}: " + ", ".join(f"{name}={ours[name]!r}" for name in differing),
         allowed=", ".join(f"{name}={theirs.get(name)!r}" for name in differing),
         remedy="on all ranks, make the same samples, pass the same options, load the same state, "
-        "set the same epoch, and begin the loaders in the same order; pass rank=0, world_size=1 "
+        "set the same epoch, and begin the loaders in the same order; pass world=xloader.World() "
         "to a loader that only one rank uses; name the variables, because xarray may open a "
         "Dataset with its variables in another order on each rank",
     )

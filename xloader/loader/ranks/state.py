@@ -259,7 +259,7 @@ def _check_samples(saved: Mapping[str, Any], expected: Mapping[str, str]) -> Non
 
 
 def _check_options(state: Mapping[str, Any], plan: Plan, rank_plan: RankPlan) -> None:
-    options, world_size = rank_plan.options, rank_plan.options.world.world_size
+    options, world_size = rank_plan.options, rank_plan.options.ranks.world_size
     for name, expected, saved in (
         ("drop_last", options.drop_last, state["drop_last"]),
         ("shuffle", rank_plan.plan.pace.is_shuffled, plan.pace.is_shuffled),
@@ -296,7 +296,7 @@ def another_option(name: str, given: object, allowed: object, remedy: str) -> St
 def _check_memory(plan: Plan, rank_plan: RankPlan) -> None:
     """Refuse a plan whose chunks and batches do not fit, given the lanes of this rank."""
     options, budget = rank_plan.options, plan.budget
-    pool = plan.pool_nbytes(plan.pace.lanes // options.world.world_size)
+    pool = plan.pool_nbytes(plan.pace.lanes // options.ranks.world_size)
     if plan.is_resident:
         pool = min(pool, rank_plan.footprint.total_nbytes)
     batches = budget.num_batches * batch_nbytes(rank_plan.footprint, rank_plan.layouts, options)
@@ -315,7 +315,7 @@ def _num_rows(rank_plan: RankPlan, step: int) -> tuple[int, int]:
     size, is_over = rank_plan.options.batch_size, step >= rank_plan.num_steps
     num_rows = min(size, max(rank_plan.rows.num_each - step * size, 1))
     # Earlier versions filled the last batch of several ranks up to its full size.
-    return num_rows if is_over or rank_plan.options.world.world_size == 1 else size, num_rows
+    return num_rows if is_over or rank_plan.options.ranks.world_size == 1 else size, num_rows
 
 
 def unusable_state(why: str, given: object, allowed: object = _FROM_STATE_DICT) -> StateError:

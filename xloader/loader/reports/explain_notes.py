@@ -114,7 +114,7 @@ def processes_note(recipe: Recipe, options: LoaderOptions) -> str:
     num_cores = usable_cores()
     functions = ["map(fn)"] if any(isinstance(step, Map) for step in recipe.steps) else []
     # With a device, collate_fn gets tensors there, and runs in this process in any case.
-    if options.collate_fn is not None and options.device is None:
+    if options.collate_fn is not None and options.on_device.device is None:
         functions.append("collate_fn")
     is_locked = getattr(sys, "_is_gil_enabled", lambda: True)()
     if options.processes or not functions or num_cores < 2 or not is_locked:
@@ -132,7 +132,7 @@ def processes_note(recipe: Recipe, options: LoaderOptions) -> str:
 
 def rank_note(options: LoaderOptions, scope: str) -> str:
     """Whose figures these are; empty if there is one rank."""
-    world = options.world
+    world = options.ranks
     if world.world_size == 1:
         return ""
     if scope == "world":
@@ -150,4 +150,4 @@ def mixes_poorly(expected: Explanation) -> bool:
 
 def reads_often(expected: Explanation, options: LoaderOptions) -> bool:
     """Whether chunks are read more often than ``max_amplification`` allows."""
-    return expected.read_amplification > options.max_amplification
+    return expected.read_amplification > options.plan.max_amplification

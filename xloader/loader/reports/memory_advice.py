@@ -78,7 +78,7 @@ class MemoryAdvice:
         """Say that batches mix poorly or chunks are read often, why, and what would do."""
         is_poor, is_costly = self._is_poor(expected), self._is_costly(expected)
         # A spread that the user chose may be the cause, whatever the memory and the chunks.
-        if self._options.spread is not None or not (is_poor or is_costly):
+        if self._options.plan.spread is not None or not (is_poor or is_costly):
             return ""
         memory = show_given_memory(self._options.memory_nbytes)
         reasons = []
@@ -111,10 +111,10 @@ class MemoryAdvice:
         options, known = self._options, self._enough(expected)
         nbytes = self._doubled_nbytes() if known is None else known.memory_nbytes
         remedy = f"pass {show_memory(nbytes)}, or see samples.advise() on chunks"
-        if options.spread is not None:
+        if options.plan.spread is not None:
             remedy = f"leave out spread, and {remedy}"
-        if options.lanes is not None and options.lanes > 1:
-            lanes = f"lanes={options.lanes} must all fit in the memory of one rank"
+        if options.plan.lanes is not None and options.plan.lanes > 1:
+            lanes = f"lanes={options.plan.lanes} must all fit in the memory of one rank"
             remedy += f"; fewer lanes mix better too: {lanes}"
         warnings: list[tuple[str, type[XloaderWarning]]] = []
         if is_poor:
@@ -122,7 +122,7 @@ class MemoryAdvice:
             warnings.append((f"{mixed} {expected.full_mixing:.1f}: {remedy}", MixingWarning))
         if is_costly:
             often = f"each chunk will be read {expected.read_amplification:.2f} times, more than"
-            most = f"max_amplification={options.max_amplification}"
+            most = f"max_amplification={options.plan.max_amplification}"
             warnings.append((f"{often} {most}: {remedy}", AmplificationWarning))
         return warnings
 
@@ -141,7 +141,7 @@ class MemoryAdvice:
         """A memory that would do, found with one plan at most; None if that does not find one."""
         if not self._found:
             enough = None
-            if self._options.spread is None and self._is_quickly_planned:
+            if self._options.plan.spread is None and self._is_quickly_planned:
                 enough = self._try_memory(self._likely_nbytes(expected))
             self._found.append(enough or self._whole(expected))
         return self._found[0]
@@ -169,7 +169,7 @@ class MemoryAdvice:
 
     def _whole(self, expected: Explanation) -> EnoughMemory | None:
         """The memory in which all chunks would stay; None if it is far more than the given one."""
-        if self._options.spread is not None:
+        if self._options.plan.spread is not None:
             return None
         budget, workers = self._plan.budget, self._plan.workers
         nbytes = _rounded(workers * budget.enough_nbytes(self._footprint.total_nbytes))

@@ -39,7 +39,7 @@ class Report(Figures):
 
     The estimate ignores two effects. A model on the same cores slows the threads down, so the
     loader could be faster than stated. More threads or fetches at a time slow each other down, so
-    it could be slower. Time in ``device_transform`` and ``collate_fn`` is the consumer's.
+    it could be slower. Time in a transform of `OnDevice` and ``collate_fn`` is the consumer's.
 
     Attributes
     ----------
