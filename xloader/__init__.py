@@ -19,29 +19,15 @@ if TYPE_CHECKING:
     from xloader.core.options import PlanRules as PlanRules
     from xloader.core.ranks import World as World
     from xloader.jobs.advice.chunk_advice import Advice as Advice
-    from xloader.jobs.advice.chunk_advice import ChunkProposal as ChunkProposal
     from xloader.jobs.materialize.materialized import Materialized as Materialized
-    from xloader.jobs.materialize.materialized import MaterializedVariable as MaterializedVariable
-    from xloader.jobs.statistics.stats_parts import PartialStats as PartialStats
     from xloader.jobs.valid.sample_mask import SampleMask as SampleMask
     from xloader.loader.batches.batch import Batch as Batch
-    from xloader.loader.interleaved.interleaved_figures import (
-        InterleavedExplanation as InterleavedExplanation,
-    )
-    from xloader.loader.interleaved.interleaved_figures import (
-        InterleavedReport as InterleavedReport,
-    )
-    from xloader.loader.interleaved.interleaved_loader import InterleavedLoader as InterleavedLoader
     from xloader.loader.loader import Loader as Loader
     from xloader.loader.reports.batch_variance import BatchVariance as BatchVariance
-    from xloader.loader.reports.batch_variance import VariableVariance as VariableVariance
     from xloader.loader.reports.report import Report as Report
-    from xloader.mosaic.merged_boxes import MosaicSummary as MosaicSummary
     from xloader.mosaic.mosaic import Mosaic as Mosaic
     from xloader.planning.explain import Explanation as Explanation
-    from xloader.planning.plan_comparison import ComparedPlan as ComparedPlan
     from xloader.planning.plan_comparison import PlanComparison as PlanComparison
-    from xloader.recipe.recipe import Recipe as Recipe
     from xloader.samples.class_folders import ClassSamples as ClassSamples
     from xloader.samples.class_folders import open_classes as open_classes
     from xloader.samples.coverage import Coverage as Coverage
@@ -57,7 +43,6 @@ if TYPE_CHECKING:
     from xloader.samples.samples import open as open
     from xloader.samples.samples import overlap as overlap
     from xloader.samples.splits import Split as Split
-    from xloader.show.variable_figures import VariableFigures as VariableFigures
     from xloader.transforms.rng import Rng as Rng
     from xloader.xbatcher.to_samples import from_xbatcher as from_xbatcher
 
@@ -65,25 +50,16 @@ _HOMES = {
     "Advice": "xloader.jobs.advice.chunk_advice",
     "Batch": "xloader.loader.batches.batch",
     "BatchVariance": "xloader.loader.reports.batch_variance",
-    "ChunkProposal": "xloader.jobs.advice.chunk_advice",
     "ClassSamples": "xloader.samples.class_folders",
-    "ComparedPlan": "xloader.planning.plan_comparison",
     "Coverage": "xloader.samples.coverage",
     "Explanation": "xloader.planning.explain",
     "Interleaved": "xloader.samples.interleave",
-    "InterleavedExplanation": "xloader.loader.interleaved.interleaved_figures",
-    "InterleavedLoader": "xloader.loader.interleaved.interleaved_loader",
-    "InterleavedReport": "xloader.loader.interleaved.interleaved_figures",
     "Loader": "xloader.loader.loader",
     "Materialized": "xloader.jobs.materialize.materialized",
-    "MaterializedVariable": "xloader.jobs.materialize.materialized",
     "Mosaic": "xloader.mosaic.mosaic",
-    "MosaicSummary": "xloader.mosaic.merged_boxes",
     "OnDevice": "xloader.core.options",
-    "PartialStats": "xloader.jobs.statistics.stats_parts",
     "PlanComparison": "xloader.planning.plan_comparison",
     "PlanRules": "xloader.core.options",
-    "Recipe": "xloader.recipe.recipe",
     "Report": "xloader.loader.reports.report",
     "Rng": "xloader.transforms.rng",
     "Rollout": "xloader.samples.rollout",
@@ -91,8 +67,6 @@ _HOMES = {
     "SampleMask": "xloader.jobs.valid.sample_mask",
     "Samples": "xloader.samples.samples",
     "Split": "xloader.samples.splits",
-    "VariableFigures": "xloader.show.variable_figures",
-    "VariableVariance": "xloader.loader.reports.batch_variance",
     "World": "xloader.core.ranks",
     "concat": "xloader.samples.join",
     "from_xbatcher": "xloader.xbatcher.to_samples",

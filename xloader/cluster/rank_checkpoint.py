@@ -10,7 +10,6 @@ from typing import Any, Final
 from xloader.cluster.checkpoint_places import RankClaim
 from xloader.cluster.noted_mosaics import WaitingPredictions
 from xloader.errors import OptionError
-from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 
 
@@ -38,7 +37,7 @@ class Checkpoint:
         self,
         claim: RankClaim,
         world_size: int,
-        loader: Loader | InterleavedLoader,
+        loader: Loader,
         value: Any,
         dump: Callable[[object], bytes],
         mosaics: Iterable[WaitingPredictions],

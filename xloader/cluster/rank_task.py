@@ -18,7 +18,6 @@ from xloader.cluster.rank_checkpoint import Checkpoint, current_checkpoint
 from xloader.core.cores import usable_cores
 from xloader.core.ranks import World
 from xloader.errors import ClosedError, OptionError, TransformError
-from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 from xloader.loader.processes.process_messages import Warned
 from xloader.sources.arrays.dask_cluster import working_for_cluster
@@ -35,18 +34,18 @@ class RankWork:
     samples: Any
     options: Mapping[str, Any]
 
-    def loader(self, rank: int, world_size: int, shares: HostShares) -> Loader | InterleavedLoader:
+    def loader(self, rank: int, world_size: int, shares: HostShares) -> Loader:
         """The loader of a rank."""
         options = dict(self.options)
         # Several sets divide the cores among them, where no number of threads is given.
         if options.get("threads") is None and not hasattr(self.samples, "sets"):
             processes = max(int(options.get("processes") or 0), 1)
             options["threads"] = max(shares.cores() // processes, 1)
-        loader: Loader | InterleavedLoader
+        loader: Loader
         loader = self.samples.loader(**options, world=World(rank, world_size))
         return loader
 
-    def call(self, loader: Loader | InterleavedLoader) -> Any:
+    def call(self, loader: Loader) -> Any:
         """Call the function."""
         try:
             return self.fn(loader)
@@ -110,7 +109,7 @@ def run_rank(job: RankJob, rank: int, shares: HostShares, token: str) -> tuple[b
 
 
 @contextmanager
-def _closed_if_cancelled(loader: Loader | InterleavedLoader) -> Iterator[None]:
+def _closed_if_cancelled(loader: Loader) -> Iterator[None]:
     """Close the loader when the task is cancelled, which ends the function at its next batch.
 
     dask itself cannot end a function that has begun.

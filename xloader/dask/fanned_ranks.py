@@ -217,9 +217,7 @@ def _num_workers(client: Any, seconds: float) -> int:
     return max(len(worker_threads(client)), 1)
 
 
-def _plan(
-    samples: Samples | Interleaved, world_size: int, options: dict[str, Any]
-) -> Loader | InterleavedLoader:
+def _plan(samples: Samples | Interleaved, world_size: int, options: dict[str, Any]) -> Loader:
     """A loader that shows whether the options are right. It needs neither PyTorch nor a GPU."""
     checked = make_options(**options, world=World(0, world_size))
     if isinstance(samples, Interleaved):

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from xloader.errors import ClosedError
 from xloader.loader.ranks.cursor import Cursor, Position
+from xloader.loader.reports.epoch_bar import BarCounts
 
 
 class StepRun(Protocol):
@@ -40,6 +41,12 @@ class StepProgress(Protocol):
 
     def add(self, delivery: Any) -> None:
         """Count a batch."""
+
+    def report(self) -> Any:
+        """Measurements of the epoch so far."""
+
+    def bar_counts(self) -> BarCounts:
+        """The counters for a progress bar."""
 
 
 @dataclass(frozen=True)

@@ -1,97 +1,53 @@
 """The loader: the iterable over batches that a training loop uses.
 
-It combines the rank plan (what to read and deliver), the job factory (memory and readers) and one
-iterator at a time. The iterator counts its batches at the loader's cursor, so that the position can
-be saved and loaded.
+`Loader` is the same for all kinds of samples: position, iteration, report and end. Three kinds make
+the batches: `PlannedLoader` of one set of samples, `InterleavedLoader` of several sets, and
+`Rollout` of samples that change from epoch to epoch.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from numpy.typing import NDArray
-
-from xloader.core.footprint import Footprint
 from xloader.core.messages import names_function
-from xloader.core.nans import NanWarner
 from xloader.core.options import LoaderOptions
-from xloader.engine.batches import Delivery
-from xloader.errors import OptionError
+from xloader.core.ranks import World
+from xloader.errors import OptionError, printable
 from xloader.loader.batches.batch import Batch
-from xloader.loader.batches.batch_origin import BatchOrigin
-from xloader.loader.batches.device_path import DevicePath, refusal_of
-from xloader.loader.batches.row_list import Rows, SampleNames
-from xloader.loader.engines import Engine
-from xloader.loader.epoch_iterator import EpochIterator, EpochRun, closed_loader
+from xloader.loader.batches.row_list import Rows
+from xloader.loader.epoch_iterator import (
+    EpochIterator,
+    EpochRun,
+    StepProgress,
+    StepRun,
+    closed_loader,
+)
 from xloader.loader.ranks.cursor import Cursor, Position
-from xloader.loader.ranks.job_factory import explain_ranks
-from xloader.loader.ranks.rank_resolver import RankResolver
-from xloader.loader.ranks.state import read_state
 from xloader.loader.reports.epoch_bar import NOTHING_YET, BarCounts, make_bar
-from xloader.loader.reports.explain_notes import processes_note, rank_note
-from xloader.loader.reports.progress import EpochProgress
-from xloader.loader.trainer_attributes import TrainerAttributes
-from xloader.planning.epoch import Epoch
-from xloader.planning.plan import Plan
-from xloader.planning.remainder import Remainder
-from xloader.recipe.recipe import Recipe
-from xloader.transforms.packed_fields import PackedField
-from xloader.transforms.rng import Chance
 
 if TYPE_CHECKING:
-    from xloader.engine.run import Run
     from xloader.loader.reports.batch_variance import BatchVariance
     from xloader.loader.reports.report import Report
     from xloader.planning.explain import Explanation
     from xloader.show.canvas import Picture
     from xloader.show.cards import Card
 
-HandOver = Callable[[NDArray[Any]], Any]
-"""Converts a gathered array into what is delivered: a tensor, or the array itself."""
 
-
-class Loader(TrainerAttributes):
+class Loader(ABC):
     """Iterable over shuffled batches that reads each chunk as few times as the memory allows.
 
-    It is made by :meth:`Samples.loader`. Each ``iter`` is one epoch. After a complete epoch, the
-    next ``iter`` delivers the next one. After a break in the middle, it starts the same epoch
-    again from its first batch.
+    It is made by :meth:`Samples.loader`, by the loader of :func:`xloader.interleave`, or as a
+    :class:`Rollout`. Each ``iter`` is one epoch. After a complete epoch, the next ``iter`` delivers
+    the next one. After a break in the middle, it starts the same epoch again from its first batch.
 
     Parameters
     ----------
-    recipe : Recipe
-        The data behind the samples.
     options : LoaderOptions
         The options of :meth:`Samples.loader`.
-    hand_over : callable
-        Converts a gathered array into what is delivered.
-    packed_fields : sequence of PackedField
-        Fields that are gathered as stored. The device unpacks them.
-    device_path : DevicePath, optional
-        Brings the batches to a device in place of ``hand_over``.
-    sample_names : SampleNames, optional
-        The ids of the samples, if they are a part of others. Batches have these ids. Only for
-        threads of this process, and not for a device.
-
-    Attributes
-    ----------
-    label : str
-        Begins warnings: which of several sets of samples they are about. Empty for one set.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the memory is too small. The error gives the minimum that suffices.
-    EmptySamplesError
-        If there are fewer samples than ranks.
-    LanesError
-        If the lanes do not divide the global batch, or the ranks do not divide the lanes. If
-        ``lanes`` is given and the ranks are not known yet, this error and that about memory are
-        raised at the first use.
 
     Examples
     --------
@@ -104,68 +60,83 @@ class Loader(TrainerAttributes):
     ([4, 4, 1], 1)
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        options: LoaderOptions,
-        hand_over: HandOver,
-        packed_fields: Sequence[PackedField] = (),
-        device_path: DevicePath | None = None,
-        sample_names: SampleNames | None = None,
-    ) -> None:
-        self.recipe = recipe
+    prefetch_factor = None
+    _name = "Loader"
+
+    def __init__(self, options: LoaderOptions) -> None:
         self.options = options
-        self._hand_over = hand_over
-        self._packed_fields = tuple(packed_fields)
-        self._device_path = device_path
-        self._sample_names = sample_names
-        self.label = ""
-        self._resolver = RankResolver(recipe, options)
         self._cursor = Cursor(options.shuffle)
         # The iterator itself is not kept: one that nobody holds is collected, and ends its run.
-        self._run: Run | None = None
-        self._progress: EpochProgress | None = None
+        self._run: StepRun | None = None
+        self._progress: StepProgress | None = None
         self._is_closed = False
-        self._nan_warner = NanWarner(options.on_nan)
-        self._explained: dict[tuple[Position, int], Explanation] = {}
-        self._carried: Engine | None = None
         self._locks: dict[int, threading.RLock] = {}
-        # Made before processes are, so that their batches refer to the recipe of this one.
-        _ = recipe.token
 
-    @property
-    def device_path(self) -> DevicePath | None:
-        """The way of the batches to a device; None if they stay as gathered."""
-        return self._device_path
+    # Filled in by each kind of loader
 
-    @property
-    def footprint(self) -> Footprint:
-        """The chunks of the source that the samples need."""
-        return self._resolver.rank_plan.footprint
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of all epochs."""
-        return self._resolver.rank_plan.plan
-
+    @abstractmethod
     def __len__(self) -> int:
         """Number of batches of an epoch on this rank."""
-        return self._resolver.settle().num_steps
 
     @property
+    @abstractmethod
     def num_samples(self) -> int:
         """Number of samples of an epoch, over all ranks."""
-        return self._resolver.rank_plan.num_samples
 
     @property
-    def rank(self) -> int:
-        """Number of this process among those that divide the samples, from 0."""
-        return self._resolver.settle().options.ranks.rank
+    @abstractmethod
+    def world(self) -> World:
+        """Number of this process among those that divide the samples, and how many there are."""
 
-    @property
-    def world_size(self) -> int:
-        """Number of processes that divide the samples."""
-        return self._resolver.settle().options.ranks.world_size
+    @abstractmethod
+    def _prepare(self) -> EpochRun:
+        """Make the run that begins at the cursor's start."""
+
+    @abstractmethod
+    def _deliver(self, delivery: Any, epoch: int) -> Any:
+        """Make the value that the user gets."""
+
+    @abstractmethod
+    def _save(self, position: Position) -> dict[str, Any]:
+        """Make the state at a position."""
+
+    @abstractmethod
+    def _load(self, state: Mapping[str, Any]) -> None:
+        """Check a state, and move to its position."""
+
+    @abstractmethod
+    def _explain(self, start: Position, scope: Literal["rank", "world"]) -> Any:
+        """Predict an iteration that would start at a position."""
+
+    @abstractmethod
+    def _preview(
+        self, start: Position, num_rows: int, channel: str | Sequence[str] | None, name: str | None
+    ) -> Picture:
+        """Draw the first batch of an iteration that would start at a position."""
+
+    @abstractmethod
+    def _card(self) -> Card:
+        """The loader as notebooks show it. Nothing is planned, and no data is read."""
+
+    @abstractmethod
+    def _in_words(self) -> str:
+        """The loader in a few words."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Release memory, threads and processes for good."""
+
+    def _collate(self, batch: Batch) -> Any:
+        """Call the user's ``collate_fn``, if there is one."""
+        if self.options.collate_fn is None:
+            return batch
+        with names_function(f"collate_fn on a batch of {len(batch.ids)} samples"):
+            return self.options.collate_fn(Rows(batch))
+
+    def _announce(self) -> None:  # noqa: B027
+        """Warn of an epoch that is about to begin."""
+
+    # What all have
 
     @property
     def epoch(self) -> int:
@@ -201,8 +172,8 @@ class Loader(TrainerAttributes):
         Returns
         -------
         dict
-            Plain JSON values, under 2 KB. The state of any rank restores all ranks. A state
-            saved after the last batch of an epoch continues with the next epoch.
+            Plain JSON values, under 2 KB for each set of samples. The state of any rank restores
+            all ranks. A state saved after the last batch of an epoch continues with the next epoch.
 
         Examples
         --------
@@ -218,7 +189,7 @@ class Loader(TrainerAttributes):
         >>> len(list(other)), state["epoch"], state["step"]
         (2, 0, 1)
         """
-        return self._resolver.save(self._cursor.position)
+        return self._save(self._cursor.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved position of a loader of the same samples. No chunk is read yet.
@@ -239,7 +210,7 @@ class Loader(TrainerAttributes):
         StateError
             If the state is damaged, or was saved with other samples, another global batch or
             another ``shuffle`` or ``drop_last``.
-        LanesError
+        OptionError
             If the ranks do not divide the state's lanes. The error names rank counts that do.
         MemoryBudgetError
             If the plan of the state needs more memory than this loader has.
@@ -247,10 +218,7 @@ class Loader(TrainerAttributes):
             If the loader is closed.
         """
         self._check_open()
-        position = self._resolver.load(state)
-        self._stop()
-        self._explained = {}
-        self._cursor.load(position, self._resolver.rank_plan.num_steps)
+        self._load(state)
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
         """Predict what the next ``iter`` will read and hold in memory. No chunk of data is read.
@@ -270,9 +238,18 @@ class Loader(TrainerAttributes):
         OptionError
             If the scope is neither of these.
         """
-        return self.explain_from(self._cursor.start, scope)
+        if scope not in ("rank", "world"):
+            raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
+        explanation: Explanation = self._explain(self._cursor.start, scope)
+        return explanation
 
-    def preview(self, num_rows: int = 3, *, channel: str | Sequence[str] | None = None) -> Picture:
+    def preview(
+        self,
+        num_rows: int = 3,
+        *,
+        channel: str | Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> Picture:
         """Draw the first batch that the next ``iter`` would deliver. The loader does not move on.
 
         The samples are read on their own, without the loader's memory and threads, so an iteration
@@ -284,6 +261,8 @@ class Loader(TrainerAttributes):
             The most rows of the batch that are drawn.
         channel : str or sequence of str, optional
             As for :meth:`Samples.plot`.
+        name : str, optional
+            Of several sets of samples, the one whose own batch is drawn.
 
         Returns
         -------
@@ -299,7 +278,9 @@ class Loader(TrainerAttributes):
         ChunkError
             If a chunk of the batch cannot be read.
         UnknownNameError
-            If no field has the channel.
+            If no field has the channel, or there is no such set.
+        OptionError
+            If there are several sets, and none is named.
         MissingDependencyError
             If matplotlib is not installed.
 
@@ -314,7 +295,8 @@ class Loader(TrainerAttributes):
         >>> len(list(loader))
         2
         """
-        return self.preview_from(self._cursor.start, num_rows, channel)
+        self._check_open()
+        return self._preview(self._cursor.start, num_rows, channel, name)
 
     def batch_variance(
         self, variable: str | None = None, num_batches: int = 64, *, epoch: int | None = None
@@ -350,7 +332,8 @@ class Loader(TrainerAttributes):
         EmptySamplesError
             If the epoch has fewer than two full batches.
         OptionError
-            If ``num_batches`` or ``epoch`` is outside its range.
+            If ``num_batches`` or ``epoch`` is outside its range, or the loader has several sets,
+            which are no sample of one population.
         UnknownNameError
             If no field has the variable.
         UnsupportedDataError
@@ -398,47 +381,11 @@ class Loader(TrainerAttributes):
         >>> round(found.ratio, 1), round(found.effective_batch_size, 1), found.num_reads
         (4.0, 1.0, 1)
         """
-        from xloader.loader.variance_measurement import measure_batch_variance
-
-        self._check_open()
-        number = self.epoch if epoch is None else epoch
-        rank_plan = self._resolver.settle()
-        return measure_batch_variance(rank_plan, number, variable, num_batches, Loader)
-
-    def preview_from(
-        self, start: Position, num_rows: int = 3, channel: str | Sequence[str] | None = None
-    ) -> Picture:
-        """Draw as `preview` does, for an iteration that would start at a position."""
-        from xloader.loader.preview import draw_preview
-
-        self._check_open()
-        return draw_preview(self._resolver.settle(), self._left(start), start, num_rows, channel)
-
-    def explain_from(
-        self, start: Position, scope: Literal["rank", "world"] = "rank"
-    ) -> Explanation:
-        """Predict as `explain` does, for an iteration that would start at a position."""
-        rank_plan = self._resolver.settle()
-        if scope == "rank":
-            expected = self._expected(start)
-        else:
-            expected = explain_ranks(rank_plan, self._left(start), scope)
-        refusal = refusal_of(self._device_path)
-        noted = rank_plan.with_notes(expected, self._packed_fields, refusal)
-        more = processes_note(self.recipe, rank_plan.options), rank_note(rank_plan.options, scope)
-        return replace(noted, notes=(*noted.notes, *filter(None, more)))
-
-    def move_to(self, position: Position) -> None:
-        """Start the next iteration at a position."""
-        self._cursor.resume(position)
-
-    def state_at(self, position: Position) -> dict[str, Any]:
-        """The state as `state_dict` gives it, for any position."""
-        return self._resolver.save(position)
-
-    def check_state(self, state: object) -> None:
-        """Raise the errors of `load_state_dict`, without loading the state."""
-        read_state(state, self._resolver.settle())
+        raise OptionError(
+            "batch_variance compares the batches of one set of samples with its full shuffle",
+            given=self._in_words(),
+            remedy="call it on the loader of each set: samples.loader(...).batch_variance()",
+        )
 
     def report(self) -> Report:
         """Measurements of the epoch under way, or of the last one.
@@ -456,10 +403,10 @@ class Loader(TrainerAttributes):
         if self._progress is None:
             raise OptionError(
                 "there is nothing to report yet",
-                allowed="a report after a first batch",
                 remedy="iterate over the loader, or call explain() for the prediction",
             )
-        return replace(self._progress.report(), pinning_refusal=refusal_of(self._device_path))
+        report: Report = self._progress.report()
+        return report
 
     def progress(self, **tqdm_options: Any) -> Any:
         """Iterate over an epoch with a progress bar of tqdm, in a terminal or a notebook.
@@ -492,7 +439,7 @@ class Loader(TrainerAttributes):
         >>> [len(batch.ids) for batch in loader.progress(disable=True)]
         [4, 1]
         """
-        return make_bar(self, self._cursor.start.step, tqdm_options)
+        return make_bar(self, self._bar_counts, self._cursor.start.step, tqdm_options)
 
     def close(self) -> None:
         """Stop the threads and release the memory. It may be called more than once.
@@ -503,10 +450,13 @@ class Loader(TrainerAttributes):
         self._is_closed = True
         with self._lock:
             self._stop()
-            if self._carried is not None:
-                self._carried.clear()
-            if self._device_path is not None:
-                self._device_path.close()
+            self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __iter__(self) -> Iterator[Any]:
         """Deliver the batches of one epoch: of the next epoch each time, or the rest of a state."""
@@ -515,46 +465,37 @@ class Loader(TrainerAttributes):
             # Before the run stops: a thread that waits for the run's next batch is told why.
             number = self._cursor.begin()
             self._stop()
-            expected = self._expected(self._cursor.start)
-            rank_plan = self._resolver.rank_plan
-            if self._device_path is not None and rank_plan.num_steps:
-                self._device_path.check(rank_plan.batch_size, rank_plan.rows.last_size)
-            rank_plan.warn(expected, self.label)
-            self._resolver.begin(expected, self._cursor.start)
+            self._announce()
             return EpochIterator(self._cursor, number, self._begin, self._deliver)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # Only the arguments are pickled: threads, memory and position belong to this process.
-        arguments = (self.recipe, self.options, self._hand_over, self._packed_fields)
-        return Loader, (*arguments, self._device_path, self._sample_names)
+    # What trainers look for in a `DataLoader`. accelerate's ``skip_first_batches``, which
+    # ``transformers.Trainer`` calls, makes one of dataset, batch_sampler and collate_fn.
+
+    @property
+    def sampler(self) -> Self:
+        """The loader itself, as trainers call ``loader.sampler.set_epoch``."""
+        return self
+
+    @property
+    def batch_sampler(self) -> Self:
+        """The loader itself, as trainers look for a sampler here first."""
+        return self
+
+    @property
+    def dataset(self) -> Sized:
+        """As many samples as an epoch of all ranks has. It gives back each batch of the loader."""
+        return _Delivered(self)
+
+    @staticmethod
+    def collate_fn(batch: Any) -> Any:
+        """The batch as it is: the loader has called the ``collate_fn`` of its options."""
+        return batch
 
     def __repr__(self) -> str:
-        return f"<xloader.Loader: {self._in_words()}>"
+        return printable(f"<xloader.{self._name}: {self._in_words()}>")
 
     def _repr_html_(self) -> str:
-        return self.card().to_html()
-
-    def card(self) -> Card:
-        """The loader as notebooks show it. Nothing is planned, and no data is read."""
-        from xloader.show.loader_cards import loader_card, option_facts, show_rest
-
-        # Ranks are not settled, and nothing is planned: to show a loader must not change it.
-        planned, at = self._resolver.planned, self._cursor.start
-        num_steps = None if planned is None else planned.num_steps
-        explained = self._explained.items()
-        return loader_card(
-            "xloader.Loader",
-            self._in_words(),
-            option_facts(self.options, at.epoch, at.step, num_steps, is_closed=self._is_closed),
-            {show_rest(start.epoch, start.step): cost for (start, _), cost in explained},
-            None if self._progress is None else self.report(),
-            {"samples": self.recipe},
-        )
-
-    def _in_words(self) -> str:
-        planned = self._resolver.planned
-        count = "" if planned is None else f"{planned.num_steps} "
-        return f"{count}batches of {self.batch_size}, epoch {self.epoch}"
+        return self._card().to_html()
 
     @property
     def _lock(self) -> threading.RLock:
@@ -562,66 +503,22 @@ class Loader(TrainerAttributes):
         # One per process: a lock held by another thread during a fork stays locked in the child.
         return self._locks.setdefault(os.getpid(), threading.RLock())
 
-    def bar_counts(self) -> BarCounts:
+    def _bar_counts(self) -> BarCounts:
         """The counters of the epoch under way, or of the last one, for a progress bar."""
-        progress = self._progress
-        return NOTHING_YET if progress is None else progress.bar_counts()
+        return NOTHING_YET if self._progress is None else self._progress.bar_counts()
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise closed_loader()
 
-    def _left(self, start: Position) -> Epoch | Remainder:
-        """The epoch, or remainder of one, that an iteration from a position on yields."""
-        return self._resolver.rank_plan.remainder(start.epoch, start.step)
-
-    def _expected(self, start: Position) -> Explanation:
-        """Prediction for an iteration of this rank. No labels are read."""
-        rank_plan, left = self._resolver.settle(), self._left(start)
-        kept = self._engine().loaded()
-        key = start, sum(map(len, kept))
-        if key not in self._explained:
-            self._explained = {key: rank_plan.explain(left, cached=kept)}
-        return self._explained[key]
-
     def _begin(self) -> EpochRun:
         """Stop the run under way, and make the next one."""
         with self._lock:
             self._stop()
-            start = self._cursor.start
-            expected, rank_plan = self._expected(start), self._resolver.rank_plan
-            remainder = self._left(start)
-            run = self._engine().begin(remainder)
-            progress = EpochProgress(
-                expected,
-                run.tally,
-                rank_plan.plan.budget,
-                rank_plan.options.num_threads,
-                rank_plan.batch_size,
-                rank_plan.is_direct,
-                rank_plan.footprint.groups,
-                self.options.processes > 0,
-            )
-            self._run, self._progress = run, progress
+            epoch_run = self._prepare()
+            self._run, self._progress = epoch_run.run, epoch_run.progress
             self._cursor.restart()
-            num_again = remainder.sublanes.num_again_of(rank_plan.sublanes()[0])
-            return EpochRun(run, progress, start, rank_plan.num_steps, num_again)
-
-    def _engine(self) -> Engine:
-        """The engine of the present rank plan, made anew when the plan has changed."""
-        rank_plan, engine = self._resolver.rank_plan, self._carried
-        if engine is None or engine.rank_plan is not rank_plan:
-            if engine is not None:
-                engine.clear()
-            engine = Engine(
-                rank_plan,
-                self._packed_fields,
-                self._device_path,
-                self._hand_over,
-                self._sample_names,
-            )
-            self._carried = engine
-        return engine
+            return epoch_run
 
     def _stop(self) -> None:
         # The run is closed even if its iterator was: a garbage collection on one of the run's own
@@ -629,30 +526,16 @@ class Loader(TrainerAttributes):
         if self._run is not None:
             self._run.close()
         self._run = None
-        if self._carried is not None:
-            self._carried.refresh()
 
-    def _deliver(self, delivery: Delivery, epoch: int) -> Any:
-        try:
-            self._nan_warner.warn(delivery.nans)
-            if delivery.collated is not None:
-                return delivery.collated.value
-            batch = self._batch(delivery, epoch)
-        finally:
-            # A warning may be an error. The device's memory must come back all the same.
-            delivery.release()
-        if self.options.collate_fn is None:
-            return batch
-        with names_function(f"collate_fn on a batch of {len(batch.ids)} samples"):
-            return self.options.collate_fn(Rows(batch))
 
-    def _batch(self, delivery: Delivery, epoch: int) -> Batch:
-        seed, times = self._resolver.rank_plan.options.seed, delivery.occurrences
-        names = self._sample_names
-        recipe = self.recipe if names is None else names.recipe
-        ids = delivery.ids if names is None else names.of(delivery.ids)
-        origin = BatchOrigin.of(recipe, seed, epoch, times)
-        if self._device_path is not None:
-            return self._device_path.deliver(delivery, Chance(seed, epoch, times), origin)
-        arrays = [self._hand_over(array) for array in delivery.arrays.values()]
-        return Batch(arrays, delivery.arrays, ids, delivery.is_padding, origin)
+class _Delivered:
+    """A dataset whose "indices" are the batches that a loader has delivered."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return self._loader.num_samples
+
+    def __getitems__(self, batch: Any) -> Any:
+        return batch

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from xloader.core.options import LoaderOptions, PlanRules
 from xloader.core.ranks import World
 from xloader.errors import MemoryBudgetError
 from xloader.loader.batches.row_list import SampleNames
-from xloader.loader.reports.report import Report
-from xloader.planning.explain import Explanation
+from xloader.loader.loader import Loader
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.outputs import make_outputs
@@ -25,38 +24,16 @@ _BATCH_SHARE: Final = 32
 """Of the memory, the share that a batch may take."""
 
 
-class Sweeper(Protocol):
-    """The methods of a `Loader` that a pass over samples uses."""
-
-    def explain(self) -> Explanation:
-        """Predict what the next pass will read."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, from which random numbers are drawn."""
-
-    def report(self) -> Report:
-        """Measurements of the pass."""
-
-    def close(self) -> None:
-        """Stop the threads and release the memory."""
-
-    def __enter__(self) -> Any: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-
-SweeperT = TypeVar("SweeperT", bound=Sweeper)
+LoaderT = TypeVar("LoaderT", bound=Loader)
 
 
 def make_sweep_loader(
-    make: Callable[..., SweeperT],
+    make: Callable[..., LoaderT],
     recipe: Recipe,
     options: LoaderOptions,
     sample_names: SampleNames | None = None,
     batch_size: int | None = None,
-) -> SweeperT:
+) -> LoaderT:
     """A loader of NumPy batches in ascending or shuffled order, whichever reads fewer chunks."""
     rows = batch_size
     if rows is None:
@@ -70,12 +47,12 @@ def make_sweep_loader(
 
 
 def _cheapest(
-    make: Callable[..., SweeperT],
+    make: Callable[..., LoaderT],
     recipe: Recipe,
     rows: int,
     options: LoaderOptions,
     sample_names: SampleNames | None,
-) -> SweeperT:
+) -> LoaderT:
     sweep_options = LoaderOptions(
         batch_size=rows,
         seed=options.seed,

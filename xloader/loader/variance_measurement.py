@@ -27,10 +27,11 @@ from xloader.core.options import check_epoch
 from xloader.core.subset import Subset
 from xloader.errors import EmptySamplesError, MemoryBudgetError, UnsupportedDataError
 from xloader.loader.batches.row_list import SampleNames
+from xloader.loader.loader import Loader
 from xloader.loader.preview import num_full_steps, rows_of_steps
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.reports.batch_variance import BatchVariance, VariableVariance, effective_size
-from xloader.loader.sweep_loader import Sweeper, make_sweep_loader
+from xloader.loader.sweep_loader import make_sweep_loader
 from xloader.planning.epoch import Epoch
 from xloader.planning.remainder import Remainder
 from xloader.recipe.layout import FieldLayout, make_layouts
@@ -240,7 +241,7 @@ def measure_batch_variance(
     epoch: int,
     variable: str | None,
     num_batches: int,
-    make: Callable[..., Sweeper],
+    make: Callable[..., Loader],
 ) -> BatchVariance:
     """Measure the variance of batch means; see `Loader.batch_variance`.
 
@@ -317,8 +318,8 @@ def _sampled_batches(
 
 
 def _sweeper(
-    rank_plan: RankPlan, recipe: Recipe, ids: Ints, sums_nbytes: int, make: Callable[..., Sweeper]
-) -> Sweeper:
+    rank_plan: RankPlan, recipe: Recipe, ids: Ints, sums_nbytes: int, make: Callable[..., Loader]
+) -> Loader:
     """A loader of some samples, each once, in the memory that the sums leave."""
     options = rank_plan.options
     whole = recipe.subset or Subset(len(recipe.require_windows()))

@@ -21,8 +21,8 @@ from xloader.order.quota_pattern import QuotaPattern
 from xloader.samples.samples import Samples
 
 if TYPE_CHECKING:
-    from xloader.loader.interleaved.interleaved_figures import InterleavedExplanation
-    from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
+    from xloader.loader.loader import Loader
+    from xloader.planning.explain import Explanation
 
 _MOST_DENOMINATOR = 1_000_000
 
@@ -73,7 +73,7 @@ class Interleaved:
         return self.sets.pattern.num_rows(self.sets.sizes)
 
     @lists_options
-    def loader(self, **options: Unpack[LoaderKeywords]) -> InterleavedLoader:
+    def loader(self, **options: Unpack[LoaderKeywords]) -> Loader:
         """Plan epochs of batches with rows of all sets. Nothing is read yet.
 
         Parameters
@@ -87,7 +87,7 @@ class Interleaved:
 
         Returns
         -------
-        InterleavedLoader
+        Loader
             An iterable of :class:`Batch`. The rows of a batch are grouped by set.
 
         Raises
@@ -96,10 +96,9 @@ class Interleaved:
             If the memory is too small for the sets together.
         EmptySamplesError
             If a set has no row in an epoch.
-        LanesError
-            If lanes do not divide the global batch, or ranks the lanes.
         OptionError
-            If an option is unknown, outside its range, or not possible here.
+            If an option is unknown, outside its range, or not possible here; if lanes do not divide
+            the global batch, or ranks the lanes.
         """
         from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
         from xloader.samples import loader_verbs
@@ -111,7 +110,7 @@ class Interleaved:
         return InterleavedLoader(self.sets, checked, make, hand_over, join)
 
     @lists_options
-    def explain(self, **options: Unpack[LoaderKeywords]) -> InterleavedExplanation:
+    def explain(self, **options: Unpack[LoaderKeywords]) -> Explanation:
         """Predict what an epoch costs in reads and memory. No value is read.
 
         Parameters
@@ -121,7 +120,7 @@ class Interleaved:
 
         Returns
         -------
-        InterleavedExplanation
+        Explanation
             Sums, and a part for each set.
         """
         loader_options: LoaderKeywords = {"output": "numpy", **options}

@@ -24,7 +24,7 @@ from xloader.core.options import (
 )
 from xloader.core.ranks import World
 from xloader.errors import MemoryBudgetError, OptionError
-from xloader.loader.loader import HandOver, Loader
+from xloader.loader.planned_loader import HandOver, PlannedLoader
 from xloader.loader.reports.explain_notes import memory_note, with_notes
 from xloader.planning.make_plan import most_rows
 from xloader.recipe.demands import make_footprint
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from xloader.planning.plan_comparison import PlanComparison
 
 
-def make_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
+def make_loader(recipe: Recipe, options: LoaderOptions) -> PlannedLoader:
     """A loader of a recipe's samples; see `Samples.loader`."""
     loader = _loader(recipe, options)
     # A function that fails on every batch fails here, and not at the first batch.
@@ -48,10 +48,10 @@ def make_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
     return loader
 
 
-def make_array_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
+def make_array_loader(recipe: Recipe, options: LoaderOptions) -> PlannedLoader:
     """A loader whose batches stay arrays, whatever the output, for other code to hand over."""
     make_outputs(recipe, make_layouts(recipe))
-    return Loader(recipe, options, np.asarray)
+    return PlannedLoader(recipe, options, np.asarray)
 
 
 def composers(
@@ -167,7 +167,7 @@ def _explain_cached(
     )
 
 
-def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
+def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> PlannedLoader:
     """A loader of all samples in ascending order, to copy them all into memory.
 
     The loader gets the memory that is left beside the copy of all samples.
@@ -203,14 +203,14 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
         ) from error
 
 
-def _loader(recipe: Recipe, options: LoaderOptions) -> Loader:
+def _loader(recipe: Recipe, options: LoaderOptions) -> PlannedLoader:
     outputs = make_outputs(recipe, make_layouts(recipe)) if options.output == "jax" else ()
     hand_over, _ = composers(options, {out.name: out.dtype for out in outputs})
     if options.output != "torch":
-        return Loader(recipe, options, hand_over)
+        return PlannedLoader(recipe, options, hand_over)
     # Imported here, because its module imports PyTorch.
     from xloader.device.transfer import make_transfer
 
     transfer = make_transfer(recipe, options, hand_over)
     packed = () if transfer is None else transfer.packed_fields
-    return Loader(recipe, options, hand_over, packed, transfer)
+    return PlannedLoader(recipe, options, hand_over, packed, transfer)

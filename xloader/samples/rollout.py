@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from xloader.core.option_checks import check_callable
-from xloader.core.options import LoaderKeywords
+from xloader.core.options import LoaderKeywords, lists_options, make_options
+from xloader.core.ranks import World
 from xloader.errors import OptionError, StateError
+from xloader.loader.epoch_iterator import EpochRun
 from xloader.loader.loader import Loader
+from xloader.loader.planned_loader import PlannedLoader
+from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.state import unusable_state
-from xloader.loader.reports.report import Report
-from xloader.loader.trainer_attributes import TrainerAttributes
-from xloader.planning.explain import Explanation
 from xloader.planning.plan import Plan
 from xloader.recipe.recipe import Recipe
+from xloader.samples.loader_verbs import make_loader
 from xloader.samples.samples import Samples
 from xloader.show.cards import Card, Words
 
+if TYPE_CHECKING:
+    from xloader.loader.reports.batch_variance import BatchVariance
+    from xloader.planning.explain import Explanation
+    from xloader.show.canvas import Picture
 
-class Rollout(TrainerAttributes):
+
+class Rollout(Loader):
     """Loader whose samples may change from epoch to epoch.
 
     A new plan is made only where the samples differ from those of the epoch before.
@@ -54,26 +62,18 @@ class Rollout(TrainerAttributes):
     3 (4, 3, 4) 8
     """
 
+    _name = "Rollout"
+
+    @lists_options
     def __init__(self, make: Callable[[int], Samples], **options: Unpack[LoaderKeywords]) -> None:
         check_callable("make", make)
+        super().__init__(make_options(**options))
         self._make = make
-        self._options = options
         self._loader = self._make_loader(0)
         self._made_for = 0
-        self._reported: Loader | None = None
 
     def __len__(self) -> int:
         return len(self._aligned())
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next ``iter`` delivers."""
-        return self._loader.epoch
-
-    @property
-    def batch_size(self) -> int:
-        """Number of samples in a batch, on each rank."""
-        return self._loader.batch_size
 
     @property
     def num_samples(self) -> int:
@@ -81,56 +81,45 @@ class Rollout(TrainerAttributes):
         return self._aligned().num_samples
 
     @property
+    def world(self) -> World:
+        """Rank and world size."""
+        return self._aligned().world
+
+    @property
     def plan(self) -> Plan:
         """The plan of the next epoch."""
         return self._aligned().plan
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next ``iter`` delivers; see :meth:`Loader.set_epoch`.
+    def batch_variance(
+        self, variable: str | None = None, num_batches: int = 64, *, epoch: int | None = None
+    ) -> BatchVariance:
+        """Measure the next epoch, or another one of the same samples."""
+        self._check_open()
+        number = self.epoch if epoch is None else epoch
+        return self._aligned().batch_variance(variable, num_batches, epoch=number)
 
-        Parameters
-        ----------
-        epoch : int
-            Number of the epoch, from 0.
-        """
-        self._loader.set_epoch(epoch)
+    def _prepare(self) -> EpochRun:
+        # Only now: trainers ask for an iterator before they set the epoch.
+        loader = self._aligned()
+        loader.move_to(self._cursor.start)
+        loader._announce()
+        return loader._begin()
 
-    def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
-        """Predict what the next ``iter`` costs; see :meth:`Loader.explain`.
+    def _deliver(self, delivery: Any, epoch: int) -> Any:
+        return self._loader._deliver(delivery, epoch)
 
-        Parameters
-        ----------
-        scope : {"rank", "world"}
-            Whether the numbers are those of this rank or of all ranks together.
-        """
-        return self._aligned().explain(scope)
+    def _explain(self, start: Position, scope: Literal["rank", "world"]) -> Explanation:
+        return self._aligned()._explain(start, scope)
 
-    def report(self) -> Report:
-        """Report of the epoch under way, or of the last one; see :meth:`Loader.report`."""
-        return (self._reported or self._loader).report()
+    def _preview(
+        self, start: Position, num_rows: int, channel: str | Sequence[str] | None, name: str | None
+    ) -> Picture:
+        return self._aligned()._preview(start, num_rows, channel, name)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Position and plan of the loader, as plain JSON values; see :meth:`Loader.state_dict`."""
-        return self._aligned().state_dict()
+    def _save(self, position: Position) -> dict[str, Any]:
+        return self._aligned()._save(position)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the position of a saved rollout; see :meth:`Loader.load_state_dict`.
-
-        Parameters
-        ----------
-        state : dict
-            The value of :meth:`state_dict`, from any rank, perhaps stored as JSON.
-
-        Raises
-        ------
-        StateError
-            If the state has no epoch, or is damaged; if it belongs to other samples or another
-            global batch, or its plan is not the plan that this rollout makes.
-        LanesError
-            If the number of ranks does not divide the state's lanes.
-        MemoryBudgetError
-            If the state's plan needs more memory than this loader has.
-        """
+    def _load(self, state: Mapping[str, Any]) -> None:
         given: object = state
         epoch = given.get("epoch") if isinstance(given, Mapping) else None
         if type(epoch) is not int or epoch < 0:
@@ -142,57 +131,42 @@ class Rollout(TrainerAttributes):
             raise StateError(
                 "this rollout makes another plan than the state's, so later epochs would differ",
                 given="options or a number of ranks that lead to another plan",
-                allowed="the options and ranks of the rollout that saved it; with lanes, any "
-                "number of ranks that divides them",
-                remedy="pass the same memory, prefetch and plan",
+                remedy="pass memory, prefetch, plan and ranks as for the rollout saved; with "
+                "lanes, any number of ranks that divides them",
             )
         # Later epochs are planned from the options, and need the state's seed to be the same.
-        self._options["seed"] = state["seed"]
+        self.options = replace(self.options, seed=state["seed"])
+        self._stop()
         self._loader.close()
         self._loader, self._made_for = loader, epoch
+        self._cursor.load(loader._cursor.position, len(loader))
 
-    def close(self) -> None:
-        """Stop all reads under way and free the memory. It can be called more than once."""
+    def _release(self) -> None:
         self._loader.close()
 
-    def __repr__(self) -> str:
-        return f"<xloader.Rollout: {self._in_words()}>"
-
-    def _repr_html_(self) -> str:
+    def _card(self) -> Card:
         shown = self._loader
-        is_next = shown.epoch == self._made_for
+        is_next = self.epoch == self._made_for
         note = "The samples of the next epoch" if is_next else "The samples of an earlier epoch"
         note += " and their loader:" if is_next else " and their loader, until the next one begins:"
-        content = [Words([note]), *shown.card().parts]
-        return Card("xloader.Rollout", self._in_words(), content).to_html()
+        return Card("xloader.Rollout", self._in_words(), [Words([note]), *shown._card().parts])
 
     def _in_words(self) -> str:
         return f"batches of {self.batch_size}, epoch {self.epoch}"
 
-    def __iter__(self) -> Iterator[Any]:
-        # Only at the first batch: trainers ask for an iterator before they set the epoch.
-        loader = self._reported = self._aligned()
-        yield from loader
-
-    def _aligned(self) -> Loader:
+    def _aligned(self) -> PlannedLoader:
         """The loader of the next epoch, made anew if that epoch has other samples."""
-        epoch = self._loader.epoch
-        if epoch == self._made_for:
-            return self._loader
-        samples = self._samples_of(epoch)
-        if not _are_alike(samples.recipe, self._loader.recipe):
-            self._loader.close()
-            self._loader = self._loader_of(samples, epoch)
-        self._made_for = epoch
+        epoch = self.epoch
+        if epoch != self._made_for:
+            samples = self._samples_of(epoch)
+            if not _are_alike(samples.recipe, self._loader.recipe):
+                self._loader.close()
+                self._loader = make_loader(samples.recipe, self.options)
+            self._made_for = epoch
         return self._loader
 
-    def _make_loader(self, epoch: int) -> Loader:
-        return self._loader_of(self._samples_of(epoch), epoch)
-
-    def _loader_of(self, samples: Samples, epoch: int) -> Loader:
-        loader = samples.loader(**self._options)
-        loader.set_epoch(epoch)
-        return loader
+    def _make_loader(self, epoch: int) -> PlannedLoader:
+        return make_loader(self._samples_of(epoch).recipe, self.options)
 
     def _samples_of(self, epoch: int) -> Samples:
         samples = self._make(epoch)

@@ -22,7 +22,7 @@ from xloader.core.ranks import World
 from xloader.core.windows import Windows
 from xloader.engine.cached_reader import CachedReader
 from xloader.errors import MemoryBudgetError
-from xloader.loader.loader import Loader
+from xloader.loader.planned_loader import PlannedLoader
 from xloader.recipe.recipe import Field, Kept, Recipe
 from xloader.samples.samples import Samples
 from xloader.sources.arrays.dask_views import survives_fork
@@ -87,7 +87,7 @@ class Reader:
         self._memory_nbytes = parse_nbytes(memory)
         self._threads = threads
         self._cached: dict[tuple[int, int], CachedReader | None] = {}
-        self._idle: dict[tuple[int, range, int], Loader] = {}
+        self._idle: dict[tuple[int, range, int], PlannedLoader] = {}
 
     @property
     def samples(self) -> Samples:
@@ -144,7 +144,7 @@ class Reader:
         except MemoryBudgetError:
             return None
 
-    def _loader(self, batches: range, num_shares: int) -> Loader:
+    def _loader(self, batches: range, num_shares: int) -> PlannedLoader:
         """A loader of the patches of some batches, in order."""
         memory_nbytes = self._memory_nbytes // num_shares
         samples = self.samples
@@ -155,7 +155,7 @@ class Reader:
             last = int(self._patches.ids_of(batches[-1])[-1])
             samples = samples.select(slice(first, last + 1))
         options = self._options(memory_nbytes, self._rows_together(samples, memory_nbytes))
-        return Loader(samples.recipe, options, np.asarray)
+        return PlannedLoader(samples.recipe, options, np.asarray)
 
     def _options(self, memory_nbytes: int, batch_size: int = 1) -> LoaderOptions:
         # With xbatcher, users divide the data among the training processes themselves. So every

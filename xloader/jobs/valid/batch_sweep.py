@@ -20,7 +20,7 @@ from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowSet
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.row_list import SampleNames
-from xloader.loader.loader import Loader
+from xloader.loader.planned_loader import PlannedLoader
 from xloader.loader.sweep_loader import make_sweep_loader
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
@@ -156,7 +156,7 @@ def _fill(
     sweep: BatchSweep, out: NDArray[Any], threads: int | None, names: SampleNames | None = None
 ) -> int:
     options = LoaderOptions(memory=sweep.memory_nbytes, threads=threads)
-    with make_sweep_loader(Loader, sweep.recipe, options, names, sweep.batch_size) as loader:
+    with make_sweep_loader(PlannedLoader, sweep.recipe, options, names, sweep.batch_size) as loader:
         for batch in loader:
             at = batch.ids if names is None else names.rows_of(batch.ids)
             out[at] = sweep.function(batch)

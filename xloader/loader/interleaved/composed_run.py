@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -222,29 +221,3 @@ class _ComposedRows:
         into = slice(at, at + rows.stop - rows.start)
         self.ids[into], self.is_padding[into] = batch.ids[rows], batch.is_padding[rows]
         self.stack.put(batch, rows, at)
-
-
-@dataclass
-class ComposedProgress:
-    """Counters of the composed batches delivered so far."""
-
-    loaders: Mapping[str, Any]
-    begin: float = 0.0
-    end: float = 0.0
-    num_steps: int = 0
-    num_samples: int = 0
-    num_skipped: int = 0
-    delivered_nbytes: int = 0
-
-    def start(self) -> None:
-        """Note that a batch is asked for. Only the first call counts."""
-        self.begin = self.begin or time.perf_counter()
-
-    def add(self, delivery: Batch) -> None:
-        """Count a batch."""
-        self.num_steps += 1
-        num_skipped = int(np.count_nonzero(delivery.is_padding))
-        self.num_skipped += num_skipped
-        self.num_samples += len(delivery.ids) - num_skipped
-        self.delivered_nbytes += sum(int(array.nbytes) for array in delivery)
-        self.end = time.perf_counter()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
-from xloader.loader.interleaved.composed_run import NUM_HELD, ComposedProgress
+from xloader.loader.batches.batch import Batch
+from xloader.loader.interleaved.composed_run import NUM_HELD
+from xloader.loader.loader import Loader
 from xloader.loader.reports.advice import show_speed, too_short
+from xloader.loader.reports.epoch_bar import BarCounts
 from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import find
@@ -282,32 +288,65 @@ def summed(sets: Mapping[str, Figures]) -> dict[str, Any]:
     }
 
 
-def report_of(
-    progress: ComposedProgress, shares: Mapping[str, SetShare], composed_nbytes: int
-) -> InterleavedReport:
-    """The report of an epoch of several sets."""
-    reports = {name: loader.report() for name, loader in progress.loaders.items()}
-    every = reports.values()
-    seconds = progress.end - progress.begin if progress.num_steps else 0.0
-    num_nan = {f"{n}/{f}": num for n, r in reports.items() for f, num in r.num_nan.items()}
-    held = min(progress.num_steps, NUM_HELD) * composed_nbytes
-    return InterleavedReport(
-        num_samples=progress.num_samples,
-        num_steps=progress.num_steps,
-        peak_nbytes=held + sum(report.peak_nbytes for report in every),
-        shares=shares,
-        sets=reports,
-        num_requests=sum(report.num_requests for report in every),
-        num_retries=sum(report.num_retries for report in every),
-        num_missing=sum(report.num_missing for report in every),
-        num_skipped_samples=progress.num_skipped,
-        num_nan=num_nan,
-        delivered_nbytes=progress.delivered_nbytes,
-        seconds=seconds,
-        wait_seconds=sum(report.wait_seconds for report in every),
-        **_worst_wait(reports, seconds),
-        **summed(reports),
-    )
+@dataclass
+class ComposedProgress:
+    """Counters of the composed batches delivered so far."""
+
+    loaders: Mapping[str, Loader]
+    shares: Mapping[str, SetShare]
+    composed_nbytes: int
+    begin: float = 0.0
+    end: float = 0.0
+    num_steps: int = 0
+    num_samples: int = 0
+    num_skipped: int = 0
+    delivered_nbytes: int = 0
+
+    def start(self) -> None:
+        """Note that a batch is asked for. Only the first call counts."""
+        self.begin = self.begin or time.perf_counter()
+
+    def add(self, delivery: Batch) -> None:
+        """Count a batch."""
+        self.num_steps += 1
+        num_skipped = int(np.count_nonzero(delivery.is_padding))
+        self.num_skipped += num_skipped
+        self.num_samples += len(delivery.ids) - num_skipped
+        self.delivered_nbytes += sum(int(array.nbytes) for array in delivery)
+        self.end = time.perf_counter()
+
+    def bar_counts(self) -> BarCounts:
+        """The counters for a progress bar."""
+        set_counts = [loader._bar_counts() for loader in self.loaders.values()]
+        seconds = self.end - self.begin if self.num_steps else 0.0
+        read_nbytes = sum(counts.read_nbytes for counts in set_counts)
+        waited = sum(counts.wait_seconds for counts in set_counts)
+        return BarCounts(self.begin, read_nbytes, seconds, waited)
+
+    def report(self) -> InterleavedReport:
+        """The report of an epoch of several sets."""
+        reports = {name: loader.report() for name, loader in self.loaders.items()}
+        every = reports.values()
+        seconds = self.end - self.begin if self.num_steps else 0.0
+        num_nan = {f"{n}/{f}": num for n, r in reports.items() for f, num in r.num_nan.items()}
+        held = min(self.num_steps, NUM_HELD) * self.composed_nbytes
+        return InterleavedReport(
+            num_samples=self.num_samples,
+            num_steps=self.num_steps,
+            peak_nbytes=held + sum(report.peak_nbytes for report in every),
+            shares=self.shares,
+            sets=reports,
+            num_requests=sum(report.num_requests for report in every),
+            num_retries=sum(report.num_retries for report in every),
+            num_missing=sum(report.num_missing for report in every),
+            num_skipped_samples=self.num_skipped,
+            num_nan=num_nan,
+            delivered_nbytes=self.delivered_nbytes,
+            seconds=seconds,
+            wait_seconds=sum(report.wait_seconds for report in every),
+            **_worst_wait(reports, seconds),
+            **summed(reports),
+        )
 
 
 def _worst_wait(reports: Mapping[str, Report], seconds: float) -> dict[str, Any]:

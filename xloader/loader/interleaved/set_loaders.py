@@ -16,7 +16,7 @@ from xloader.errors import MemoryBudgetError
 from xloader.loader.interleaved.composed_run import NUM_HELD
 from xloader.loader.interleaved.interleaved_figures import SetShare
 from xloader.loader.interleaved.sample_sets import Interleaving, SampleSet, SampleSets, taking
-from xloader.loader.loader import Loader
+from xloader.loader.planned_loader import PlannedLoader
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.make_plan import make_budget
 from xloader.recipe.demands import make_footprint
@@ -44,7 +44,7 @@ def share_memory(
     return shares(low)
 
 
-MakeLoader = Callable[[Recipe, LoaderOptions], Loader]
+MakeLoader = Callable[[Recipe, LoaderOptions], PlannedLoader]
 """Makes the loader of one set."""
 
 _SET_SEED = 0x5E75
@@ -56,7 +56,7 @@ class SetLoaders:
 
     world: World
     interleaving: Interleaving
-    loaders: Mapping[str, Loader]
+    loaders: Mapping[str, PlannedLoader]
     composed_nbytes: int
 
     @classmethod

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from xloader.core.libraries import require_tqdm
+from xloader.core.ranks import World
 from xloader.loader.reports.advice import show_rate
 
 _FORMAT = (
@@ -48,27 +49,29 @@ class CountedLoader(Protocol):
         """Number of the epoch that comes next."""
 
     @property
-    def rank(self) -> int:
-        """Number of this process."""
+    def world(self) -> World:
+        """Number of this process, and how many there are."""
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Any]: ...
 
-    def bar_counts(self) -> BarCounts:
-        """The counters of the epoch under way, or of the last one."""
 
-
-def make_bar(loader: CountedLoader, first_step: int, options: Mapping[str, Any]) -> Any:
+def make_bar(
+    loader: CountedLoader,
+    count: Callable[[], BarCounts],
+    first_step: int,
+    options: Mapping[str, Any],
+) -> Any:
     """Make a bar that is iterated in place of a loader."""
     require_tqdm()
     # Imported only here: it looks for a notebook, and imports IPython's widgets there.
     from tqdm.auto import tqdm
 
-    before = loader.bar_counts().begin
+    before = count().begin
 
     def format_dict(bar: Any) -> dict[str, Any]:
-        counts = loader.bar_counts()
+        counts = count()
         # Until the first batch is asked for, the counters are those of another epoch.
         shown = NOTHING_YET if counts.begin == before else counts
         return {**tqdm.format_dict.fget(bar), **shown.fields}
@@ -78,7 +81,7 @@ def make_bar(loader: CountedLoader, first_step: int, options: Mapping[str, Any])
         "desc": f"epoch {loader.epoch}",
         "total": len(loader),
         "initial": first_step,
-        "disable": loader.rank != 0,
+        "disable": loader.world.rank != 0,
         "unit": "batch",
         "bar_format": _FORMAT,
     }

@@ -12,6 +12,7 @@ from xloader.core.cores import usable_cores
 from xloader.core.footprint import Group
 from xloader.engine.batches import Delivery
 from xloader.engine.tally import Tally
+from xloader.loader.batches.device_path import DevicePath, refusal_of
 from xloader.loader.reports.advice import advise
 from xloader.loader.reports.bottleneck import EpochEffort, EpochSeries, SeriesRecorder
 from xloader.loader.reports.epoch_bar import BarCounts
@@ -33,6 +34,7 @@ class EpochProgress:
     is_direct: bool
     groups: Sequence[Group]
     has_processes: bool
+    device_path: DevicePath | None = None
     begin: float = 0.0
     cpu_begin: float = 0.0
     end: float = 0.0
@@ -119,6 +121,7 @@ class EpochProgress:
             advice=advise(effort),
             cpu_seconds=effort.cpu_seconds + self._other_cpu_seconds,
             num_cores=effort.num_cores,
+            pinning_refusal=refusal_of(self.device_path),
             # The schedule of the epoch would take memory for as long as a report is kept.
             _expected=replace(expected, _times=None),
             _series=self._series(),

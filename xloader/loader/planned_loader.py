@@ -1,0 +1,276 @@
+"""The loader of one set of samples.
+
+It combines the rank plan (what to read and deliver), the job factory (memory and readers) and one
+run at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from numpy.typing import NDArray
+
+from xloader.core.footprint import Footprint
+from xloader.core.nans import NanWarner
+from xloader.core.options import LoaderOptions
+from xloader.core.ranks import World
+from xloader.engine.batches import Delivery
+from xloader.errors import OptionError
+from xloader.loader.batches.batch import Batch
+from xloader.loader.batches.batch_origin import BatchOrigin
+from xloader.loader.batches.device_path import DevicePath, refusal_of
+from xloader.loader.batches.row_list import SampleNames
+from xloader.loader.engines import Engine
+from xloader.loader.epoch_iterator import EpochRun
+from xloader.loader.loader import Loader
+from xloader.loader.ranks.cursor import Position
+from xloader.loader.ranks.job_factory import explain_ranks
+from xloader.loader.ranks.rank_resolver import RankResolver
+from xloader.loader.ranks.state import read_state
+from xloader.loader.reports.explain_notes import processes_note, rank_note
+from xloader.loader.reports.progress import EpochProgress
+from xloader.planning.epoch import Epoch
+from xloader.planning.plan import Plan
+from xloader.planning.remainder import Remainder
+from xloader.recipe.recipe import Recipe
+from xloader.transforms.packed_fields import PackedField
+from xloader.transforms.rng import Chance
+
+if TYPE_CHECKING:
+    from xloader.loader.reports.batch_variance import BatchVariance
+    from xloader.planning.explain import Explanation
+    from xloader.show.canvas import Picture
+    from xloader.show.cards import Card
+
+HandOver = Callable[[NDArray[Any]], Any]
+"""Converts a gathered array into what is delivered: a tensor, or the array itself."""
+
+
+class PlannedLoader(Loader):
+    """Loader of one set of samples; see `Loader`.
+
+    `packed_fields` are gathered as stored, and unpacked by the device. `label` begins warnings:
+    which of several sets they are about. With `sample_names`, the ids of other samples, batches
+    have these ids: only for threads of this process, and not for a device.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        options: LoaderOptions,
+        hand_over: HandOver,
+        packed_fields: Sequence[PackedField] = (),
+        device_path: DevicePath | None = None,
+        sample_names: SampleNames | None = None,
+    ) -> None:
+        super().__init__(options)
+        self.recipe = recipe
+        self._hand_over = hand_over
+        self._packed_fields = tuple(packed_fields)
+        self._device_path = device_path
+        self._sample_names = sample_names
+        self.label = ""
+        self._resolver = RankResolver(recipe, options)
+        self._nan_warner = NanWarner(options.on_nan)
+        self._explained: dict[tuple[Position, int], Explanation] = {}
+        self._carried: Engine | None = None
+        # Made before processes are, so that their batches refer to the recipe of this one.
+        _ = recipe.token
+
+    @property
+    def device_path(self) -> DevicePath | None:
+        """The way of the batches to a device; None if they stay as gathered."""
+        return self._device_path
+
+    @property
+    def footprint(self) -> Footprint:
+        """The chunks of the source that the samples need."""
+        return self._resolver.rank_plan.footprint
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of all epochs."""
+        return self._resolver.rank_plan.plan
+
+    def __len__(self) -> int:
+        """Number of batches of an epoch on this rank."""
+        return self._resolver.settle().num_steps
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples of an epoch, over all ranks."""
+        return self._resolver.rank_plan.num_samples
+
+    def batch_variance(
+        self, variable: str | None = None, num_batches: int = 64, *, epoch: int | None = None
+    ) -> BatchVariance:
+        """Measure as `Loader.batch_variance` describes it."""
+        from xloader.loader.variance_measurement import measure_batch_variance
+
+        self._check_open()
+        number = self.epoch if epoch is None else epoch
+        rank_plan = self._resolver.settle()
+        return measure_batch_variance(rank_plan, number, variable, num_batches, PlannedLoader)
+
+    def _preview(
+        self, start: Position, num_rows: int, channel: str | Sequence[str] | None, name: str | None
+    ) -> Picture:
+        from xloader.loader.preview import draw_preview
+
+        if name is not None:
+            raise OptionError(
+                "this loader has one set of samples, without a name",
+                given=f"name={name!r}",
+                remedy="leave name= out",
+            )
+        return draw_preview(self._resolver.settle(), self._left(start), start, num_rows, channel)
+
+    def _explain(self, start: Position, scope: Literal["rank", "world"]) -> Explanation:
+        rank_plan = self._resolver.settle()
+        if scope == "rank":
+            expected = self._expected(start)
+        else:
+            expected = explain_ranks(rank_plan, self._left(start), scope)
+        refusal = refusal_of(self._device_path)
+        noted = rank_plan.with_notes(expected, self._packed_fields, refusal)
+        more = processes_note(self.recipe, rank_plan.options), rank_note(rank_plan.options, scope)
+        return replace(noted, notes=(*noted.notes, *filter(None, more)))
+
+    def move_to(self, position: Position) -> None:
+        """Start the next iteration at a position."""
+        self._cursor.resume(position)
+
+    @property
+    def world(self) -> World:
+        """Rank and world size."""
+        return self._resolver.settle().options.ranks
+
+    def _save(self, position: Position) -> dict[str, Any]:
+        return self._resolver.save(position)
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        position = self._resolver.load(state)
+        self._stop()
+        self._explained = {}
+        self._cursor.load(position, self._resolver.rank_plan.num_steps)
+
+    def check_state(self, state: object) -> None:
+        """Raise the errors of `load_state_dict`, without loading the state."""
+        read_state(state, self._resolver.settle())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Only the arguments are pickled: threads, memory and position belong to this process.
+        arguments = (self.recipe, self.options, self._hand_over, self._packed_fields)
+        return PlannedLoader, (*arguments, self._device_path, self._sample_names)
+
+    def _card(self) -> Card:
+        from xloader.show.loader_cards import loader_card, option_facts, show_rest
+
+        # Ranks are not settled, and nothing is planned: to show a loader must not change it.
+        planned, at = self._resolver.planned, self._cursor.start
+        num_steps = None if planned is None else planned.num_steps
+        explained = self._explained.items()
+        return loader_card(
+            self._name,
+            self._in_words(),
+            option_facts(self.options, at.epoch, at.step, num_steps, is_closed=self._is_closed),
+            {show_rest(start.epoch, start.step): cost for (start, _), cost in explained},
+            None if self._progress is None else self.report(),
+            {"samples": self.recipe},
+        )
+
+    def _in_words(self) -> str:
+        planned = self._resolver.planned
+        count = "" if planned is None else f"{planned.num_steps} "
+        return f"{count}batches of {self.batch_size}, epoch {self.epoch}"
+
+    def _left(self, start: Position) -> Epoch | Remainder:
+        """The epoch, or remainder of one, that an iteration from a position on yields."""
+        return self._resolver.rank_plan.remainder(start.epoch, start.step)
+
+    def _expected(self, start: Position) -> Explanation:
+        """Prediction for an iteration of this rank. No labels are read."""
+        rank_plan, left = self._resolver.settle(), self._left(start)
+        kept = self._engine().loaded()
+        key = start, sum(map(len, kept))
+        if key not in self._explained:
+            self._explained = {key: rank_plan.explain(left, cached=kept)}
+        return self._explained[key]
+
+    def _announce(self) -> None:
+        expected = self._expected(self._cursor.start)
+        rank_plan = self._resolver.rank_plan
+        if self._device_path is not None and rank_plan.num_steps:
+            self._device_path.check(rank_plan.batch_size, rank_plan.rows.last_size)
+        rank_plan.warn(expected, self.label)
+        self._resolver.begin(expected, self._cursor.start)
+
+    def _prepare(self) -> EpochRun:
+        start = self._cursor.start
+        expected, rank_plan = self._expected(start), self._resolver.rank_plan
+        remainder = self._left(start)
+        run = self._engine().begin(remainder)
+        progress = EpochProgress(
+            expected,
+            run.tally,
+            rank_plan.plan.budget,
+            rank_plan.options.num_threads,
+            rank_plan.batch_size,
+            rank_plan.is_direct,
+            rank_plan.footprint.groups,
+            self.options.processes > 0,
+            self._device_path,
+        )
+        num_again = remainder.sublanes.num_again_of(rank_plan.sublanes()[0])
+        return EpochRun(run, progress, start, rank_plan.num_steps, num_again)
+
+    def _stop(self) -> None:
+        super()._stop()
+        if self._carried is not None:
+            self._carried.refresh()
+
+    def _release(self) -> None:
+        if self._carried is not None:
+            self._carried.clear()
+        if self._device_path is not None:
+            self._device_path.close()
+
+    def _engine(self) -> Engine:
+        """The engine of the present rank plan, made anew when the plan has changed."""
+        rank_plan, engine = self._resolver.rank_plan, self._carried
+        if engine is None or engine.rank_plan is not rank_plan:
+            if engine is not None:
+                engine.clear()
+            engine = Engine(
+                rank_plan,
+                self._packed_fields,
+                self._device_path,
+                self._hand_over,
+                self._sample_names,
+            )
+            self._carried = engine
+        return engine
+
+    def _deliver(self, delivery: Delivery, epoch: int) -> Any:
+        try:
+            self._nan_warner.warn(delivery.nans)
+            if delivery.collated is not None:
+                return delivery.collated.value
+            batch = self._batch(delivery, epoch)
+        finally:
+            # A warning may be an error. The device's memory must come back all the same.
+            delivery.release()
+        return self._collate(batch)
+
+    def _batch(self, delivery: Delivery, epoch: int) -> Batch:
+        seed, times = self._resolver.rank_plan.options.seed, delivery.occurrences
+        names = self._sample_names
+        recipe = self.recipe if names is None else names.recipe
+        ids = delivery.ids if names is None else names.of(delivery.ids)
+        origin = BatchOrigin.of(recipe, seed, epoch, times)
+        if self._device_path is not None:
+            return self._device_path.deliver(delivery, Chance(seed, epoch, times), origin)
+        arrays = [self._hand_over(array) for array in delivery.arrays.values()]
+        return Batch(arrays, delivery.arrays, ids, delivery.is_padding, origin)
