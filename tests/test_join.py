@@ -83,8 +83,8 @@ def test_predicted_reads_are_counted_reads(first: str, method: Any, world_size: 
         .inputs("era5/t2m", "static/oro")
         .targets("radar/rain", time=2)
     )
-    plain = era5().t2m.reindex(time=samples.coordinates.time, method=method)
-    rain = radar().rain.reindex(time=samples.coordinates.time, method=method)
+    plain = era5().t2m.reindex(time=samples.coords["time"], method=method)
+    rain = radar().rain.reindex(time=samples.coords["time"], method=method)
     num_reads = num_chunks = 0
     seen: list[int] = []
     for rank in range(world_size):
@@ -392,7 +392,7 @@ def test_a_grid_that_differs_by_rounding_is_one_grid() -> None:
     ]:
         both = xloader.join({"n": era5(4), "a": one, "b": one.assign_coords(x=other)})
         assert (both.recipe.source.variables["b/a"].dims == ("x",)) is is_shared
-        assert both.coordinates.x.dtype == np.float64
+        assert both.coords["x"].dtype == np.float64
 
 
 BACKWARDS = slice(None, None, -1)
@@ -476,7 +476,7 @@ def test_a_static_source_may_come_first_and_keep_a_time_that_nothing_has() -> No
     static = orography().assign_coords(time=times(3, 12))
     samples = xloader.join({"static": static, "era5": era5(), "radar": radar()})
     assert samples.recipe.dim_sizes["time"] == 160
-    xr.testing.assert_equal(samples.coordinates.time, era5().time)
+    xr.testing.assert_equal(samples.coords["time"], era5().time)
 
 
 def test_samples_bring_their_selection_options_and_retries() -> None:
@@ -500,9 +500,9 @@ def test_labels_of_several_levels_are_joined() -> None:
     some = data.isel(s=[0, 2, 3])
     samples = xloader.join({"a": data, "b": some + 10}, on="s").window(s=3)
     assert [array.tolist() for array in samples[0]] == [[0, 2, 3], [10, 12, 13]]
-    assert samples.coordinates.j.values.tolist() == ["p", "p", "q"]
+    assert samples.coords["j"].values.tolist() == ["p", "p", "q"]
     apart = xloader.join({"time": era5(4), "a": data, "b": some})
-    assert {"i", "j", "b/i", "b/j"} <= set(apart.coordinates.coords)
+    assert {"i", "j", "b/i", "b/j"} <= set(apart.coords)
 
 
 def test_cftime_labels_are_joined() -> None:
@@ -560,23 +560,23 @@ def test_names_of_joined_samples_stay_apart() -> None:
     later = rain.rename(rain="snow").isel(y=slice(2)).assign_coords(lon=np.arange(7.0) + 100)
     both = xloader.join({"radar": later, "all": first})
     assert {"lon": 7, "all/lon": 8, "radar/lon": 7}.items() <= both.recipe.dim_sizes.items()
-    np.testing.assert_array_equal(both.coordinates["lon"], later.lon)
-    np.testing.assert_array_equal(both.coordinates["radar/lon"], rain.lon)
+    np.testing.assert_array_equal(both.coords["lon"], later.lon)
+    np.testing.assert_array_equal(both.coords["radar/lon"], rain.lon)
     # A dimension of the same name and labels is the same one, whichever source comes first.
     melt = rain.rename(rain="melt")
     for together in {"all": first, "radar": melt}, {"z": first, "all": era5(), "radar": melt}:
         joined = xloader.join(together)
         assert joined.recipe.source.variables["radar/melt"].dims == ("time", "y", "radar/lon")
     three = xloader.join({"other": both, "more": era5(), "z": first})
-    np.testing.assert_array_equal(three.coordinates["radar/lon"], rain.lon)
+    np.testing.assert_array_equal(three.coords["radar/lon"], rain.lon)
 
 
 def test_a_coordinate_of_the_root_of_a_tree_keeps_its_name() -> None:
     start = orography().assign_coords(time=times(1, 1)[0])
     rain = radar(9).rename(lon="x")
     both = xr.DataTree.from_dict({"/": start, "/radar": rain, "/more": rain + 1}).xloader
-    assert both.coordinates["time"].item() == start.time.item()
-    np.testing.assert_array_equal(both.coordinates["radar/time"], rain.time)
+    assert both.coords["time"].item() == start.time.item()
+    np.testing.assert_array_equal(both.coords["radar/time"], rain.time)
     dims = {name: variable.dims[0] for name, variable in both.recipe.source.variables.items()}
     assert dims == {"oro": "lat", "radar/rain": "radar/time", "more/rain": "radar/time"}
 

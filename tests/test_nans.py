@@ -16,7 +16,7 @@ from xloader import Samples
 from xloader.core.nans import NUM_FIRST, is_looked_at, look_for_nans
 from xloader.errors import NanError, NanWarning, OptionError
 from xloader.testing import write_store
-from xloader.torch import IterableDataset, MapDataset, data_loader
+from xloader.torch import IterableDataset, MapDataset, data_loader, tensor_dataset
 
 IN_ORDER: dict[str, Any] = {"batch_size": 4, "shuffle": False}
 
@@ -151,7 +151,7 @@ def test_other_choices_are_refused(on_nan: Any) -> None:
         lambda: MapDataset(samples, on_nan=on_nan),
         lambda: IterableDataset(samples, on_nan=on_nan),
         lambda: data_loader(samples, on_nan=on_nan),
-        lambda: samples.to_tensor_dataset(on_nan=on_nan),
+        lambda: tensor_dataset(samples, on_nan=on_nan),
     ):
         with pytest.raises(OptionError, match=r"on_nan is not one of the choices.*Allowed: 'warn'"):
             make()
@@ -204,12 +204,12 @@ def test_workers_of_a_data_loader_raise_it_too() -> None:
 
 def test_all_in_memory() -> None:
     with pytest.warns(NanWarning, match="in sample 5"):
-        dataset = samples_of(5).to_tensor_dataset("16MiB")
+        dataset = tensor_dataset(samples_of(5), "16MiB")
     assert int(dataset.tensors[0].isnan().sum()) == 2
     with pytest.raises(NanError):
-        samples_of(63).to_tensor_dataset("16MiB", on_nan="raise")
+        tensor_dataset(samples_of(63), "16MiB", on_nan="raise")
     with pytest.raises(OptionError, match="cannot be counted here, because there is no report"):
-        samples_of().to_tensor_dataset("16MiB", on_nan="count")
+        tensor_dataset(samples_of(), "16MiB", on_nan="count")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from xloader.errors import (
     XloaderError,
 )
 from xloader.testing import CountingStore, FaultyStore, garble, write_store
+from xloader.torch import tensor_dataset
 
 NUM_STEPS, NUM_ROWS, NUM_COLUMNS = 60, 40, 50
 SKIES = ("clear", "high", "low")
@@ -539,7 +540,7 @@ def test_doors_of_pytorch_have_the_labels(tmp_path: Any) -> None:
             check_batch(batch, make_table())
             seen.update(np.asarray(batch.ids).tolist())
         assert seen == Counter(range(200)), name
-    tensors = samples.to_tensor_dataset(memory="64MiB")
+    tensors = tensor_dataset(samples, memory="64MiB")
     assert float(tensors[7][1]) == make_table().snow[7]
 
 

@@ -109,7 +109,7 @@ def test_every_format_gives_the_same_batches(
         if name != "netcdf":
             assert stored.stored_dtype == np.int16
             assert "through xarray" not in samples.recipe.source.path_of(real.inputs[0])
-        xr.testing.assert_equal(samples.coordinates, expected.coords.to_dataset())
+        xr.testing.assert_equal(samples.coords.to_dataset(), expected.coords.to_dataset())
         # The epochs are not shuffled, because the shuffle depends on each format's chunks.
         loader = samples.loader(batch_size=7, shuffle=False, output="numpy")
         batches = list(loader)

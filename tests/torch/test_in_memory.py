@@ -19,8 +19,9 @@ from torch.utils.data import (
 
 import xloader
 from xloader.errors import MemoryBudgetError, OptionError, UnsupportedDataError
-from xloader.tensors.columns import fill_tensors
+from xloader.tensors.columns import hand_over
 from xloader.testing import CountingStore, write_store
+from xloader.torch import tensor_dataset
 
 
 def make_samples(store: object | None = None) -> xloader.Samples:
@@ -41,7 +42,7 @@ def make_store() -> CountingStore:
 
 def test_each_row_is_the_sample_of_its_id() -> None:
     samples = make_samples()
-    dataset = samples.to_tensor_dataset(memory="1MiB")
+    dataset = tensor_dataset(samples, memory="1MiB")
     assert type(dataset) is TensorDataset
     assert len(dataset) == len(samples) == 20
     assert [tensor.dtype for tensor in dataset.tensors] == [torch.float32, torch.int16]
@@ -54,21 +55,21 @@ def test_it_reads_each_chunk_once() -> None:
     store = make_store()
     samples = make_samples(store)
     store.reset()
-    samples.to_tensor_dataset(memory="1MiB")
+    tensor_dataset(samples, memory="1MiB")
     assert len(store.reads) == 22
     assert set(store.reads.values()) == {1}
 
 
 def test_selected_and_mapped_samples() -> None:
     samples = make_samples().select([7, 3, 3]).map(lambda ds: ds.assign(inputs=ds.inputs * 2))
-    inputs, targets = samples.to_tensor_dataset("1MiB").tensors
+    inputs, targets = tensor_dataset(samples, "1MiB").tensors
     np.testing.assert_array_equal(inputs.numpy(), samples[[0, 1, 2]].inputs)
     assert targets.ravel().tolist() == [17, 9, 9]
 
 
 def test_torch_combines_and_splits_it() -> None:
     one, other = make_samples(), make_samples().select(slice(5))
-    both = ConcatDataset([one.to_tensor_dataset("1MiB"), other.to_tensor_dataset("1MiB")])
+    both = ConcatDataset([tensor_dataset(one, "1MiB"), tensor_dataset(other, "1MiB")])
     assert len(both) == 25
     np.testing.assert_array_equal(both[22][0].numpy(), other[2][0])
     generator = torch.Generator().manual_seed(0)
@@ -86,30 +87,30 @@ def test_what_does_not_fit_is_refused_before_it_is_read() -> None:
     samples = make_samples(store)
     store.reset()
     with pytest.raises(MemoryBudgetError, match=r"do not fit in memory.*\.select fewer") as caught:
-        samples.to_tensor_dataset(memory=500)
+        tensor_dataset(samples, memory=500)
     assert "20 samples of 38 bytes" in str(caught.value)
     assert store.num_reads == 0
     enough = caught.value.minimum_nbytes
-    assert len(samples.to_tensor_dataset(memory=enough)) == 20
+    assert len(tensor_dataset(samples, memory=enough)) == 20
     with pytest.raises(MemoryBudgetError, match=re.escape(str(enough))):
-        samples.to_tensor_dataset(memory=enough - 1)
+        tensor_dataset(samples, memory=enough - 1)
 
 
 def test_errors() -> None:
     with pytest.raises(
         OptionError, match=r"weighted samples cannot become a dataset.*WeightedRandomSampler"
     ):
-        make_samples().weighted(np.ones(20)).to_tensor_dataset()
+        tensor_dataset(make_samples().weighted(np.ones(20)))
     with pytest.raises(OptionError, match="not a number of bytes"):
-        make_samples().to_tensor_dataset(memory="much")
+        tensor_dataset(make_samples(), memory="much")
     with pytest.raises(
         UnsupportedDataError, match=r"'x' holds values that a tensor cannot hold.*<U3"
     ):
-        fill_tensors([], 2, {"x": (3,)}, {"x": np.dtype("<U3")})
+        hand_over(np.empty(2, "<U3"), "x")
 
 
 def test_a_foreign_byte_order_is_made_native() -> None:
     samples = make_samples().map(lambda ds: ds.assign(inputs=ds.inputs.astype(">f8")))
     assert not samples.dtypes["inputs"].isnative
-    inputs = samples.to_tensor_dataset("1MiB").tensors[0]
+    inputs = tensor_dataset(samples, "1MiB").tensors[0]
     np.testing.assert_array_equal(inputs.numpy(), samples[list(range(20))].inputs)

@@ -33,7 +33,7 @@ OutputKind = Literal["torch", "numpy", "jax", "cupy"]
 
 @dataclass(frozen=True)
 class PlanRules:
-    """What the plan of the epochs shall keep to, for the option ``plan`` of a loader.
+    """Bounds that the plan of all epochs keeps to, for the option ``plan`` of a loader.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class PlanRules:
 
 @dataclass(frozen=True)
 class OnDevice:
-    """Where batches are delivered, and as what, for the option ``device`` of a loader.
+    """Place and form of the delivered batches, for the option ``device`` of a loader.
 
     Parameters
     ----------

@@ -1,7 +1,4 @@
-"""Implementation of the `Samples` methods that make batches.
-
-These are `loader`, `explain`, `compare_plans` and `to_tensor_dataset`.
-"""
+"""The methods of `Samples` that make batches: `loader`, `explain` and `compare_plans`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ import xarray as xr
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.nans import OnNan
 from xloader.core.options import LoaderKeywords, lists_options, make_options
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from xloader.samples.coverage import Coverage
     from xloader.samples.splits import Gap, Split
     from xloader.show.canvas import Picture
-    from xloader.tensors.columns import TensorDataset
     from xloader.transforms.denormalize import Denormalize
 
 
@@ -594,7 +592,7 @@ class Samples(RecordedMethods):
 
         self.recipe.require_windows()
         require_before(self.recipe, "normalize", self.recipe.is_mapped)
-        return self.with_step(make_normalize(self.recipe.planned, stats, mean, std))
+        return self._with_step(make_normalize(self.recipe.planned, stats, mean, std))
 
     def denormalize(self, array: Any, field: str, ids: Any = None) -> Any:
         """Undo :meth:`normalize` for an array of a field's shape, such as a model's prediction.
@@ -670,8 +668,8 @@ class Samples(RecordedMethods):
         from xloader.transforms.fillna import make_fillna
 
         if self.recipe.is_mapped:
-            return self.with_step(make_method("fillna", (value,), {}))
-        return self.with_step(make_fillna(self.recipe, value))
+            return self._with_step(make_method("fillna", (value,), {}))
+        return self._with_step(make_fillna(self.recipe, value))
 
     def map(
         self,
@@ -770,26 +768,9 @@ class Samples(RecordedMethods):
                 allowed='a callable, per="batch" or per="sample", random=True or random=False',
                 remedy="pass a function that takes and returns an xarray.Dataset",
             )
-        return self.with_step(Map(fn, per, random))
+        return self._with_step(Map(fn, per, random))
 
-    def with_step(self, step: Transform) -> Self:
-        """The samples with one more transform.
-
-        Parameters
-        ----------
-        step : Transform
-            The transform, which runs after those recorded before.
-
-        Returns
-        -------
-        Samples
-            The samples with this transform added.
-
-        Raises
-        ------
-        OptionError
-            If there are no windows yet.
-        """
+    def _with_step(self, step: Transform) -> Self:
         require_windows_before(self.recipe, step.describe().partition("(")[0])
         return self._but(steps=(*self.recipe.planned.steps, step))
 
@@ -1592,11 +1573,6 @@ class Samples(RecordedMethods):
         """
         return single_samples.coords_of(self.recipe)
 
-    @property
-    def coordinates(self) -> xr.Dataset:
-        """The same as ``samples.coords.to_dataset()``. Use :attr:`coords` in new programs."""
-        return self.coords.to_dataset()
-
     def positions(self, ids: ArrayLike) -> xr.Dataset:
         """Positions in the store at which samples begin.
 
@@ -2260,53 +2236,6 @@ class Samples(RecordedMethods):
             overwrite=overwrite,
             world=world,
         )
-
-    def to_tensor_dataset(
-        self, memory: int | str = "2GiB", on_nan: OnNan = "warn"
-    ) -> TensorDataset:
-        """Read all samples into memory, as PyTorch's own ``TensorDataset``.
-
-        Parameters
-        ----------
-        memory : int or str, default "2GiB"
-            Bytes for the tensors, and for the reads and batches while they are filled.
-        on_nan : {"warn", "raise", "ignore"}
-            What to do about NaN, as for :meth:`loader`. Samples are read in ascending order of
-            ids.
-
-        Returns
-        -------
-        torch.utils.data.TensorDataset
-            One tensor for each field, in the order of :attr:`fields`. Row ``i`` is sample ``i``,
-            on every rank.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the samples do not fit; the error gives the memory that is enough.
-        OptionError
-            If samples are weighted, because the dataset holds each sample once, or if ``on_nan``
-            is none of the choices.
-        NanError
-            If a sample holds NaN, with ``on_nan="raise"``.
-        MissingDependencyError
-            If PyTorch is not installed.
-
-        Examples
-        --------
-        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
-        >>> dataset = ds.xloader.window(time=2).to_tensor_dataset(memory="16MiB")
-        >>> len(dataset), dataset[3][0].tolist()
-        (5, [[24.0, 25.0, 26.0, 27.0], [28.0, 29.0, 30.0, 31.0]])
-        """
-        from xloader.samples import loader_verbs
-        from xloader.tensors.convert import tensor_maker
-
-        tensor_maker()
-        from xloader.tensors.columns import fill_tensors
-
-        with loader_verbs.whole_loader(self.recipe, memory, on_nan) as batches:
-            return fill_tensors(batches, len(self), self.shapes, self.dtypes)
 
     # Printing and pickling
 

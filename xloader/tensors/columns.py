@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import TensorDataset as TensorDataset
 from torch.utils.data import default_collate, get_worker_info
 
 from xloader.errors import OptionError, UnsupportedDataError
-from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.row_list import Rows
 
 
@@ -116,26 +114,3 @@ def hand_over(array: Any, name: str) -> Any:
             allowed="bool, integers, floats and complex numbers",
             remedy="convert the values to numbers in map or transform",
         ) from error
-
-
-def fill_tensors(
-    batches: Iterable[Batch],
-    num_samples: int,
-    shapes: Mapping[str, tuple[int, ...]],
-    dtypes: Mapping[str, np.dtype],
-) -> TensorDataset:
-    """Copy all batches into one tensor for each field.
-
-    Tensors of shape ``(num_samples, *shape)``, in the order of ``shapes``.
-    """
-    arrays = {
-        # In native byte order the tensor shares the array's memory, and is filled through it.
-        name: np.empty((num_samples, *shape), dtypes[name].newbyteorder("="))
-        for name, shape in shapes.items()
-    }
-    # Before anything is read, so that values that no tensor can hold are an error at once.
-    tensors = [hand_over(array, name) for name, array in arrays.items()]
-    for batch in batches:
-        for name, array in arrays.items():
-            array[batch.ids[0] : batch.ids[-1] + 1] = batch[name]
-    return TensorDataset(*tensors)

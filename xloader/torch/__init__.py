@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from xloader.tensors.collate import PadCollate, collate
     from xloader.torch.chunk_sampler import ChunkSampler
     from xloader.torch.dataloader import batch_of, data_loader
+    from xloader.torch.in_memory import tensor_dataset
     from xloader.torch.iterable_dataset import IterableDataset
     from xloader.torch.map_dataset import MapDataset
 
@@ -25,18 +26,10 @@ _HOMES = {
     "batch_of": "xloader.torch.dataloader",
     "collate": "xloader.tensors.collate",
     "data_loader": "xloader.torch.dataloader",
+    "tensor_dataset": "xloader.torch.in_memory",
 }
 
-__all__ = [
-    "ChunkSampler",
-    "IterableDataset",
-    "MapDataset",
-    "PadCollate",
-    "Rows",
-    "batch_of",
-    "collate",
-    "data_loader",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

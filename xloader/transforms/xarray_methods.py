@@ -196,7 +196,7 @@ class MethodWindows(Generic[S]):
         bound = bind_arguments(windows_class, name, args, kwargs)
         step = replace(self.opened, then=Method(name, bound.args[1:], bound.kwargs))
         try_on_zeros(step, self.frame)
-        return self.samples.with_step(step)
+        return self.samples._with_step(step)
 
 
 def open_windows(
@@ -308,7 +308,7 @@ class RecordedMethods:
     var: Callable[..., Self]
     where: Callable[..., Self]
 
-    def with_step(self, step: Transform) -> Self:
+    def _with_step(self, step: Transform) -> Self:
         """Add a transform."""
         raise NotImplementedError
 
@@ -338,7 +338,7 @@ def make_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Met
 
 
 def _record(name: str, samples: RecordedMethods, *args: Any, **kwargs: Any) -> RecordedMethods:
-    return samples.with_step(make_method(name, args, kwargs))
+    return samples._with_step(make_method(name, args, kwargs))
 
 
 def _record_by_label(
@@ -348,7 +348,7 @@ def _record_by_label(
     frame = samples._batch_of_zeros()
     require_shared_labels(step, frame)
     try_on_zeros(step, frame)
-    return samples.with_step(step)
+    return samples._with_step(step)
 
 
 def _record_windows(

@@ -84,7 +84,7 @@ def map_batches(generator: Any) -> Samples:
     stacked = _stacked_dims(made.order, patches.input_dims)
     if len(stacked) < 2:
         return samples
-    return samples.with_step(Map(Stacked(patches, stacked, tuple(map(str, patches.input_dims)))))
+    return samples._with_step(Map(Stacked(patches, stacked, tuple(map(str, patches.input_dims)))))
 
 
 def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
@@ -119,7 +119,7 @@ def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
     selection = tuple((dim, range(size)) for dim, size in zip(dims, sizes, strict=True))
     inputs = tuple(f"{dim}{SUFFIX}" for dim in patches.input_dims)
     step = Map(Stacked(patches, _stacked_dims(order, inputs), inputs))
-    return windowed(dataset, names, windows, selection).with_step(step)
+    return windowed(dataset, names, windows, selection)._with_step(step)
 
 
 def _stacked_dims(order: tuple[Hashable, ...], input_dims: tuple[Hashable, ...]) -> tuple[str, ...]:
