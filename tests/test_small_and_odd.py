@@ -115,9 +115,9 @@ def test_chunks_that_strides_pass_over_do_not_count() -> None:
         {"batch_size": True},
         {"seed": None},
         {"seed": 1.5},
-        {"spread": 0.5},
+        {"plan": xloader.PlanRules(spread=0.5)},
         {"prefetch": "2"},
-        {"max_amplification": float("nan")},
+        {"plan": xloader.PlanRules(max_amplification=float("nan"))},
         {"memory": float("inf")},
     ],
 )

@@ -88,9 +88,9 @@ class Loader(TrainerAttributes):
         If the memory is too small. The error gives the minimum that suffices.
     EmptySamplesError
         If there are fewer samples than ranks.
-    LanesError
+    OptionError
         If the lanes do not divide the global batch, or the ranks do not divide the lanes. If
-        ``lanes`` is given and the ranks are not known yet, this error and that about memory are
+        lanes are given and the ranks are not known yet, this error and that about memory are
         raised at the first use.
 
     Examples
@@ -239,7 +239,7 @@ class Loader(TrainerAttributes):
         StateError
             If the state is damaged, or was saved with other samples, another global batch or
             another ``shuffle`` or ``drop_last``.
-        LanesError
+        OptionError
             If the ranks do not divide the state's lanes. The error names rank counts that do.
         MemoryBudgetError
             If the plan of the state needs more memory than this loader has.

@@ -96,10 +96,9 @@ class Interleaved:
             If the memory is too small for the sets together.
         EmptySamplesError
             If a set has no row in an epoch.
-        LanesError
-            If lanes do not divide the global batch, or ranks the lanes.
         OptionError
-            If an option is unknown, outside its range, or not possible here.
+            If an option is unknown, outside its range, or not possible here; if lanes do not divide
+            the global batch, or ranks the lanes.
         """
         from xloader.loader.interleaved.interleaved_loader import InterleavedLoader
         from xloader.samples import loader_verbs

@@ -126,7 +126,7 @@ class Rollout(TrainerAttributes):
         StateError
             If the state has no epoch, or is damaged; if it belongs to other samples or another
             global batch, or its plan is not the plan that this rollout makes.
-        LanesError
+        OptionError
             If the number of ranks does not divide the state's lanes.
         MemoryBudgetError
             If the state's plan needs more memory than this loader has.

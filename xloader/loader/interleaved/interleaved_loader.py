@@ -170,7 +170,7 @@ class InterleavedLoader(TrainerAttributes):
         suffices.
     EmptySamplesError
         If a set has no row in an epoch.
-    LanesError
+    OptionError
         As for :class:`Loader`.
 
     Examples
@@ -286,7 +286,7 @@ class InterleavedLoader(TrainerAttributes):
         """Continue from a saved position of a loader of the same sets. No chunk is read yet.
 
         The rest of the epoch, and all later epochs, are those that the other loader would have
-        delivered. With ``lanes=`` that holds for any number of ranks that divides the lanes.
+        delivered. With lanes, that holds for any number of ranks that divides the lanes.
         Without it, the number of ranks must be the same.
 
         Parameters
@@ -299,7 +299,7 @@ class InterleavedLoader(TrainerAttributes):
         ------
         StateError
             If the state is damaged, or was saved with other sets, weights or samples, another
-            ``num_samples``, batch or ``drop_last``, or, without ``lanes=``, with another number
+            ``num_samples``, batch or ``drop_last``, or, without lanes, with another number
             of ranks. Nothing is loaded then.
         MemoryBudgetError
             If the plans of the state need more memory than this loader has.
