@@ -59,13 +59,6 @@ def test_the_least_is_allowed(name: str, value: float) -> None:
         ),
         pytest.param({"on_error": "fill"}, "'fill'", "'raise' or 'skip'", "", id="on_error"),
         pytest.param({"processes": -1}, "-1", ">= 0", "", id="no processes"),
-        pytest.param(
-            {"device": "cuda", "output": "numpy"},
-            "device='cuda', output='numpy'",
-            'output="torch"',
-            "leave device= out",
-            id="a device without tensors",
-        ),
         pytest.param({"memory": "lots"}, "'lots'", '"512MiB"', "", id="memory of no size"),
         pytest.param({"memory": 0}, "0", '"512MiB"', "", id="memory of nothing"),
         pytest.param({"memory": "-1GiB"}, "'-1GiB'", '"512MiB"', "", id="memory below nothing"),
@@ -96,6 +89,15 @@ def test_refused(changes: dict[str, Any], given: str, allowed: str, remedy: str)
     message = str(error)
     assert message.startswith(error.what)
     assert f"Given: {given}. Allowed: " in message
+
+
+@pytest.mark.parametrize("name", ["device", "transform", "out"])
+def test_only_tensors_go_to_a_device(name: str) -> None:
+    device = OnDevice(**{name: "cuda" if name == "device" else len})
+    with pytest.raises(OptionError, match=f"^{name} is for tensors of PyTorch") as caught:
+        options(device=device, output="numpy")
+    assert "output='numpy'" in str(caught.value.given)
+    assert caught.value.remedy == f'pass output="torch", or leave {name}= out'
 
 
 @pytest.mark.parametrize(

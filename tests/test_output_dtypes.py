@@ -129,7 +129,7 @@ def test_a_value_too_large_is_an_error() -> None:
 
 @pytest.mark.parametrize("value", ["float64", "f4", "int8", torch.bfloat16, np.float16, 16])
 def test_other_dtypes_are_refused(samples: Samples, value: Any) -> None:
-    with pytest.raises(OptionError, match="output_dtype is not one of the choices") as caught:
+    with pytest.raises(OptionError, match=r"^dtype is not one of the choices") as caught:
         samples.loader(device=xloader.OnDevice(dtype=value))
     assert "pass the name as text" in str(caught.value)
 

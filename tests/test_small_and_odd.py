@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 
 import xloader
+from tests.flat_options import grouped
 from xloader.core.options import LoaderOptions
 from xloader.errors import EmptySamplesError, MixingWarning, OptionError, UnsupportedDataError
 from xloader.testing import write_store
@@ -115,13 +116,13 @@ def test_chunks_that_strides_pass_over_do_not_count() -> None:
         {"batch_size": True},
         {"seed": None},
         {"seed": 1.5},
-        {"plan": xloader.PlanRules(spread=0.5)},
+        {"spread": 0.5},
         {"prefetch": "2"},
-        {"plan": xloader.PlanRules(max_amplification=float("nan"))},
+        {"max_amplification": float("nan")},
         {"memory": float("inf")},
     ],
 )
 def test_a_number_of_the_wrong_kind_is_refused(wrong: dict[str, Any]) -> None:
     """A number of the wrong kind is refused by name, when the options are made."""
     with pytest.raises(OptionError, match=f"^{next(iter(wrong))} is .*Given: .*Allowed: "):
-        LoaderOptions(**wrong)
+        LoaderOptions(**grouped(**wrong))

@@ -58,7 +58,7 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("rank", "world_size", "message"),
     [
-        (0, 0, r"world size is too small. Given: 0. Allowed: a whole number >= 1"),
+        (0, 0, r"world_size is too small. Given: 0. Allowed: >= 1"),
         (2, 2, r"rank is out of range. Given: 2. Allowed: \[0, 2\)"),
         (-1, 2, r"rank is out of range. Given: -1. Allowed: \[0, 2\)"),
     ],
