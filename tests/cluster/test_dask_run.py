@@ -403,13 +403,13 @@ def test_a_finished_job_is_not_run_again(client: Any, samples: xloader.Samples, 
     assert [attempt for _, attempt in first] == [0, 0]
     # Less memory plans otherwise, and another plan would give ranks other samples.
     assert xloader.dask.run(times, samples, path=path, **{**OPTIONS, "memory": "2MB"}) == first
-    for change in (
-        {"batch_size": 2},
-        {"seed": 6},
-        {"world_size": 3},
-        {"plan": xloader.PlanRules(lanes=4)},
-    ):
-        with pytest.raises(TargetError, match=f"another {next(iter(change))}.*overwrite=True"):
+    for name, change in {
+        "batch_size": {"batch_size": 2},
+        "seed": {"seed": 6},
+        "world_size": {"world_size": 3},
+        "lanes": {"plan": xloader.PlanRules(lanes=4)},
+    }.items():
+        with pytest.raises(TargetError, match=f"another {name}.*overwrite=True"):
             xloader.dask.run(times, samples, path=path, **{**OPTIONS, **change})
     with pytest.raises(TargetError, match="another function"):
         xloader.dask.run(lambda loader: 1, samples, path=path, **OPTIONS)

@@ -279,8 +279,7 @@ def test_causes_decide_and_contexts_do_not_but_contexts_are_searched_for_credent
 def test_numbers_that_are_none_are_refused(options: dict[str, Any]) -> None:
     name = next(iter(options))
     ds = xr.Dataset({"t": (("time", "x"), VALUES)})
-    samples = xloader.open(ds).window(time=1)
-    for refuse in (RetryPolicy, lambda **o: xloader.open(ds, **o), samples.loader):
+    for refuse in (RetryPolicy, lambda **o: xloader.open(ds, **o)):
         with pytest.raises(OptionError, match=name):
             refuse(**options)
 
