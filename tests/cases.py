@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 import xloader
+from tests.flat_options import grouped
 from xloader import Samples
 from xloader.core.windows import Pad, Segments
 from xloader.errors import EmptySamplesError, MemoryBudgetError, StackError, WindowError
@@ -105,8 +106,12 @@ class Case:
     def world_size(self) -> int:
         return int(self.options["world_size"])
 
+    def options_of(self, rank: int, **changes: Any) -> dict[str, Any]:
+        """Return the options for the loader of a rank, of which some may be changed."""
+        return grouped(**{**self.options, "rank": rank, **changes})
+
     def loader(self, rank: int = 0, **changes: Any) -> Loader:
-        loader = self.samples.loader(**{**self.options, "rank": rank, **changes})
+        loader = self.samples.loader(**self.options_of(rank, **changes))
         if self.visits > 1:
             # Data as small as these mix well with one visit, so the plan would not take more.
             state = loader.state_dict()

@@ -18,7 +18,6 @@ from tests.cases import Case, cases
 from xloader import Samples
 from xloader.errors import (
     EmptySamplesError,
-    LanesError,
     MemoryBudgetError,
     OptionError,
     SourceNotFoundError,
@@ -141,13 +140,15 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
         r"cannot share one array. Given: 't' with .*'turned' with .*Allowed: .*To mend it: ",
     ),
     "lanes that do not divide the batch": (
-        LanesError, ValueError,
+        OptionError, ValueError,
         # Ranks that are found later may fit the lanes, so the check waits for the first use.
-        lambda s: len(windowed(s).loader(batch_size=8, plan=xloader.PlanRules(lanes=3), output="numpy")),
+        lambda s: len(
+            windowed(s).loader(batch_size=8, plan=xloader.PlanRules(lanes=3), output="numpy")
+        ),
         r"do not divide the global batch. Given: lanes=3.* of 8. Allowed: one of \[1, 2, 4, 8\]",
     ),
     "ranks that do not divide the lanes": (
-        LanesError, ValueError,
+        OptionError, ValueError,
         lambda s: windowed(s).loader(
             batch_size=8, plan=xloader.PlanRules(lanes=4), output="numpy", world=xloader.World(0, 3)
         ),

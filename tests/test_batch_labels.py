@@ -316,7 +316,7 @@ def test_another_process_says_what_to_do(tmp_path: Path) -> None:
 
 def test_padded_rows_have_the_labels_of_the_sample_that_they_repeat() -> None:
     samples = weather().xloader.window(time=2).select(range(3))
-    options = {"batch_size": 2, "rank": 0, "world_size": 2, "output": "numpy", "seed": 4}
+    options = {"batch_size": 2, "world": xloader.World(0, 2), "output": "numpy", "seed": 4}
     with samples.loader(**options) as loader:
         batches = list(loader)
     assert any(batch.is_padding.any() for batch in batches)
@@ -350,7 +350,7 @@ def test_batches_of_other_processes(tmp_path: Path, collate_fn: Any) -> None:
 def test_random_numbers_of_batches_that_other_processes_collate(tmp_path: Path) -> None:
     write_store(weather(), {"t2m": (5, 4, 6)}, tmp_path / "a.zarr")
     samples = xloader.open(tmp_path / "a.zarr").window(time=1).inputs("t2m").map(flip, random=True)
-    options = {"batch_size": 4, "output": "numpy", "seed": 8, "lanes": 2}
+    options = {"batch_size": 4, "output": "numpy", "seed": 8, "plan": xloader.PlanRules(lanes=2)}
     with (
         samples.loader(**options) as own,
         samples.loader(**options, processes=2, collate_fn=lambda rows: rows.batch) as others,

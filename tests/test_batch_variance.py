@@ -72,21 +72,27 @@ def delivered(loader: object, field: str, epoch: int = 0) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     ("options", "prepare"),
     [
-        ({"spread": 1}, lambda samples: samples),
+        ({"plan": xloader.PlanRules(spread=1)}, lambda samples: samples),
         ({}, lambda samples: samples),
         ({"shuffle": False}, lambda samples: samples),
-        ({"spread": 3, "lanes": 2, "drop_last": True}, lambda samples: samples),
-        ({"spread": 3}, lambda samples: samples.select(np.arange(100, 900)[::-1])),
-        ({"spread": 3}, lambda samples: samples.normalize(samples.stats())),
-        ({"spread": 3}, lambda samples: samples.map(lambda ds: ds**2)),
         (
-            {"spread": 3, "seed": 5},
+            {"plan": xloader.PlanRules(spread=3, lanes=2), "drop_last": True},
+            lambda samples: samples,
+        ),
+        (
+            {"plan": xloader.PlanRules(spread=3)},
+            lambda samples: samples.select(np.arange(100, 900)[::-1]),
+        ),
+        ({"plan": xloader.PlanRules(spread=3)}, lambda samples: samples.normalize(samples.stats())),
+        ({"plan": xloader.PlanRules(spread=3)}, lambda samples: samples.map(lambda ds: ds**2)),
+        (
+            {"plan": xloader.PlanRules(spread=3), "seed": 5},
             lambda samples: samples.map(
                 lambda ds, rng: ds * rng.uniform().reshape(-1, 1, 1), random=True
             ),
         ),
         (
-            {"spread": 3},
+            {"plan": xloader.PlanRules(spread=3)},
             lambda samples: samples.weighted(np.arange(959.0), num_samples=600),
         ),
     ],
@@ -166,9 +172,9 @@ def test_some_batches_estimate_the_ratio_of_all_as_well_as_the_standard_error_sa
     "options",
     [
         {"memory": "6KiB"},
-        {"memory": "6KiB", "max_amplification": 4.0},
-        {"memory": "8KiB", "max_amplification": 8.0, "lanes": 2},
-        {"memory": "32KiB", "lanes": 8},
+        {"memory": "6KiB", "plan": xloader.PlanRules(max_amplification=4.0)},
+        {"memory": "8KiB", "plan": xloader.PlanRules(max_amplification=8.0, lanes=2)},
+        {"memory": "32KiB", "plan": xloader.PlanRules(lanes=8)},
     ],
 )
 def test_the_rows_of_steps_are_those_delivered(options):
@@ -177,7 +183,7 @@ def test_the_rows_of_steps_are_those_delivered(options):
         with samples.loader(batch_size=8, output="numpy", **options) as loader:
             loader.set_epoch(1)
             part = loader._resolver.settle().remainder(1, 0)
-            found = rows_of_steps(part, range(options.get("lanes", 1)), range(len(loader)))
+            found = rows_of_steps(part, range(loader.plan.pace.lanes), range(len(loader)))
             assert [own.tolist() for own, _ in found] == [batch.ids.tolist() for batch in loader]
 
 
@@ -237,7 +243,12 @@ def test_the_chunks_read_are_those_predicted(memory, num_batches):
 
 
 def test_all_ranks_find_the_same_figures_as_one():
-    options = {"lanes": 4, "memory": "64KiB", "output": "numpy", "drop_last": True}
+    options = {
+        "plan": xloader.PlanRules(lanes=4),
+        "memory": "64KiB",
+        "output": "numpy",
+        "drop_last": True,
+    }
     with opened().loader(batch_size=16, **options) as alone:
         expected = alone.batch_variance(num_batches=20)
     for world_size in (2, 4):

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases
+from tests.flat_options import grouped
 from xloader import Samples
 from xloader.core.options import make_options
 from xloader.engine.batches import Delivery
-from xloader.errors import EmptySamplesError, LanesError, MemoryBudgetError, OptionError
+from xloader.errors import MemoryBudgetError, OptionError
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.order.step_dealer import Dealer
 from xloader.torch.worker_reader import Worker
@@ -94,8 +95,8 @@ def test_numbers_are_a_samples_own(
     expected = drawn(case, epoch)
     for rank in range(world_size):
         try:
-            rank_plan = rank_plan_of(samples, workers, **{**options, "rank": rank})
-        except (EmptySamplesError, LanesError, OptionError):
+            rank_plan = rank_plan_of(samples, workers, **grouped(**options, rank=rank))
+        except OptionError:
             assume(False)
         for delivery in deliveries(rank_plan, epoch):
             draws = draws_of(delivery)
@@ -187,7 +188,12 @@ def test_a_loader_gives_the_same_with_any_threads() -> None:
     expected = epoch_of()
     rows = [tuple(row) for rows in expected.values() for row in rows]
     assert len(set(rows)) == len(rows) == 150
-    for changes in ({"threads": 2}, {"batch_size": 7}, {"lanes": 2}, {"shuffle": False}):
+    for changes in (
+        {"threads": 2},
+        {"batch_size": 7},
+        {"plan": xloader.PlanRules(lanes=2)},
+        {"shuffle": False},
+    ):
         assert epoch_of(**changes) == expected
     for changes in ({"seed": 5}, {"epoch": 1}):
         other = epoch_of(**changes)

@@ -17,6 +17,7 @@ from hypothesis import given
 
 import xloader
 from tests.cases import Case, cases
+from tests.flat_options import grouped
 from xloader.errors import OptionError, StateError
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.state import sign
@@ -186,19 +187,17 @@ SAMPLES = {
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_plans_of_other_options_go_on(kind: str, options: dict[str, Any]) -> None:
     samples, more = SAMPLES[kind]
-    with samples.loader(**{**SHARED, **more, **options}) as loader:
+    with samples.loader(**grouped(**{**SHARED, **more, **options})) as loader:
         batches = iter(loader)
         next(batches)
         state = loader.state_dict()
         rest = [batch.ids.tolist() for batch in batches]
-    with samples.loader(**{**SHARED, **more, "threads": 2}, memory="2MiB") as loader:
+    with samples.loader(**grouped(**{**SHARED, **more, "threads": 2}), memory="2MiB") as loader:
         loader.load_state_dict(state)
         assert [batch.ids.tolist() for batch in loader] == rest
 
 
 @given(case=cases())
 def test_every_plan_that_is_made_passes_the_check(case: Case) -> None:
-    plans = RankPlan(
-        case.samples.recipe, case.samples.loader(**{**case.options, "rank": 0}).options
-    )
+    plans = RankPlan(case.samples.recipe, case.samples.loader(**case.options_of(0)).options)
     check_plan(plans.plan, plans.planned_footprint, delivered_nbytes(plans.layouts, None))

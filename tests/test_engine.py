@@ -161,7 +161,7 @@ def test_batches_cost_no_task_that_does_nothing(monkeypatch: pytest.MonkeyPatch)
     for own, options, num_finished in (
         (samples, {"on_nan": "ignore"}, 0),
         (samples, {}, 8),
-        (samples, {"on_nan": "ignore", "output_dtype": "float16"}, 200),
+        (samples, {"on_nan": "ignore", "device": xloader.OnDevice(dtype="float16")}, 200),
         (samples.fillna(0.0), {"on_nan": "ignore"}, 200),
     ):
         num.update(make_segment=0, finish=0)

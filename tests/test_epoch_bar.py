@@ -73,7 +73,7 @@ def test_a_resumed_epoch_begins_in_the_middle() -> None:
 
 def test_rank_0_shows_it_for_all() -> None:
     for rank in range(2):
-        with loader_of(rank=rank, world_size=2) as loader:
+        with loader_of(world=xloader.World(rank, 2)) as loader:
             assert loader.progress(file=io.StringIO()).disable == (rank > 0)
             bar = loader.progress(file=io.StringIO(), disable=False, desc="mine")
             assert (bar.disable, bar.desc) == (False, "mine")

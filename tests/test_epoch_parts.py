@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xloader
+from tests.flat_options import grouped
 from xloader import Samples
 from xloader.errors import EmptySamplesError, MemoryBudgetError, StateError
 from xloader.loader.interleaved.sample_sets import num_samples_of, taking
@@ -54,10 +55,10 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
 
 def loader_of(samples: Samples, asked: dict[str, Any], rank: int) -> Any:
     try:
-        return samples.loader(world=xloader.World(rank=rank), **asked)
+        return samples.loader(**grouped(**asked, rank=rank))
     except MemoryBudgetError as error:
         asked["memory"] = error.minimum_nbytes
-        return samples.loader(world=xloader.World(rank=rank), **asked)
+        return samples.loader(**grouped(**asked, rank=rank))
 
 
 @given(asked=options(), each=st.integers(1, 14), window=st.integers(1, 3))
@@ -96,7 +97,7 @@ def test_a_pass_has_each_sample_once_and_reads_are_predicted(
 
 @given(step=st.integers(0, 5), epoch=st.integers(0, 4), rank=st.integers(0, 1))
 def test_a_stop_anywhere_changes_nothing(step: int, epoch: int, rank: int) -> None:
-    asked = {"batch_size": 3, "world_size": 2, "rank": rank, "memory": "1KiB", "output": "numpy"}
+    asked = {"batch_size": 3, "world": xloader.World(rank, 2), "memory": "1KiB", "output": "numpy"}
     with part_of(28).loader(**asked) as loader:
         whole = [[batch.ids.tolist() for batch in loader] for _ in range(epoch + 2)]
         loader.set_epoch(epoch)
@@ -116,7 +117,12 @@ def test_a_stop_anywhere_changes_nothing(step: int, epoch: int, rank: int) -> No
 
 
 def test_processes_make_the_same_epochs() -> None:
-    asked = {"batch_size": 4, "lanes": 2, "memory": "1MiB", "output": "numpy"}
+    asked = {
+        "batch_size": 4,
+        "plan": xloader.PlanRules(lanes=2),
+        "memory": "1MiB",
+        "output": "numpy",
+    }
     with part_of(20).loader(**asked) as loader:
         whole = [[batch.ids.tolist() for batch in loader] for _ in range(5)]
     with part_of(20).loader(**asked, processes=2) as loader:

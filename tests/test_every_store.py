@@ -90,18 +90,20 @@ def test_samples_are_xarrays_and_reads_as_predicted(kept: Kept, data: st.DataObj
     samples, part_of = data.draw(jobs(xloader.open(source), oracle), label="job")
     subset = samples.recipe.subset
     most_ranks = min(3, len(samples) if subset is None else subset.num_samples)
+    world_size = data.draw(st.integers(1, most_ranks), label="world_size")
     options: dict[str, Any] = {
         "batch_size": data.draw(st.integers(1, 5), label="batch_size"),
-        "world_size": data.draw(st.integers(1, most_ranks), label="world_size"),
         "shuffle": data.draw(st.booleans(), label="shuffle"),
         "drop_last": data.draw(st.booleans(), label="drop_last"),
         "output": "numpy",
     }
     with pytest.raises(MemoryBudgetError) as refused:
-        samples.loader(**options, world=xloader.World(rank=0), memory=1)
+        samples.loader(**options, world=xloader.World(0, world_size), memory=1)
     memory = refused.value.minimum_nbytes + data.draw(st.sampled_from([0, 0, 500, 10**6]))
-    for rank in range(options["world_size"]):
-        with samples.loader(**options, world=xloader.World(rank=rank), memory=memory) as loader:
+    for rank in range(world_size):
+        with samples.loader(
+            **options, world=xloader.World(rank, world_size), memory=memory
+        ) as loader:
             for _ in range(2):
                 expected = loader.explain()
                 source.reset()

@@ -136,8 +136,8 @@ def test_random_configurations(executor: str, seed: int, tmp_path: Path) -> None
         ("10MB", {"threads": 3}),
         ("40kB", {"threads": 4, "prefetch": 0}),
         ("40kB", {"shuffle": False, "drop_last": True}),
-        ("60kB", {"rank": 1, "world_size": 3}),
-        ("100kB", {"lanes": 2, "batch_size": 8}),
+        ("60kB", {"world": xloader.World(1, 3)}),
+        ("100kB", {"plan": xloader.PlanRules(lanes=2), "batch_size": 8}),
     ],
 )
 def test_batches_are_those_of_one_plain_thread_and_of_numpy(
@@ -474,8 +474,8 @@ def four_chunks(folder: Path) -> Path:
     return path
 
 
-def values_of(path: Path, **options: Any) -> list[list[float]]:
-    samples = xloader.open(path).window(time=1)
+def values_of(path: Path, read_timeout: float = 300.0, **options: Any) -> list[list[float]]:
+    samples = xloader.open(path, read_timeout=read_timeout).window(time=1)
     with samples.loader(batch_size=2, shuffle=False, output="numpy", **options) as loader:
         return [np.asarray(batch.a).ravel().tolist() for batch in loader]
 
@@ -486,7 +486,7 @@ def test_reads_that_hang_are_left_to_python(tmp_path: Path) -> None:
     path = four_chunks(tmp_path)
     wanted = values_of(path)
     with pretend_disk(3000.0):
-        assert values_of(path, threads=2, read_timeout=0.3) == wanted
+        assert values_of(path, 0.3, threads=2) == wanted
 
 
 @NEEDS_LIBRARY
@@ -497,7 +497,7 @@ def test_reads_that_hang_leave_their_memory_to_python(tmp_path: Path) -> None:
     ds.to_zarr(path, encoding={"a": {"chunks": (2, 20_000)}}, zarr_format=3, consolidated=False)
     wanted = values_of(path)
     with pretend_disk(3000.0):
-        assert values_of(path, threads=2, read_timeout=0.3, memory="3MB", prefetch=0) == wanted
+        assert values_of(path, 0.3, threads=2, memory="3MB", prefetch=0) == wanted
 
 
 @NEEDS_LIBRARY

@@ -216,7 +216,9 @@ def make_samples(source: Any) -> Samples:
     return samples.field("forcings", "insolation", "cos_day_of_year", "squared", time=5)
 
 
-@pytest.mark.parametrize("options", [{}, {"processes": 2}, {"shuffle": False}, {"lanes": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"processes": 2}, {"shuffle": False}, {"plan": xloader.PlanRules(lanes=2)}]
+)
 def test_nothing_is_read_for_forcings(options: dict[str, Any], tmp_path: Path) -> None:
     store = CountingStore(write_store(weather(), {"t2m": (7, 6, 8)}), log=tmp_path / "log")
     ds, samples, seen = weather(), make_samples(store), []
@@ -306,7 +308,12 @@ def test_small_memory_reads_as_predicted() -> None:
     ds = weather()
     sun, year = plain(ds, 0), forcings.cos_day_of_year(ds.time)
     dims = samples.recipe.windows.dims
-    options = {"memory": "300KiB", "batch_size": 4, "output": "numpy", "max_amplification": 2.0}
+    options = {
+        "memory": "300KiB",
+        "batch_size": 4,
+        "output": "numpy",
+        "plan": xloader.PlanRules(max_amplification=2.0),
+    }
     with samples.loader(**options) as loader:
         expected = loader.explain()
         for batch in loader:

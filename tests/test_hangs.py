@@ -60,8 +60,8 @@ def read_until_error(loader: Any) -> ReadTimeoutError:
 @kinds
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_chunk_that_never_comes_is_an_error_that_names_it(kind: str, shuffle: bool) -> None:
-    options = {"output": "numpy", "read_timeout": 0.2, "max_retries": 1}
-    with make_samples(kind).loader(batch_size=4, shuffle=shuffle, **options) as loader:
+    samples = make_samples(kind, read_timeout=0.2, max_retries=1)
+    with samples.loader(batch_size=4, shuffle=shuffle, output="numpy") as loader:
         error = read_until_error(loader)
         assert (error.variable, error.chunk, error.key) == ("t", (3, 0), KEY)
         assert (error.seconds, error.attempts) == (0.2, 2)
@@ -86,9 +86,8 @@ def test_the_chunk_that_hangs_is_named_among_those_read_together(
         hang_after_two_files(monkeypatch)
         # Native threads read one file at a time.
         monkeypatch.setattr("xloader.engine.run.can_run_natively", lambda parts: False)
-    samples = xloader.open(store).window(time=1)
-    options = {"output": "numpy", "read_timeout": 0.2, "max_retries": max_retries}
-    with samples.loader(batch_size=4, shuffle=False, **options) as loader:
+    samples = xloader.open(store, read_timeout=0.2, max_retries=max_retries).window(time=1)
+    with samples.loader(batch_size=4, shuffle=False, output="numpy") as loader:
         error = read_until_error(loader)
     assert (error.variable, error.chunk, error.key) == ("t", (3, 0), KEY)
     assert error.attempts == max_retries + 1
@@ -98,9 +97,12 @@ def test_the_chunk_that_hangs_is_named_in_joined_stores() -> None:
     """Chunks of two stores are one task, and named as in the whole."""
     ds = xr.Dataset({"t": (("time", "x"), np.arange(80.0).reshape(20, 4))})
     stores = [write_store(ds, {"t": (5, 4)}) for _ in range(2)]
-    whole = xloader.concat([stores[0], HangingSync(stores[1])], dim="time")
-    options = {"output": "numpy", "read_timeout": 0.2, "max_retries": 0}
-    with whole.window(time=40).loader(batch_size=1, **options) as loader:
+    parts = [
+        xloader.open(store, read_timeout=0.2, max_retries=0)
+        for store in (stores[0], HangingSync(stores[1]))
+    ]
+    whole = xloader.concat(parts, dim="time")
+    with whole.window(time=40).loader(batch_size=1, output="numpy") as loader:
         error = read_until_error(loader)
     assert (error.variable, error.chunk, error.key) == ("t", (7, 0), KEY)
 
@@ -144,9 +146,9 @@ def hang_after_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @kinds
 def test_all_batches_before_it_come(kind: str) -> None:
-    options = {"output": "numpy", "read_timeout": 0.2, "max_retries": 0, "shuffle": False}
+    samples = make_samples(kind, read_timeout=0.2, max_retries=0)
     ids: list[int] = []
-    with make_samples(kind).loader(batch_size=5, **options) as loader:
+    with samples.loader(batch_size=5, output="numpy", shuffle=False) as loader:
         read_until_error(ids.extend(batch.ids.tolist()) for batch in loader)
         assert ids == list(range(15))
 
@@ -156,12 +158,8 @@ def test_all_batches_before_it_come(kind: str) -> None:
 def test_the_error_comes_by_other_doors(kind: str, door: str) -> None:
     from xloader.torch import IterableDataset, data_loader
 
-    options: dict[str, Any] = {"read_timeout": 0.2, "max_retries": 1}
-    samples = make_samples(kind)
-    if door == "map":
-        read_until_error(data_loader(samples, 4, **options))
-    else:
-        read_until_error(IterableDataset(samples, 4, **options))
+    samples = make_samples(kind, read_timeout=0.2, max_retries=1)
+    read_until_error(data_loader(samples, 4) if door == "map" else IterableDataset(samples, 4))
 
 
 @kinds
@@ -176,25 +174,6 @@ def test_the_error_comes_without_a_plan(kind: str) -> None:
         # Other chunks can still be read.
         read(40)
     dataset.close()
-
-
-@kinds
-def test_what_a_dataset_is_told_counts_without_a_plan_as_well(kind: str) -> None:
-    from xloader.torch import MapDataset
-
-    samples = make_samples(kind, read_timeout=FOR_EVER)
-    dataset = MapDataset(samples, read_timeout=0.1, max_retries=0)
-    with pytest.raises(ReadTimeoutError, match=r"chunk \(3, 0\)"):
-        dataset[17]
-    dataset.close()
-
-
-@kinds
-def test_what_a_loader_is_told_counts_for_it_alone(kind: str) -> None:
-    samples = make_samples(kind, read_timeout=FOR_EVER)
-    loader = samples.loader(batch_size=4, output="numpy", read_timeout=0.1, max_retries=0)
-    with loader:
-        assert read_until_error(loader).seconds == 0.1
 
 
 @kinds
@@ -253,9 +232,8 @@ def test_what_comes_back_late_is_written_nowhere(monkeypatch: pytest.MonkeyPatch
             return type(found).from_bytes(found.to_bytes()[::-1]) if is_late else found
 
     store = Late(write_store(ds, {"t": (5, 4)}, encoding={"t": {"compressors": None}}))
-    samples = xloader.open(store).window(time=1)
-    options = {"output": "numpy", "read_timeout": 0.2, "shuffle": False}
-    with samples.loader(batch_size=100, **options) as loader:
+    samples = xloader.open(store, read_timeout=0.2).window(time=1)
+    with samples.loader(batch_size=100, output="numpy", shuffle=False) as loader:
         (batch,) = loader
         before = batch.t.copy()
         go_on.set()
@@ -268,15 +246,15 @@ def test_what_comes_back_late_is_written_nowhere(monkeypatch: pytest.MonkeyPatch
 
 def test_who_waits_long_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xloader.engine.threads.LONG_SECONDS", 0.05)
-    options = {"output": "numpy", "read_timeout": 0.5, "max_retries": 0}
+    samples = make_samples("sync", read_timeout=0.5, max_retries=0)
     told = pytest.warns(SlowReadWarning, match=r"chunk \(3, 0\) of variable 't'.*t/c/3/0")
-    with make_samples("sync").loader(batch_size=4, **options) as loader, told:
+    with samples.loader(batch_size=4, output="numpy") as loader, told:
         read_until_error(loader)
 
 
 def test_who_does_not_wait_long_is_told_nothing() -> None:
-    options = {"output": "numpy", "read_timeout": 0.2, "max_retries": 0}
-    with make_samples("sync").loader(batch_size=4, **options) as loader, warnings.catch_warnings():
+    samples = make_samples("sync", read_timeout=0.2, max_retries=0)
+    with samples.loader(batch_size=4, output="numpy") as loader, warnings.catch_warnings():
         warnings.simplefilter("error", SlowReadWarning)
         read_until_error(loader)
 
@@ -286,9 +264,8 @@ def test_shards_whose_index_never_comes() -> None:
     ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0).reshape(100, 4))})
     encoding = {"t": {"shards": (25, 4)}}
     store = KINDS["sync"](write_store(ds, {"t": (5, 4)}, encoding=encoding))
-    samples = xloader.open(store).window(time=1)
-    options = {"output": "numpy", "read_timeout": 0.2, "max_retries": 2, "threads": 4}
-    with samples.loader(batch_size=4, **options) as loader:
+    samples = xloader.open(store, read_timeout=0.2, max_retries=2).window(time=1)
+    with samples.loader(batch_size=4, output="numpy", threads=4) as loader:
         assert read_until_error(loader).key == KEY
 
 

@@ -22,11 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xloader
+from tests.flat_options import grouped
 from xloader import Batch, Interleaved, InterleavedLoader, Samples
 from xloader.errors import (
     ClosedError,
     EmptySamplesError,
-    LanesError,
     MemoryBudgetError,
     MixingWarning,
     OptionError,
@@ -120,7 +120,7 @@ def make_loader(both: Interleaved, options: dict[str, Any], rank: int = 0) -> An
     """The loader, with more memory if that is too little; None if a set would have no row."""
     while True:
         try:
-            return both.loader(world=xloader.World(rank=rank), **options)
+            return both.loader(**grouped(**options, rank=rank))
         except MemoryBudgetError as error:
             options["memory"] = error.minimum_nbytes
         except EmptySamplesError:
@@ -242,9 +242,9 @@ def test_epochs_of_a_long_set_take_turns() -> None:
     [
         {},
         {"drop_last": True},
-        {"lanes": 2},
-        {"rank": 1, "world_size": 2},
-        {"rank": 1, "world_size": 2, "lanes": 4},
+        {"plan": xloader.PlanRules(lanes=2)},
+        {"world": xloader.World(1, 2)},
+        {"world": xloader.World(1, 2), "plan": xloader.PlanRules(lanes=4)},
         {"shuffle": False},
     ],
 )
@@ -298,18 +298,20 @@ def global_rows(ranks: int, **options: Any) -> list[list[tuple[str, int]]]:
 
 
 def test_with_lanes_steps_do_not_depend_on_the_number_of_ranks() -> None:
-    alone = global_rows(1, lanes=6)
+    alone = global_rows(1, plan=xloader.PlanRules(lanes=6))
     for ranks in (2, 3, 6):
-        found = global_rows(ranks, lanes=6)
+        found = global_rows(ranks, plan=xloader.PlanRules(lanes=6))
         assert [sorted(step) for step in found] == [sorted(step) for step in alone]
 
 
 def test_another_number_of_ranks_needs_lanes() -> None:
     def loader(ranks: int, **options: Any) -> InterleavedLoader:
-        ranked = {"rank": 0, "world_size": ranks, "batch_size": 12 // ranks}
+        ranked = {"world": xloader.World(0, ranks), "batch_size": 12 // ranks}
         return three().loader(**ranked, memory="64KiB", output="numpy", **options)
 
-    with pytest.raises(StateError, match=r"another number of ranks.*lanes= from its start"):
+    with pytest.raises(
+        StateError, match=r"another number of ranks.*PlanRules\(lanes=...\) from its start"
+    ):
         loader(1).load_state_dict(loader(2).state_dict())
     source = loader(2, plan=xloader.PlanRules(lanes=2))
     batches = iter(source)
@@ -317,7 +319,7 @@ def test_another_number_of_ranks_needs_lanes() -> None:
     other = loader(1, plan=xloader.PlanRules(lanes=2))
     other.load_state_dict(source.state_dict())
     rest = [sorted(rows_of([batch])) for batch in other]
-    assert rest == [sorted(step) for step in global_rows(1, lanes=2)[1:]]
+    assert rest == [sorted(step) for step in global_rows(1, plan=xloader.PlanRules(lanes=2))[1:]]
     source.close()
 
 
@@ -340,8 +342,13 @@ def test_processes_give_their_lanes_in_turn() -> None:
 
 
 def test_lanes_of_processes_have_the_memory_that_they_need() -> None:
-    options = {"batch_size": 8, "lanes": 4, "processes": 2, "output": "numpy"}
-    options |= {"rank": 0, "world_size": 1}
+    options = {
+        "batch_size": 8,
+        "plan": xloader.PlanRules(lanes=4),
+        "processes": 2,
+        "output": "numpy",
+    }
+    options["world"] = xloader.World()
     with pytest.raises(MemoryBudgetError, match="3 sets of samples together") as caught:
         three().loader(memory=1, **options)
     least = caught.value.minimum_nbytes
@@ -539,13 +546,16 @@ def test_class_folders_must_have_the_same_classes(tmp_path: Path) -> None:
     ("options", "kind", "text"),
     [
         ({"memory": "1KiB"}, MemoryBudgetError, "3 sets of samples together.*era5 needs"),
-        ({"device_transform": len}, OptionError, "no device_transform"),
-        ({"out": ()}, OptionError, "no out"),
-        ({"device_random": True}, OptionError, "no device_random"),
+        ({"device": xloader.OnDevice(transform=len)}, OptionError, "no transform"),
+        ({"device": xloader.OnDevice(out=())}, OptionError, "no out"),
         ({"num_workers": 2}, OptionError, "num_workers"),
-        ({"lanes": 3, "batch_size": 8, "rank": 0, "world_size": 1}, LanesError, "lanes"),
         (
-            {"batch_size": 64, "drop_last": True, "world_size": 4, "rank": 0},
+            {"plan": xloader.PlanRules(lanes=3), "batch_size": 8, "world": xloader.World()},
+            OptionError,
+            "lanes",
+        ),
+        (
+            {"batch_size": 64, "drop_last": True, "world": xloader.World(0, 4)},
             EmptySamplesError,
             "no row of the set 'era5'.*drop_last",
         ),

@@ -140,7 +140,7 @@ def test_padding_is_told(size: int, padded: list[int]) -> None:
         return [text for heading, text in figures._rows() if heading == "padding"]
 
     for rank, num in enumerate(padded):
-        options = {"batch_size": 8, "output": "numpy", "rank": rank, "world_size": 4}
+        options = {"batch_size": 8, "output": "numpy", "world": xloader.World(rank, 4)}
         with samples.loader(**options, plan=xloader.PlanRules(lanes=8)) as loader:
             row = ["1 row in the last batch"] * num
             assert told(loader.explain()) == row

@@ -69,7 +69,9 @@ def repeats_told(loader: Any, *nums: int) -> list[bool]:
     return told
 
 
-@pytest.mark.parametrize("options", [{}, {"lanes": 2}, {"rank": 1, "world_size": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"plan": xloader.PlanRules(lanes=2)}, {"world": xloader.World(1, 2)}]
+)
 def test_the_same_batches_again_are_told_once(options: dict[str, Any]) -> None:
     with make_loader(batch_size=2, **options) as loader:
         assert repeats_told(loader, 2, 2, 2) == [False, True, False]

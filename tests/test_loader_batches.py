@@ -99,7 +99,7 @@ def test_batches_equal_samples(store: CountingStore, make: Any, threads: int) ->
     """Batches equal single samples bit for bit, with the least memory and on two ranks."""
     samples = make(xloader.open(store))
     options = {"batch_size": 5, "output": "numpy", "threads": threads, "prefetch": 1}
-    memory = least_memory(samples, **options, rank=0, world_size=2)
+    memory = least_memory(samples, **options, world=xloader.World(0, 2))
     num_seen = 0
     for rank in range(2):
         with samples.loader(**options, world=xloader.World(rank, 2), memory=memory) as loader:
@@ -148,7 +148,11 @@ def test_any_world_gives_the_same_global_batches(store: CountingStore, shuffle: 
     for world_size in (1, 2, 4):
         parts = []
         for rank in range(world_size):
-            options = {"rank": rank, "world_size": world_size, "lanes": 4, "memory": "40kB"}
+            options = {
+                "world": xloader.World(rank, world_size),
+                "plan": xloader.PlanRules(lanes=4),
+                "memory": "40kB",
+            }
             with samples.loader(
                 **options, batch_size=8 // world_size, output="numpy", shuffle=shuffle
             ) as loader:
@@ -296,8 +300,8 @@ def test_what_an_explanation_says(store: CountingStore) -> None:
 
 def test_explaining_the_world_sums_the_ranks(store: CountingStore) -> None:
     samples = make_samples(store)
-    options = {"batch_size": 4, "output": "numpy", "memory": "6kB", "world_size": 3}
-    loaders = [samples.loader(**options, world=xloader.World(rank=rank)) for rank in range(3)]
+    options = {"batch_size": 4, "output": "numpy", "memory": "6kB"}
+    loaders = [samples.loader(**options, world=xloader.World(rank, 3)) for rank in range(3)]
     own, world = [x.explain() for x in loaders], loaders[1].explain(scope="world")
     for name in ("num_samples", "num_reads", "read_nbytes", "peak_nbytes"):
         assert getattr(world, name) == sum(getattr(x, name) for x in own)

@@ -96,7 +96,7 @@ def test_what_comes_again_is_counted_again_and_padding_is_not() -> None:
     """Repeated samples count again and padding does not: four samples on three ranks."""
     samples, num = samples_of(*range(4), num_steps=4, chunk=1), 0
     for rank in range(3):
-        own = {"rank": rank, "world_size": 3, "batch_size": 2}
+        own = {"world": xloader.World(rank, 3), "batch_size": 2}
         with samples.loader(**own, output="numpy", on_nan="count") as loader:
             padded = sum(int(batch.is_padding.sum()) for batch in loader)
             num += loader.report().num_nan.get("inputs", 0)

@@ -196,13 +196,17 @@ def test_worker_processes_are_suggested_for_functions_in_python(
     for num_cores, options, num in (
         (16, {}, 8),
         (4, {"batch_size": 30}, 2),
-        (16, {"batch_size": 30, "lanes": 10}, 8),
-        (16, {"batch_size": 30, "lanes": 10, "rank": 0, "world_size": 2}, 8),
+        (16, {"batch_size": 30, "plan": xloader.PlanRules(lanes=10)}, 8),
+        (
+            16,
+            {"batch_size": 30, "plan": xloader.PlanRules(lanes=10), "world": xloader.World(0, 2)},
+            8,
+        ),
     ):
         cores(num_cores)
         note, *more = told_of(samples.map(doubled), **options)
         assert [one[:35] for one in more] == ["samples, reads and memory are those"] * (
-            "rank" in options
+            "world" in options
         )
         ahead = "" if num == 2 else f" and prefetch={num - 1}"
         assert f"processes={num}{ahead} would run {num} at a time" in note
@@ -351,7 +355,7 @@ def test_numbers_beyond_borders_are_normalised_too(pad: Any, is_said: bool) -> N
     assert "pad comes" not in repr(opened.inputs("t"))
 
 
-CONVERTS = 'output_dtype="float32" of the loader converts floats'
+CONVERTS = 'device=OnDevice(dtype="float32") of the loader converts floats'
 
 
 @pytest.mark.parametrize(
@@ -372,8 +376,8 @@ def test_what_makes_a_field_float64_is_said(dtypes: dict[str, str], told: str) -
     assert notes_of(samples, order=range(4)) == notes
     assert repr(samples).count("float64") == 2 * bool(told)
     for options in ({}, {"order": range(4)}):
-        assert notes_of(samples, output_dtype="float32", **options) == ()
-    assert told_of(samples, output_dtype="float32") == ()
+        assert notes_of(samples, device=xloader.OnDevice(dtype="float32"), **options) == ()
+    assert told_of(samples, device=xloader.OnDevice(dtype="float32")) == ()
 
 
 def test_transforms_and_tables_may_make_float64() -> None:

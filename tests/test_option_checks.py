@@ -13,7 +13,7 @@ import xloader
 from xloader import Samples
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import check_callable, check_number, check_whole
-from xloader.core.options import MOST_THREADS, LoaderOptions, divisors_of
+from xloader.core.options import MOST_THREADS, LoaderOptions, PlanRules, divisors_of
 from xloader.errors import OptionError, SampleIndexError
 
 HUGE = 10**5000
@@ -51,9 +51,6 @@ BAD: dict[str, tuple[Any, ...]] = {
     "prefetch": (2**31, 2**70, HUGE),
     "seed": (2**64, -(2**63) - 1, 2**200, HUGE, 1.5),
     "threads": (0, 4097, 2**40, HUGE),
-    "max_amplification": (10**400, HUGE, np.inf, np.nan, np.timedelta64(3, "h")),
-    "lanes": (2**31, 2**70, HUGE),
-    "spread": (2**31, 2**70, HUGE),
     "shuffle": (np.array([1, 2]), "no", None),
     "drop_last": (np.array([1, 0]), 2),
 }
@@ -79,11 +76,33 @@ def test_refused_at_every_door(samples: Samples, door: str, name: str) -> None:
         ("memory", 2e9),
         ("memory", np.int64(4096)),
         ("shuffle", np.True_),
-        ("max_amplification", 1e300),
     ],
 )
 def test_the_greatest_is_allowed(name: str, value: Any) -> None:
     assert getattr(LoaderOptions(**{name: value}), name) == value
+
+
+RULES: dict[str, tuple[Any, ...]] = {
+    "max_amplification": (10**400, HUGE, np.inf, np.nan, np.timedelta64(3, "h")),
+    "lanes": (2**31, 2**70, HUGE),
+    "spread": (2**31, 2**70, HUGE),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_are_refused_where_they_are_made(name: str) -> None:
+    for value in RULES[name]:
+        with pytest.raises(OptionError, match=rf"^{name} .*Given: .*Allowed: "):
+            PlanRules(**{name: value})
+    assert PlanRules(max_amplification=1e300).max_amplification == 1e300
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("rules", [{"lanes": 2}, 2, PlanRules])
+def test_what_is_no_rule_is_refused_at_every_door(samples: Samples, door: str, rules: Any) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(OptionError, match=r"^plan .*Given: .*PlanRules\("):
+        DOORS[door](samples, plan=rules)
 
 
 def test_the_global_batch_is_bounded() -> None:

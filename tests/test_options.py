@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.options import LoaderOptions
+from xloader.core.options import LoaderOptions, OnDevice, PlanRules, make_options
 from xloader.core.ranks import World
-from xloader.errors import LanesError, OptionError
+from xloader.errors import OptionError
+
+KINDS = {"max_amplification": PlanRules, "lanes": PlanRules, "spread": PlanRules}
 
 
 def options(**changes: Any) -> LoaderOptions:
-    return LoaderOptions(**{"batch_size": 8, "rank": 0, "world_size": 1, **changes})
+    return LoaderOptions(**{"batch_size": 8, "world": World(), **changes})
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,7 @@ def options(**changes: Any) -> LoaderOptions:
 )
 def test_too_small(name: str, bad: float, least: float) -> None:
     with pytest.raises(OptionError) as caught:
-        options(**{name: bad})
+        KINDS.get(name, options)(**{name: bad})
     error = caught.value
     assert error.what == f"{name} is too small"
     assert (error.given, error.allowed) == (bad, f">= {least}")
@@ -46,7 +48,7 @@ def test_too_small(name: str, bad: float, least: float) -> None:
     ],
 )
 def test_the_least_is_allowed(name: str, value: float) -> None:
-    assert getattr(options(**{name: value}), name) == value
+    assert getattr(KINDS.get(name, options)(**{name: value}), name) == value
 
 
 @pytest.mark.parametrize(
@@ -57,30 +59,22 @@ def test_the_least_is_allowed(name: str, value: float) -> None:
         ),
         pytest.param({"on_error": "fill"}, "'fill'", "'raise' or 'skip'", "", id="on_error"),
         pytest.param({"processes": -1}, "-1", ">= 0", "", id="no processes"),
-        pytest.param(
-            {"device": "cuda", "output": "numpy"},
-            "device='cuda', output='numpy'",
-            'output="torch"',
-            "leave device= out",
-            id="a device without tensors",
-        ),
         pytest.param({"memory": "lots"}, "'lots'", '"512MiB"', "", id="memory of no size"),
         pytest.param({"memory": 0}, "0", '"512MiB"', "", id="memory of nothing"),
         pytest.param({"memory": "-1GiB"}, "'-1GiB'", '"512MiB"', "", id="memory below nothing"),
         pytest.param({"memory": None}, "None", '"512MiB"', "", id="no memory"),
-        pytest.param({"rank": 3}, "3", "[0, 1)", "rank", id="a rank outside the world"),
         pytest.param(
-            {"lanes": 3, "world_size": 2},
+            {"plan": PlanRules(lanes=3), "world": World(0, 2)},
             "lanes=3, world_size=2",
             "multiples of 2",
-            "lanes=2",
+            "plan=PlanRules(lanes=2)",
             id="ranks do not divide lanes",
         ),
         pytest.param(
-            {"lanes": 6},
+            {"plan": PlanRules(lanes=6)},
             "lanes=6, a global batch of 8",
             "one of [1, 2, 4, 8]",
-            "pass one of these as lanes=",
+            "pass plan=PlanRules(lanes=...) with one of these",
             id="lanes do not divide the batch",
         ),
     ],
@@ -95,17 +89,75 @@ def test_refused(changes: dict[str, Any], given: str, allowed: str, remedy: str)
     message = str(error)
     assert message.startswith(error.what)
     assert f"Given: {given}. Allowed: " in message
-    assert isinstance(error, LanesError) == ("lanes" in changes)
+
+
+@pytest.mark.parametrize("name", ["device", "transform", "out"])
+def test_only_tensors_go_to_a_device(name: str) -> None:
+    device = OnDevice(**{name: "cuda" if name == "device" else len})
+    with pytest.raises(OptionError, match=f"^{name} is for tensors of PyTorch") as caught:
+        options(device=device, output="numpy")
+    assert "output='numpy'" in str(caught.value.given)
+    assert caught.value.remedy == f'pass output="torch", or leave {name}= out'
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"random": True}, "random=True has no function"),
+        ({"transform": 3}, "transform cannot be called"),
+        ({"dtype": "float64"}, "dtype"),
+        ({"transform": len, "random": 2}, "random"),
+    ],
+)
+def test_what_no_device_takes(changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(OptionError, match=f"^{what}"):
+        OnDevice("cpu", **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "named"),
+    [
+        ("lanes", 4, r"plan=xloader.PlanRules\(lanes=...\)"),
+        ("spread", 4, r"plan=xloader.PlanRules\(spread=...\)"),
+        ("max_amplification", 2, r"plan=xloader.PlanRules\(max_amplification=...\)"),
+        ("rank", 0, r"world=xloader.World\(rank, world_size\)"),
+        ("world_size", 2, r"world=xloader.World\(rank, world_size\)"),
+        ("output_dtype", "float16", r"device=xloader.OnDevice\(dtype=...\)"),
+        ("device_transform", len, r"device=xloader.OnDevice\(transform=...\)"),
+        ("out", (), r"device=xloader.OnDevice\(out=...\)"),
+        ("read_timeout", 3, r"xloader.open\(..., read_timeout=...\)"),
+        ("max_retries", 3, r"xloader.open\(..., max_retries=...\)"),
+    ],
+)
+def test_who_gives_a_part_of_a_group_is_told_the_group(name: str, given: Any, named: str) -> None:
+    with pytest.raises(
+        OptionError, match=f"a loader has no option '{name}'.*To mend it: .*{named}"
+    ):
+        make_options(**{name: given})
+
+
+def test_a_device_alone_is_as_good_as_in_its_group() -> None:
+    assert options(device="cpu").on_device == options(device=OnDevice("cpu")).on_device
+    assert options(device="cpu").on_device.device == "cpu"
+    assert options(device=OnDevice(dtype="float16"), output="numpy").on_device.dtype == "float16"
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "kind"), [("plan", {"lanes": 3}, "PlanRules"), ("world", (0, 2), "World")]
+)
+def test_groups_are_of_their_kind(name: str, bad: Any, kind: str) -> None:
+    with pytest.raises(OptionError, match=rf"^{name} .*Given: .*xloader\.{kind}\("):
+        options(**{name: bad})
 
 
 def test_the_world_decides_batch_and_lanes() -> None:
-    found = options(rank=1, world_size=4, lanes=8)
-    assert found.world == World(1, 4)
+    found = options(world=World(1, 4), plan=PlanRules(lanes=8))
+    assert found.ranks == World(1, 4)
     assert (found.global_batch, found.num_lanes, found.carried_lanes) == (32, 8, 8)
 
 
 def test_without_lanes_each_rank_has_one_and_carries_no_other() -> None:
-    found = options(rank=2, world_size=4)
+    found = options(world=World(2, 4))
     assert (found.num_lanes, found.carried_lanes) == (4, 1)
 
 

@@ -108,7 +108,7 @@ def test_cupy_without_a_gpu_is_refused(samples: Samples, monkeypatch: pytest.Mon
     ("options", "text"),
     [
         ({"output": "cupy", "device": "cuda"}, "cupy.cuda.Device"),
-        ({"output": "cupy", "output_dtype": "bfloat16"}, "CuPy has no bfloat16"),
+        ({"output": "cupy", "device": xloader.OnDevice(dtype="bfloat16")}, "CuPy has no bfloat16"),
         ({"output": "jax", "device": "cuda"}, "jax.device_put"),
         ({"output": "numpy", "device": "cuda"}, 'pass output="torch"'),
         ({"output": "tensorflow"}, "'torch' or 'numpy' or 'jax' or 'cupy'"),

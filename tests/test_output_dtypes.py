@@ -51,7 +51,9 @@ def test_tensors_are_those_that_pytorch_would_convert(
         samples = samples.map(lambda ds: ds)
     dtype = getattr(torch, name)
     # All batches are kept: their memory must not be used again.
-    pairs = zip(batches(samples, output_dtype=name), batches(samples), strict=True)
+    pairs = zip(
+        batches(samples, device=xloader.OnDevice(dtype=name)), batches(samples), strict=True
+    )
     for batch, plain in pairs:
         assert batch.ids.tolist() == plain.ids.tolist()
         for field, expected in plain.as_dict().items():
@@ -62,7 +64,7 @@ def test_tensors_are_those_that_pytorch_would_convert(
 @pytest.mark.parametrize("name", NAMES[:2])
 def test_arrays_too(samples: Samples, name: str) -> None:
     pairs = zip(
-        batches(samples, output_dtype=name, output="numpy"),
+        batches(samples, device=xloader.OnDevice(dtype=name), output="numpy"),
         batches(samples, output="numpy"),
         strict=True,
     )
@@ -73,9 +75,13 @@ def test_arrays_too(samples: Samples, name: str) -> None:
 
 
 def test_short_and_padded_batches(samples: Samples) -> None:
-    options = {"output_dtype": "bfloat16", "rank": 0, "world_size": 2, "batch_size": 6}
+    options = {
+        "device": xloader.OnDevice(dtype="bfloat16"),
+        "world": xloader.World(0, 2),
+        "batch_size": 6,
+    }
     found = batches(samples, **options)
-    plain = batches(samples, **{**options, "output_dtype": None})
+    plain = batches(samples, **{**options, "device": None})
     assert found[-1].is_padding.any()
     for batch, expected in zip(found, plain, strict=True):
         torch.testing.assert_close(
@@ -90,7 +96,7 @@ def test_values_of_a_function_are_not_overwritten(samples: Samples) -> None:
         kept.append((ds, ds.copy(deep=True)))
         return ds
 
-    batches(samples.map(keep), output_dtype="float16")
+    batches(samples.map(keep), device=xloader.OnDevice(dtype="float16"))
     for ds, copied in kept:
         xr.testing.assert_identical(ds, copied)
 
@@ -106,20 +112,24 @@ def test_nan_is_found_before_values_are_narrowed(samples: Samples) -> None:
 def test_a_value_too_large_is_an_error() -> None:
     ds = xr.Dataset({"p": ("time", np.array([1.0, 101325.0, 3.0], "f4"))})
     samples = xloader.open(ds).window(time=1)
-    with pytest.raises(OptionError, match="'p' is too large for output_dtype='float16'") as caught:
-        batches(samples, output_dtype="float16", batch_size=3)
+    with pytest.raises(OptionError, match="'p' is too large for float16") as caught:
+        batches(samples, device=xloader.OnDevice(dtype="float16"), batch_size=3)
     assert "between -65504 and 65504" in str(caught.value)
-    (batch,) = batches(samples, output_dtype="bfloat16", batch_size=3, shuffle=False)
+    (batch,) = batches(
+        samples, device=xloader.OnDevice(dtype="bfloat16"), batch_size=3, shuffle=False
+    )
     assert batch.p.flatten().tolist() == [1.0, 101376.0, 3.0]
     # Infinite values are none too large.
     ds["p"][1] = np.inf
-    (batch,) = batches(samples, output_dtype="float16", batch_size=3, shuffle=False)
+    (batch,) = batches(
+        samples, device=xloader.OnDevice(dtype="float16"), batch_size=3, shuffle=False
+    )
     assert batch.p.flatten().tolist() == [1.0, np.inf, 3.0]
 
 
 @pytest.mark.parametrize("value", ["float64", "f4", "int8", torch.bfloat16, np.float16, 16])
 def test_other_dtypes_are_refused(samples: Samples, value: Any) -> None:
-    with pytest.raises(OptionError, match="output_dtype is not one of the choices") as caught:
+    with pytest.raises(OptionError, match=r"^dtype is not one of the choices") as caught:
         samples.loader(device=xloader.OnDevice(dtype=value))
     assert "pass the name as text" in str(caught.value)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases
+from tests.flat_options import grouped
 from xloader.errors import OptionError
 from xloader.planning.explain import Explanation
 from xloader.sources.open.open_source import open_source
@@ -75,8 +76,8 @@ def test_batches_that_never_are_take_no_memory() -> None:
 
 def test_lanes_that_other_ranks_carry_take_no_memory() -> None:
     """Each rank's peak counts its own lanes only, although one rank must be able to carry all."""
-    own = {"memory": "1GiB", "batch_size": 4, "world_size": 4, "lanes": 4, "output": "numpy"}
-    loaders = [samples_of().loader(**own, world=xloader.World(rank=rank)) for rank in range(4)]
+    own = {"memory": "1GiB", "batch_size": 4, "plan": xloader.PlanRules(lanes=4), "output": "numpy"}
+    loaders = [samples_of().loader(**own, world=xloader.World(rank, 4)) for rank in range(4)]
     told = loaders[0].explain()
     # A lane has 16 samples: two or three chunks of eight, and batches of its own four rows.
     assert (16 + 4 * 4) * STEP <= told.peak_nbytes <= (2 * 24 + 4 * 4) * STEP
@@ -134,7 +135,7 @@ def test_doors_sum_their_workers(case: Case, workers: int) -> None:
     options |= {"rank": 0, "num_workers": workers}
     options["memory"] *= 1000
     try:
-        expected = ChunkSampler(case.samples, **options).explain()
+        expected = ChunkSampler(case.samples, **grouped(**options)).explain()
     except OptionError:
         # A worker would make padding only.
         return

@@ -117,9 +117,11 @@ KINDS = {
     "windows": Kind(windows, "1.5MiB"),
     "other chunks": Kind(other_chunks, "1.5MiB"),
     "leads": Kind(leads, "1MiB"),
-    "amplified": Kind(long_lead, "500KiB", {"max_amplification": 4}),
+    "amplified": Kind(long_lead, "500KiB", {"plan": xloader.PlanRules(max_amplification=4)}),
     "in order": Kind(windows, "1MiB", {"shuffle": False}),
-    "ranks and lanes": Kind(partial(leads, is_distant=True), "2MiB", {"lanes": 4}, num_ranks=2),
+    "ranks and lanes": Kind(
+        partial(leads, is_distant=True), "2MiB", {"plan": xloader.PlanRules(lanes=4)}, num_ranks=2
+    ),
     "netCDF": Kind(from_netcdf, "512KiB"),
     "dask": Kind(from_dask, "768KiB"),
     "distant": Kind(distant, "1MiB"),
@@ -156,7 +158,7 @@ def test_what_is_planned_is_what_is_measured(name: str, tmp_path: Path) -> None:
     samples = Samples(replace(plain.recipe, source=recorder))
     for rank in range(kind.num_ranks):
         recorder.reset()
-        options = {"rank": rank, "world_size": kind.num_ranks, **kind.options}
+        options = {"world": xloader.World(rank, kind.num_ranks), **kind.options}
         with samples.loader(
             batch_size=2, memory=kind.memory, output="numpy", threads=2, **options
         ) as loader:

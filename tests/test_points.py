@@ -496,7 +496,7 @@ def test_pickles_and_fingerprints_hold_the_table(tmp_path: Any) -> None:
     [
         {"output": "torch"},
         {"output": "torch", "device": "cpu"},
-        {"output": "torch", "output_dtype": "float32"},
+        {"output": "torch", "device": xloader.OnDevice(dtype="float32")},
         {"output": "numpy", "processes": 2},
         {"output": "torch", "processes": 2, "device": "cpu"},
     ],

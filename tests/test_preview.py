@@ -31,7 +31,13 @@ def drawn(loader: Loader, num_rows: int = 3) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"shuffle": False}, {"lanes": 2}, {"memory": "1MiB", "lanes": 2}, {"batch_size": 64}],
+    [
+        {},
+        {"shuffle": False},
+        {"plan": xloader.PlanRules(lanes=2)},
+        {"memory": "1MiB", "plan": xloader.PlanRules(lanes=2)},
+        {"batch_size": 64},
+    ],
 )
 def test_the_rows_are_those_of_the_batch_that_comes_next(options):
     loader = loader_of(**options)

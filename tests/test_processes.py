@@ -139,7 +139,11 @@ def test_processes_make_the_batches_of_threads(
     processes: int, change: str, samples: xloader.Samples
 ) -> None:
     own = CHANGES[change](samples)
-    options: dict[str, Any] = {"batch_size": 8, "output": "numpy", "lanes": 4}
+    options: dict[str, Any] = {
+        "batch_size": 8,
+        "output": "numpy",
+        "plan": xloader.PlanRules(lanes=4),
+    }
     with own.loader(**options) as threads, own.loader(**options, processes=processes) as loader:
         for _ in range(2):
             assert_same(copies(loader), copies(threads))
@@ -152,12 +156,16 @@ def test_ranks_with_processes_fill_up_as_threads_do(
     num_steps: int, drop_last: bool, shuffle: bool, tmp_path: Path
 ) -> None:
     samples = xloader.open(write(tmp_path, dataset(num_steps))).window(time=2, stride=1)
-    options: dict[str, Any] = {"batch_size": 4, "output": "numpy", "lanes": 4, "world_size": 2}
+    options: dict[str, Any] = {
+        "batch_size": 4,
+        "output": "numpy",
+        "plan": xloader.PlanRules(lanes=4),
+    }
     options |= {"shuffle": shuffle, "drop_last": drop_last}
     for rank in range(2):
         with (
-            samples.loader(**options, world=xloader.World(rank=rank)) as threads,
-            samples.loader(**options, world=xloader.World(rank=rank), processes=2) as loader,
+            samples.loader(**options, world=xloader.World(rank, 2)) as threads,
+            samples.loader(**options, world=xloader.World(rank, 2), processes=2) as loader,
         ):
             assert_same(copies(loader), copies(threads))
 
@@ -210,7 +218,11 @@ def test_predicted_reads_are_counted_reads(memory: str, processes: int, tmp_path
 
 
 def test_a_state_goes_on_with_other_processes(samples: xloader.Samples) -> None:
-    options: dict[str, Any] = {"batch_size": 8, "output": "numpy", "lanes": 4}
+    options: dict[str, Any] = {
+        "batch_size": 8,
+        "output": "numpy",
+        "plan": xloader.PlanRules(lanes=4),
+    }
     with samples.loader(**options) as threads:
         whole = copies(threads)
     for first, then in ((0, 2), (2, 0), (4, 1), (1, 4)):
@@ -247,7 +259,11 @@ def test_a_break_begins_the_epoch_again(samples: xloader.Samples) -> None:
 
 
 def test_batches_that_are_kept_stay_as_they_were(samples: xloader.Samples) -> None:
-    options: dict[str, Any] = {"batch_size": 4, "output": "numpy", "lanes": 2}
+    options: dict[str, Any] = {
+        "batch_size": 4,
+        "output": "numpy",
+        "plan": xloader.PlanRules(lanes=2),
+    }
     with samples.loader(**options) as threads:
         wanted = copies(threads)
     for prefetch in (0, 1, 3):
@@ -283,7 +299,7 @@ def test_epochs_of_one_step(samples: xloader.Samples) -> None:
 
 def test_the_last_batches_on_many_threads(tmp_path: Path) -> None:
     samples = xloader.open(write(tmp_path, dataset(18))).window(time=2, stride=1)
-    options: dict[str, Any] = {"batch_size": 2, "output": "numpy", "rank": 0, "world_size": 2}
+    options: dict[str, Any] = {"batch_size": 2, "output": "numpy", "world": xloader.World(0, 2)}
     with (
         samples.loader(**options, plan=xloader.PlanRules(lanes=4)) as threads,
         samples.loader(
@@ -335,7 +351,11 @@ def test_collate_fn_and_transforms_run_in_the_processes(samples: xloader.Samples
         return ds + 1
 
     own = samples.map(check)
-    options: dict[str, Any] = {"batch_size": 8, "output": "numpy", "lanes": 2}
+    options: dict[str, Any] = {
+        "batch_size": 8,
+        "output": "numpy",
+        "plan": xloader.PlanRules(lanes=2),
+    }
     with (
         samples.loader(**options) as threads,
         own.loader(**options, processes=2, collate_fn=where) as loader,
@@ -349,7 +369,7 @@ def test_collate_fn_and_transforms_run_in_the_processes(samples: xloader.Samples
 
 def test_tensors_of_a_collate_fn(samples: xloader.Samples) -> None:
     torch = pytest.importorskip("torch")
-    options: dict[str, Any] = {"batch_size": 8, "lanes": 2}
+    options: dict[str, Any] = {"batch_size": 8, "plan": xloader.PlanRules(lanes=2)}
 
     def stack(rows: Any) -> Any:
         low = rows.batch.u.bfloat16().requires_grad_()
@@ -380,7 +400,11 @@ def fail(ds: xr.Dataset) -> xr.Dataset:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_error_of_a_transform(processes: int, samples: xloader.Samples) -> None:
-    options: dict[str, Any] = {"batch_size": 8, "output": "numpy", "lanes": 2}
+    options: dict[str, Any] = {
+        "batch_size": 8,
+        "output": "numpy",
+        "plan": xloader.PlanRules(lanes=2),
+    }
     told = []
     for num in (0, processes):
         with samples.map(fail).loader(**options, processes=num) as loader:
@@ -435,7 +459,12 @@ def damage(folder: Path) -> str:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_chunk_that_does_not_decode(processes: int, tmp_path: Path) -> None:
     samples = xloader.open(damage(tmp_path), max_retries=0).window(time=1)
-    options: dict[str, Any] = {"batch_size": 10, "output": "numpy", "lanes": 2, "shuffle": False}
+    options: dict[str, Any] = {
+        "batch_size": 10,
+        "output": "numpy",
+        "plan": xloader.PlanRules(lanes=2),
+        "shuffle": False,
+    }
     found = []
     for num in (0, processes):
         with samples.loader(**options, processes=num) as loader:
@@ -449,7 +478,11 @@ def test_a_chunk_that_does_not_decode(processes: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_rows_that_are_skipped(shuffle: bool, processes: int, tmp_path: Path) -> None:
     samples = xloader.open(damage(tmp_path), max_retries=0).window(time=1)
-    options: dict[str, Any] = {"batch_size": 20, "output": "numpy", "lanes": 4}
+    options: dict[str, Any] = {
+        "batch_size": 20,
+        "output": "numpy",
+        "plan": xloader.PlanRules(lanes=4),
+    }
     options |= {"shuffle": shuffle, "on_error": "skip"}
     made, reports = [], []
     for num in (0, processes):
@@ -464,7 +497,12 @@ def test_rows_that_are_skipped(shuffle: bool, processes: int, tmp_path: Path) ->
 
 def test_a_batch_without_a_good_row(tmp_path: Path) -> None:
     samples = xloader.open(damage(tmp_path), max_retries=0).window(time=1)
-    options: dict[str, Any] = {"batch_size": 4, "output": "numpy", "lanes": 2, "shuffle": False}
+    options: dict[str, Any] = {
+        "batch_size": 4,
+        "output": "numpy",
+        "plan": xloader.PlanRules(lanes=2),
+        "shuffle": False,
+    }
     for num in (0, 2):
         with samples.select(range(15, 19)).loader(
             **options, processes=num, on_error="skip"

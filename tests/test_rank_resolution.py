@@ -13,7 +13,7 @@ import xarray as xr
 
 import xloader
 from xloader.core.ranks import World
-from xloader.errors import LanesError, MemoryBudgetError, OptionError, RanksError
+from xloader.errors import MemoryBudgetError, OptionError, RanksError
 from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.loader import Loader
 from xloader.loader.ranks import rank_resolver as ranks
@@ -67,18 +67,18 @@ def test_a_later_contradiction_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(RanksError, match=r"rank 1 of 2.*rank 0 of 1"):
             attempt()
     # A given rank is not looked up.
-    assert len(loader_of(rank=0, world_size=1)) == 10
+    assert len(loader_of(world=xloader.World())) == 10
 
 
 def test_a_rank_says_once_what_is_its_own(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     become(monkeypatch, 1, 2)
-    loader = loader_of(lanes=4)
+    loader = loader_of(plan=xloader.PlanRules(lanes=4))
     with caplog.at_level(logging.INFO, "xloader"):
         for _ in range(2):
             list(loader)
-    num_reads = loader_of(lanes=4).explain().num_reads
+    num_reads = loader_of(plan=xloader.PlanRules(lanes=4)).explain().num_reads
     said = f"rank 1 of 2: lanes 2 to 3 of 4, {num_reads} reads of chunks an epoch"
     assert [record.message for record in caplog.records] == [said]
 
@@ -89,7 +89,7 @@ def test_a_rank_says_once_what_is_its_own(
         ({}, None),
         ({"seed": 1}, "seed"),
         ({"memory": "2MiB"}, "memory=2097152"),
-        ({"spread": 0}, "spread=0"),
+        ({"plan": xloader.PlanRules(spread=0)}, "spread=0"),
         ({"drop_last": True}, "drop_last=True"),
         ({"batch_size": 8}, "batch_size=8"),
     ],
@@ -117,7 +117,7 @@ def meet(monkeypatch: pytest.MonkeyPatch, *ranks_do: Callable[[Loader], None]) -
     monkeypatch.setattr(ranks, "process_group", lambda: store)
     for rank, prepare in enumerate(ranks_do):
         become(monkeypatch, rank, len(ranks_do))
-        loader = loader_of(lanes=2)
+        loader = loader_of(plan=xloader.PlanRules(lanes=2))
         try:
             prepare(loader)
             next(iter(loader))
@@ -171,9 +171,9 @@ def test_a_store_of_a_dry_run_compares_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_hangs_on_ranks_to_come_is_decided_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = loader_of(lanes=8)
+    loader = loader_of(plan=xloader.PlanRules(lanes=8))
     assert repr(loader) == "<xloader.Loader: batches of 4, epoch 0>"
-    small = loader_of(lanes=8, batch_size=8, memory=2000)
+    small = loader_of(plan=xloader.PlanRules(lanes=8), batch_size=8, memory=2000)
     become(monkeypatch, 1, 4)
     assert len(loader) == 3
     assert repr(loader) == "<xloader.Loader: 3 batches of 4, epoch 0>"
@@ -181,9 +181,9 @@ def test_what_hangs_on_ranks_to_come_is_decided_with_them(monkeypatch: pytest.Mo
         small.explain()
     become(monkeypatch, 0, 3)
     with pytest.raises(
-        LanesError, match=r"multiples of 3.*choose the number of ranks from \[1, 2, 4, 8\]"
+        OptionError, match=r"multiples of 3.*choose the number of ranks from \[1, 2, 4, 8\]"
     ):
-        len(loader_of(lanes=8, batch_size=8))
+        len(loader_of(plan=xloader.PlanRules(lanes=8), batch_size=8))
     # Lightning sets these variables on further nodes before its process group exists.
     monkeypatch.delenv("RANK")
     monkeypatch.setenv("NODE_RANK", "1")
@@ -198,11 +198,11 @@ def test_what_hangs_on_ranks_to_come_is_decided_with_them(monkeypatch: pytest.Mo
 def test_what_ranks_cannot_mend_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MemoryBudgetError):
         loader_of(memory=10)
-    with pytest.raises(LanesError):
-        loader_of(lanes=3, rank=0, world_size=1)
+    with pytest.raises(OptionError, match="the lanes do not divide the global batch"):
+        loader_of(plan=xloader.PlanRules(lanes=3), world=xloader.World())
     monkeypatch.setattr(ranks, "process_group", Store)
-    with pytest.raises(LanesError):
-        loader_of(lanes=3)
+    with pytest.raises(OptionError, match="the lanes do not divide the global batch"):
+        loader_of(plan=xloader.PlanRules(lanes=3))
 
 
 def test_a_state_saved_before_the_first_use_is_of_the_ranks(
@@ -240,7 +240,7 @@ def test_ranks_of_a_group_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"batch_size": 4, "memory": "1MiB", "output": "numpy"}
     assert len(samples.loader(**options)) == 10
     become(monkeypatch, 1, 2)
-    with pytest.raises(RanksError, match=r"group of ranks.*rank=mesh"):
+    with pytest.raises(RanksError, match=r"group of ranks.*pass world=xloader.World\(mesh"):
         len(samples.loader(**options))
     assert len(samples.loader(**options, world=xloader.World())) == 10
 
@@ -256,10 +256,13 @@ def test_the_world_is_the_same_for_a_rank_that_has_padding_alone() -> None:
     samples = xloader.open(store).window(time=1)
     told = []
     for rank in range(2):
-        shared = {"batch_size": 2, "lanes": 2, "memory": "1KiB", "output": "numpy"}
-        loader = samples.loader(
-            **shared, world=xloader.World(rank, 2), plan=xloader.PlanRules(spread=0)
-        )
+        shared = {
+            "batch_size": 2,
+            "plan": xloader.PlanRules(lanes=2, spread=0),
+            "memory": "1KiB",
+            "output": "numpy",
+        }
+        loader = samples.loader(**shared, world=xloader.World(rank, 2))
         state = loader.state_dict()
         loader.load_state_dict(sign({**state, "step": 4}))
         told.append(loader.explain("world"))
@@ -278,7 +281,12 @@ def test_chunks_that_several_ranks_read_are_those_that_were_named(window: int, e
     samples = xloader.open(store).window(time=window, stride=1)
     readers: dict[str, set[int]] = {}
     for rank in range(4):
-        shared = {"batch_size": 4, "lanes": 8, "memory": "120KiB", "output": "numpy"}
+        shared = {
+            "batch_size": 4,
+            "plan": xloader.PlanRules(lanes=8),
+            "memory": "120KiB",
+            "output": "numpy",
+        }
         with samples.loader(**shared, world=xloader.World(rank, 4)) as loader:
             loader.set_epoch(epoch)
             expected = loader.explain(scope="world")

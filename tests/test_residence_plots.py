@@ -65,7 +65,7 @@ def needed_steps(loader: Loader, part: Any) -> list[tuple[int, int, int, int]]:
 
 CASES = {
     "shuffled": {"memory": "2MiB"},
-    "two lanes": {"memory": "4MiB", "lanes": 2},
+    "two lanes": {"memory": "4MiB", "plan": xloader.PlanRules(lanes=2)},
     "in order": {"memory": "2MiB", "shuffle": False},
 }
 

@@ -17,7 +17,12 @@ from xloader.errors import OptionError, StateError
 from xloader.samples.rollout import Rollout
 from xloader.testing import CountingStore, write_store
 
-OPTIONS = {"batch_size": 8, "memory": "16KiB", "output": "numpy", "max_amplification": 4.0}
+OPTIONS = {
+    "batch_size": 8,
+    "memory": "16KiB",
+    "output": "numpy",
+    "plan": xloader.PlanRules(max_amplification=4.0),
+}
 
 
 def make_store() -> CountingStore:
@@ -96,7 +101,9 @@ def test_what_is_no_state_and_no_samples() -> None:
     assert len(list(loader)) == 13
 
 
-@pytest.mark.parametrize("other", [{"memory": "32KiB"}, {"prefetch": 3}, {"spread": 0}])
+@pytest.mark.parametrize(
+    "other", [{"memory": "32KiB"}, {"prefetch": 3}, {"plan": xloader.PlanRules(4.0, spread=0)}]
+)
 def test_options_that_would_plan_later_epochs_otherwise_are_refused(other: Any) -> None:
     state = Rollout(make, **OPTIONS).state_dict()
     loader = Rollout(make, **{**OPTIONS, **other})
@@ -106,13 +113,14 @@ def test_options_that_would_plan_later_epochs_otherwise_are_refused(other: Any) 
 
 
 def test_without_lanes_another_number_of_ranks_is_refused() -> None:
-    def state(**options: Any) -> dict[str, Any]:
-        return Rollout(make, **OPTIONS, **options, world=xloader.World(1, 2)).state_dict()
+    def state(options: dict[str, Any]) -> dict[str, Any]:
+        return Rollout(make, **options, world=xloader.World(1, 2)).state_dict()
 
     alone = {**OPTIONS, "batch_size": 16}
-    with pytest.raises(StateError, match=r"with lanes="):
-        Rollout(make, **alone).load_state_dict(state())
-    Rollout(make, **alone, plan=xloader.PlanRules(lanes=2)).load_state_dict(state(lanes=2))
+    with pytest.raises(StateError, match=r"with lanes,"):
+        Rollout(make, **alone).load_state_dict(state(OPTIONS))
+    plan = xloader.PlanRules(4.0, lanes=2)
+    Rollout(make, **{**alone, "plan": plan}).load_state_dict(state({**OPTIONS, "plan": plan}))
 
 
 @pytest.mark.parametrize("is_mapped", [False, True])

@@ -119,7 +119,7 @@ def test_padded_rows_do_not_count() -> None:
     assert len(samples) % 4
     running = RunningStats(samples)
     for rank in range(3):
-        run_over(samples, running, output="numpy", rank=rank, world_size=3)
+        run_over(samples, running, output="numpy", world=xloader.World(rank, 3))
     assert running.num_padding > 0
     assert f"{running.num_padding} padded rows left out" in repr(running)
     check(running.to_dataset(), "t2m", [samples[:][0][:, 0]])
@@ -184,7 +184,7 @@ def test_merging() -> None:
     parts = []
     for rank in range(3):
         part = RunningStats(samples)
-        parts.append(run_over(samples, part, output="numpy", rank=rank, world_size=3))
+        parts.append(run_over(samples, part, output="numpy", world=xloader.World(rank, 3)))
     before = [part.state_dict() for part in parts]
     merged = reduce(RunningStats.merge, parts, RunningStats(samples))
     check(merged.to_dataset(), "t2m", [samples[:][0][:, 0]])

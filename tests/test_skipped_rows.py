@@ -75,7 +75,7 @@ def test_a_short_batch_of_a_rank_is_filled_up_after_its_bad_rows() -> None:
     for seed in range(8):
         seen: list[int] = []
         for rank in range(2):
-            options = {"batch_size": 4, "seed": seed, "rank": rank, "world_size": 2}
+            options = {"batch_size": 4, "seed": seed, "world": xloader.World(rank, 2)}
             with samples.loader(**options, output="numpy", on_error="skip") as loader:
                 (batch,) = read_all(loader)
             np.testing.assert_array_equal(batch.t[:, 0], VALUES[batch.ids + 18])
@@ -132,8 +132,8 @@ def test_absent_chunks_are_skipped_where_they_are_refused() -> None:
 
 def test_a_chunk_that_never_comes_is_skipped() -> None:
     released.append(type(released[0])())
-    options = {"output": "numpy", "read_timeout": 0.2, "max_retries": 1, "on_error": "skip"}
-    with make_samples("sync").loader(batch_size=16, **options) as loader:
+    samples = make_samples("sync", read_timeout=0.2, max_retries=1)
+    with samples.loader(batch_size=16, output="numpy", on_error="skip") as loader:
         assert sum(int(batch.is_padding.sum()) for batch in read_all(loader)) == 5
         assert loader.report().skipped_chunks == (("t", (3, 0)),)
     released[-1].set()
@@ -172,7 +172,7 @@ def test_skipped_rows_are_not_counted_as_padding() -> None:
     samples = samples_of({"t/c/6/0": garble})
     ids = []
     for rank in range(3):
-        options = {"batch_size": 4, "output": "numpy", "rank": rank, "world_size": 3}
+        options = {"batch_size": 4, "output": "numpy", "world": xloader.World(rank, 3)}
         with samples.loader(**options, on_error="skip") as loader:
             batches = read_all(loader)
             assert [len(batch.ids) for batch in batches] == [4, 4, 4, 2]

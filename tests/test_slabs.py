@@ -42,7 +42,7 @@ def test_slabs_side_by_side_are_the_samples(
 ) -> None:
     store = make_store()
     samples = xloader.open(store).window(time=window, stride=1).inputs("t", "mask").fillna(0.0)
-    shared = options(shuffle=shuffle, rank=world_size - 1, world_size=world_size)
+    shared = options(shuffle=shuffle, world=xloader.World(world_size - 1, world_size))
     with samples.loader(**shared) as loader:
         whole = list(loader)
     parts = []

@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 
 import xloader
+from tests.flat_options import grouped
 from xloader.core.options import LoaderOptions
 from xloader.errors import EmptySamplesError, MixingWarning, OptionError, UnsupportedDataError
 from xloader.testing import write_store
@@ -124,4 +125,4 @@ def test_chunks_that_strides_pass_over_do_not_count() -> None:
 def test_a_number_of_the_wrong_kind_is_refused(wrong: dict[str, Any]) -> None:
     """A number of the wrong kind is refused by name, when the options are made."""
     with pytest.raises(OptionError, match=f"^{next(iter(wrong))} is .*Given: .*Allowed: "):
-        LoaderOptions(**wrong)
+        LoaderOptions(**grouped(**wrong))

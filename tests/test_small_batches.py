@@ -76,11 +76,11 @@ def check_alike(found: list[xloader.Batch], expected: list[xloader.Batch]) -> No
         {"drop_last": True},
         {"shuffle": False},
         # Each batch has rows of two lanes, which end at different steps.
-        {"lanes": 2, "batch_size": 2},
+        {"plan": xloader.PlanRules(lanes=2), "batch_size": 2},
         # The last batches of some ranks are filled up.
-        {"world_size": 3, "rank": 2},
+        {"world": xloader.World(2, 3)},
         {"on_nan": "count"},
-        {"output_dtype": "float16"},
+        {"device": xloader.OnDevice(dtype="float16")},
     ],
     ids=str,
 )
@@ -214,7 +214,7 @@ def test_an_epoch_may_have_fewer_batches_ahead_than_the_last(path: Path):
 
 def test_a_batch_without_rows_follows_full_ones(path: Path):
     # The second of three ranks has a sample less than the first.
-    options = {"batch_size": 1, "world_size": 3, "rank": 1}
+    options = {"batch_size": 1, "world": xloader.World(1, 3)}
     found = []
     for threads in (1, 2):
         with loader_of(path, threads=threads, **options) as loader:

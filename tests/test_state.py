@@ -22,8 +22,9 @@ from zarr.storage import LocalStore
 
 import xloader
 from tests.cases import Case, cases
+from tests.flat_options import grouped
 from xloader import Samples
-from xloader.errors import ClosedError, LanesError, MemoryBudgetError, OptionError, StateError
+from xloader.errors import ClosedError, MemoryBudgetError, OptionError, StateError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.loader import Loader
 from xloader.loader.ranks.state import sign
@@ -119,7 +120,9 @@ def opened(num_samples: int = 400) -> Samples:
 
 
 def loader_of(samples: Samples, **options: Any) -> Loader:
-    return samples.loader(**{"batch_size": 16, "memory": "24KiB", "output": "numpy", **options})
+    return samples.loader(
+        **{"batch_size": 16, "memory": "24KiB", "output": "numpy", **grouped(**options)}
+    )
 
 
 def test_a_restart_reads_only_what_was_in_memory_then() -> None:
@@ -198,7 +201,7 @@ def test_any_number_of_ranks_goes_on_with_the_same_global_batches(
 def test_ranks_that_do_not_divide_the_lanes_are_told_which_do() -> None:
     samples = opened().window(time=1)
     state = saved(loader_of(samples, lanes=8, memory="48KiB"))
-    with pytest.raises(LanesError, match=r"world_size in \[1, 2, 4, 8\]"):
+    with pytest.raises(OptionError, match=r"world_size in \[1, 2, 4, 8\]"):
         loader_of(samples, batch_size=6, rank=0, world_size=3).load_state_dict(state)
 
 
@@ -405,7 +408,7 @@ def test_a_state_means_the_same_in_another_process(tmp_path: Path) -> None:
 import hashlib, itertools, json, sys
 import xloader
 loader = xloader.open(sys.argv[1]).window(time=3, stride=1).loader(
-    batch_size=16, memory="32KiB", output="numpy", max_amplification=4.0
+    batch_size=16, memory="32KiB", output="numpy", plan=xloader.PlanRules(max_amplification=4.0)
 )
 if sys.argv[2] != "-":
     loader.load_state_dict(json.loads(sys.argv[2]))

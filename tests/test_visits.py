@@ -143,7 +143,12 @@ def test_predicted_reads_are_the_counted_ones(
     samples: tuple[xloader.Samples, CountingStore],
 ) -> None:
     windows, store = samples
-    options = {"batch_size": 8, "memory": 14_000, "output": "numpy", "max_amplification": 4.0}
+    options = {
+        "batch_size": 8,
+        "memory": 14_000,
+        "output": "numpy",
+        "plan": xloader.PlanRules(max_amplification=4.0),
+    }
     with windows.loader(**options) as loader:
         expected = loader.explain()
         assert expected.visits > 1
@@ -157,7 +162,12 @@ def test_predicted_reads_are_the_counted_ones(
 
 def test_a_run_goes_on_within_a_pass(samples: tuple[xloader.Samples, CountingStore]) -> None:
     windows, _ = samples
-    options = {"batch_size": 8, "memory": 14_000, "output": "numpy", "max_amplification": 4.0}
+    options = {
+        "batch_size": 8,
+        "memory": 14_000,
+        "output": "numpy",
+        "plan": xloader.PlanRules(max_amplification=4.0),
+    }
     with windows.loader(**options, seed=2) as loader:
         whole = [batch.ids.tolist() for batch in loader]
     for stop in (1, 17, 40):

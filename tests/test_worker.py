@@ -29,7 +29,7 @@ pytestmark = [
 
 
 def rank_plan_of(case: Case, rank: int, workers: int) -> RankPlan:
-    options = {**case.options, "rank": rank, "output": "numpy"}
+    options = case.options_of(rank, output="numpy")
     del options["memory"]
     try:
         return RankPlan(case.samples.recipe, make_options(**options, memory=1), workers)

@@ -85,7 +85,7 @@ def test_memory_for_a_part_of_the_circle(lanes: int) -> None:
     store = stored(ds, 10)
     samples = xloader.open(store).window(lon=4, stride=1, wrap="lon")
     assert len(samples) == 7200
-    options = {"memory": lanes * 24 << 10, "batch_size": 8, "lanes": lanes}
+    options = {"memory": lanes * 24 << 10, "batch_size": 8, "plan": xloader.PlanRules(lanes=lanes)}
     told = check_epoch(store, ds, samples, **options)
     assert told.tile["lon"] < 7200
     assert 720 <= told.num_reads <= 1.05 * 720

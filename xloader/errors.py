@@ -10,7 +10,6 @@ allowed, and what to do::
     |   |-- EmptySamplesError               nothing left to deliver
     |   |-- MemoryBudgetError               too little memory; names the minimum
     |   |-- StackError                      variables that cannot share one array
-    |   |-- LanesError                      ranks, lanes and batch do not divide evenly
     |   |-- StateError                      a state that is damaged, or belongs to another loader
     |   |-- MosaicError                     predictions that do not fit their mosaic
     |   |-- PartsError                      partial results that do not make a whole
@@ -228,10 +227,6 @@ class StackError(OptionError):
     """Variables have names, sizes or dimensions that do not fit together in one array."""
 
 
-class LanesError(OptionError):
-    """The lanes do not divide the global batch, or the ranks do not divide the lanes."""
-
-
 class StateError(OptionError):
     """A saved state is damaged, or belongs to other samples, another global batch or plan."""
 
@@ -367,10 +362,10 @@ class ReadTimeoutError(ChunkError, TimeoutError):
             variable=variable,
             chunk=chunk,
             key=key,
-            remedy="check that the store answers; if it is slow, pass a longer read_timeout= (and "
-            "raise the time limit of a store object that you pass); if reads fail now and then, "
-            "pass a larger max_retries=; to skip the samples that need this chunk, pass "
-            "on_error='skip'",
+            remedy="check that the store answers; if it is slow, pass a longer read_timeout= to "
+            "xloader.open (and raise the time limit of a store object that you pass); if reads "
+            "fail now and then, pass it a larger max_retries=; to skip the samples that need this "
+            "chunk, pass on_error='skip' to the loader",
         )
 
 

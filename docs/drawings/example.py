@@ -149,8 +149,8 @@ class Planned:
 def planned(memory: str = MEMORY, lanes: int = 1, max_amplification: float = 1.05) -> Planned:
     """The plan of the example within a memory."""
     loader = small_samples().loader(
-        batch_size=BATCH, memory=memory, prefetch=0, lanes=lanes, seed=0, output="numpy",
-        max_amplification=max_amplification, rank=0, world_size=1,
+        batch_size=BATCH, memory=memory, prefetch=0, seed=0, output="numpy",
+        plan=xloader.PlanRules(max_amplification, lanes), world=xloader.World(),
     )  # fmt: skip
     explanation = loader.explain()
     maker = explanation._times

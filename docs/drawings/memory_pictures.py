@@ -9,6 +9,8 @@ from canvas import WIDTH, Drawing
 from chunk_pictures import cut, mean_regions
 from example import CHUNK, NUM_CHUNKS, full_shuffle, many_samples, planned, regions_of
 
+from xloader import World
+
 _LEFT, _RIGHT = 20, WIDTH - 20
 _MEMORIES = ("6MiB", "8MiB", "12MiB", "16MiB", "24MiB", "32MiB", "48MiB")
 _ENDS_MEMORY, _NUM_EPOCHS = "16MiB", 20
@@ -114,7 +116,7 @@ def draw_memory() -> Drawing:
 def regions_by_step() -> tuple[np.ndarray, float]:
     """Mean regions of the batches of each step over some epochs, and a full shuffle's mixing."""
     loader = many_samples().loader(
-        batch_size=16, memory=_ENDS_MEMORY, output="numpy", rank=0, world_size=1
+        batch_size=16, memory=_ENDS_MEMORY, output="numpy", world=World()
     )
     counts = []
     for epoch in range(_NUM_EPOCHS):

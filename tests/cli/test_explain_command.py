@@ -33,11 +33,14 @@ OPTIONS = {
     "plain": ([], {}),
     "sizes": (["--batch-size", "8", "--memory", "64KiB"], {"batch_size": 8, "memory": "64KiB"}),
     "ascending": (["--no-shuffle", "--drop-last"], {"shuffle": False, "drop_last": True}),
-    "ranks": (["--world-size", "2", "--lanes", "4"], {"world_size": 2, "rank": 0, "lanes": 4}),
+    "ranks": (
+        ["--world-size", "2", "--lanes", "4"],
+        {"world": xloader.World(0, 2), "plan": xloader.PlanRules(lanes=4)},
+    ),
     "processes": (["--processes", "2", "--seed", "5"], {"processes": 2, "seed": 5}),
     "spread": (
         ["--spread", "2", "--prefetch", "0", "--threads", "1", "--max-amplification", "2"],
-        {"spread": 2, "prefetch": 0, "threads": 1, "max_amplification": 2.0},
+        {"prefetch": 0, "threads": 1, "plan": xloader.PlanRules(2.0, spread=2)},
     ),
 }
 

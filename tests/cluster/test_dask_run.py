@@ -25,7 +25,6 @@ from xloader.errors import (
     ClosedError,
     ClusterError,
     EmptySamplesError,
-    LanesError,
     MemoryBudgetError,
     NanWarning,
     OptionError,
@@ -89,7 +88,12 @@ def test_ranks_get_the_batches_of_their_loaders(
 
 def test_batches_are_the_same_on_every_number_of_ranks(client: Any, samples: xloader.Samples):
     def steps(batch_size: int, world_size: int) -> list[list[int]]:
-        options = {**OPTIONS, "batch_size": batch_size, "lanes": 4, "drop_last": True}
+        options = {
+            **OPTIONS,
+            "batch_size": batch_size,
+            "plan": xloader.PlanRules(lanes=4),
+            "drop_last": True,
+        }
         by_rank = xloader.dask.run(gather, samples, world_size=world_size, **options)
         return [
             [number for rows, _ in step for number in rows] for step in zip(*by_rank, strict=True)
@@ -281,11 +285,15 @@ def test_nothing_stays_on_the_cluster(client: Any, samples: xloader.Samples):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"rank": 1}, OptionError, "gives each loader its rank"),
+        ({"world": xloader.World(1, 2)}, OptionError, "gives each loader its rank"),
         ({"world_size": 0}, OptionError, "world size is too small"),
         ({"world_size": "two"}, OptionError, "world_size"),
         ({"world_size": 1000}, EmptySamplesError, "1000"),
-        ({"world_size": 2, "lanes": 3}, LanesError, "ranks do not divide the lanes"),
+        (
+            {"world_size": 2, "plan": xloader.PlanRules(lanes=3)},
+            OptionError,
+            "ranks do not divide the lanes",
+        ),
         ({"num_workers": 3}, OptionError, "threads="),
         ({"retries": -1}, OptionError, "retries"),
         ({"worker_timeout": "long"}, OptionError, "worker_timeout"),
@@ -395,8 +403,13 @@ def test_a_finished_job_is_not_run_again(client: Any, samples: xloader.Samples, 
     assert [attempt for _, attempt in first] == [0, 0]
     # Less memory plans otherwise, and another plan would give ranks other samples.
     assert xloader.dask.run(times, samples, path=path, **{**OPTIONS, "memory": "2MB"}) == first
-    for change in ({"batch_size": 2}, {"seed": 6}, {"world_size": 3}, {"lanes": 4}):
-        with pytest.raises(TargetError, match=f"another {next(iter(change))}.*overwrite=True"):
+    for name, change in {
+        "batch_size": {"batch_size": 2},
+        "seed": {"seed": 6},
+        "world_size": {"world_size": 3},
+        "lanes": {"plan": xloader.PlanRules(lanes=4)},
+    }.items():
+        with pytest.raises(TargetError, match=f"another {name}.*overwrite=True"):
             xloader.dask.run(times, samples, path=path, **{**OPTIONS, **change})
     with pytest.raises(TargetError, match="another function"):
         xloader.dask.run(lambda loader: 1, samples, path=path, **OPTIONS)

@@ -118,7 +118,7 @@ def test_predictions_of_ranks_make_one_mosaic(workers: Any, tmp_path: Path):
     options = {**OPTIONS, "shuffle": False}
 
     def predict(loader: Any) -> int:
-        ranks = {"rank": loader.rank, "world_size": loader.world_size}
+        ranks = {"world": xloader.World(loader.rank, loader.world_size)}
         checkpoint = xloader.dask.checkpoint()
         dies = loader.rank == 1 and checkpoint.attempt == 0
         with samples.mosaic(target, blend="linear", **ranks) as out:

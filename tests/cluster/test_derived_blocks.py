@@ -50,9 +50,9 @@ def read_epoch(ds: xr.Dataset, **options: Any) -> np.ndarray:
     """The rows of an epoch of single steps, in the order of the data."""
     found = np.full(ds["t"].shape, np.nan)
     with (
-        xloader.open(ds)
+        xloader.open(ds, **options)
         .window(time=1)
-        .loader(batch_size=8, memory="1MiB", output="numpy", **options) as loader
+        .loader(batch_size=8, memory="1MiB", output="numpy") as loader
     ):
         for batch in loader:
             found[batch.ids] = batch["t"][:, 0]

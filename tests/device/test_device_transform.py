@@ -12,6 +12,7 @@ import xarray as xr
 
 import xloader
 from tests.device.fake_hardware import BusHardware, FakeHardware
+from tests.flat_options import grouped
 from xloader import Batch, Rng, Samples
 from xloader.device import transfer
 from xloader.device.transfer import check_dtypes
@@ -39,7 +40,7 @@ def make_samples() -> tuple[Samples, CountingStore]:
 
 
 def make_loader(**options: Any) -> xloader.Loader:
-    return make_samples()[0].loader(**{"batch_size": 8, "device": "cpu", **options})
+    return make_samples()[0].loader(**grouped(**{"batch_size": 8, "device": "cpu", **options}))
 
 
 def make_out(rows: int = 8, **changes: Any) -> Batch:
@@ -131,9 +132,9 @@ def test_batches_are_written_to_out(hardware: Any, has_transform: bool) -> None:
         ({"out": make_out(inputs=torch.zeros(8, 4))}, "'inputs' of out does not fit"),
         ({"out": make_out(targets=torch.zeros(8, 1, 1, 4))}, "'targets' of out does not fit"),
         ({"out": make_out(targets=torch.zeros(8, device="meta"))}, "'targets' of out does not"),
-        ({"device_transform": 3}, "device_transform"),
-        ({"device_random": True}, "device_random has no function"),
-        ({"device_transform": lambda b: b, "device_random": 2}, "device_random"),
+        ({"device_transform": 3}, "transform cannot be called"),
+        ({"device_random": True}, "random=True has no function"),
+        ({"device_transform": lambda b: b, "device_random": 2}, "random"),
         ({"device_transform": lambda b: 1 / 0}, "failed on zeros.*ZeroDivisionError"),
         ({"device_transform": lambda b: b, "device_random": True}, "failed on zeros"),
         ({"device_transform": lambda b: None}, "returned something else. Given: NoneType"),
@@ -141,7 +142,10 @@ def test_batches_are_written_to_out(hardware: Any, has_transform: bool) -> None:
         ({"device_transform": lambda b: {"a": b.inputs}}, "changed the fields"),
         ({"device_transform": lambda b: [t[1:] for t in b]}, "changed the number of samples"),
         ({"device_transform": lambda b: b.to("meta")}, "moved the field 'inputs' to another"),
-        ({"device_transform": lambda b: b, "output": "numpy", "device": None}, "for tensors"),
+        (
+            {"device_transform": lambda b: b, "output": "numpy", "device": None},
+            "transform is for tensors",
+        ),
         ({"out": make_out(), "output": "numpy", "device": None}, "out is for tensors"),
         ({"device": "cuda:99"}, "cannot use this device"),
         ({"device": "nowhere"}, "cannot use this device"),
@@ -153,7 +157,7 @@ def test_bad_options_are_refused_before_anything_is_read(
     samples, store = make_samples()
     before = store.num_reads
     with pytest.raises(OptionError, match=message):
-        samples.loader(**{"batch_size": 8, "device": "cpu", **changes})
+        samples.loader(**grouped(**{"batch_size": 8, "device": "cpu", **changes}))
     assert store.num_reads == before
 
 
@@ -193,7 +197,8 @@ def test_out_of_another_size_is_refused_before_anything_is_read(hardware: Any) -
     ) as loader:
         assert len(list(loader)) == 4
     # The last batch of several ranks is filled up to what another rank has, not to its full size.
-    ranks = {"batch_size": 9, "device": "cpu", "out": make_out(9), "rank": 1, "world_size": 3}
+    device = xloader.OnDevice("cpu", out=make_out(9))
+    ranks = {"batch_size": 9, "device": device, "world": xloader.World(1, 3)}
     with pytest.raises(OptionError, match=r"5 rows in the last batch.*drop_last=True"):
         iter(samples.loader(**ranks))
     with samples.loader(**ranks, drop_last=True) as loader:

@@ -12,7 +12,7 @@ import xarray as xr
 
 import xloader
 from tests.device.fake_hardware import BusHardware, FakeHardware
-from xloader import Batch, Samples
+from xloader import Batch, OnDevice, Samples
 from xloader.errors import NanWarning
 from xloader.testing import write_store
 
@@ -41,11 +41,11 @@ def as_numpy(tensor: torch.Tensor) -> np.ndarray:
     return tensor.to(torch.float64).numpy()
 
 
-def check_equal(samples: Samples, rtol: float = 1e-5, **options: Any) -> None:
+def check_equal(samples: Samples, rtol: float = 1e-5, dtype: Any = None, **options: Any) -> None:
     """Compare batches of the device with those that stay in ordinary memory."""
     with (
-        samples.loader(batch_size=7, device="cpu", **options) as loader,
-        samples.loader(batch_size=7, **options) as plain,
+        samples.loader(batch_size=7, device=OnDevice("cpu", dtype=dtype), **options) as loader,
+        samples.loader(batch_size=7, device=OnDevice(dtype=dtype), **options) as plain,
     ):
         kept = list(loader)
         for batch, other in zip(kept, plain, strict=True):
@@ -93,7 +93,7 @@ def test_labels_of_points_cross_beside_packed_fields(use_device: UseDevice) -> N
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float32"])
 def test_narrow_results(use_device: UseDevice, name: Any) -> None:
     use_device(BusHardware(1))
-    check_equal(make_samples(), 1e-5 if name == "float32" else 2e-2, output_dtype=name)
+    check_equal(make_samples(), 1e-5 if name == "float32" else 2e-2, dtype=name)
 
 
 def test_narrow_values_cross_narrow(use_device: UseDevice) -> None:
@@ -102,7 +102,7 @@ def test_narrow_values_cross_narrow(use_device: UseDevice) -> None:
     values = np.random.default_rng(0).normal(size=(12, 256, 256)).astype("f4")
     dataset = xr.Dataset({"w": (("time", "y", "x"), values)})
     samples = dataset.xloader.window(time=1).inputs("w").targets("w")
-    check_equal(samples, 1e-2, output_dtype="bfloat16")
+    check_equal(samples, 1e-2, dtype="bfloat16")
     assert hardware.num_bytes == 2 * 2 * values.size
 
 

@@ -104,7 +104,11 @@ def test_a_thousand_dropped_batches_are_whole(use_device: UseDevice) -> None:
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_batches_of_worker_processes_are_whole(use_device: UseDevice, prefetch: int) -> None:
     hardware = use_device(BusHardware())
-    options: dict[str, Any] = {"batch_size": 4, "prefetch": prefetch, "lanes": 2}
+    options: dict[str, Any] = {
+        "batch_size": 4,
+        "prefetch": prefetch,
+        "plan": xloader.PlanRules(lanes=2),
+    }
     plain = ids_of(make_samples(200).loader(**options, output="numpy"))
     with make_loader(200, **options, processes=2) as loader:
         for _ in range(2):
@@ -263,7 +267,7 @@ def test_ranks_get_padded_batches(use_device: UseDevice) -> None:
     use_device(BusHardware(8))
     found = []
     for rank in range(2):
-        with make_loader(61, batch_size=7, rank=rank, world_size=2) as loader:
+        with make_loader(61, batch_size=7, world=xloader.World(rank, 2)) as loader:
             batches = list(loader)
         assert [len(batch.ids) for batch in batches] == [7, 7, 7, 7, 3]
         assert all(map(is_right, batches))
@@ -325,7 +329,7 @@ def test_the_processor_itself_gets_no_copies() -> None:
     with make_loader(50, device="cpu") as loader:
         assert loader.device_path is None
         assert all(map(is_right, loader))
-    with make_loader(50, device_transform=lambda batch: batch) as loader:
+    with make_loader(50, device=xloader.OnDevice("cpu", transform=lambda batch: batch)) as loader:
         assert all(map(is_right, loader))
         assert loader.device_path.ring is None  # type: ignore[union-attr]
 
@@ -408,7 +412,7 @@ def test_values_that_may_be_too_large_do_not_cross_packed(use_device: UseDevice)
         assert loader._packed_fields
     with samples.loader(batch_size=2, device=xloader.OnDevice("cpu", dtype="float16")) as loader:
         assert not loader._packed_fields
-        with pytest.raises(OptionError, match="too large for output_dtype"):
+        with pytest.raises(OptionError, match="is too large for float16"):
             list(loader)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xloader
-from xloader import Samples
+from xloader import Samples, World
 from xloader.core.options import LoaderOptions
 from xloader.device.unpacking import TensorUnpacker, unpack_array
 from xloader.errors import NanError
@@ -215,7 +215,7 @@ def test_plain_fields_beside_packed_ones_stay_as_they_are() -> None:
 def test_a_short_batch_of_several_ranks_is_padded_as_stored() -> None:
     samples = make_samples()
     fields = fields_of(samples)
-    with packed_loader(samples, fields, batch_size=4, rank=0, world_size=2) as loader:
+    with packed_loader(samples, fields, batch_size=4, world=World(0, 2)) as loader:
         batches = list(loader)
     assert [batch["t"].shape for batch in batches] == [(4, 2, 4, 6), (2, 2, 4, 6)]
     last = batches[-1]

@@ -20,7 +20,6 @@ from xloader import Advice, ChunkProposal, Samples
 from xloader.core.options import make_options
 from xloader.errors import (
     EmptySamplesError,
-    LanesError,
     MemoryBudgetError,
     OptionError,
     UnsupportedDataError,
@@ -108,7 +107,7 @@ def check_case(case: Case, chunks: dict[str, int], shards: dict[str, int] | None
     part = case.dataset.isel(case.selection)
     target, store = written(part, recipe, chunks, shards)
     for rank in range(case.world_size):
-        options = make_options(**{**case.options, "rank": rank})
+        options = make_options(**case.options_of(rank))
         trials = ChunkTrials(recipe, options, ReadSpeed())
         with Loader(target, options, np.asarray) as loader:
             told = loader.explain()
@@ -148,7 +147,7 @@ def test_advice_on_any_samples_is_right_and_no_worse_than_today(case: Case, divi
     with pytest.MonkeyPatch.context() as patch:
         small_limits(patch.setattr)
         memory = max(case.options["memory"] // divisor, 1)
-        options = make_options(**{**case.options, "rank": 0, "memory": memory})
+        options = make_options(**case.options_of(0, memory=memory))
         try:
             advice = find_advice(recipe, options)
         except XloaderError:
@@ -241,7 +240,7 @@ def test_each_kind_of_samples_is_predicted_exactly(
         samples = SAMPLES[name](opened(encoding))
         # One memory is tight, and one holds all, so that a few bytes of indexes show.
         memory = "8MiB" if encoding or name == "a forcing" else "1MiB"
-        trials = trials_of(samples, batch_size=4, memory=memory, rank=0, world_size=1)
+        trials = trials_of(samples, batch_size=4, memory=memory, world=xloader.World())
         proposals = trials.propose(chunk_shapes.candidate_shapes(trials.part)[:8])
     assert len(proposals) > 2
     recipe = samples.recipe
@@ -274,18 +273,18 @@ def test_each_kind_of_samples_is_predicted_exactly(
     "options",
     [
         {"shuffle": False},
-        {"world_size": 2, "rank": 1},
-        {"lanes": 4, "batch_size": 8},
+        {"world": xloader.World(1, 2)},
+        {"plan": xloader.PlanRules(lanes=4), "batch_size": 8},
         {"processes": 2},
-        {"spread": 3},
-        {"output_dtype": "float16"},
-        {"prefetch": 0, "max_amplification": 1.5},
+        {"plan": xloader.PlanRules(spread=3)},
+        {"device": xloader.OnDevice(dtype="float16")},
+        {"prefetch": 0, "plan": xloader.PlanRules(max_amplification=1.5)},
     ],
     ids=str,
 )
 def test_the_options_of_the_loader_count(options: dict[str, Any]) -> None:
     samples = fields_of_three(opened())
-    told = {"batch_size": 4, "memory": "2MiB", "rank": 0, "world_size": 1, **options}
+    told = {"batch_size": 4, "memory": "2MiB", "world": xloader.World(), **options}
     trials = trials_of(samples, **told)
     chunks = {"time": 8, "level": 3, "lat": 16, "lon": 24}
     (proposal,) = trials.propose([chunks])
@@ -498,7 +497,7 @@ def test_mistakes_are_named() -> None:
     samples = samples.window(time=1)
     with pytest.raises(OptionError, match="did you mean 'batch_size'"):
         samples.advise(batchsize=4)  # type: ignore[call-arg]
-    with pytest.raises(LanesError):
+    with pytest.raises(OptionError, match="the ranks do not divide the lanes"):
         samples.advise(batch_size=4, world=xloader.World(0, 3), plan=xloader.PlanRules(lanes=4))
     with pytest.raises(EmptySamplesError):
         samples.select([0]).advise(world=xloader.World(0, 2))

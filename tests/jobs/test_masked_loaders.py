@@ -65,7 +65,7 @@ def test_ranks_and_resuming(lanes: int, shuffle: bool) -> None:
     _, _, samples = make()
     options: dict[str, Any] = {
         "shuffle": shuffle,
-        "lanes": lanes,
+        "plan": xloader.PlanRules(lanes=lanes),
         "memory": "400KiB",
         "output": "numpy",
         "seed": 4,
@@ -74,7 +74,7 @@ def test_ranks_and_resuming(lanes: int, shuffle: bool) -> None:
     def batches(world_size: int, steps: int | None = None) -> list[list[int]]:
         found: list[list[int]] = []
         for rank in range(world_size):
-            place = {"rank": rank, "world_size": world_size, "batch_size": 12 // world_size}
+            place = {"world": xloader.World(rank, world_size), "batch_size": 12 // world_size}
             loader = samples.loader(**options, **place)
             if steps is not None:
                 state = _state_at(samples, options, world_size, rank, steps)
@@ -96,7 +96,7 @@ def test_ranks_and_resuming(lanes: int, shuffle: bool) -> None:
 def _state_at(
     samples: xloader.Samples, options: dict[str, Any], world_size: int, rank: int, steps: int
 ) -> Any:
-    place = {"rank": rank, "world_size": world_size, "batch_size": 12 // world_size}
+    place = {"world": xloader.World(rank, world_size), "batch_size": 12 // world_size}
     with samples.loader(**options, **place) as loader:
         iterator = iter(loader)
         for _ in range(steps):

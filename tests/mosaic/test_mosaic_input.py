@@ -54,9 +54,12 @@ def windows() -> Samples:
         ({"target": 3}, OptionError, "path of this machine"),
         ({"target": "."}, OptionError, "no name"),
         ({"target": "/"}, OptionError, "no name"),
-        ({"rank": 0, "world_size": 2}, OptionError, "in memory"),
-        ({"rank": 2, "world_size": 2, "target": "a.zarr"}, OptionError, "rank"),
-        ({"overwrite": True, "rank": 0, "world_size": 2, "target": "a"}, OptionError, "other rank"),
+        ({"world": xloader.World(0, 2)}, OptionError, "in memory"),
+        (
+            {"overwrite": True, "world": xloader.World(0, 2), "target": "a"},
+            OptionError,
+            "other rank",
+        ),
     ],
 )
 def test_bad_options_are_named(options: Any, error: type[Exception], words: str) -> None:
@@ -375,7 +378,7 @@ def test_only_ids_that_a_mosaic_lacks_may_be_none() -> None:
         empty = samples.weighted(np.ones(8)).select(none)
         assert len(empty) == 0
         assert "0 samples" in repr(empty)
-        for options in ({}, {"shuffle": False}, {"rank": 1, "world_size": 2}, {"processes": 2}):
+        for options in ({}, {"shuffle": False}, {"world": xloader.World(1, 2)}, {"processes": 2}):
             loader = empty.loader(batch_size=4, output="numpy", **options)
             assert len(loader) == len(list(loader)) == 0
             assert "0 in 0 batches" in str(loader.explain())

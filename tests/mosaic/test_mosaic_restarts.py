@@ -117,13 +117,12 @@ def test_ranks_deliver_each_sample_once_and_padding_is_left_out(tmp_path: Path) 
 RUN = """
 import os, signal, sys
 import numpy as np
+import xloader
 from tests.mosaic.test_mosaic_restarts import model, patches
 rank, world_size, most = map(int, sys.argv[2:])
-samples = patches()
-with samples.mosaic(sys.argv[1], rank=rank, world_size=world_size) as out:
-    loader = samples.loader(
-        batch_size=3, output="numpy", on_nan="ignore", rank=rank, world_size=world_size
-    )
+samples, world = patches(), xloader.World(rank, world_size)
+with samples.mosaic(sys.argv[1], world=world) as out:
+    loader = samples.loader(batch_size=3, output="numpy", on_nan="ignore", world=world)
     for number, batch in enumerate(loader):
         if number == most:
             os.kill(os.getpid(), signal.SIGKILL)

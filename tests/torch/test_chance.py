@@ -69,7 +69,11 @@ def test_functions_on_samples_know_a_sample_that_comes_again() -> None:
 
     expected = epoch_of(batch_size=8)
     assert len({x for _, x in expected}) == 90
-    assert epoch_of(batch_size=13) == epoch_of(batch_size=8, lanes=2) == expected
+    assert (
+        epoch_of(batch_size=13)
+        == epoch_of(batch_size=8, plan=xloader.PlanRules(lanes=2))
+        == expected
+    )
     assert epoch_of(batch_size=8, seed=1) != expected
     batches = data_loader(
         samples,

@@ -94,9 +94,14 @@ def least(make: Any, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def sampler_options(case: Case, rank: int, workers: int) -> dict[str, Any]:
-    kept = ("batch_size", "world_size", "lanes", "shuffle", "seed", "drop_last")
+    kept = ("batch_size", "shuffle", "seed", "drop_last")
     options = {name: case.options[name] for name in kept}
-    options |= {"rank": rank, "num_workers": workers, "prefetch_factor": case.options["prefetch"]}
+    options["plan"] = xloader.PlanRules(lanes=case.options["lanes"])
+    options |= {
+        "world": xloader.World(rank, case.world_size),
+        "num_workers": workers,
+        "prefetch_factor": case.options["prefetch"],
+    }
     options = least(lambda **own: ChunkSampler(case.samples, **own), options)
     try:
         ChunkSampler(case.samples, **options)
@@ -225,7 +230,7 @@ def test_the_state_of_a_stream_brings_the_rest_of_its_items(
     options = sampler_options(case, rank, 1)
     del options["num_workers"]
     if is_single:
-        options |= {"batch_size": None, "lanes": None}
+        options |= {"batch_size": None, "plan": xloader.PlanRules()}
         options = least(
             lambda **own: IterableDataset(case.samples, **own), _without_memory(options)
         )
@@ -512,7 +517,7 @@ def test_a_state_may_change_doors(folder: Path) -> None:
 
 def test_warnings_point_at_the_line_of_the_user(folder: Path) -> None:
     samples = samples_of(folder)
-    poor = {"batch_size": 16, "memory": "76800", "spread": 0}
+    poor = {"batch_size": 16, "memory": "76800", "plan": xloader.PlanRules(spread=0)}
     doors = [
         samples.loader(**poor),
         IterableDataset(samples, **poor),

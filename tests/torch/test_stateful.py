@@ -199,7 +199,11 @@ def test_any_rank_brings_back_any_other(folder: Path, num_workers: int) -> None:
     def ranks(size: int) -> list[Any]:
         own = []
         for rank in range(size):
-            options = {"batch_size": 16 // size, "rank": rank, "world_size": size, "lanes": 4}
+            options = {
+                "batch_size": 16 // size,
+                "world": xloader.World(rank, size),
+                "plan": xloader.PlanRules(lanes=4),
+            }
             sampler = ChunkSampler(samples, num_workers=num_workers, memory="400KiB", **options)
             own.append(
                 stateful.StatefulDataLoader(

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GLOBAL_BATCH = 8
 NUM_SAMPLES = 45
 """Not a multiple of the batch size, so that ranks have padding at the end of an epoch."""
-OPTIONS: dict[str, Any] = {"lanes": 4, "memory": "2KiB", "seed": 3}
+OPTIONS: dict[str, Any] = {"plan": xloader.PlanRules(lanes=4), "memory": "2KiB", "seed": 3}
 
 Row = tuple[int, list[int]]
 """An epoch, and the ids of a batch without its padding."""

@@ -62,7 +62,7 @@ def open_folder(
     """Open the folder of a job, which is made if it is not there; with the state of the job."""
     folder = _as_folder(path)
     earlier = _read_job(folder)
-    compared = {name: attrgetter(name)(options) for name in _COMPARED}
+    compared = {name.rpartition(".")[2]: attrgetter(name)(options) for name in _COMPARED}
     facts = {"function": describe_function(fn), "options": compared}
     if earlier is not None and not overwrite:
         _check_same(folder, earlier, facts)

@@ -29,7 +29,17 @@ _HOMES = {
     "tensor_dataset": "xloader.torch.in_memory",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = [
+    "ChunkSampler",
+    "IterableDataset",
+    "MapDataset",
+    "PadCollate",
+    "Rows",
+    "batch_of",
+    "collate",
+    "data_loader",
+    "tensor_dataset",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,6 @@ from xloader.core.footprint import Footprint
 from xloader.core.options import LoaderOptions
 from xloader.errors import (
     EmptySamplesError,
-    LanesError,
     MemoryBudgetError,
     OptionError,
     show_memory,
@@ -195,7 +194,7 @@ class ChunkTrials:
         )
         try:
             return self._predicted(proposal, RankPlan(self.recipe, self.options), is_today=True)
-        except (EmptySamplesError, LanesError):
+        except EmptySamplesError:
             raise
         except OptionError as error:
             self._is_today_refused = True

@@ -13,6 +13,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from xloader.core.options import LoaderOptions
@@ -26,10 +27,8 @@ from xloader.recipe.recipe import Recipe
 
 _LOG: Final = logging.getLogger("xloader")
 
-_OPTIONS: Final = (
-    "batch_size", "memory", "prefetch", "lanes", "spread", "max_amplification", "shuffle",
-)  # fmt: skip
-"""Options that the plan depends on, besides the samples."""
+_OPTIONS: Final = ("batch_size", "memory", "prefetch", "shuffle")
+"""Options that the plan depends on, besides its rules and the samples."""
 
 
 class RankResolver:
@@ -148,6 +147,7 @@ class RankResolver:
         same order on all ranks.
         """
         options = {name: getattr(rank_plan.options, name) for name in _OPTIONS}
+        options |= asdict(rank_plan.options.plan)
         # "1GiB" on one rank and the same number of bytes on another are no difference.
         options["memory"] = rank_plan.options.memory_nbytes
         text = json.dumps({"state": self.save(position), "options": options})

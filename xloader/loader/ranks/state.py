@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from xloader.core.options import divisors_of
-from xloader.errors import LanesError, MemoryBudgetError, OptionError, StateError
+from xloader.errors import MemoryBudgetError, OptionError, StateError
 from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.make_plan import batch_nbytes, delivered_nbytes
@@ -270,12 +270,12 @@ def _check_options(state: Mapping[str, Any], plan: Plan, rank_plan: RankPlan) ->
             raise another_option(name, f"{name}={expected}", f"{name}={saved}", remedy)
     lanes = plan.pace.lanes
     if lanes % world_size:
-        raise LanesError(
+        raise OptionError(
             "the ranks do not divide the lanes of the state",
             given=f"world_size={world_size}, {lanes} lanes",
             allowed=f"world_size in {divisors_of(lanes)}",
-            remedy="start one of these numbers of ranks; for a new training, pass a number of "
-            "lanes= that every rank count you might use divides evenly",
+            remedy="start one of these numbers of ranks; for a new training, pass "
+            "plan=PlanRules(lanes=...), which every rank count you might use divides evenly",
         )
     if plan.global_batch != options.global_batch:
         raise StateError(

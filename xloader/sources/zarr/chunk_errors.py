@@ -85,7 +85,7 @@ def _store_fault(error: Exception) -> tuple[str, str]:
     if is_transient(error):
         return (
             f"a chunk could not be read in {show_attempts(current().num_tried)} ({reason})",
-            "try again once the store answers, or pass a larger max_retries=",
+            "try again once the store answers, or pass a larger max_retries= to xloader.open",
         )
     remedy = (
         "check that the store answers, and that the object is complete: some stores fail if a part "
