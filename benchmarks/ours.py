@@ -12,6 +12,7 @@ import xloader
 from benchmarks.layouts import DIMS, Layout
 from benchmarks.measure import PeakMemory, Usage
 from benchmarks.stores import store_at
+from xloader.loader.planned_loader import PlannedLoader
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def play(layout: Layout, place: str) -> Generator[Any, Any, None]:
         seconds.append(time.perf_counter() - begin)
     peak = PeakMemory()
     with loader:
+        assert isinstance(loader, PlannedLoader)
         yield Plan(
             seconds=min(seconds),
             num_tiles=math.prod(

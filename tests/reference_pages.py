@@ -27,28 +27,15 @@ MODULES = (
 
 NOT_FOR_USERS = {
     "Batch": ("require_ids",),
-    "InterleavedLoader": ("bar_counts", "batch_variance", "collate_fn"),
-    "Loader": (
-        "bar_counts",
-        "card",
-        "check_state",
-        "collate_fn",
-        "explain_from",
-        "move_to",
-        "preview_from",
-        "state_at",
-    ),
-    "Rollout": ("collate_fn",),
+    "Loader": ("collate_fn",),
+    # The plan of the next epoch, as for the loader of one set.
+    "Rollout": ("plan",),
     "Samples": REFUSED,
     "SourceRecorder": (*(name for name in dir(Source) if name[0] != "_"), "let_go", "weigh"),
     # Stores of other releases of zarr have it.
     "CountingStore": ("get_ranges",),
     "FaultyStore": ("get_ranges",),
     "LatencyStore": ("get_ranges",),
-    # The cells of a printed table.
-    "ChunkProposal": ("cells",),
-    "ComparedPlan": ("cells",),
-    "VariableVariance": ("cells",),
 }
 """Public members of public classes that other rooms call, or that only raise an error."""
 

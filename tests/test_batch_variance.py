@@ -25,7 +25,7 @@ from xloader.errors import (
     UnknownNameError,
 )
 from xloader.loader.interleaved.sample_sets import taking
-from xloader.loader.loader import Loader
+from xloader.loader.planned_loader import PlannedLoader
 from xloader.loader.preview import num_full_steps, rows_of_steps
 from xloader.loader.reports.batch_variance import effective_size
 from xloader.loader.variance_measurement import (
@@ -372,7 +372,7 @@ def test_numbers_that_are_spread_have_no_period():
 
 def test_parts_of_a_pass_are_epochs_of_their_own():
     options = LoaderOptions(batch_size=8, memory="4MiB", output="numpy")
-    with Loader(taking(opened().recipe, 300), options, np.asarray) as loader:
+    with PlannedLoader(taking(opened().recipe, 300), options, np.asarray) as loader:
         for epoch in (0, 1, 2):
             batches = delivered(loader, "t", epoch)
             found = loader.batch_variance("t", num_batches=1000, epoch=epoch)

@@ -32,7 +32,7 @@ def test_a_bar_goes_over_an_epoch() -> None:
         for batch in bar:
             bar.set_postfix(loss=0.5)
             ids += batch.ids.tolist()
-        counts = loader.bar_counts()
+        counts = loader._bar_counts()
     assert sorted(ids) == list(range(40))
     assert counts.read_nbytes == DATASET.nbytes
     last = text.getvalue().split("\r")[-1]
@@ -105,7 +105,7 @@ def test_several_sets_have_one_bar() -> None:
     with mixed.loader(batch_size=4, output="numpy") as loader:
         for _ in loader.progress(file=text, mininterval=0):
             pass
-        assert loader.bar_counts().read_nbytes == loader.report().read_nbytes > 0
+        assert loader._bar_counts().read_nbytes == loader.report().read_nbytes > 0
     assert f"{len(loader)}/{len(loader)}" in text.getvalue()
 
 

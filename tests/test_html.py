@@ -240,7 +240,7 @@ def test_to_show_a_loader_plans_nothing_and_fixes_no_rank(
     # The rank that a launcher sets later is the loader's.
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert (loader.rank, loader.world_size) == (1, 2)
+    assert loader.world == xloader.World(1, 2)
     loader.explain()
     assert "chunks in memory" in loader._repr_html_()
     loader.close()

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.flat_options import grouped
-from xloader import Batch, Interleaved, InterleavedLoader, Samples
+from xloader import Batch, Interleaved, Loader, Samples
 from xloader.errors import (
     ClosedError,
     EmptySamplesError,
@@ -305,7 +305,7 @@ def test_with_lanes_steps_do_not_depend_on_the_number_of_ranks() -> None:
 
 
 def test_another_number_of_ranks_needs_lanes() -> None:
-    def loader(ranks: int, **options: Any) -> InterleavedLoader:
+    def loader(ranks: int, **options: Any) -> Loader:
         ranked = {"world": xloader.World(0, ranks), "batch_size": 12 // ranks}
         return three().loader(**ranked, memory="64KiB", output="numpy", **options)
 
@@ -409,7 +409,7 @@ def test_a_break_starts_the_epoch_again_and_epochs_move_on() -> None:
         batches = iter(loader)
         loader.set_epoch(0)
         assert [contents(batch) for batch in batches] == whole
-        assert "InterleavedLoader of era5, cmip, obs" in repr(loader)
+        assert "<xloader.Loader: era5, cmip, obs: " in repr(loader)
         loader.set_epoch(2)
         assert len(list(islice(loader, 2))) == 2
         with pytest.warns(RepeatedEpochWarning, match="epoch 2") as caught:
@@ -578,7 +578,7 @@ def test_the_named_memory_is_enough() -> None:
 
 
 def test_states_that_do_not_fit_are_refused() -> None:
-    def loader(both: Interleaved, **options: Any) -> InterleavedLoader:
+    def loader(both: Interleaved, **options: Any) -> Loader:
         return both.loader(**{"batch_size": 8, "output": "numpy", **options})
 
     own = loader(three())

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader import InterleavedLoader
+from xloader import Loader
 from xloader.errors import OptionError, UnknownNameError
 from xloader.testing import write_store
 
@@ -24,7 +24,7 @@ def samples_of(size: int) -> xloader.Samples:
 
 
 @pytest.fixture
-def loader() -> Iterator[InterleavedLoader]:
+def loader() -> Iterator[Loader]:
     sets = {"era5": (samples_of(24), 0.25), "cmip": (samples_of(64), 0.75)}
     with xloader.interleave(sets).loader(batch_size=8, output="numpy", memory="4MiB") as made:
         yield made

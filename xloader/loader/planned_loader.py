@@ -173,7 +173,7 @@ class PlannedLoader(Loader):
         num_steps = None if planned is None else planned.num_steps
         explained = self._explained.items()
         return loader_card(
-            self._name,
+            f"xloader.{self._name}",
             self._in_words(),
             option_facts(self.options, at.epoch, at.step, num_steps, is_closed=self._is_closed),
             {show_rest(start.epoch, start.step): cost for (start, _), cost in explained},

@@ -259,7 +259,7 @@ class InterleavedLoader(Loader):
         num_steps = None if self._made is None else self._made.interleaving.num_steps
         start = self._cursor.start
         return loader_card(
-            self._name,
+            f"xloader.{self._name}",
             self._in_words(),
             option_facts(
                 self.options, start.epoch, start.step, num_steps, is_closed=self._is_closed
