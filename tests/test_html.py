@@ -17,7 +17,7 @@ import xloader
 from xloader import Advice, PlanComparison, Rollout
 from xloader.samples.samples import Samples
 from xloader.show.bars import draw_counts, draw_shares
-from xloader.show.card_style import CARD_STYLE
+from xloader.show.cards import CARD_STYLE
 from xloader.show.cost_figures import FIGURE_WORDS, FigureTable
 from xloader.show.pages import render_page, write_page
 from xloader.show.stay_strips import draw_stays

@@ -28,7 +28,7 @@ from xloader.core.nbytes import show_nbytes
 from xloader.errors import XloaderError, printable
 from xloader.recipe.label_steps import LabelSteps, find_steps, show_label
 from xloader.recipe.recipe import Recipe
-from xloader.show.text_table import align_columns
+from xloader.show.cards import align_columns
 from xloader.sources.open.working_parts import GROUP_DOCUMENTS, WorkingParts, open_working_parts
 from xloader.sources.stores.redaction import safe_name
 

@@ -16,9 +16,8 @@ from xloader.core.libraries import require_matplotlib
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.planning.explain import Explanation
-from xloader.show.cards import Card, CardTable, Words
+from xloader.show.cards import Card, CardTable, Words, align_columns
 from xloader.show.cost_figures import FIGURE_WORDS
-from xloader.show.text_table import align_columns
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
-from xloader.errors import printable
-from xloader.show.json_values import flat_numbers, to_json_value
-from xloader.show.text_table import align_columns
+from xloader.show.cards import Card, CardPart, CardSection, CardTable, Facts
+from xloader.show.json_values import flat_numbers, to_json_value, values_by_name
 from xloader.show.variable_figures import VariableFigures
-
-if TYPE_CHECKING:
-    from xloader.show.cards import CardPart
 
 _REPEATED: Final = "reads divided by the chunks that are needed; 1 reads each of them once"
 _PEAK: Final = "the most bytes of batches, chunks on their way and decoded chunks at a time"
@@ -144,8 +139,7 @@ class FigureTable:
         return flat_numbers(self._figures(), prefix, separator)
 
     def _figures(self) -> dict[str, Any]:
-        names = [f.name for f in fields(self) if not f.name.startswith("_")]
-        return {name: getattr(self, name) for name in (*names, *self._derived())}
+        return values_by_name(self, *self._derived())
 
     def _derived(self) -> tuple[str, ...]:
         """Names of properties that are shown beside the fields."""
@@ -166,38 +160,39 @@ class FigureTable:
     def _title(self) -> str:
         return type(self).__name__
 
-    def __str__(self) -> str:
-        rows = [[printable(cell, kept="") for cell in row] for row in self._rows()]
-        width = max(len(name) for name, _ in rows)
-        lines = [printable(self._title()), *(f"  {name:<{width}}  {text}" for name, text in rows)]
-        for title, table in self._sections():
-            lines += ["", f"  {title}", textwrap.indent(align_columns(table), "    ")]
-        return "\n".join(lines)
-
     def _drawings(self) -> list[CardPart]:
         return []
 
-    def _card_parts(self) -> list[CardPart]:
-        """Rows, drawings and tables; of several sets, each of them alone as well."""
-        from xloader.show.cards import CardSection, CardTable, Facts
+    def _card_of(self, *parts: CardPart) -> Card:
+        kind, _, rest = self._title().partition(": ")
+        return Card(kind, rest, parts)
 
-        hints = self._hints()
-        parts = [Facts(self._rows(), hints), *self._drawings()]
+    def _tables(self) -> list[CardPart]:
+        tables: list[CardPart] = []
         for title, rows in self._sections():
             name, _, rest = title.partition(": ")
-            table = CardTable(rows[0], rows[1:], hints=hints)
-            parts.append(CardSection(name, [table], summary=rest))
+            table = CardTable(rows[0], rows[1:], hints=self._hints())
+            tables.append(CardSection(name, [table], summary=rest))
+        return tables
+
+    def _card_parts(self) -> list[CardPart]:
+        """Rows, drawings and tables; of several sets, each of them alone as well."""
         sets: Mapping[str, FigureTable] = getattr(self, "sets", {})
-        return parts + [
-            CardSection(name, figures._card_parts(), is_open=False, summary="this set alone")
-            for name, figures in sets.items()
+        return [
+            Facts(self._rows(), self._hints()),
+            *self._drawings(),
+            *self._tables(),
+            *(
+                CardSection(name, figures._card_parts(), is_open=False, summary="this set alone")
+                for name, figures in sets.items()
+            ),
         ]
 
-    def _repr_html_(self) -> str:
-        from xloader.show.cards import Card
+    def __str__(self) -> str:
+        return self._card_of(Facts(self._rows()), *self._tables()).to_text()
 
-        kind, _, rest = self._title().partition(": ")
-        return Card(kind, rest, self._card_parts()).to_html()
+    def _repr_html_(self) -> str:
+        return self._card_of(*self._card_parts()).to_html()
 
 
 @dataclass(frozen=True)
