@@ -75,7 +75,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class CardTable:
-    """A table with a heading above each column."""
+    """A table, with a heading above each column unless there are none."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -85,18 +85,18 @@ class CardTable:
 
     def to_text(self) -> str:
         """Lines of text, with columns of equal width."""
-        return align_columns([self.heads, *self.rows], self.num_left)
+        heads = [self.heads] if self.heads else []
+        return align_columns([*heads, *self.rows], self.num_left)
 
     def to_html(self) -> str:
         """The HTML of the table."""
-        heads = self._cells(self.heads, "th")
+        heads = f"<thead><tr>{self._cells(self.heads, 'th')}</tr></thead>" if self.heads else ""
         rows = []
         for number, cells in enumerate(self.rows):
             kind = ' class="xloader-marked"' if number in self.marked else ""
             rows.append(f"<tr{kind}>{self._cells(cells, 'td')}</tr>")
         return (
-            f'<div class="xloader-wide"><table><thead><tr>{heads}</tr></thead>'
-            f"<tbody>{''.join(rows)}</tbody></table></div>"
+            f'<div class="xloader-wide"><table>{heads}<tbody>{"".join(rows)}</tbody></table></div>'
         )
 
     def _cells(self, cells: Sequence[str], tag: str) -> str:
