@@ -196,7 +196,44 @@ class FigureTable:
 
 
 @dataclass(frozen=True)
-class Figures(FigureTable):
+class EpochFigures(FigureTable):
+    """The figures of an epoch that have the same names for one set of samples and for several."""
+
+    num_samples: int
+    num_steps: int
+    num_reads: int
+    read_nbytes: int
+    read_amplification: float
+    peak_nbytes: int
+    mixing: float
+    full_mixing: float
+    num_dropped_windows: int
+    dropped_windows: Mapping[str, int]
+    is_exact: bool
+    variables: Mapping[str, VariableFigures]
+
+    def _hints(self) -> Mapping[str, str]:
+        return FIGURE_WORDS
+
+    def _rows(self) -> list[tuple[str, str]]:
+        dropped = f", {show_count(self.num_dropped_windows, 'window')} dropped"
+        dropped *= bool(self.num_dropped_windows)
+        if num_across := self.dropped_windows.get("gap", 0):
+            dropped += f" ({num_across:,} across gaps)"
+        kept = "" if self.num_reads else ": all needed chunks are already in memory"
+        chunks = show_count(self.num_reads, "chunk")
+        mixing = f"{self.mixing:.1f} regions a batch; a full shuffle has {self.full_mixing:.1f}"
+        return [
+            ("samples", f"{self.num_samples:,} in {show_count(self.num_steps, 'batch')}{dropped}"),
+            ("reads", f"{chunks}, {show_nbytes(self.read_nbytes)} decoded{kept}"),
+            ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
+            ("mixing", mixing),
+            ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),
+        ]
+
+
+@dataclass(frozen=True)
+class Figures(EpochFigures):
     """The figures that an explanation and a report have in common.
 
     They are of one rank and one epoch, except where noted.
@@ -241,49 +278,25 @@ class Figures(FigureTable):
         The reads of each variable. They sum to ``num_reads`` and ``read_nbytes``.
     """
 
-    num_samples: int
     num_padding: int
-    num_steps: int
-    num_reads: int
-    read_nbytes: int
-    read_amplification: float
-    peak_nbytes: int
-    mixing: float
-    full_mixing: float
-    num_dropped_windows: int
-    dropped_windows: Mapping[str, int]
-    is_exact: bool
     tile: Mapping[str, int]
     run: int
     streams: int
     spread: int
     lanes: int
     visits: int
-    variables: Mapping[str, VariableFigures]
-
-    def _hints(self) -> Mapping[str, str]:
-        return FIGURE_WORDS
 
     def _rows(self) -> list[tuple[str, str]]:
+        samples, *rows = super()._rows()
         tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
         runs = f"runs of {self.run} tiles in {show_count(self.streams, 'stream')}, "
         runs *= self.run > 1
         visits = f", {self.visits} visits of each tile" * (self.visits > 1)
-        dropped = f", {show_count(self.num_dropped_windows, 'window')} dropped"
-        dropped *= bool(self.num_dropped_windows)
-        if num_across := self.dropped_windows.get("gap", 0):
-            dropped += f" ({num_across:,} across gaps)"
-        kept = "" if self.num_reads else ": all needed chunks are already in memory"
-        chunks = show_count(self.num_reads, "chunk")
         padding = f"{show_count(self.num_padding, 'row')} in the last batch"
-        mixing = f"{self.mixing:.1f} regions a batch; a full shuffle has {self.full_mixing:.1f}"
         return [
-            ("samples", f"{self.num_samples:,} in {show_count(self.num_steps, 'batch')}{dropped}"),
+            samples,
             *[("padding", padding)] * bool(self.num_padding),
-            ("reads", f"{chunks}, {show_nbytes(self.read_nbytes)} decoded{kept}"),
-            ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
-            ("mixing", mixing),
-            ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),
+            *rows,
             ("plan", f"tile {tile}; {runs}spread {self.spread}{visits}, lanes {self.lanes}"),
         ]
 

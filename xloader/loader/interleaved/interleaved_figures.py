@@ -12,12 +12,12 @@ from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
 from xloader.loader.interleaved.composed_run import NUM_HELD, ComposedProgress
-from xloader.loader.reports.advice import show_speed, too_short
-from xloader.loader.reports.report import Report
+from xloader.loader.reports.advice import too_short
+from xloader.loader.reports.report import Measurements, Report
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import find
-from xloader.show.cost_figures import FIGURE_WORDS, Figures, FigureTable
-from xloader.show.variable_figures import VariableFigures, sum_variables
+from xloader.show.cost_figures import EpochFigures, Figures
+from xloader.show.variable_figures import sum_variables
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture
@@ -36,7 +36,7 @@ class SetShare:
 
 
 @dataclass(frozen=True)
-class InterleavedFigures(FigureTable):
+class InterleavedFigures(EpochFigures):
     """The figures that the prediction and the measurement of several sets share.
 
     They are of one rank and one epoch, and are sums over the sets, except where noted.
@@ -70,33 +70,10 @@ class InterleavedFigures(FigureTable):
         The reads of each variable, by set and variable, such as ``"era5/t2m"``.
     """
 
-    num_samples: int
-    num_steps: int
-    num_reads: int
-    read_nbytes: int
-    read_amplification: float
-    peak_nbytes: int
-    mixing: float
-    full_mixing: float
-    num_dropped_windows: int
-    dropped_windows: Mapping[str, int]
-    is_exact: bool
     shares: Mapping[str, SetShare]
-    variables: Mapping[str, VariableFigures]
-
-    def _hints(self) -> Mapping[str, str]:
-        return FIGURE_WORDS
 
     def _rows(self) -> list[tuple[str, str]]:
-        mixing = f"{self.mixing:.1f} regions a batch; full shuffles have {self.full_mixing:.1f}"
-        chunks = show_count(self.num_reads, "chunk")
-        rows = [
-            ("samples", f"{self.num_samples:,} in {show_count(self.num_steps, 'batch')}"),
-            ("reads", f"{chunks}, {show_nbytes(self.read_nbytes)} decoded"),
-            ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
-            ("mixing", mixing),
-            ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),
-        ]
+        rows = super()._rows()
         for name, share in self.shares.items():
             text = f"{float(share.weight):.4g} of the rows, {share.num_samples:,} an epoch"
             if share.num_left_out:
@@ -160,7 +137,7 @@ class InterleavedExplanation(InterleavedFigures):
 
 
 @dataclass(frozen=True)
-class InterleavedReport(InterleavedFigures):
+class InterleavedReport(InterleavedFigures, Measurements):
     """The amounts read and the speed of the epoch under way, or of the last one.
 
     Attributes
@@ -185,17 +162,7 @@ class InterleavedReport(InterleavedFigures):
         The bottleneck in words, with the name of the set.
     """
 
-    sets: Mapping[str, Report] = field(default_factory=dict)
-    num_requests: int = 0
-    num_retries: int = 0
-    num_missing: int = 0
-    num_skipped_samples: int = 0
-    num_nan: Mapping[str, int] = field(default_factory=dict)
-    delivered_nbytes: int = 0
-    seconds: float = 0.0
-    wait_seconds: float = 0.0
-    bottleneck: str = "consumer"
-    advice: str = ""
+    sets: Mapping[str, Report]
 
     def plot(self, name: str | None = None) -> Picture:
         """Draw the stages of one set's loader over time; see :meth:`Report.plot`.
@@ -224,27 +191,13 @@ class InterleavedReport(InterleavedFigures):
         return "Report of several sets"
 
     def _rows(self) -> list[tuple[str, str]]:
-        seconds = max(self.seconds, 1e-9)
-        speed = show_speed(self.delivered_nbytes / seconds, self.num_samples / seconds)
-        size = show_nbytes(self.delivered_nbytes)
-        waited = f"{self.wait_seconds:.2f} s, {self.wait_seconds / seconds:.0%} of the time"
-        rows = [
+        return [
             *super()._rows(),
-            ("delivered", f"{size} in {self.seconds:.2f} s, {speed}"),
-            ("waited", waited),
+            self._delivered_row,
+            self._waited_row,
             ("bottleneck", f"{self.bottleneck}. {self.advice}"),
+            *self._fault_rows(),
         ]
-        if self.num_retries:
-            rows.append(("retries", f"{self.num_retries:,} of {self.num_requests:,} requests"))
-        if self.num_missing:
-            absent = show_count(self.num_missing, "chunk")
-            rows.append(("missing", f"{absent} absent, read as the fill value"))
-        if self.num_skipped_samples:
-            rows.append(("skipped", show_count(self.num_skipped_samples, "sample")))
-        if self.num_nan:
-            counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
-            rows.append(("NaN", f"{counts} values, in the batches that were checked"))
-        return rows
 
 
 def find_set(sets: Mapping[str, T], name: str | None, call: str) -> T:

@@ -16,7 +16,7 @@ from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
 from xloader.loader.reports.advice import show_rate, show_speed
 from xloader.loader.reports.bottleneck import STAGES, EpochSeries
-from xloader.show.cost_figures import Figures, TitledTable, comparison_tables
+from xloader.show.cost_figures import EpochFigures, Figures, TitledTable, comparison_tables
 
 if TYPE_CHECKING:
     from xloader.planning.explain import Explanation
@@ -28,7 +28,49 @@ _COMPARED_ROWS = ("reads", "amplification", "mixing", "memory")
 
 
 @dataclass(frozen=True)
-class Report(Figures):
+class Measurements(EpochFigures):
+    """The measured figures that have the same names for one set of samples and for several."""
+
+    num_requests: int
+    num_retries: int
+    num_missing: int
+    num_skipped_samples: int
+    num_nan: Mapping[str, int]
+    delivered_nbytes: int
+    seconds: float
+    wait_seconds: float
+    bottleneck: str
+    advice: str
+
+    def _speed(self, seconds: float) -> str:
+        return show_speed(self.delivered_nbytes / seconds, self.num_samples / seconds)
+
+    @property
+    def _delivered_row(self) -> tuple[str, str]:
+        size, speed = show_nbytes(self.delivered_nbytes), self._speed(max(self.seconds, 1e-9))
+        return "delivered", f"{size} in {self.seconds:.2f} s, {speed}"
+
+    @property
+    def _waited_row(self) -> tuple[str, str]:
+        share = self.wait_seconds / max(self.seconds, 1e-9)
+        return "waited", f"{self.wait_seconds:.2f} s, {share:.0%} of the time"
+
+    def _fault_rows(self, where_skipped: str = "") -> list[tuple[str, str]]:
+        retries = f"{self.num_retries:,} of {self.num_requests:,} requests repeated a failed one"
+        absent = f"{show_count(self.num_missing, 'chunk')} absent, read as the fill value"
+        skipped = f"{show_count(self.num_skipped_samples, 'sample')}{where_skipped}"
+        counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
+        rows = (
+            (self.num_retries, "retries", retries),
+            (self.num_missing, "missing", absent),
+            (self.num_skipped_samples or where_skipped, "skipped", skipped),
+            (counts, "NaN", f"{counts} values, in the batches that were checked"),
+        )
+        return [(name, text) for is_shown, name, text in rows if is_shown]
+
+
+@dataclass(frozen=True)
+class Report(Figures, Measurements):
     """The amounts read and the speed of the epoch under way, or of the last one.
 
     ``least_seconds`` is an estimate of how fast the loader could be. While the consumer waits, the
@@ -102,15 +144,7 @@ class Report(Figures):
         The bottleneck in words, and what would help.
     """
 
-    num_requests: int
-    num_retries: int
-    num_missing: int
-    num_skipped_samples: int
     skipped_chunks: tuple[tuple[str, tuple[int, ...]], ...]
-    num_nan: Mapping[str, int]
-    delivered_nbytes: int
-    seconds: float
-    wait_seconds: float
     num_threads: int
     busy_seconds: Mapping[str, float]
     lock_wait_seconds: float
@@ -120,8 +154,6 @@ class Report(Figures):
     num_ahead: int
     ahead_seconds: float
     least_seconds: float
-    bottleneck: str
-    advice: str
     pinning_refusal: str = ""
     _expected: Explanation | None = field(default=None, compare=False, repr=False)
     _series: EpochSeries | None = field(default=None, compare=False, repr=False)
@@ -242,8 +274,6 @@ class Report(Figures):
         return [] if self._expected is None else comparison_tables(self._expected, self)
 
     def _rows(self) -> list[tuple[str, str]]:
-        seconds = max(self.seconds, 1e-9)
-        size = show_nbytes(self.delivered_nbytes)
         decoded = f"{show_nbytes(self.read_nbytes)}, {show_rate(self.read_nbytes_per_second)}"
         requests = (
             f"{show_count(self.num_requests, 'request')}, {self.requests_per_second:,.0f} a second"
@@ -254,9 +284,9 @@ class Report(Figures):
             compared.discard("reads")
         rows = [
             *(row for row in super()._rows() if row[0] not in compared),
-            ("delivered", f"{size} in {self.seconds:.2f} s, {self._speed(seconds)}"),
+            self._delivered_row,
             ("decoded", f"{decoded}; {requests}"),
-            ("waited", f"{self.wait_seconds:.2f} s, {self.wait_seconds / seconds:.0%} of the time"),
+            self._waited_row,
             ("threads", self._busy()),
             ("cores", f"{self.cores_busy:.1f} of {self.num_cores} busy, training included"),
         ]
@@ -268,28 +298,13 @@ class Report(Figures):
             rows.append(("ahead", f"{show_count(self.num_ahead, 'fetch')} of {each:.1f} ms"))
         if self.bottleneck != "consumer":
             # Elsewhere the advice says it.
-            could = self._speed(self.least_seconds or seconds)
+            could = self._speed(self.least_seconds or max(self.seconds, 1e-9))
             rows.append(("headroom", f"{could}: {self.headroom:.1f} times as fast"))
         rows.append(("bottleneck", f"{self.bottleneck}. {self.advice}"))
         if self.pinning_refusal:
             rows.append(("pinning", f"refused, so copies are slower: {self.pinning_refusal}"))
-        if self.num_retries:
-            share = f"{self.num_retries:,} of {self.num_requests:,} requests"
-            rows.append(("retries", f"{share} repeated a failed one"))
-        if self.num_missing:
-            absent = f"{show_count(self.num_missing, 'chunk')} absent, read as the fill value"
-            rows.append(("missing", absent))
-        if self.skipped_chunks:
-            chunks = f"{show_count(len(self.skipped_chunks), 'chunk')} that could not be read"
-            samples = show_count(self.num_skipped_samples, "sample")
-            rows.append(("skipped", f"{samples} in {chunks}"))
-        if self.num_nan:
-            counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
-            rows.append(("NaN", f"{counts} values, in the batches that were checked"))
-        return rows
-
-    def _speed(self, seconds: float) -> str:
-        return show_speed(self.delivered_nbytes / seconds, self.num_samples / seconds)
+        where = f" in {show_count(len(self.skipped_chunks), 'chunk')} that could not be read"
+        return rows + self._fault_rows(where * bool(self.skipped_chunks))
 
     def _busy(self) -> str:
         whole = max(self.num_threads * self.seconds, sum(self.busy_seconds.values()), 1e-9)
