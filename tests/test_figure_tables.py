@@ -15,8 +15,8 @@ import xloader
 from xloader import Samples
 from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
+from xloader.show.cards import align_columns
 from xloader.show.json_values import flat_numbers, to_json_value
-from xloader.show.text_table import align_columns
 from xloader.testing import write_store
 
 

@@ -17,7 +17,7 @@ import xloader
 from xloader import Advice, PlanComparison, Rollout
 from xloader.samples.samples import Samples
 from xloader.show.bars import draw_counts, draw_shares
-from xloader.show.card_style import CARD_STYLE
+from xloader.show.cards import CARD_STYLE
 from xloader.show.cost_figures import FIGURE_WORDS, FigureTable
 from xloader.show.pages import render_page, write_page
 from xloader.show.stay_strips import draw_stays
@@ -240,7 +240,7 @@ def test_to_show_a_loader_plans_nothing_and_fixes_no_rank(
     # The rank that a launcher sets later is the loader's.
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert loader.world == xloader.World(1, 2)
+    assert (loader.rank, loader.world_size) == (1, 2)
     loader.explain()
     assert "chunks in memory" in loader._repr_html_()
     loader.close()

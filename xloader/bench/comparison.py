@@ -19,7 +19,7 @@ from xloader.bench.plain_samples import (
 from xloader.bench.turns import BatchSize, LoaderSpeed, Pass, measure_in_turns
 from xloader.core.messages import show_count
 from xloader.samples.samples import Samples
-from xloader.show.text_table import align_columns
+from xloader.show.cards import align_columns
 
 OURS: Final = "xloader"
 PLAIN: Final = "DataLoader over isel"

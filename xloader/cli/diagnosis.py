@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from xloader.cli import library_findings, machine_findings
@@ -30,7 +30,7 @@ class Diagnosis:
     def to_dict(self) -> dict[str, Any]:
         """The findings, and the number of problems and notes, in types that JSON can hold."""
         return {
-            "findings": [finding.to_dict() for finding in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
             "num_problems": len(self.problems),
             "num_notes": sum(finding.level == "note" for finding in self.findings),
         }

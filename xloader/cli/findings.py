@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from xloader.errors import printable
 
@@ -35,10 +35,6 @@ class Finding:
     found: str
     remedy: str = ""
     value: float | str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The attributes by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def problems_among(findings: Iterable[Finding]) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from xloader.engine.threads import ThreadTask
 from xloader.errors import ChunkError
 from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues, group_of, whole_recipe
 from xloader.recipe.recipe import Recipe
+from xloader.show.json_values import values_by_name
 from xloader.sources.base import Read, Source, Variable
 from xloader.sources.chunk_sizes import Sizes, num_chunks
 from xloader.sources.retries import Attempts
@@ -219,13 +220,8 @@ class InspectedVariable:
 
     def to_dict(self) -> dict[str, Any]:
         """The attributes by name, with the ratio and the share of NaN."""
-        entries = {field.name: getattr(self, field.name) for field in fields(self)}
-        nans = self.nans
-        entries["nans"] = nans and {
-            **{field.name: getattr(nans, field.name) for field in fields(nans)},
-            "share": nans.share,
-        }
-        return entries | {"ratio": self.ratio}
+        nans = self.nans and values_by_name(self.nans, "share")
+        return values_by_name(self, "ratio") | {"nans": nans}
 
     def cells(self) -> list[str]:
         """The texts of a row, under the headings `COLUMNS`."""

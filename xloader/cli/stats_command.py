@@ -18,7 +18,7 @@ from xloader.cli.json_output import print_json
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
 from xloader.core.messages import show_count
 from xloader.errors import OptionError
-from xloader.show.text_table import align_columns
+from xloader.show.cards import align_columns
 
 _STAT: Final = "stat"
 _MOST_NUMBERS: Final = 1_000

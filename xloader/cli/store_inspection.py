@@ -25,10 +25,11 @@ from xloader.cli.inspected_variable import (
 )
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
-from xloader.errors import XloaderError, printable
+from xloader.errors import XloaderError
 from xloader.recipe.label_steps import LabelSteps, find_steps, show_label
 from xloader.recipe.recipe import Recipe
-from xloader.show.text_table import align_columns
+from xloader.show.cards import CardPart, CardSection, CardTable, Words, text_of
+from xloader.show.json_values import to_json_value, values_by_name
 from xloader.sources.open.working_parts import GROUP_DOCUMENTS, WorkingParts, open_working_parts
 from xloader.sources.stores.redaction import safe_name
 
@@ -230,46 +231,37 @@ class StoreInspection:
 
     def to_dict(self) -> dict[str, Any]:
         """All attributes, in types that JSON can hold."""
-        return {
-            "name": self.name,
-            "variables": [variable.to_dict() for variable in self.variables],
-            "labels": list(self.labels),
-            "grids": self.grids,
-            "differing_dims": self.differing_dims,
-            "file_nbytes": self.file_nbytes,
-            "findings": [finding.to_dict() for finding in self.findings],
-            "num_problems": len(self.problems),
+        values = values_by_name(self, "grids", "differing_dims")
+        return {name: to_json_value(value) for name, value in values.items()} | {
+            "num_problems": len(self.problems)
         }
 
     def __str__(self) -> str:
-        parts = [self._title()]
+        parts: list[CardPart] = [Words([self._title()])]
         if self.variables:
-            rows = [list(COLUMNS), *(variable.cells() for variable in self.variables)]
+            rows = [variable.cells() for variable in self.variables]
             # Columns that say nothing are left out.
-            kept = [n for n in range(len(COLUMNS)) if {row[n] for row in rows[1:]} != {"-"}]
-            parts.append(align_columns([[row[n] for n in kept] for row in rows], num_left=4))
-            parts += ["Reading", _indented(self._path_rows()), "Chunk grids"]
-            parts.append(_indented(self._grid_rows()))
-        if self.labels:
-            rows = [[variable.name, variable.text] for variable in self.labels]
-            parts += ["Labels", _indented(rows)]
+            kept = [n for n in range(len(COLUMNS)) if {row[n] for row in rows} != {"-"}]
+            rows = [[row[n] for n in kept] for row in rows]
+            parts.append(CardTable([COLUMNS[n] for n in kept], rows, num_left=4))
+            parts.append(_pairs("Reading", self._path_rows()))
+            parts.append(_pairs("Chunk grids", self._grid_rows()))
+        parts.append(_pairs("Labels", [[labels.name, labels.text] for labels in self.labels]))
         counted = [variable for variable in self.variables if variable.nans is not None]
         if counted:
-            read = show_nbytes(sum(_nan_nbytes(variable) for variable in counted))
-            parts.append(f"NaN, for which {read} were read and decoded")
-            parts.append(
-                _indented([[variable.name, _nans_in_words(variable)] for variable in counted])
-            )
+            read = show_nbytes(sum(map(_nan_nbytes, counted)))
+            rows = [[variable.name, _nans_in_words(variable)] for variable in counted]
+            parts.append(_pairs(f"NaN, for which {read} were read and decoded", rows))
         elif self.variables:
             chunks = show_count(sum(variable.num_chunks for variable in self.variables), "chunk")
             nbytes = show_nbytes(sum(variable.nbytes for variable in self.variables))
-            parts.append(f"NaN: not counted; --nan reads and decodes {chunks}, {nbytes}")
+            words = f"NaN: not counted; --nan reads and decodes {chunks}, {nbytes}"
+            parts.append(Words(["", words]))
         if self.findings:
-            lines = show_findings(self.findings).splitlines()
-            parts += ["Findings", "\n".join(f"  {line}" for line in lines)]
+            parts.append(CardSection("Findings", [Words([show_findings(self.findings)])]))
         else:
-            parts.append("Nothing is broken.")
-        return printable("\n".join(parts))
+            parts.append(Words(["", "Nothing is broken."]))
+        return text_of(parts)
 
     def _title(self) -> str:
         count = len(self.variables)
@@ -498,6 +490,5 @@ def _named(names: Sequence[str], count: int) -> str:
     return ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _indented(rows: Sequence[Sequence[str]]) -> str:
-    lines = align_columns(rows, num_left=2).splitlines()
-    return "\n".join(f"  {line}" for line in lines)
+def _pairs(title: str, rows: Sequence[Sequence[str]]) -> CardSection:
+    return CardSection(title, [CardTable((), rows, num_left=2)] if rows else [])

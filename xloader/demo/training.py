@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from xloader.core.messages import show_count
 from xloader.demo.climate import Climate
 from xloader.errors import UnsupportedDataError
-from xloader.show.text_table import align_columns
+from xloader.show.cards import align_columns
 
 if TYPE_CHECKING:
     from xloader.loader.batches.batch import Batch

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from xloader.errors import ClosedError
 from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.loader.reports.epoch_bar import BarCounts
+from xloader.loader.reports.report import Report
 
 
 class StepRun(Protocol):
@@ -42,7 +43,7 @@ class StepProgress(Protocol):
     def add(self, delivery: Any) -> None:
         """Count a batch."""
 
-    def report(self) -> Any:
+    def report(self) -> Report:
         """Measurements of the epoch so far."""
 
     def bar_counts(self) -> BarCounts:

@@ -85,8 +85,8 @@ class Loader(ABC):
 
     @property
     @abstractmethod
-    def world(self) -> World:
-        """Number of this process among those that divide the samples, and how many there are."""
+    def _world(self) -> World:
+        """Rank and world size; the first use settles them."""
 
     @abstractmethod
     def _prepare(self) -> EpochRun:
@@ -105,7 +105,7 @@ class Loader(ABC):
         """Check a state, and move to its position."""
 
     @abstractmethod
-    def _explain(self, start: Position, scope: Literal["rank", "world"]) -> Any:
+    def _explain(self, start: Position, scope: Literal["rank", "world"]) -> Explanation:
         """Predict an iteration that would start at a position."""
 
     @abstractmethod
@@ -137,6 +137,16 @@ class Loader(ABC):
         """Warn of an epoch that is about to begin."""
 
     # What all have
+
+    @property
+    def rank(self) -> int:
+        """Number of this process among those that divide the samples, from 0."""
+        return self._world.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that divide the samples."""
+        return self._world.world_size
 
     @property
     def epoch(self) -> int:
@@ -240,8 +250,7 @@ class Loader(ABC):
         """
         if scope not in ("rank", "world"):
             raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
-        explanation: Explanation = self._explain(self._cursor.start, scope)
-        return explanation
+        return self._explain(self._cursor.start, scope)
 
     def preview(
         self,
@@ -405,8 +414,7 @@ class Loader(ABC):
                 "there is nothing to report yet",
                 remedy="iterate over the loader, or call explain() for the prediction",
             )
-        report: Report = self._progress.report()
-        return report
+        return self._progress.report()
 
     def progress(self, **tqdm_options: Any) -> Any:
         """Iterate over an epoch with a progress bar of tqdm, in a terminal or a notebook.

@@ -143,8 +143,7 @@ class PlannedLoader(Loader):
         self._cursor.resume(position)
 
     @property
-    def world(self) -> World:
-        """Rank and world size."""
+    def _world(self) -> World:
         return self._resolver.settle().options.ranks
 
     def _save(self, position: Position) -> dict[str, Any]:

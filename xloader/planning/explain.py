@@ -20,7 +20,7 @@ from xloader.planning.mixing import full_mixing, measure_mixing
 from xloader.planning.remainder import Remainder
 from xloader.planning.residence_times import TimesMaker, stay_parts
 from xloader.recipe.label_steps import irregular_note
-from xloader.show.cost_figures import Figures, TitledTable, variables_table
+from xloader.show.cost_figures import Figures, TitledTable, find_set, variables_table
 from xloader.show.stay_strips import ResidenceTimes
 from xloader.show.variable_figures import GroupReads, count_reads, num_needed
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MOST_NAMED = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Explanation(Figures):
     """The predicted cost of an epoch, computed before any data is read.
 
@@ -57,7 +57,7 @@ class Explanation(Figures):
         Other facts that may surprise the user, each a sentence.
     """
 
-    paths: Mapping[str, str]
+    paths: Mapping[str, str] = field(default_factory=dict)
     gather: str = ""
     threads: str = ""
     transfer: str = ""
@@ -71,12 +71,18 @@ class Explanation(Figures):
         # The times of residences can be found only where the plan is.
         return {**self.__dict__, "_times": None}
 
-    def plot(self) -> Picture:
+    def plot(self, name: str | None = None) -> Picture:
         """Draw which chunk is in memory when, and how many regions each batch draws from.
 
         Each bar is the stay of a chunk in memory: from the step that first needs it, at its left
         end, to the step after which it is dropped. Colours are lanes. Where there are too many
         bars to see, the picture shows how many chunks are in memory: darker is more.
+
+        Parameters
+        ----------
+        name : str, optional
+            Of several sets of samples, the set: each has chunks and a plan of its own. It may be
+            left out if there is only one.
 
         Returns
         -------
@@ -86,10 +92,15 @@ class Explanation(Figures):
         ------
         OptionError
             If the plan is not in this process, because the explanation was pickled, or there is
-            none, because the order is the user's own.
+            none, because the order is the user's own; if there are several sets and none is named.
+        UnknownNameError
+            If there is no such set.
         MissingDependencyError
             If matplotlib is not installed.
         """
+        if self.sets:
+            picture: Picture = find_set(self.sets, name, "explain().plot").plot()
+            return picture
         require_matplotlib()
         if self._times is None:
             raise OptionError(
@@ -104,13 +115,14 @@ class Explanation(Figures):
 
     def _drawings(self) -> list[CardPart]:
         # Chunks that are in memory from the begin have no stays that begin and end.
-        return stay_parts(self._times) if self.num_reads else []
+        return stay_parts(self._times) if self.num_reads and not self.sets else []
 
     def _sections(self) -> list[TitledTable]:
-        return variables_table(self.variables)
+        return [] if self.sets else variables_table(self.variables)
 
     def _title(self) -> str:
-        return "Explanation: a prediction, made without reading data"
+        several = " of several sets" if self.sets else ""
+        return f"Explanation{several}: a prediction, made without reading data"
 
     def _rows(self) -> list[tuple[str, str]]:
         by_path: dict[str, list[str]] = {}

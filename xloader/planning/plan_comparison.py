@@ -16,9 +16,9 @@ from xloader.core.libraries import require_matplotlib
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.planning.explain import Explanation
-from xloader.show.cards import Card, CardTable, Words
+from xloader.show.cards import Card, CardPart, CardTable, Words, text_of
 from xloader.show.cost_figures import FIGURE_WORDS
-from xloader.show.text_table import align_columns
+from xloader.show.json_values import values_by_name
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture
@@ -61,20 +61,9 @@ class ComparedPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """The given numbers, and the figures of the plan; None where there is no plan."""
-        explanation = self.explanation
-        return {
-            "memory_nbytes": self.memory_nbytes,
-            "max_amplification": self.max_amplification,
-            "num_reads": explanation and explanation.num_reads,
-            "read_nbytes": explanation and explanation.read_nbytes,
-            "read_amplification": explanation and explanation.read_amplification,
-            "mixing": explanation and explanation.mixing,
-            "full_mixing": explanation and explanation.full_mixing,
-            "mixing_share": self.mixing_share,
-            "peak_nbytes": explanation and explanation.peak_nbytes,
-            "minimum_nbytes": self.minimum_nbytes,
-            "is_on_front": self.is_on_front,
-        }
+        values = values_by_name(self, "mixing_share") | plan_costs(self.explanation)
+        del values["explanation"]
+        return values
 
     def cells(self) -> list[str]:
         """The texts of a row: one for each heading of `PlanComparison`."""
@@ -92,6 +81,12 @@ class ComparedPlan:
             show_nbytes(explanation.peak_nbytes),
             "*" if self.is_on_front else "",
         ]
+
+
+def plan_costs(explanation: Explanation | None) -> dict[str, Any]:
+    """The figures by which plans are compared; each None without a plan."""
+    names = ("num_reads", "read_nbytes", "read_amplification", "mixing", "full_mixing")
+    return {name: getattr(explanation, name, None) for name in (*names, "peak_nbytes")}
 
 
 _HEADS = (
@@ -189,18 +184,18 @@ class PlanComparison:
             for bound, plans in by_bound.items()
         ]
 
-    def __str__(self) -> str:
-        rows = [list(_HEADS), *(plan.cells() for plan in self.plans)]
-        table = align_columns(rows, num_left=0)
-        return f"{table}\n* {_FRONT}" if self.front else table
-
-    def _repr_html_(self) -> str:
+    def _parts(self, note: str) -> list[CardPart]:
         rows = [plan.cells() for plan in self.plans]
         starred = [number for number, plan in enumerate(self.plans) if plan.is_on_front]
-        note = f"Bold, with a star: {_FRONT}"
         table = CardTable(_HEADS, rows, num_left=0, marked=starred, hints=FIGURE_WORDS)
-        words = [Words([note])] if starred else []
-        return Card("PlanComparison", show_count(len(rows), "plan"), [table, *words]).to_html()
+        return [table, *([Words([f"{note} {_FRONT}"])] if starred else [])]
+
+    def __str__(self) -> str:
+        return text_of(self._parts("*"))
+
+    def _repr_html_(self) -> str:
+        parts = self._parts("Bold, with a star:")
+        return Card("PlanComparison", show_count(len(self.plans), "plan"), parts).to_html()
 
 
 def _short_nbytes(nbytes: int) -> str:

@@ -81,9 +81,8 @@ class Rollout(Loader):
         return self._aligned().num_samples
 
     @property
-    def world(self) -> World:
-        """Rank and world size."""
-        return self._aligned().world
+    def _world(self) -> World:
+        return self._aligned()._world
 
     @property
     def plan(self) -> Plan:

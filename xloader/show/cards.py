@@ -1,4 +1,4 @@
-"""A card: what a notebook shows of an object, as a frozen model and as HTML.
+"""A card: what is shown of an object, as a frozen model, as text and as HTML.
 
 ::
 
@@ -17,9 +17,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from importlib.resources import files
+from textwrap import indent
+from typing import Final
 
 from xloader.errors import printable
-from xloader.show.card_style import CARD_CLASS, CARD_STYLE
+
+CARD_CLASS: Final = "xloader-card"
+
+
+def read_style(name: str) -> str:
+    """A style sheet of this folder in one line, without the comment that it begins with."""
+    text = files("xloader.show").joinpath(name).read_text("utf-8")
+    return "".join(line.strip() for line in text.partition("*/")[2].splitlines())
+
+
+CARD_STYLE: Final = read_style("style.css")
+
+
+def align_columns(rows: Sequence[Sequence[str]], num_left: int = 1) -> str:
+    """Return rows of cells as lines of text, with columns of equal width."""
+    rows = [[printable(cell, kept="") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column < num_left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("   ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -28,6 +55,12 @@ class Facts:
 
     rows: Sequence[tuple[str, str]]
     hints: Mapping[str, str] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        """Lines of text, with the texts below each other."""
+        rows = [[printable(cell, kept="") for cell in row] for row in self.rows]
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join(f"{name:<{width}}  {text}".rstrip() for name, text in rows)
 
     def to_html(self) -> str:
         """The HTML of the facts."""
@@ -42,7 +75,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class CardTable:
-    """A table with a heading above each column."""
+    """A table, with a heading above each column unless there are none."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -50,16 +83,20 @@ class CardTable:
     marked: Sequence[int] = ()
     hints: Mapping[str, str] = field(default_factory=dict)
 
+    def to_text(self) -> str:
+        """Lines of text, with columns of equal width."""
+        heads = [self.heads] if self.heads else []
+        return align_columns([*heads, *self.rows], self.num_left)
+
     def to_html(self) -> str:
         """The HTML of the table."""
-        heads = self._cells(self.heads, "th")
+        heads = f"<thead><tr>{self._cells(self.heads, 'th')}</tr></thead>" if self.heads else ""
         rows = []
         for number, cells in enumerate(self.rows):
             kind = ' class="xloader-marked"' if number in self.marked else ""
             rows.append(f"<tr{kind}>{self._cells(cells, 'td')}</tr>")
         return (
-            f'<div class="xloader-wide"><table><thead><tr>{heads}</tr></thead>'
-            f"<tbody>{''.join(rows)}</tbody></table></div>"
+            f'<div class="xloader-wide"><table>{heads}<tbody>{"".join(rows)}</tbody></table></div>'
         )
 
     def _cells(self, cells: Sequence[str], tag: str) -> str:
@@ -80,6 +117,10 @@ class Words:
 
     texts: Sequence[str]
 
+    def to_text(self) -> str:
+        """A line of text for each paragraph."""
+        return printable("\n".join(self.texts))
+
     def to_html(self) -> str:
         """The HTML of the paragraphs."""
         return "".join(f"<p>{escape(text)}</p>" for text in self.texts)
@@ -92,6 +133,10 @@ class Drawing:
     svg: str
     caption: str
     legend: Sequence[tuple[str, str]] = ()
+
+    def to_text(self) -> str:
+        """Nothing: what a drawing shows, facts and tables say as well."""
+        return ""
 
     def to_html(self) -> str:
         """The HTML of the drawing."""
@@ -112,6 +157,12 @@ class CardSection:
     is_open: bool = True
     summary: str = ""
 
+    def to_text(self) -> str:
+        """Lines of text below the title, of an open section."""
+        text = text_of(self.parts) if self.is_open else ""
+        title = printable(_titled(self.title, self.summary), kept="")
+        return f"\n{title}\n{indent(text, '  ')}" if text else ""
+
     def to_html(self) -> str:
         """The HTML of the section."""
         beside = f" <span>{escape(self.summary)}</span>" if self.summary else ""
@@ -126,11 +177,16 @@ CardPart = Facts | CardTable | Words | Drawing | CardSection
 
 @dataclass(frozen=True)
 class Card:
-    """All that a notebook shows of an object."""
+    """All that is shown of an object."""
 
     title: str
     summary: str = ""
     parts: Sequence[CardPart] = ()
+
+    def to_text(self) -> str:
+        """The card as text, without drawings and closed sections."""
+        text = indent(text_of(self.parts), "  ")
+        return f"{printable(_titled(self.title, self.summary))}\n{text}".rstrip()
 
     def to_html(self) -> str:
         """The HTML of the card, with its style."""
@@ -140,6 +196,15 @@ class Card:
             f'<div class="xloader-head"><b>{escape(self.title)}</b>{summary}</div>'
             f"{_joined(self.parts)}</div>"
         )
+
+
+def text_of(parts: Iterable[CardPart]) -> str:
+    """Parts of a card as lines of text."""
+    return "\n".join(text for part in parts if (text := part.to_text()))
+
+
+def _titled(title: str, summary: str) -> str:
+    return f"{title}: {summary}" if summary else title
 
 
 def _hint(heading: str, hints: Mapping[str, str]) -> str:

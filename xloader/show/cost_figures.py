@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Final, TypeVar
 
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
-from xloader.errors import printable
-from xloader.show.json_values import flat_numbers, to_json_value
-from xloader.show.text_table import align_columns
+from xloader.errors import OptionError
+from xloader.recipe.recipe import find
+from xloader.show.cards import Card, CardPart, CardSection, CardTable, Facts
+from xloader.show.json_values import flat_numbers, to_json_value, values_by_name
 from xloader.show.variable_figures import VariableFigures
 
-if TYPE_CHECKING:
-    from xloader.show.cards import CardPart
+T = TypeVar("T")
 
 _REPEATED: Final = "reads divided by the chunks that are needed; 1 reads each of them once"
 _PEAK: Final = "the most bytes of batches, chunks on their way and decoded chunks at a time"
@@ -144,8 +144,7 @@ class FigureTable:
         return flat_numbers(self._figures(), prefix, separator)
 
     def _figures(self) -> dict[str, Any]:
-        names = [f.name for f in fields(self) if not f.name.startswith("_")]
-        return {name: getattr(self, name) for name in (*names, *self._derived())}
+        return values_by_name(self, *self._derived())
 
     def _derived(self) -> tuple[str, ...]:
         """Names of properties that are shown beside the fields."""
@@ -166,41 +165,59 @@ class FigureTable:
     def _title(self) -> str:
         return type(self).__name__
 
-    def __str__(self) -> str:
-        rows = [[printable(cell, kept="") for cell in row] for row in self._rows()]
-        width = max(len(name) for name, _ in rows)
-        lines = [printable(self._title()), *(f"  {name:<{width}}  {text}" for name, text in rows)]
-        for title, table in self._sections():
-            lines += ["", f"  {title}", textwrap.indent(align_columns(table), "    ")]
-        return "\n".join(lines)
-
     def _drawings(self) -> list[CardPart]:
         return []
 
-    def _card_parts(self) -> list[CardPart]:
-        """Rows, drawings and tables; of several sets, each of them alone as well."""
-        from xloader.show.cards import CardSection, CardTable, Facts
+    def _card_of(self, *parts: CardPart) -> Card:
+        kind, _, rest = self._title().partition(": ")
+        return Card(kind, rest, parts)
 
-        hints = self._hints()
-        parts = [Facts(self._rows(), hints), *self._drawings()]
+    def _tables(self) -> list[CardPart]:
+        tables: list[CardPart] = []
         for title, rows in self._sections():
             name, _, rest = title.partition(": ")
-            table = CardTable(rows[0], rows[1:], hints=hints)
-            parts.append(CardSection(name, [table], summary=rest))
+            table = CardTable(rows[0], rows[1:], hints=self._hints())
+            tables.append(CardSection(name, [table], summary=rest))
+        return tables
+
+    def _card_parts(self) -> list[CardPart]:
+        """Rows, drawings and tables; of several sets, each of them alone as well."""
         sets: Mapping[str, FigureTable] = getattr(self, "sets", {})
-        return parts + [
-            CardSection(name, figures._card_parts(), is_open=False, summary="this set alone")
-            for name, figures in sets.items()
+        return [
+            Facts(self._rows(), self._hints()),
+            *self._drawings(),
+            *self._tables(),
+            *(
+                CardSection(name, figures._card_parts(), is_open=False, summary="this set alone")
+                for name, figures in sets.items()
+            ),
         ]
 
-    def _repr_html_(self) -> str:
-        from xloader.show.cards import Card
+    def __str__(self) -> str:
+        return self._card_of(Facts(self._rows()), *self._tables()).to_text()
 
-        kind, _, rest = self._title().partition(": ")
-        return Card(kind, rest, self._card_parts()).to_html()
+    def _repr_html_(self) -> str:
+        return self._card_of(*self._card_parts()).to_html()
 
 
 @dataclass(frozen=True)
+class SetShare:
+    """The part of one of several sets of samples in an epoch, on all ranks."""
+
+    weight: Fraction
+    num_samples: int
+    num_left_out: int
+    memory_nbytes: int
+
+    def in_words(self) -> str:
+        """The share as a row of a table shows it."""
+        text = f"{float(self.weight):.4g} of the rows, {self.num_samples:,} an epoch"
+        if self.num_left_out:
+            text += f", {show_count(self.num_left_out, 'sample')} left out of each"
+        return f"{text}; {show_nbytes(self.memory_nbytes)} of memory"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Figures(FigureTable):
     """The figures that an explanation and a report have in common.
 
@@ -243,11 +260,18 @@ class Figures(FigureTable):
     run, streams, spread, lanes, visits : int
         The other numbers of the plan's order, as in `Pace`.
     variables : dict of str to VariableFigures
-        The reads of each variable. They sum to ``num_reads`` and ``read_nbytes``.
+        The reads of each variable. They sum to ``num_reads`` and ``read_nbytes``. Of several sets,
+        by set and variable, such as ``"era5/t2m"``.
+    sets : dict of str to Explanation or Report
+        Of several sets of samples, the figures of each set's own loader, of which the others are
+        sums; otherwise empty. In a report, its samples are those of the set's own batches, of which
+        an epoch may have used only a part so far.
+    shares : dict of str to SetShare
+        The part of each set in an epoch.
     """
 
     num_samples: int
-    num_padding: int
+    num_padding: int = 0
     num_steps: int
     num_reads: int
     read_nbytes: int
@@ -258,22 +282,24 @@ class Figures(FigureTable):
     num_dropped_windows: int
     dropped_windows: Mapping[str, int]
     is_exact: bool
-    tile: Mapping[str, int]
-    run: int
-    streams: int
-    spread: int
-    lanes: int
-    visits: int
+    tile: Mapping[str, int] = field(default_factory=dict)
+    run: int = 1
+    streams: int = 1
+    spread: int = 0
+    lanes: int = 1
+    visits: int = 1
     variables: Mapping[str, VariableFigures]
+    sets: Mapping[str, Any] = field(default_factory=dict)
+    shares: Mapping[str, SetShare] = field(default_factory=dict)
+
+    def _figures(self) -> dict[str, Any]:
+        every = super()._figures()
+        return {name: v for name, v in every.items() if v or name not in ("sets", "shares")}
 
     def _hints(self) -> Mapping[str, str]:
         return FIGURE_WORDS
 
     def _rows(self) -> list[tuple[str, str]]:
-        tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
-        runs = f"runs of {self.run} tiles in {show_count(self.streams, 'stream')}, "
-        runs *= self.run > 1
-        visits = f", {self.visits} visits of each tile" * (self.visits > 1)
         dropped = f", {show_count(self.num_dropped_windows, 'window')} dropped"
         dropped *= bool(self.num_dropped_windows)
         if num_across := self.dropped_windows.get("gap", 0):
@@ -289,8 +315,33 @@ class Figures(FigureTable):
             ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
             ("mixing", mixing),
             ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),
-            ("plan", f"tile {tile}; {runs}spread {self.spread}{visits}, lanes {self.lanes}"),
+            *(self._plan_rows() if not self.shares else self._share_rows()),
         ]
+
+    def _plan_rows(self) -> list[tuple[str, str]]:
+        tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
+        runs = f"runs of {self.run} tiles in {show_count(self.streams, 'stream')}, "
+        runs *= self.run > 1
+        visits = f", {self.visits} visits of each tile" * (self.visits > 1)
+        return [("plan", f"tile {tile}; {runs}spread {self.spread}{visits}, lanes {self.lanes}")]
+
+    def _share_rows(self) -> list[tuple[str, str]]:
+        return [(name, share.in_words()) for name, share in self.shares.items()]
+
+
+def find_set(sets: Mapping[str, T], name: str | None, call: str) -> T:
+    """One of several sets by its name, or the only one."""
+    names = tuple(sets)
+    if name is None and len(names) != 1:
+        raise OptionError(
+            "each set has a picture of its own",
+            given="no name of a set",
+            allowed=", ".join(map(repr, names)),
+            remedy=f"name one, as in {call}({names[0]!r})" if names else "iterate first",
+        )
+    chosen = names[0] if name is None else name
+    find(chosen, names, "set")
+    return sets[chosen]
 
 
 def comparison_tables(planned: Figures, measured: Figures) -> list[TitledTable]:

@@ -37,10 +37,13 @@ def to_json_value(value: Any, special: Mapping[type, Callable[[Any], Any]] | Non
             return method()
     if callable(getattr(value, "to_dict", None)):
         return to_json_value(value.to_dict(), special)
-    if is_dataclass(value):
-        names = [field.name for field in fields(value) if not field.name.startswith("_")]
-        return {name: to_json_value(getattr(value, name), special) for name in names}
-    return str(value)
+    return to_json_value(values_by_name(value), special) if is_dataclass(value) else str(value)
+
+
+def values_by_name(result: Any, *derived: str) -> dict[str, Any]:
+    """The fields of a dataclass, without private ones, and some of its properties."""
+    names = [field.name for field in fields(result) if not field.name.startswith("_")]
+    return {name: getattr(result, name) for name in (*names, *derived)}
 
 
 def flat_numbers(values: Mapping[str, Any], prefix: str, separator: str) -> dict[str, float]:
@@ -58,7 +61,7 @@ def flat_numbers(values: Mapping[str, Any], prefix: str, separator: str) -> dict
                 part = str(key) if separator == "/" else _OTHER_THAN_NAMES.sub("_", str(key))
                 add(f"{name}{separator}{part}" if name else part, held)
         elif is_dataclass(value):
-            add(name, {f.name: getattr(value, f.name) for f in fields(value) if f.name[0] != "_"})
+            add(name, values_by_name(value))
 
     add(prefix, values)
     return numbers

@@ -7,18 +7,7 @@ from html import escape
 from typing import IO, Any
 
 from xloader.errors import printable
-from xloader.show.card_style import style_of_colours
-
-_PAGE_STYLE = (
-    "body{margin:0;background:var(--xloader-back);color:var(--xloader-text);"
-    "font:15px/1.5 system-ui,sans-serif}"
-    "main{max-width:940px;margin:0 auto;padding:16px 20px 40px;box-sizing:border-box}"
-    "h1{font-size:22px;margin:8px 0 12px;overflow-wrap:anywhere}"
-    "section{margin:14px 0;border:1px solid var(--xloader-line);border-radius:6px;"
-    "padding:4px;overflow-x:auto}"
-    "pre{margin:0;padding:6px 10px;font-size:13px}"
-    "main .xloader-card{max-width:none}"
-)
+from xloader.show.cards import CARD_CLASS, CARD_STYLE, read_style
 
 
 def render_page(title: str, *shown: Any) -> str:
@@ -36,8 +25,9 @@ def render_page(title: str, *shown: Any) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{name}</title>\n<style>{style_of_colours('body')}{_PAGE_STYLE}</style>\n"
-        f"</head>\n<body>\n<main>\n<h1>{name}</h1>\n" + "\n".join(sections) + "\n</main>\n</body>\n"
+        f"<title>{name}</title>\n<style>{CARD_STYLE}{read_style('page.css')}</style>\n"
+        f'</head>\n<body class="{CARD_CLASS}">\n'
+        f"<main>\n<h1>{name}</h1>\n" + "\n".join(sections) + "\n</main>\n</body>\n"
         "</html>\n"
     )
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final
 
-from xloader.show.card_style import NUM_COLOURS
+NUM_COLOURS: Final = 7
+"""Number of colours that lanes and parts have in turn; see the style of cards."""
 
 WIDTH: Final = 620
 """Width of drawings in CSS pixels. Narrow pages shrink them."""

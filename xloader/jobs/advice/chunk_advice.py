@@ -8,10 +8,11 @@ from typing import Any
 
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
-from xloader.errors import printable
 from xloader.jobs.advice.read_speed import ReadSpeed, show_gb_per_s
 from xloader.planning.explain import Explanation
-from xloader.show.cards import Card, CardTable, Words
+from xloader.planning.plan_comparison import plan_costs
+from xloader.show.cards import Card, CardPart, CardTable, Words
+from xloader.show.json_values import to_json_value, values_by_name
 
 
 @dataclass(frozen=True)
@@ -90,27 +91,9 @@ class ChunkProposal:
 
     def to_dict(self) -> dict[str, Any]:
         """The figures by name, as plain values that JSON can hold."""
-        explanation = self.explanation
-        return {
-            "kind": self.kind,
-            "chunks": dict(self.chunks),
-            "shards": None if self.shards is None else dict(self.shards),
-            "chunk_nbytes": self.chunk_nbytes,
-            "batch_chunks": self.batch_chunks,
-            "num_reads": None if explanation is None else explanation.num_reads,
-            "read_nbytes": None if explanation is None else explanation.read_nbytes,
-            "read_amplification": self.read_amplification,
-            "mixing": self.mixing,
-            "full_mixing": self.full_mixing,
-            "mixing_share": self.mixing_share,
-            "peak_nbytes": self.peak_nbytes,
-            "minimum_nbytes": self.minimum_nbytes,
-            "problem": self.problem,
-            "gb_per_s": self.gb_per_s,
-            "nbytes": self.nbytes,
-            "num_objects": self.num_objects,
-            "is_resident": self.is_resident,
-        }
+        values = values_by_name(self) | plan_costs(self.explanation)
+        del values["explanation"]
+        return {name: to_json_value(value) for name, value in values.items()}
 
     def in_words(self) -> str:
         """The proposal in one sentence or two."""
@@ -246,41 +229,24 @@ class Advice:
             f"share. Speeds are estimates: {how}."
         )
 
-    def _table(self) -> tuple[list[str], list[list[str]]]:
-        """The headings of the columns, and the rows, each with its own heading first."""
-        every = [self.current, *self.proposals]
+    def _parts(self) -> list[CardPart]:
         heads = ["today", *(f"{n}. {p.kind}" for n, p in enumerate(self.proposals, 1))]
-        columns = [proposal.cells() for proposal in every]
+        columns = [proposal.cells() for proposal in (self.current, *self.proposals)]
         # The longest column first, so that rows keep its order.
         names = list(dict.fromkeys(n for column in sorted(columns, key=len)[::-1] for n in column))
-        how = "measured" if self.speed.is_measured else "assumed"
+        speed = "speed, measured" if self.speed.is_measured else "speed, assumed"
         rows = [
-            [
-                f"{name}, {how}" if name == "speed" else name,
-                *(column.get(name, "-") for column in columns),
-            ]
+            [speed if name == "speed" else name, *(column.get(name, "-") for column in columns)]
             for name in names
         ]
-        return heads, rows
+        return [Words(self.in_words()), CardTable(["", *heads], rows)]
 
     def __str__(self) -> str:
-        heads, rows = self._table()
-        grid = [["", *heads], *rows]
-        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-        table = [
-            "  "
-            + "  ".join(
-                cell.ljust(width) if not place else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in grid
-        ]
-        return printable("\n".join([*self.in_words(), "", *table]))
+        words, table = self._parts()
+        return f"{words.to_text()}\n\n{table.to_text()}"
 
     def _repr_html_(self) -> str:
-        heads, rows = self._table()
-        parts = (Words(self.in_words()), CardTable(["", *heads], rows))
-        return Card("Advice", "chunks for these samples", parts).to_html()
+        return Card("Advice", "chunks for these samples", self._parts()).to_html()
 
 
 def _shown(sizes: Mapping[str, int]) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
-from xloader.errors import printable
+from xloader.show.cards import Card, CardSection, Words
 
 
 @dataclass(frozen=True)
@@ -78,13 +77,10 @@ class MaterializedVariable:
     max_error: float
     digest: str
 
-    def _lines(self, *, is_plan: bool) -> Iterator[str]:
+    def _section(self, *, is_plan: bool) -> CardSection:
         sizes = ", ".join(f"{d}: {n}" for d, n in zip(self.dims, self.shape, strict=True))
-        cut = f"chunks {self.chunks}"
-        if self.shards is not None:
-            cut += f", shards {self.shards}"
-        yield f"{self.name}  ({sizes})  {self.dtype}, {show_nbytes(self.nbytes)}; {cut}"
-        left = self.num_shards - self.num_unneeded
+        shards = "" if self.shards is None else f", shards {self.shards}"
+        stored = f"({sizes})  {self.dtype}, {show_nbytes(self.nbytes)}; chunks {self.chunks}"
         counts = show_count(self.num_shards, "object")
         for count, why in (
             (self.num_unneeded, "that no sample needs are left out"),
@@ -93,7 +89,6 @@ class MaterializedVariable:
         ):
             if count:
                 counts += f", {count} {why}"
-        yield f"    {counts}"
         num_reads = self.expected_reads if is_plan else self.num_reads
         chunks = show_count(self.num_chunks, "source chunk")
         reads = f"{show_count(num_reads, 'read')} of {chunks}"
@@ -104,17 +99,16 @@ class MaterializedVariable:
         elif self.expected_reads > self.num_chunks:
             reads += "; chunks are read again, because the memory holds only "
             reads += f"{show_nbytes(self.section_nbytes)} at a time"
-        yield f"    {reads}"
+        lines = [counts, reads]
         if self.error_bound:
             largest = "" if is_plan else f", at most {self.max_error:.3g} found"
-            yield f"    packing errs by up to {self.error_bound:.3g}{largest}"
+            lines.append(f"packing errs by up to {self.error_bound:.3g}{largest}")
         elif self.max_error:
-            yield f"    {self.dtype} changed values by up to {self.max_error:.3g}"
+            lines.append(f"{self.dtype} changed values by up to {self.max_error:.3g}")
         if not is_plan:
-            yield (
-                f"    {self.num_written} of {left} written now, "
-                f"{show_nbytes(self.stored_nbytes)} stored"
-            )
+            written = f"{self.num_written} of {self.num_shards - self.num_unneeded} written now"
+            lines.append(f"{written}, {show_nbytes(self.stored_nbytes)} stored")
+        return CardSection(self.name, [Words(lines)], summary=stored + shards)
 
 
 @dataclass(frozen=True)
@@ -173,13 +167,10 @@ class Materialized:
         """All figures, in types that JSON can hold."""
         return asdict(self)
 
-    def __str__(self) -> str:
+    def _card(self) -> Card:
         what = "would be written" if self.is_plan else "complete"
         if not self.is_plan and not self.is_complete:
             what = "not complete yet: other parts are missing"
-        lines = [f"{self.target}: {what}"]
-        for variable in self.variables:
-            lines += variable._lines(is_plan=self.is_plan)
         end = f"up to {show_nbytes(self.expected_peak_nbytes)} of memory"
         if self.num_cluster_threads:
             threads = show_count(self.num_cluster_threads, "thread")
@@ -189,6 +180,13 @@ class Materialized:
             end += f"; {more} for the bounds of packed values"
         if not self.is_plan:
             end += f"; {show_nbytes(self.stored_nbytes)} written in {self.seconds:.1f} s"
-        return printable("\n".join([*lines, end]))
+        sections = [variable._section(is_plan=self.is_plan) for variable in self.variables]
+        return Card(self.target, what, [Words([end]), *sections])
+
+    def __str__(self) -> str:
+        return self._card().to_text()
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self._card().to_html()

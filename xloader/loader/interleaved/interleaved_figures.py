@@ -1,274 +1,30 @@
-"""The cost of an epoch of several sets, predicted before it and measured after it."""
+"""The cost of an epoch of several sets: sums of what was predicted, or measured, of each."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
-from xloader.core.messages import show_count
-from xloader.core.nbytes import show_nbytes
-from xloader.errors import OptionError
+from xloader.core.cores import usable_cores
 from xloader.loader.batches.batch import Batch
 from xloader.loader.interleaved.composed_run import NUM_HELD
 from xloader.loader.loader import Loader
-from xloader.loader.reports.advice import show_speed, too_short
+from xloader.loader.reports.advice import too_short
 from xloader.loader.reports.epoch_bar import BarCounts
 from xloader.loader.reports.report import Report
-from xloader.planning.explain import Explanation
-from xloader.recipe.recipe import find
-from xloader.show.cost_figures import FIGURE_WORDS, Figures, FigureTable
-from xloader.show.variable_figures import VariableFigures, sum_variables
+from xloader.show.cost_figures import Figures, SetShare
+from xloader.show.variable_figures import sum_variables
 
-if TYPE_CHECKING:
-    from xloader.show.canvas import Picture
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class SetShare:
-    """The part of one set in an epoch of several sets, on all ranks."""
-
-    weight: Fraction
-    num_samples: int
-    num_left_out: int
-    memory_nbytes: int
-
-
-@dataclass(frozen=True)
-class InterleavedFigures(FigureTable):
-    """The figures that the prediction and the measurement of several sets share.
-
-    They are of one rank and one epoch, and are sums over the sets, except where noted.
-
-    Attributes
-    ----------
-    num_samples : int
-        Samples delivered, without padding.
-    num_steps : int
-        Batches of each rank.
-    num_reads : int
-        (variable, chunk) pairs read and decoded.
-    read_nbytes : int
-        Decoded bytes of these chunks.
-    read_amplification : float
-        ``num_reads`` divided by the number of distinct pairs needed; 1.00 is each once.
-    peak_nbytes : int
-        The most bytes in use at a time, as in :class:`Explanation`, with two composed batches.
-    mixing, full_mixing : float
-        Mean number of distinct regions in a batch, and its value for full shuffles. For each set,
-        a batch of its own loader is counted, which has about as many rows as it gives to a step.
-    num_dropped_windows : int
-        Windows left out by the sets themselves.
-    dropped_windows : dict of str to int
-        The same by reason.
-    is_exact : bool
-        Whether the counts are exact.
-    shares : dict of str to SetShare
-        The part of each set in an epoch.
-    variables : dict of str to VariableFigures
-        The reads of each variable, by set and variable, such as ``"era5/t2m"``.
-    """
-
-    num_samples: int
-    num_steps: int
-    num_reads: int
-    read_nbytes: int
-    read_amplification: float
-    peak_nbytes: int
-    mixing: float
-    full_mixing: float
-    num_dropped_windows: int
-    dropped_windows: Mapping[str, int]
-    is_exact: bool
-    shares: Mapping[str, SetShare]
-    variables: Mapping[str, VariableFigures]
-
-    def _hints(self) -> Mapping[str, str]:
-        return FIGURE_WORDS
-
-    def _rows(self) -> list[tuple[str, str]]:
-        mixing = f"{self.mixing:.1f} regions a batch; full shuffles have {self.full_mixing:.1f}"
-        chunks = show_count(self.num_reads, "chunk")
-        rows = [
-            ("samples", f"{self.num_samples:,} in {show_count(self.num_steps, 'batch')}"),
-            ("reads", f"{chunks}, {show_nbytes(self.read_nbytes)} decoded"),
-            ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
-            ("mixing", mixing),
-            ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),
-        ]
-        for name, share in self.shares.items():
-            text = f"{float(share.weight):.4g} of the rows, {share.num_samples:,} an epoch"
-            if share.num_left_out:
-                text += f", {show_count(share.num_left_out, 'sample')} left out of each"
-            rows.append((name, f"{text}; {show_nbytes(share.memory_nbytes)} of memory"))
-        return rows
-
-
-@dataclass(frozen=True)
-class InterleavedExplanation(InterleavedFigures):
-    """The predicted cost of an epoch of several sets, computed before any data is read.
-
-    Attributes
-    ----------
-    sets : dict of str to Explanation
-        The prediction for each set's own loader, for sets with rows left in the epoch.
-    num_shared_reads : int
-        Extra reads because several ranks need the same chunk.
-    notes : tuple of str
-        Other facts that may surprise the user, each a sentence that begins with the set's name.
-    """
-
-    sets: Mapping[str, Explanation] = field(default_factory=dict)
-    num_shared_reads: int = 0
-    notes: tuple[str, ...] = ()
-
-    def plot(self, name: str | None = None) -> Picture:
-        """Draw which chunk of one set is in memory when; see :meth:`Explanation.plot`.
-
-        Each set has chunks and a plan of its own, and so a picture of its own.
-
-        Parameters
-        ----------
-        name : str, optional
-            The set. It may be left out if there is only one.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-
-        Raises
-        ------
-        OptionError
-            If no set is named, and there are several. As :meth:`Explanation.plot` raises it.
-        UnknownNameError
-            If there is no such set.
-        MissingDependencyError
-            If matplotlib is not installed.
-        """
-        return find_set(self.sets, name, "explain().plot").plot()
-
-    def _title(self) -> str:
-        return "Explanation of several sets: a prediction, made without reading data"
-
-    def _rows(self) -> list[tuple[str, str]]:
-        rows = super()._rows()
-        if self.num_shared_reads:
-            extra = show_count(self.num_shared_reads, "extra read")
-            rows.append(("shared", f"{extra} of chunks that ranks share"))
-        return rows + [("note", note) for note in self.notes]
-
-
-@dataclass(frozen=True)
-class InterleavedReport(InterleavedFigures):
-    """The amounts read and the speed of the epoch under way, or of the last one.
-
-    Attributes
-    ----------
-    sets : dict of str to Report
-        The report of each set's own loader. Its samples are those of the set's own batches, of
-        which an epoch may have used only a part so far.
-    num_requests, num_retries, num_missing, num_skipped_samples : int
-        As in :class:`Report`.
-    num_nan : dict of str to int
-        Number of NaN values by set and field, such as ``"era5/t2m"``.
-    delivered_nbytes : int
-        Bytes of the batches delivered.
-    seconds : float
-        Seconds from the first request for a batch to the last batch.
-    wait_seconds : float
-        Seconds in which the consumer waited for batches of the sets.
-    bottleneck : str
-        What limits the speed: ``"consumer"``, or the bottleneck of the set that was waited for
-        longest, such as ``"decode"``; ``"unclear"`` in an epoch of less than a second.
-    advice : str
-        The bottleneck in words, with the name of the set.
-    """
-
-    sets: Mapping[str, Report] = field(default_factory=dict)
-    num_requests: int = 0
-    num_retries: int = 0
-    num_missing: int = 0
-    num_skipped_samples: int = 0
-    num_nan: Mapping[str, int] = field(default_factory=dict)
-    delivered_nbytes: int = 0
-    seconds: float = 0.0
-    wait_seconds: float = 0.0
-    bottleneck: str = "consumer"
-    advice: str = ""
-
-    def plot(self, name: str | None = None) -> Picture:
-        """Draw the stages of one set's loader over time; see :meth:`Report.plot`.
-
-        Parameters
-        ----------
-        name : str, optional
-            The set. It may be left out if there is only one.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-
-        Raises
-        ------
-        OptionError
-            If no set is named, and there are several. If no batch was delivered.
-        UnknownNameError
-            If there is no such set.
-        MissingDependencyError
-            If matplotlib is not installed.
-        """
-        return find_set(self.sets, name, "report().plot").plot()
-
-    def _title(self) -> str:
-        return "Report of several sets"
-
-    def _rows(self) -> list[tuple[str, str]]:
-        seconds = max(self.seconds, 1e-9)
-        speed = show_speed(self.delivered_nbytes / seconds, self.num_samples / seconds)
-        size = show_nbytes(self.delivered_nbytes)
-        waited = f"{self.wait_seconds:.2f} s, {self.wait_seconds / seconds:.0%} of the time"
-        rows = [
-            *super()._rows(),
-            ("delivered", f"{size} in {self.seconds:.2f} s, {speed}"),
-            ("waited", waited),
-            ("bottleneck", f"{self.bottleneck}. {self.advice}"),
-        ]
-        if self.num_retries:
-            rows.append(("retries", f"{self.num_retries:,} of {self.num_requests:,} requests"))
-        if self.num_missing:
-            absent = show_count(self.num_missing, "chunk")
-            rows.append(("missing", f"{absent} absent, read as the fill value"))
-        if self.num_skipped_samples:
-            rows.append(("skipped", show_count(self.num_skipped_samples, "sample")))
-        if self.num_nan:
-            counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
-            rows.append(("NaN", f"{counts} values, in the batches that were checked"))
-        return rows
-
-
-def find_set(sets: Mapping[str, T], name: str | None, call: str) -> T:
-    """One of several sets, by its name.
-
-    `name`: the set; None for the only one.
-    """
-    names = tuple(sets)
-    if name is None and len(names) != 1:
-        raise OptionError(
-            "each set has a picture of its own",
-            given="no name of a set",
-            allowed=", ".join(map(repr, names)),
-            remedy=f"name one, as in {call}({names[0]!r})" if names else "iterate first",
-        )
-    chosen = names[0] if name is None else name
-    find(chosen, names, "set")
-    return sets[chosen]
+_SUMS: Final = (
+    *("num_requests", "num_retries", "num_missing", "num_threads", "num_ahead", "ahead_seconds"),
+    *("wait_seconds", "lock_wait_seconds", "core_wait_seconds"),
+)
+"""Figures of a report that are sums over the sets, beside those of `summed`."""
 
 
 def summed(sets: Mapping[str, Figures]) -> dict[str, Any]:
@@ -285,6 +41,7 @@ def summed(sets: Mapping[str, Figures]) -> dict[str, Any]:
         "num_dropped_windows": sum(cost.num_dropped_windows for cost in figures),
         "dropped_windows": dict(dropped),
         "is_exact": all(cost.is_exact for cost in figures),
+        "sets": sets,
     }
 
 
@@ -323,28 +80,38 @@ class ComposedProgress:
         waited = sum(counts.wait_seconds for counts in set_counts)
         return BarCounts(self.begin, read_nbytes, seconds, waited)
 
-    def report(self) -> InterleavedReport:
+    def report(self) -> Report:
         """The report of an epoch of several sets."""
         reports = {name: loader.report() for name, loader in self.loaders.items()}
         every = reports.values()
         seconds = self.end - self.begin if self.num_steps else 0.0
         num_nan = {f"{n}/{f}": num for n, r in reports.items() for f, num in r.num_nan.items()}
+        skipped = tuple(
+            (f"{name}/{variable}", index)
+            for name, report in reports.items()
+            for variable, index in report.skipped_chunks
+        )
+        busy: Counter[str] = Counter()
+        for report in every:
+            busy.update(report.busy_seconds)
         held = min(self.num_steps, NUM_HELD) * self.composed_nbytes
-        return InterleavedReport(
+        return Report(
             num_samples=self.num_samples,
             num_steps=self.num_steps,
             peak_nbytes=held + sum(report.peak_nbytes for report in every),
             shares=self.shares,
-            sets=reports,
-            num_requests=sum(report.num_requests for report in every),
-            num_retries=sum(report.num_retries for report in every),
-            num_missing=sum(report.num_missing for report in every),
             num_skipped_samples=self.num_skipped,
+            skipped_chunks=skipped,
             num_nan=num_nan,
             delivered_nbytes=self.delivered_nbytes,
             seconds=seconds,
-            wait_seconds=sum(report.wait_seconds for report in every),
+            busy_seconds=dict(busy),
+            # Each set counts all of the process.
+            cpu_seconds=max((report.cpu_seconds for report in every), default=0.0),
+            num_cores=max((report.num_cores for report in every), default=usable_cores()),
+            least_seconds=max((report.least_seconds for report in every), default=0.0),
             **_worst_wait(reports, seconds),
+            **{name: sum(getattr(report, name) for report in every) for name in _SUMS},
             **summed(reports),
         )
 

@@ -31,8 +31,6 @@ from xloader.loader.interleaved.composed_run import (
 )
 from xloader.loader.interleaved.interleaved_figures import (
     ComposedProgress,
-    InterleavedExplanation,
-    find_set,
     summed,
 )
 from xloader.loader.interleaved.sample_sets import Interleaving, SampleSets
@@ -45,6 +43,7 @@ from xloader.loader.ranks.state import VERSION, another_option, check_form, sign
 from xloader.loader.reports.explain_notes import memory_note
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
+from xloader.show.cost_figures import find_set
 from xloader.show.loader_cards import draw_weights, loader_card, option_facts
 
 if TYPE_CHECKING:
@@ -185,8 +184,7 @@ class InterleavedLoader(Loader):
         return sum(self._settle().interleaving.taken)
 
     @property
-    def world(self) -> World:
-        """Rank and world size."""
+    def _world(self) -> World:
         return self._settle().world
 
     def _save(self, position: Position) -> dict[str, Any]:
@@ -216,7 +214,7 @@ class InterleavedLoader(Loader):
             loader.load_state_dict(set_states[name])
         self._cursor.load(position, made.interleaving.num_steps)
 
-    def _explain(self, start: Position, scope: Literal["rank", "world"]) -> InterleavedExplanation:
+    def _explain(self, start: Position, scope: Literal["rank", "world"]) -> Explanation:
         made = self._settle()
         interleaving = made.interleaving
         sets: dict[str, Explanation] = {}
@@ -230,12 +228,11 @@ class InterleavedLoader(Loader):
         composed = num_ranks * min(num_steps, NUM_HELD) * made.composed_nbytes
         notes = [*filter(None, [memory_note(self.options)])]
         notes += [f"{name}: {note}" for name, cost in sets.items() for note in cost.notes]
-        return InterleavedExplanation(
+        return Explanation(
             num_samples=num_ranks * interleaving.rank_dealers * num_left,
             num_steps=num_steps,
             peak_nbytes=composed + sum(cost.peak_nbytes for cost in sets.values()),
             shares=made.shares(self.sets),
-            sets=sets,
             num_shared_reads=sum(cost.num_shared_reads for cost in sets.values()),
             notes=(*notes, *self._rounding_note(interleaving)),
             **summed(sets),

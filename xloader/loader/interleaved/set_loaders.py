@@ -14,7 +14,6 @@ from xloader.core.output_dtypes import converted_dtype
 from xloader.core.ranks import World
 from xloader.errors import MemoryBudgetError
 from xloader.loader.interleaved.composed_run import NUM_HELD
-from xloader.loader.interleaved.interleaved_figures import SetShare
 from xloader.loader.interleaved.sample_sets import Interleaving, SampleSet, SampleSets, taking
 from xloader.loader.planned_loader import PlannedLoader
 from xloader.loader.ranks.rank_plan import RankPlan
@@ -22,6 +21,7 @@ from xloader.planning.make_plan import make_budget
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
+from xloader.show.cost_figures import SetShare
 
 
 def share_memory(

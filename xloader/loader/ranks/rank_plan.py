@@ -30,7 +30,7 @@ from xloader.transforms.outputs import make_outputs
 from xloader.transforms.packed_fields import PackedField, normalized_packings
 
 if TYPE_CHECKING:
-    from xloader.loader.reports.memory_advice import EnoughMemory, MemoryAdvice
+    from xloader.loader.reports.explain_notes import MemoryAdvice
     from xloader.planning.explain import Cached, Explanation
 
 
@@ -300,26 +300,18 @@ class RankPlan:
 
     @cached_property
     def _memory_advice(self) -> MemoryAdvice:
-        from xloader.loader.reports.memory_advice import MemoryAdvice
+        from xloader.loader.reports.explain_notes import MemoryAdvice
 
-        return MemoryAdvice(self.plan, self.footprint, self.options, self._try_memory)
+        return MemoryAdvice(self.plan, self.footprint, self.options, self._plan_for)
 
-    def _try_memory(self, memory: int) -> EnoughMemory | None:
-        """The figures of a plan for another memory; None if it mixes poorly or reads too often."""
-        from xloader.loader.reports.explain_notes import mixes_poorly, reads_often
-        from xloader.loader.reports.memory_advice import EnoughMemory
-
-        larger = copy.copy(self)
+    def _plan_for(self, memory: int) -> tuple[Plan, Explanation]:
+        """The plan for another memory, and its cost."""
         # With a small spread given by the user, no amount of memory would mix well enough.
         rules = dataclasses.replace(self.options.plan, spread=None)
-        larger.options = options = dataclasses.replace(self.options, plan=rules, memory=memory)
-        larger.plan = plan = self._make_plan(options, self.plan.workers)
-        epoch = Epoch(self.planned_footprint, plan, options.seed, 0, options.drop_last)
+        options = dataclasses.replace(self.options, plan=rules, memory=memory)
+        larger = RankPlan(self.recipe, options, self.plan.workers)
         # As explain() would tell it, with the reads of each worker process.
-        cost = larger.explain(epoch)
-        if not plan.is_resident and (mixes_poorly(cost) or reads_often(cost, options)):
-            return None
-        return EnoughMemory(memory, cost.mixing, cost.read_amplification, plan.is_resident)
+        return larger.plan, larger.explain(larger.epoch(0))
 
     def _make_plan(self, options: LoaderOptions, workers: int) -> Plan:
         return make_plan(self.planned_footprint, self._planned_layouts, options, workers)

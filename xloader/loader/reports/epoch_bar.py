@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from xloader.core.libraries import require_tqdm
-from xloader.core.ranks import World
 from xloader.loader.reports.advice import show_rate
 
 _FORMAT = (
@@ -49,8 +48,8 @@ class CountedLoader(Protocol):
         """Number of the epoch that comes next."""
 
     @property
-    def world(self) -> World:
-        """Number of this process, and how many there are."""
+    def rank(self) -> int:
+        """Number of this process."""
 
     def __len__(self) -> int: ...
 
@@ -81,7 +80,7 @@ def make_bar(
         "desc": f"epoch {loader.epoch}",
         "total": len(loader),
         "initial": first_step,
-        "disable": loader.world.rank != 0,
+        "disable": loader.rank != 0,
         "unit": "batch",
         "bar_format": _FORMAT,
     }

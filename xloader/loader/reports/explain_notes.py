@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from xloader.core.cores import find_cores, usable_cores
+from xloader.core.footprint import Footprint
 from xloader.core.machine_limits import usable_nbytes
-from xloader.core.nbytes import show_nbytes
+from xloader.core.nbytes import parse_nbytes, show_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.core.output_dtypes import OutputDtype, converted_dtype
 from xloader.engine.field_places import gather_in_words
-from xloader.loader.reports.advice import helpful_processes
+from xloader.errors import AmplificationWarning, MixingWarning, XloaderWarning, show_memory
+from xloader.loader.reports.advice import helpful_processes, show_given_memory
 from xloader.planning.explain import Explanation
+from xloader.planning.mixing import REGION_CHUNKS
+from xloader.planning.plan import Plan
 from xloader.recipe.label_steps import irregular_steps
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
@@ -22,6 +26,13 @@ from xloader.show.notes import gap_note, points_notes, step_notes, window_notes
 from xloader.transforms.outputs import Output, make_outputs
 from xloader.transforms.packed_fields import PackedField, stored_layouts
 from xloader.transforms.steps import Map
+
+_MIXED_SHARE = 0.65
+"""Mixing to aim at, as a share of that of a full shuffle. Below a half, batches mix poorly."""
+_WITHIN_REACH = 8
+"""Most times the given memory that is named."""
+_ONCE = 1.005
+"""Reads of a chunk below which text says once."""
 
 
 def with_notes(
@@ -148,6 +159,140 @@ def mixes_poorly(expected: Explanation) -> bool:
     return expected.mixing < expected.full_mixing / 2
 
 
-def reads_often(expected: Explanation, options: LoaderOptions) -> bool:
-    """Whether chunks are read more often than ``max_amplification`` allows."""
-    return expected.read_amplification > options.plan.max_amplification
+@dataclass
+class MemoryAdvice:
+    """Notes and warnings on a shuffle whose memory is too small for it.
+
+    At most one more plan is made, for a memory that follows from the shortfall: regions in memory
+    grow with the pool, and fewer reads leave less mixing. Where it is not enough, or where tiles
+    may have many shapes, so that a plan takes long to find, the memory for the whole selection is
+    named, if it is within reach.
+
+    `plan_for`: makes a plan for another memory, in bytes, without the user's spread, and predicts
+    its cost.
+    """
+
+    plan: Plan
+    footprint: Footprint
+    options: LoaderOptions
+    plan_for: Callable[[int], tuple[Plan, Explanation]]
+    _enough: tuple[int, str] | None = None
+
+    def note(self, expected: Explanation) -> str:
+        """Say that batches mix poorly or chunks are read often, why, and what would do."""
+        is_poor, is_costly = self._shortfalls(expected)
+        # A spread that the user chose may be the cause, whatever the memory and the chunks.
+        if self.options.plan.spread is not None or not (is_poor or is_costly):
+            return ""
+        memory = show_given_memory(self.options.memory_nbytes)
+        reasons = []
+        if is_costly:
+            reads = f"reads every chunk {expected.read_amplification:.1f} times"
+            reasons.append(f"{self._windows_in_words()} with {memory} {reads}")
+        if is_poor:
+            mixed = f"{expected.mixing:.1f} of {expected.full_mixing:.1f} regions"
+            reasons.append(f"batches mix {mixed}" + ("" if is_costly else f" with {memory}"))
+        _, words = self._find_enough(expected)
+        remedy = words and f"{words}; "
+        return f"{', and '.join(reasons)}: {remedy}samples.advise(...) looks for better chunks"
+
+    def one_region_note(self, expected: Explanation) -> str:
+        """Say that mixing cannot be seen where all samples begin in one region; empty elsewhere."""
+        is_one = round(expected.full_mixing, 6) <= 1
+        if not self._is_free or self.options.global_batch == 1 or not is_one:
+            return ""
+        return (
+            f"mixing tells nothing here: all samples begin in {REGION_CHUNKS} neighbouring chunks "
+            "or fewer, which count as one region, so the samples of a batch may come from one "
+            "chunk (smaller chunks or more memory mix more)"
+        )
+
+    def warnings(self, expected: Explanation) -> list[tuple[str, type[XloaderWarning]]]:
+        """The warnings about the same, each with its category."""
+        is_poor, is_costly = self._shortfalls(expected)
+        if not is_poor and not is_costly:
+            return []
+        options, (nbytes, _) = self.options, self._find_enough(expected)
+        memory = show_memory(nbytes) if nbytes else "more memory"
+        spread = "leave out spread, and " if options.plan.spread is not None else ""
+        remedy = f"{spread}pass {memory}, or see samples.advise() on chunks"
+        if options.plan.lanes is not None and options.plan.lanes > 1:
+            lanes = f"lanes={options.plan.lanes} must all fit in the memory of one rank"
+            remedy += f"; fewer lanes mix better too: {lanes}"
+        warnings: list[tuple[str, type[XloaderWarning]]] = []
+        if is_poor:
+            mixed = f"batches mix {expected.mixing:.1f} regions, those of a full shuffle"
+            warnings.append((f"{mixed} {expected.full_mixing:.1f}: {remedy}", MixingWarning))
+        if is_costly:
+            often = f"each chunk will be read {expected.read_amplification:.2f} times, more than"
+            most = f"max_amplification={options.plan.max_amplification}"
+            warnings.append((f"{often} {most}: {remedy}", AmplificationWarning))
+        return warnings
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether mixing and reads depend on the memory."""
+        return self.options.shuffle and not self.plan.is_resident
+
+    def _shortfalls(self, expected: Explanation) -> tuple[bool, bool]:
+        """Whether batches mix poorly, and whether chunks are read more often than allowed."""
+        is_costly = expected.read_amplification > self.options.plan.max_amplification
+        return self._is_free and mixes_poorly(expected), self._is_free and is_costly
+
+    def _find_enough(self, expected: Explanation) -> tuple[int, str]:
+        """A memory that would do and what it would give, in words; 0 if none is known."""
+        if self._enough is None:
+            axes = self.footprint.leading_axes
+            num_growing = sum(axis is not None and axis.num_blocks > 1 for axis in axes)
+            enough = self._try(self._likely_nbytes(expected)) if num_growing < 2 else (0, "")
+            self._enough = enough if enough[0] else self._whole(expected)
+        return self._enough
+
+    def _try(self, nbytes: int) -> tuple[int, str]:
+        plan, cost = self.plan_for(nbytes)
+        if plan.is_resident:
+            return nbytes, _resident_in_words(nbytes, cost.read_amplification)
+        if mixes_poorly(cost) or cost.read_amplification > self.options.plan.max_amplification:
+            return 0, ""
+        is_once = cost.read_amplification < _ONCE
+        reads = "once" if is_once else f"{cost.read_amplification:.2f} times"
+        return (
+            nbytes,
+            f"{show_memory(nbytes)} would mix {cost.mixing:.1f} and read each chunk {reads}",
+        )
+
+    def _likely_nbytes(self, expected: Explanation) -> int:
+        budget = self.plan.budget
+        growth = max(_MIXED_SHARE * expected.full_mixing / max(expected.mixing, 1e-9), 1.5)
+        if self._shortfalls(expected)[1]:
+            growth *= 2 * expected.read_amplification
+        pool_nbytes = int(growth * max(budget.lane_nbytes, 1))
+        return _rounded(self.plan.workers * budget.minimum_nbytes(pool_nbytes))
+
+    def _whole(self, expected: Explanation) -> tuple[int, str]:
+        """The memory in which all chunks would stay; 0 if it is far more than the given one."""
+        budget, workers = self.plan.budget, self.plan.workers
+        nbytes = _rounded(workers * budget.enough_nbytes(self.footprint.total_nbytes))
+        if nbytes > _WITHIN_REACH * self.options.memory_nbytes:
+            return 0, ""
+        # Each worker process would read a chunk that it shares once.
+        num_chunks = sum(cost.num_chunks for cost in expected.variables.values())
+        reads = 1 + expected.num_shared_reads / max(num_chunks, 1)
+        return nbytes, _resident_in_words(nbytes, reads)
+
+    def _windows_in_words(self) -> str:
+        windows, dim = self.footprint.windows, self.plan.pace.run_dim
+        axis, name = self.footprint.leading_axes[dim], windows.dims[dim]
+        chunks = "" if axis is None else f" on chunks of {axis.max_read_size}"
+        window = f"a window of {windows.spans[dim]} at stride {windows.strides[dim]}"
+        return f"{window}{chunks} along {name}"
+
+
+def _resident_in_words(nbytes: int, reads: float) -> str:
+    shared = "" if reads < _ONCE else ", but read those that processes share in each of them"
+    return f"{show_memory(nbytes)} would hold all chunks, and mix as a full shuffle does{shared}"
+
+
+def _rounded(nbytes: int) -> int:
+    """The memory that `show_memory` names, so that what is tried is what is named."""
+    return parse_nbytes(show_memory(nbytes).removeprefix('memory="').removesuffix('"'))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from xloader.compiled.library import load_library
 from xloader.core.cores import usable_cores
@@ -19,7 +19,19 @@ from xloader.loader.reports.epoch_bar import BarCounts
 from xloader.loader.reports.report import Report
 from xloader.planning.budget import Budget
 from xloader.planning.explain import Explanation
+from xloader.show.cost_figures import Figures
 from xloader.show.variable_figures import measured_variables, sum_variables
+
+_COUNTED = (
+    *("peak_nbytes", "num_requests", "num_retries", "num_missing", "wait_seconds", "num_ahead"),
+    "ahead_seconds",
+)
+"""Figures of a report that a tally has under the same names."""
+_ESTIMATED = (
+    *("seconds", "num_threads", "busy_seconds", "lock_wait_seconds", "core_wait_seconds"),
+    *("least_seconds", "bottleneck", "num_cores"),
+)
+"""Figures of a report that `EpochEffort` has under the same names."""
 
 
 @dataclass
@@ -85,49 +97,29 @@ class EpochProgress:
         variables = measured_variables(
             self.groups, expected.variables, tally.variable_reads, tally.group_nbytes
         )
-        return Report(
-            num_samples=self.num_samples,
-            num_padding=self.num_padding,
-            num_steps=self.num_steps,
-            peak_nbytes=tally.peak_nbytes,
-            mixing=self.num_regions / self.num_full if self.num_full else expected.mixing,
-            full_mixing=expected.full_mixing,
-            num_dropped_windows=expected.num_dropped_windows,
-            dropped_windows=expected.dropped_windows,
-            is_exact=True,
-            tile=expected.tile,
-            run=expected.run,
-            streams=expected.streams,
-            spread=expected.spread,
-            lanes=expected.lanes,
-            visits=expected.visits,
-            num_requests=tally.num_requests,
-            num_retries=tally.num_retries,
-            num_missing=tally.num_missing,
-            num_skipped_samples=self.num_skipped,
-            skipped_chunks=tuple(sorted(tally.skipped)),
-            num_nan=dict(self.num_nan),
-            delivered_nbytes=self.delivered_nbytes,
-            seconds=effort.seconds,
-            wait_seconds=tally.wait_seconds,
-            num_threads=effort.num_threads,
-            busy_seconds=effort.busy_seconds,
-            lock_wait_seconds=effort.lock_wait_seconds,
-            core_wait_seconds=effort.core_wait_seconds,
-            num_ahead=tally.num_ahead,
-            ahead_seconds=tally.ahead_seconds,
-            least_seconds=effort.least_seconds,
-            bottleneck=effort.bottleneck,
-            advice=advise(effort),
-            cpu_seconds=effort.cpu_seconds + self._other_cpu_seconds,
-            num_cores=effort.num_cores,
-            pinning_refusal=refusal_of(self.device_path),
-            # The schedule of the epoch would take memory for as long as a report is kept.
-            _expected=replace(expected, _times=None),
-            _series=self._series(),
+        of_plan = {field.name: getattr(expected, field.name) for field in fields(Figures)}
+        counted = {name: getattr(tally, name) for name in _COUNTED}
+        estimated = {name: getattr(effort, name) for name in _ESTIMATED}
+        measured = {
+            "num_samples": self.num_samples,
+            "num_padding": self.num_padding,
+            "num_steps": self.num_steps,
+            "mixing": self.num_regions / self.num_full if self.num_full else expected.mixing,
+            "is_exact": True,
+            "num_skipped_samples": self.num_skipped,
+            "skipped_chunks": tuple(sorted(tally.skipped)),
+            "num_nan": dict(self.num_nan),
+            "delivered_nbytes": self.delivered_nbytes,
+            "advice": advise(effort),
+            "cpu_seconds": effort.cpu_seconds + self._other_cpu_seconds,
+            "pinning_refusal": refusal_of(self.device_path),
             # Threads go on counting meanwhile, so the totals are sums of what was found.
             **sum_variables(variables),
-        )
+        }
+        # The schedule of the epoch would take memory for as long as a report is kept.
+        planned = replace(expected, _times=None)
+        figures = {**of_plan, **counted, **estimated, **measured}
+        return Report(**figures, _expected=planned, _series=self._series())
 
     @property
     def _other_cpu_seconds(self) -> float:

@@ -16,7 +16,7 @@ from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
 from xloader.loader.reports.advice import show_rate, show_speed
 from xloader.loader.reports.bottleneck import STAGES, EpochSeries
-from xloader.show.cost_figures import Figures, TitledTable, comparison_tables
+from xloader.show.cost_figures import Figures, TitledTable, comparison_tables, find_set
 
 if TYPE_CHECKING:
     from xloader.planning.explain import Explanation
@@ -27,7 +27,7 @@ _COMPARED_ROWS = ("reads", "amplification", "mixing", "memory")
 """Rows that are left out where the table beside the plan has them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report(Figures):
     """The amounts read and the speed of the epoch under way, or of the last one.
 
@@ -126,8 +126,14 @@ class Report(Figures):
     _expected: Explanation | None = field(default=None, compare=False, repr=False)
     _series: EpochSeries | None = field(default=None, compare=False, repr=False)
 
-    def plot(self) -> Picture:
+    def plot(self, name: str | None = None) -> Picture:
         """Draw the stages over time, the batches that were ready, the waits, and bytes a second.
+
+        Parameters
+        ----------
+        name : str, optional
+            Of several sets of samples, the one whose loader is drawn. It may be left out if there
+            is only one.
 
         Returns
         -------
@@ -139,10 +145,15 @@ class Report(Figures):
         Raises
         ------
         OptionError
-            If no batch was delivered.
+            If no batch was delivered, or there are several sets and none is named.
+        UnknownNameError
+            If there is no such set.
         MissingDependencyError
             If matplotlib is not installed.
         """
+        if self.sets:
+            picture: Picture = find_set(self.sets, name, "report().plot").plot()
+            return picture
         require_matplotlib()
         series = self._series
         if series is None or series.seconds[-1] <= 0:
@@ -242,8 +253,6 @@ class Report(Figures):
         return [] if self._expected is None else comparison_tables(self._expected, self)
 
     def _rows(self) -> list[tuple[str, str]]:
-        seconds = max(self.seconds, 1e-9)
-        size = show_nbytes(self.delivered_nbytes)
         decoded = f"{show_nbytes(self.read_nbytes)}, {show_rate(self.read_nbytes_per_second)}"
         requests = (
             f"{show_count(self.num_requests, 'request')}, {self.requests_per_second:,.0f} a second"
@@ -254,9 +263,9 @@ class Report(Figures):
             compared.discard("reads")
         rows = [
             *(row for row in super()._rows() if row[0] not in compared),
-            ("delivered", f"{size} in {self.seconds:.2f} s, {self._speed(seconds)}"),
+            self._delivered_row,
             ("decoded", f"{decoded}; {requests}"),
-            ("waited", f"{self.wait_seconds:.2f} s, {self.wait_seconds / seconds:.0%} of the time"),
+            self._waited_row,
             ("threads", self._busy()),
             ("cores", f"{self.cores_busy:.1f} of {self.num_cores} busy, training included"),
         ]
@@ -268,28 +277,42 @@ class Report(Figures):
             rows.append(("ahead", f"{show_count(self.num_ahead, 'fetch')} of {each:.1f} ms"))
         if self.bottleneck != "consumer":
             # Elsewhere the advice says it.
-            could = self._speed(self.least_seconds or seconds)
+            could = self._speed(self.least_seconds or max(self.seconds, 1e-9))
             rows.append(("headroom", f"{could}: {self.headroom:.1f} times as fast"))
         rows.append(("bottleneck", f"{self.bottleneck}. {self.advice}"))
         if self.pinning_refusal:
             rows.append(("pinning", f"refused, so copies are slower: {self.pinning_refusal}"))
-        if self.num_retries:
-            share = f"{self.num_retries:,} of {self.num_requests:,} requests"
-            rows.append(("retries", f"{share} repeated a failed one"))
-        if self.num_missing:
-            absent = f"{show_count(self.num_missing, 'chunk')} absent, read as the fill value"
-            rows.append(("missing", absent))
-        if self.skipped_chunks:
-            chunks = f"{show_count(len(self.skipped_chunks), 'chunk')} that could not be read"
-            samples = show_count(self.num_skipped_samples, "sample")
-            rows.append(("skipped", f"{samples} in {chunks}"))
-        if self.num_nan:
-            counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
-            rows.append(("NaN", f"{counts} values, in the batches that were checked"))
-        return rows
+        where = f" in {show_count(len(self.skipped_chunks), 'chunk')} that could not be read"
+        return rows + self._fault_rows(where * bool(self.skipped_chunks))
 
     def _speed(self, seconds: float) -> str:
         return show_speed(self.delivered_nbytes / seconds, self.num_samples / seconds)
+
+    @property
+    def _delivered_row(self) -> tuple[str, str]:
+        size, speed = show_nbytes(self.delivered_nbytes), self._speed(max(self.seconds, 1e-9))
+        return "delivered", f"{size} in {self.seconds:.2f} s, {speed}"
+
+    @property
+    def _waited_row(self) -> tuple[str, str]:
+        share = self.wait_seconds / max(self.seconds, 1e-9)
+        return "waited", f"{self.wait_seconds:.2f} s, {share:.0%} of the time"
+
+    def _fault_rows(self, where_skipped: str = "") -> list[tuple[str, str]]:
+        retries = f"{self.num_retries:,} of {self.num_requests:,} requests repeated a failed one"
+        absent = f"{show_count(self.num_missing, 'chunk')} absent, read as the fill value"
+        skipped = f"{show_count(self.num_skipped_samples, 'sample')}{where_skipped}"
+        counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
+        rows = (
+            (self.num_retries, "retries", retries),
+            (self.num_missing, "missing", absent),
+            (self.num_skipped_samples or where_skipped, "skipped", skipped),
+            (counts, "NaN", f"{counts} values, in the batches that were checked"),
+        )
+        return [(name, text) for is_shown, name, text in rows if is_shown]
+
+    def _title(self) -> str:
+        return "Report of several sets" if self.sets else "Report"
 
     def _busy(self) -> str:
         whole = max(self.num_threads * self.seconds, sum(self.busy_seconds.values()), 1e-9)
