@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xloader
-from xloader import Recipe, Samples, forcings
+from xloader import Samples, forcings
 from xloader.errors import (
     OptionError,
     StackError,
@@ -28,6 +28,7 @@ from xloader.errors import (
 from xloader.forcings.calendar import instants_of
 from xloader.forcings.coordinates import angle_of, find_coordinate, on_arrays
 from xloader.forcings.solar_radiation import sun_at
+from xloader.recipe.recipe import Recipe
 from xloader.sources.combined import computed_source
 from xloader.testing import CountingStore, SourceRecorder, write_store
 

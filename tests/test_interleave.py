@@ -546,8 +546,12 @@ def test_class_folders_must_have_the_same_classes(tmp_path: Path) -> None:
     ("options", "kind", "text"),
     [
         ({"memory": "1KiB"}, MemoryBudgetError, "3 sets of samples together.*era5 needs"),
-        ({"device": xloader.OnDevice(transform=len)}, OptionError, "no transform"),
-        ({"device": xloader.OnDevice(out=())}, OptionError, "no out"),
+        (
+            {"device": xloader.OnDevice(transform=len), "output": "torch"},
+            OptionError,
+            "no transform",
+        ),
+        ({"device": xloader.OnDevice(out=()), "output": "torch"}, OptionError, "no out"),
         ({"num_workers": 2}, OptionError, "num_workers"),
         (
             {"plan": xloader.PlanRules(lanes=3), "batch_size": 8, "world": xloader.World()},

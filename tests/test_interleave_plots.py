@@ -48,7 +48,7 @@ def test_without_a_name_the_error_lists_the_sets(loader):
         with pytest.raises(OptionError, match="'era5', 'cmip'"):
             call()
         with pytest.raises(UnknownNameError, match="cmip"):
-            call("cmp")
+            call(name="cmp")
     with pytest.raises(
         OptionError, match=re.escape("samples.plot(batch.ids[batch.source == name])")
     ):
@@ -62,7 +62,7 @@ def test_a_preview_has_rows_that_the_next_batch_takes(loader, num_done):
         next(batches)
     # An iteration that begins now goes on from here.
     loader.load_state_dict(loader.state_dict())
-    pictures = {name: loader.preview(name, 2) for name in ("era5", "cmip")}
+    pictures = {name: loader.preview(2, name=name) for name in ("era5", "cmip")}
     previewed = {name: drawn_ids(picture) for name, picture in pictures.items()}
     batch = next(iter(loader))
     for name, ids in previewed.items():

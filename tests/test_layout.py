@@ -11,6 +11,7 @@ import xarray as xr
 import xloader
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
 from xloader.recipe.layout import FieldLayout, make_layouts
+from xloader.recipe.recipe import Recipe
 
 SIZES = {"time": 8, "level": 3, "lat": 4, "lon": 5, "member": 2}
 
@@ -211,7 +212,7 @@ def test_a_dimension_called_channel_that_is_kept() -> None:
 
 def test_dates_are_no_numbers() -> None:
     source = _NoNumbers(xloader.open(_dataset()[["co2"]]).recipe.source)
-    samples = xloader.Samples(xloader.Recipe(source)).window(time=3)
+    samples = xloader.Samples(Recipe(source)).window(time=3)
     with pytest.raises(UnsupportedDataError, match=r"'co2' does not hold real numbers.*datetime64"):
         samples.inputs("co2")
 

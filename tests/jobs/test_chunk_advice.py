@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases
-from xloader import Advice, ChunkProposal, Samples
+from xloader import Advice, Samples
 from xloader.core.options import make_options
 from xloader.errors import (
     EmptySamplesError,
@@ -26,6 +26,7 @@ from xloader.errors import (
     XloaderError,
 )
 from xloader.jobs.advice import chunk_search, chunk_shapes, chunk_trials
+from xloader.jobs.advice.chunk_advice import ChunkProposal
 from xloader.jobs.advice.chunk_search import find_advice
 from xloader.jobs.advice.chunk_trials import ChunkTrials
 from xloader.jobs.advice.read_speed import ReadSpeed

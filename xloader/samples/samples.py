@@ -1069,7 +1069,7 @@ class Samples(RecordedMethods):
         xarray.Dataset or PartialStats
             The variables with a dimension ``stat``, whose labels are ``"count"``, ``"mean"``,
             ``"std"`` (with ``ddof=0``), ``"min"``, ``"max"``, and ``"q0.5"`` for quantiles, in
-            float64. :meth:`normalize` takes it. With ``part``, a :class:`xloader.PartialStats`.
+            float64. :meth:`normalize` takes it. With ``part``, partial statistics that pickle.
 
         Raises
         ------

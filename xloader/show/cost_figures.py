@@ -337,7 +337,7 @@ def find_set(sets: Mapping[str, T], name: str | None, call: str) -> T:
             "each set has a picture of its own",
             given="no name of a set",
             allowed=", ".join(map(repr, names)),
-            remedy=f"name one, as in {call}({names[0]!r})" if names else "iterate first",
+            remedy=f"name one, as in {call}(name={names[0]!r})" if names else "iterate first",
         )
     chosen = names[0] if name is None else name
     find(chosen, names, "set")
