@@ -286,7 +286,7 @@ def test_nothing_stays_on_the_cluster(client: Any, samples: xloader.Samples):
     ("options", "error", "text"),
     [
         ({"world": xloader.World(1, 2)}, OptionError, "gives each loader its rank"),
-        ({"world_size": 0}, OptionError, "world size is too small"),
+        ({"world_size": 0}, OptionError, "world_size is too small"),
         ({"world_size": "two"}, OptionError, "world_size"),
         ({"world_size": 1000}, EmptySamplesError, "1000"),
         (

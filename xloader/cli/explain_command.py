@@ -81,7 +81,9 @@ def _compare(samples: Any, compare: str, options: dict[str, Any]) -> Any:
             allowed="--memory for one plan, or --compare with memories for several",
             remedy="write for example --compare 64MiB,256MiB,1GiB",
         )
-    return samples.compare_plans(memory=list(memories), **options)
+    bound = click.get_current_context().params["max_amplification"]
+    bounds = {} if bound is None else {"max_amplification": bound}
+    return samples.compare_plans(memory=list(memories), **bounds, **options)
 
 
 def _write_page(page: str, title: str, *shown: Any) -> None:

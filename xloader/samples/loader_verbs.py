@@ -123,18 +123,12 @@ def compare_plans(
                 allowed=f"one or more values of {name}",
                 remedy=f"leave {name}= out for the usual ones",
             )
-    rules = make_options(output="numpy", **options).plan
+    given = make_options(**{"output": "numpy", **options})
     plans = []
     for nbytes in sorted({parse_nbytes(size) for size in sizes}):
         for bound in dict.fromkeys(bounds):
-            chosen = make_options(
-                **{
-                    "output": "numpy",
-                    **options,
-                    "memory": nbytes,
-                    "plan": replace(rules, max_amplification=bound),
-                }
-            )
+            rules = replace(given.plan, max_amplification=bound)
+            chosen = replace(given, memory=nbytes, plan=rules)
             try:
                 cost = _loader(recipe, chosen).explain()
             except MemoryBudgetError as error:
