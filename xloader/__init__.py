@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from xloader.samples.samples import open as open
     from xloader.samples.samples import overlap as overlap
     from xloader.samples.splits import Split as Split
-    from xloader.show.variable_figures import VariableFigures as VariableFigures
+    from xloader.show.cost_figures import VariableFigures as VariableFigures
     from xloader.transforms.rng import Rng as Rng
     from xloader.xbatcher.to_samples import from_xbatcher as from_xbatcher
 
@@ -87,7 +87,7 @@ _HOMES = {
     "SampleMask": "xloader.jobs.valid.sample_mask",
     "Samples": "xloader.samples.samples",
     "Split": "xloader.samples.splits",
-    "VariableFigures": "xloader.show.variable_figures",
+    "VariableFigures": "xloader.show.cost_figures",
     "VariableVariance": "xloader.loader.reports.batch_variance",
     "World": "xloader.core.ranks",
     "concat": "xloader.samples.join",

@@ -31,9 +31,8 @@ from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.loader.ranks.job_factory import explain_ranks
 from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.loader.ranks.state import read_state
-from xloader.loader.reports.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.reports.explain_notes import processes_note, rank_note
-from xloader.loader.reports.progress import EpochProgress
+from xloader.loader.reports.progress import NOTHING_YET, BarCounts, EpochProgress, make_bar
 from xloader.loader.trainer_attributes import TrainerAttributes
 from xloader.planning.epoch import Epoch
 from xloader.planning.plan import Plan
@@ -536,7 +535,7 @@ class Loader(TrainerAttributes):
 
     def card(self) -> Card:
         """The loader as notebooks show it. Nothing is planned, and no data is read."""
-        from xloader.show.loader_cards import loader_card, option_facts, show_rest
+        from xloader.show.sample_cards import loader_card, option_facts, show_rest
 
         # Ranks are not settled, and nothing is planned: to show a loader must not change it.
         planned, at = self._resolver.planned, self._cursor.start

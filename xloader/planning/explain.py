@@ -20,9 +20,15 @@ from xloader.planning.mixing import full_mixing, measure_mixing
 from xloader.planning.remainder import Remainder
 from xloader.planning.residence_times import TimesMaker, stay_parts
 from xloader.recipe.label_steps import irregular_note
-from xloader.show.cost_figures import Figures, TitledTable, variables_table
-from xloader.show.stay_strips import ResidenceTimes
-from xloader.show.variable_figures import GroupReads, count_reads, num_needed
+from xloader.show.cost_figures import (
+    Figures,
+    GroupReads,
+    TitledTable,
+    count_reads,
+    num_needed,
+    variables_table,
+)
+from xloader.show.drawings import ResidenceTimes
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture
@@ -98,7 +104,7 @@ class Explanation(Figures):
                 allowed="what explain() of a loader or of samples returns, in the same process",
                 remedy="call loader.explain().plot() where the loader is",
             )
-        from xloader.show.residence_plots import draw_residences
+        from xloader.show.epoch_plots import draw_residences
 
         return draw_residences(self._times(), self.mixing, self.full_mixing)
 

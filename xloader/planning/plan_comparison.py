@@ -22,7 +22,7 @@ from xloader.show.json_values import values_by_name
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture
-    from xloader.show.plan_plots import PlanLine
+    from xloader.show.epoch_plots import PlanLine
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class PlanComparison:
         'mean reads of a chunk'
         """
         require_matplotlib()
-        from xloader.show.plan_plots import draw_plans
+        from xloader.show.epoch_plots import draw_plans
 
         memories = sorted({plan.memory_nbytes for plan in self.plans})
         needs = [plan.minimum_nbytes for plan in self.plans if plan.minimum_nbytes]
@@ -167,7 +167,7 @@ class PlanComparison:
         )
 
     def _lines(self) -> list[PlanLine]:
-        from xloader.show.plan_plots import PlanLine
+        from xloader.show.epoch_plots import PlanLine
 
         by_bound: dict[float, list[ComparedPlan]] = {}
         for plan in sorted(self.plans, key=lambda p: (p.max_amplification, p.memory_nbytes)):

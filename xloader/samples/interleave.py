@@ -141,8 +141,7 @@ class Interleaved:
 
     def _repr_html_(self) -> str:
         from xloader.show.cards import Card, CardSection, Facts
-        from xloader.show.loader_cards import draw_weights
-        from xloader.show.sample_cards import sample_parts
+        from xloader.show.sample_cards import draw_weights, sample_parts
 
         sections = [
             CardSection("sets", [Facts(self._set_rows()), draw_weights(self.sets.weights)]),

@@ -28,8 +28,8 @@ from xloader.recipe.split_parts import (
     labelled_parts,
     line_grid,
 )
-from xloader.show.bars import draw_shares
 from xloader.show.cards import Card, Facts
+from xloader.show.drawings import draw_shares
 
 Gap = int | Duration | Mapping[str, int | Duration]
 _PIECE_SIZE = 1 << 20

@@ -24,7 +24,7 @@ from xloader.core.axis import Axis
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 from xloader.show.cards import Drawing
-from xloader.show.svg_shapes import (
+from xloader.show.drawings import (
     WIDTH,
     Box,
     colour_class,

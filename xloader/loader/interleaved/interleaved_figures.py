@@ -16,8 +16,7 @@ from xloader.loader.reports.advice import too_short
 from xloader.loader.reports.report import Measurements, Report
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import find
-from xloader.show.cost_figures import EpochFigures, Figures
-from xloader.show.variable_figures import sum_variables
+from xloader.show.cost_figures import EpochFigures, Figures, sum_variables
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture

@@ -47,12 +47,12 @@ from xloader.loader.loader import Loader
 from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.loader.ranks.rank_resolver import process_group
 from xloader.loader.ranks.state import VERSION, another_option, check_form, sign, unusable_state
-from xloader.loader.reports.epoch_bar import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.reports.explain_notes import memory_note
+from xloader.loader.reports.progress import NOTHING_YET, BarCounts, make_bar
 from xloader.loader.trainer_attributes import TrainerAttributes
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
-from xloader.show.loader_cards import draw_weights, loader_card, option_facts
+from xloader.show.sample_cards import draw_weights, loader_card, option_facts
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture

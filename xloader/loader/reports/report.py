@@ -184,7 +184,7 @@ class Report(Figures, Measurements):
                 allowed="a report after a first batch",
                 remedy="iterate over the loader first",
             )
-        from xloader.show.stage_plots import draw_stages
+        from xloader.show.epoch_plots import draw_stages
 
         batches = show_count(self.num_steps, "batch")
         return draw_stages(
@@ -254,7 +254,7 @@ class Report(Figures, Measurements):
         return self.seconds / self.least_seconds if self.least_seconds else 1.0
 
     def _drawings(self) -> list[CardPart]:
-        from xloader.show.bars import time_parts
+        from xloader.show.drawings import time_parts
 
         return time_parts(self.seconds, self.wait_seconds, self.busy_seconds, self.num_threads)
 
