@@ -39,7 +39,17 @@ def short(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0")
 
 
-def _path_of(boxes: Iterable[Box]) -> str:
+def _path(kind: str, data: str, opacity: float = 1.0, **attributes: str | float) -> str:
+    if opacity < 1:
+        attributes["opacity"] = opacity
+    texts = "".join(
+        f' {name.replace("_", "-")}="{value if isinstance(value, str) else f"{value:g}"}"'
+        for name, value in attributes.items()
+    )
+    return f'<path class="{kind}"{texts} d="{data}"/>' if data else ""
+
+
+def _outline(boxes: Iterable[Box]) -> str:
     return "".join(
         f"M{short(x)} {short(y)}h{short(w)}v{short(h)}h{short(-w)}z" for x, y, w, h in boxes
     )
@@ -47,35 +57,21 @@ def _path_of(boxes: Iterable[Box]) -> str:
 
 def filled_boxes(kind: str, boxes: Iterable[Box], opacity: float = 1.0) -> str:
     """Boxes of one colour, as one path."""
-    path = _path_of(boxes)
-    faint = f' opacity="{opacity:g}"' if opacity < 1 else ""
-    return f'<path class="{kind}"{faint} d="{path}"/>' if path else ""
+    return _path(kind, _outline(boxes), opacity)
 
 
-def outlined_boxes(kind: str, boxes: Iterable[Box], width: float = 1.5, dashes: str = "") -> str:
-    """Outlines of boxes."""
-    path = _path_of(boxes)
-    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    return (
-        f'<path class="{kind}" fill="none" stroke="currentColor" '
-        f'stroke-width="{width:g}"'
-        f'{dashed} d="{path}"/>'
-        if path
-        else ""
-    )
+def outlined_boxes(kind: str, boxes: Iterable[Box], dashes: str = "none") -> str:
+    """Outlines of boxes, 1 pixel wide."""
+    style = {"fill": "none", "stroke": "currentColor", "stroke_dasharray": dashes}
+    return _path(kind, _outline(boxes), stroke_width=1, **style)
 
 
 def bars(
     kind: str, rows: Iterable[tuple[float, float, float]], width: float, opacity: float
 ) -> str:
     """Level bars of one width, as one path of few characters."""
-    path = "".join(f"M{short(x)} {short(y)}h{short(length)}" for x, y, length in rows)
-    faint = f' opacity="{opacity:g}"' if opacity < 1 else ""
-    return (
-        f'<path class="{kind}" stroke="currentColor" stroke-width="{width:g}"{faint} d="{path}"/>'
-        if path
-        else ""
-    )
+    data = "".join(f"M{short(x)} {short(y)}h{short(length)}" for x, y, length in rows)
+    return _path(kind, data, opacity, stroke="currentColor", stroke_width=width)
 
 
 def drawing_of(label: str, height: float, shapes: Iterable[str]) -> str:
@@ -232,7 +228,7 @@ def draw_stays(
         height = 6.0 * min(_STAY_ROWS, num_blocks)
         columns = _clipped(load - steps[0], scale), _clipped(drop - steps[0], scale)
         shapes = _dense_bars(lane, block, columns, num_blocks, height)
-    shapes.append(outlined_boxes("xloader-cell", [(0.5, 0.5, WIDTH - 1, height - 1)], 1.0))
+    shapes.append(outlined_boxes("xloader-cell", [(0.5, 0.5, WIDTH - 1, height - 1)]))
     lanes = np.unique(lane).tolist()
     legend = [(colour_class(one), f"lane {one}") for one in lanes[:_MOST_NAMED]]
     if len(lanes) <= 1:
