@@ -101,8 +101,7 @@ class Explanation(Figures):
             raise OptionError(
                 "the plan of this explanation is not known here",
                 given="an explanation that was pickled, or of an order= of your own",
-                allowed="what explain() of a loader or of samples returns, in the same process",
-                remedy="call loader.explain().plot() where the loader is",
+                remedy="call loader.explain().plot() in the process where the loader is",
             )
         from xloader.show.epoch_plots import draw_residences
 

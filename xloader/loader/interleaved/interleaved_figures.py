@@ -224,11 +224,10 @@ def summed(sets: Mapping[str, Figures]) -> dict[str, Any]:
     dropped: Counter[str] = Counter()
     for cost in figures:
         dropped.update(cost.dropped_windows)
+    names = ("mixing", "full_mixing", "num_dropped_windows")
     return {
         **sum_variables(variables),
-        "mixing": sum(cost.mixing for cost in figures),
-        "full_mixing": sum(cost.full_mixing for cost in figures),
-        "num_dropped_windows": sum(cost.num_dropped_windows for cost in figures),
+        **{name: sum(getattr(cost, name) for cost in figures) for name in names},
         "dropped_windows": dict(dropped),
         "is_exact": all(cost.is_exact for cost in figures),
     }
@@ -239,24 +238,22 @@ def report_of(
 ) -> InterleavedReport:
     """The report of an epoch of several sets."""
     reports = {name: loader.report() for name, loader in progress.loaders.items()}
-    every = reports.values()
+    names = ("num_requests", "num_retries", "num_missing", "wait_seconds")
+    sums = {name: sum(getattr(report, name) for report in reports.values()) for name in names}
     seconds = progress.end - progress.begin if progress.num_steps else 0.0
     num_nan = {f"{n}/{f}": num for n, r in reports.items() for f, num in r.num_nan.items()}
     held = min(progress.num_steps, NUM_HELD) * composed_nbytes
     return InterleavedReport(
         num_samples=progress.num_samples,
         num_steps=progress.num_steps,
-        peak_nbytes=held + sum(report.peak_nbytes for report in every),
+        peak_nbytes=held + sum(report.peak_nbytes for report in reports.values()),
         shares=shares,
         sets=reports,
-        num_requests=sum(report.num_requests for report in every),
-        num_retries=sum(report.num_retries for report in every),
-        num_missing=sum(report.num_missing for report in every),
         num_skipped_samples=progress.num_skipped,
         num_nan=num_nan,
         delivered_nbytes=progress.delivered_nbytes,
         seconds=seconds,
-        wait_seconds=sum(report.wait_seconds for report in every),
+        **sums,
         **_worst_wait(reports, seconds),
         **summed(reports),
     )

@@ -181,7 +181,6 @@ class Report(Figures, Measurements):
             raise OptionError(
                 "there is nothing to draw yet",
                 given="a report without batches",
-                allowed="a report after a first batch",
                 remedy="iterate over the loader first",
             )
         from xloader.show.epoch_plots import draw_stages
