@@ -26,5 +26,8 @@ def print_json(value: Any) -> None:
 
 def to_json(value: Any) -> Any:
     """Convert a result to the types of JSON; a Dataset in the form of its ``to_dict``."""
-    special = {xr.Dataset: lambda dataset: to_json_value(dataset.to_dict(data="array"))}
-    return to_json_value(value, special)
+    return to_json_value(value, {xr.Dataset: _dataset_to_json})
+
+
+def _dataset_to_json(dataset: xr.Dataset) -> Any:
+    return to_json_value(dataset.to_dict(data="array"))

@@ -82,8 +82,7 @@ class Split(Mapping[str, _S], Generic[_S]):
     def _repr_html_(self) -> str:
         whole = {**self._sizes, "in no part": self.num_crossing + self.num_apart}
         bar = draw_shares("Windows", {name: float(n) for name, n in whole.items()}, "in no part")
-        parts = [Facts(self._rows()), bar]
-        return Card("xloader.Split", f"{len(self):,} parts", parts).to_html()
+        return Card("xloader.Split", f"{len(self):,} parts", [Facts(self._rows()), bar]).to_html()
 
 
 @dataclass(frozen=True)

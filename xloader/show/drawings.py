@@ -62,8 +62,10 @@ def filled_boxes(kind: str, boxes: Iterable[Box], opacity: float = 1.0) -> str:
 
 def outlined_boxes(kind: str, boxes: Iterable[Box], dashes: str = "none") -> str:
     """Outlines of boxes, 1 pixel wide."""
-    style = {"fill": "none", "stroke": "currentColor", "stroke_dasharray": dashes}
-    return _path(kind, _outline(boxes), stroke_width=1, **style)
+    ink = "currentColor"
+    return _path(
+        kind, _outline(boxes), fill="none", stroke=ink, stroke_width=1, stroke_dasharray=dashes
+    )
 
 
 def bars(
