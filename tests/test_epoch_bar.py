@@ -14,7 +14,7 @@ import xarray as xr
 
 import xloader
 from xloader.errors import MissingDependencyError
-from xloader.loader.reports.epoch_bar import BarCounts
+from xloader.loader.reports.progress import BarCounts
 
 DATASET = xr.Dataset({"a": (("time", "x"), np.ones((40, 1000), np.float32))})
 

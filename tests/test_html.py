@@ -16,11 +16,10 @@ import xarray as xr
 import xloader
 from xloader import Advice, PlanComparison, Rollout
 from xloader.samples.samples import Samples
-from xloader.show.bars import draw_counts, draw_shares
 from xloader.show.cards import CARD_STYLE
 from xloader.show.cost_figures import FIGURE_WORDS, FigureTable
+from xloader.show.drawings import draw_counts, draw_shares, draw_stays
 from xloader.show.pages import render_page, write_page
-from xloader.show.stay_strips import draw_stays
 from xloader.show.window_drawings import GridAxis, draw_chunk_grid
 from xloader.testing import CountingStore, is_chunk_key, write_store
 

@@ -19,11 +19,11 @@ from xloader.loader.loader import Loader
 from xloader.loader.ranks.cursor import Position
 from xloader.planning.epoch import Epoch
 from xloader.planning.remainder import RemainingOrder
-from xloader.show.stay_strips import ResidenceTimes
+from xloader.show.drawings import ResidenceTimes
 from xloader.testing import write_store
 
 colors = pytest.importorskip("matplotlib.colors")
-residences = pytest.importorskip("xloader.show.residence_plots")
+residences = pytest.importorskip("xloader.show.epoch_plots")
 COLOURS = residences.COLOURS
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")

@@ -25,23 +25,9 @@ def print_json(value: Any) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """Convert a result to the types of JSON."""
+    """Convert a result to the types of JSON; a Dataset in the form of its ``to_dict``."""
     return to_json_value(value, {xr.Dataset: _dataset_to_json})
 
 
-def _dataset_to_json(dataset: xr.Dataset) -> dict[str, Any]:
-    """The Dataset in the form of `xarray.Dataset.to_dict`."""
-
-    def described(variable: xr.Variable) -> dict[str, Any]:
-        return {
-            "dims": list(variable.dims),
-            "attrs": to_json(variable.attrs),
-            "data": to_json(variable.values),
-        }
-
-    return {
-        "coords": {str(k): described(v.variable) for k, v in dataset.coords.items()},
-        "attrs": to_json(dataset.attrs),
-        "dims": {str(dim): size for dim, size in dataset.sizes.items()},
-        "data_vars": {str(k): described(v.variable) for k, v in dataset.data_vars.items()},
-    }
+def _dataset_to_json(dataset: xr.Dataset) -> Any:
+    return to_json_value(dataset.to_dict(data="array"))

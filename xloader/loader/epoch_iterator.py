@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from xloader.errors import ClosedError
 from xloader.loader.ranks.cursor import Cursor, Position
-from xloader.loader.reports.epoch_bar import BarCounts
+from xloader.loader.reports.progress import BarCounts
 from xloader.loader.reports.report import Report
 
 

@@ -27,7 +27,7 @@ from xloader.loader.epoch_iterator import (
     closed_loader,
 )
 from xloader.loader.ranks.cursor import Cursor, Position
-from xloader.loader.reports.epoch_bar import NOTHING_YET, BarCounts, make_bar
+from xloader.loader.reports.progress import NOTHING_YET, BarCounts, make_bar
 
 if TYPE_CHECKING:
     from xloader.loader.reports.batch_variance import BatchVariance

@@ -165,7 +165,7 @@ class PlannedLoader(Loader):
         return PlannedLoader, (*arguments, self._device_path, self._sample_names)
 
     def _card(self) -> Card:
-        from xloader.show.loader_cards import loader_card, option_facts, show_rest
+        from xloader.show.sample_cards import loader_card, option_facts, show_rest
 
         # Ranks are not settled, and nothing is planned: to show a loader must not change it.
         planned, at = self._resolver.planned, self._cursor.start

@@ -18,7 +18,7 @@ from xloader.errors import MemoryBudgetError
 from xloader.order.listed import ListedOrder
 from xloader.planning.budget import Budget
 from xloader.recipe.layout import FieldLayout
-from xloader.show.variable_figures import GroupReads, VariableFigures, count_reads, num_needed
+from xloader.show.cost_figures import GroupReads, VariableFigures, count_reads, num_needed
 from xloader.sources.base import MOST_INDEX_NBYTES
 
 

@@ -20,9 +20,16 @@ from xloader.planning.mixing import full_mixing, measure_mixing
 from xloader.planning.remainder import Remainder
 from xloader.planning.residence_times import TimesMaker, stay_parts
 from xloader.recipe.label_steps import irregular_note
-from xloader.show.cost_figures import Figures, TitledTable, find_set, variables_table
-from xloader.show.stay_strips import ResidenceTimes
-from xloader.show.variable_figures import GroupReads, count_reads, num_needed
+from xloader.show.cost_figures import (
+    Figures,
+    GroupReads,
+    TitledTable,
+    count_reads,
+    find_set,
+    num_needed,
+    variables_table,
+)
+from xloader.show.drawings import ResidenceTimes
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture
@@ -106,10 +113,9 @@ class Explanation(Figures):
             raise OptionError(
                 "the plan of this explanation is not known here",
                 given="an explanation that was pickled, or of an order= of your own",
-                allowed="what explain() of a loader or of samples returns, in the same process",
-                remedy="call loader.explain().plot() where the loader is",
+                remedy="call loader.explain().plot() in the process where the loader is",
             )
-        from xloader.show.residence_plots import draw_residences
+        from xloader.show.epoch_plots import draw_residences
 
         return draw_residences(self._times(), self.mixing, self.full_mixing)
 

@@ -23,7 +23,7 @@ from xloader.planning.mixing import Regions, full_mixing
 from xloader.planning.plan import Plan
 from xloader.planning.schedule import Schedule
 from xloader.recipe.layout import FieldLayout
-from xloader.show.variable_figures import count_reads, scaled_reads, sum_variables
+from xloader.show.cost_figures import count_reads, scaled_reads, sum_variables
 
 _MOST_SAMPLES = 10_000_000
 """The number of ids that are simulated. A longer order is scaled up from its first part."""

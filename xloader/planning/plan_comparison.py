@@ -22,7 +22,7 @@ from xloader.show.json_values import values_by_name
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture
-    from xloader.show.plan_plots import PlanLine
+    from xloader.show.epoch_plots import PlanLine
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class PlanComparison:
         'mean reads of a chunk'
         """
         require_matplotlib()
-        from xloader.show.plan_plots import draw_plans
+        from xloader.show.epoch_plots import draw_plans
 
         memories = sorted({plan.memory_nbytes for plan in self.plans})
         needs = [plan.minimum_nbytes for plan in self.plans if plan.minimum_nbytes]
@@ -167,7 +167,7 @@ class PlanComparison:
         )
 
     def _lines(self) -> list[PlanLine]:
-        from xloader.show.plan_plots import PlanLine
+        from xloader.show.epoch_plots import PlanLine
 
         by_bound: dict[float, list[ComparedPlan]] = {}
         for plan in sorted(self.plans, key=lambda p: (p.max_amplification, p.memory_nbytes)):
@@ -204,31 +204,21 @@ def _short_nbytes(nbytes: int) -> str:
 
 def mark_front(plans: Sequence[ComparedPlan]) -> tuple[ComparedPlan, ...]:
     """Mark the plans that no other plan beats, and of those that read alike the cheapest."""
-    costs = [_costs(plan) for plan in plans]
-    best = [
-        plan
-        for plan, cost in zip(plans, costs, strict=True)
-        if cost is not None and not any(_beats(rival, cost) for rival in costs)
-    ]
+    costs = np.array([_costs(plan) for plan in plans]).reshape(-1, 3)
     cheapest: dict[tuple[str, ...], ComparedPlan] = {}
-    for plan in sorted(best, key=lambda p: (p.memory_nbytes, p.max_amplification)):
-        # After the memory and the bound, a row has the figures.
-        cheapest.setdefault(tuple(plan.cells()[2:-1]), plan)
+    for plan in sorted(plans, key=lambda p: (p.memory_nbytes, p.max_amplification)):
+        cost = np.array(_costs(plan))
+        is_beaten = ((costs <= cost).all(axis=1) & (costs < cost).any(axis=1)).any()
+        if plan.explanation is not None and not is_beaten:
+            # After the memory and the bound, a row has the figures.
+            cheapest.setdefault(tuple(plan.cells()[2:-1]), plan)
     kept = {id(plan) for plan in cheapest.values()}
     return tuple(replace(plan, is_on_front=id(plan) in kept) for plan in plans)
 
 
-def _costs(plan: ComparedPlan) -> tuple[float, ...] | None:
-    """Numbers of which less is better."""
-    explanation = plan.explanation
-    return (
-        None
-        if explanation is None
-        else (explanation.num_reads, -explanation.mixing, explanation.peak_nbytes)
-    )
-
-
-def _beats(rival: tuple[float, ...] | None, costs: tuple[float, ...]) -> bool:
-    if rival is None or rival == costs:
-        return False
-    return all(rival_cost <= cost for rival_cost, cost in zip(rival, costs, strict=True))
+def _costs(plan: ComparedPlan) -> tuple[float, float, float]:
+    """Numbers of which less is better; infinite without a plan."""
+    told = plan.explanation
+    if told is None:
+        return np.inf, np.inf, np.inf
+    return told.num_reads, -told.mixing, told.peak_nbytes

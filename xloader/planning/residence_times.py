@@ -16,7 +16,7 @@ from xloader.planning.epoch import Epoch
 from xloader.planning.mixing import batch_regions
 from xloader.planning.remainder import Remainder, RemainingOrder
 from xloader.show.cards import CardPart, CardSection, Words
-from xloader.show.stay_strips import ResidenceTimes, draw_stays
+from xloader.show.drawings import ResidenceTimes, draw_stays
 
 _MOST_SAMPLES: Final = 1 << 17
 _MOST_CHEAP: Final = 20_000

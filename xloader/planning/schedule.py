@@ -29,7 +29,7 @@ from xloader.core.axis import Ints, int_dtype
 from xloader.core.footprint import Footprint, Group
 from xloader.core.sorting import digit_order, sort_integers
 from xloader.order.protocol import Entries
-from xloader.show.variable_figures import GroupReads
+from xloader.show.cost_figures import GroupReads
 
 _PIECE_SIZE: Final = 1 << 15
 """Number of entries whose needs are found in one call: the arrays for them fit a core's cache."""

@@ -28,9 +28,9 @@ from xloader.errors import OptionError
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe, find
 from xloader.samples.single_samples import coords_of
-from xloader.show.bars import draw_counts
 from xloader.show.cards import CardPart
 from xloader.show.cost_figures import FigureTable
+from xloader.show.drawings import draw_counts
 from xloader.show.plot_axes import axis_of, place_text
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class Coverage(FigureTable):
             If matplotlib is not installed.
         """
         require_matplotlib()
-        from xloader.show.coverage_plots import CountGrid, CountLine, draw_coverage
+        from xloader.show.epoch_plots import CountGrid, CountLine, draw_coverage
 
         lines = [
             CountLine(axis_of(dim, dim, sums), sums.values) for dim, sums in self.counts.items()

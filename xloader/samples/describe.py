@@ -6,19 +6,17 @@ import sys
 from types import FrameType
 
 from xloader.core.messages import show_count, warn_caller
-from xloader.errors import OptionError, UnplannedWarning, printable
+from xloader.errors import OptionError, UnplannedWarning
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.normalize import in_words
 
 
 def as_text(recipe: Recipe) -> str:
     """Text that describes the samples: a title, then one line for each property."""
+    from xloader.show.cards import facts_text
     from xloader.show.sample_cards import sample_facts
 
-    rows = [[printable(cell, kept="") for cell in row] for row in sample_facts(recipe).rows]
-    width = max(len(head) for head, _ in rows)
-    texts = [f"    {head:<{width}}  {text}" for head, text in rows]
-    return "\n".join([f"<xloader.Samples, {_size(recipe)}>", *texts])
+    return facts_text(f"xloader.Samples, {_size(recipe)}", sample_facts(recipe).rows)
 
 
 def as_html(recipe: Recipe) -> str:

@@ -15,7 +15,7 @@ from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import LoaderKeywords, LoaderOptions, lists_options, make_options
-from xloader.errors import OptionError, StackError, printable
+from xloader.errors import OptionError, StackError
 from xloader.loader.interleaved.sample_sets import SampleSet, SampleSets, num_samples_of
 from xloader.order.quota_pattern import QuotaPattern
 from xloader.samples.samples import Samples
@@ -136,14 +136,14 @@ class Interleaved:
         raise AttributeError(f"'Interleaved' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
-        rows = [f"<xloader.Interleaved, {self._length()}>"]
-        rows += [f"    {name}  {text}" for name, text in [*self._set_rows(), *self._field_rows()]]
-        return printable("\n".join(rows))
+        from xloader.show.cards import facts_text
+
+        rows = [*self._set_rows(), *self._field_rows()]
+        return facts_text(f"xloader.Interleaved, {self._length()}", rows)
 
     def _repr_html_(self) -> str:
         from xloader.show.cards import Card, CardSection, Facts
-        from xloader.show.loader_cards import draw_weights
-        from xloader.show.sample_cards import sample_parts
+        from xloader.show.sample_cards import draw_weights, sample_parts
 
         sections = [
             CardSection("sets", [Facts(self._set_rows()), draw_weights(self.sets.weights)]),

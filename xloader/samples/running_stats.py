@@ -21,7 +21,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.messages import show_count
-from xloader.errors import OptionError, StateError, UnsupportedDataError, XloaderError, printable
+from xloader.errors import OptionError, StateError, UnsupportedDataError, XloaderError
 from xloader.jobs.statistics.moments import Moments
 from xloader.jobs.statistics.stats_template import STATISTICS, moments_table
 from xloader.loader.batches.batch import Batch
@@ -30,6 +30,7 @@ from xloader.recipe.layout import FieldPart, make_layouts
 from xloader.recipe.names import CHANNEL, SAMPLE
 from xloader.recipe.recipe import Recipe, find
 from xloader.samples.samples import Samples
+from xloader.show.cards import facts_text
 from xloader.transforms.outputs import Output, make_outputs
 from xloader.transforms.statistics_forms import FINGERPRINT, GRID, OPTIONS, grids_of
 
@@ -395,7 +396,7 @@ class RunningStats:
 
     def __repr__(self) -> str:
         padding = f", {self.num_padding:,} padded rows left out" if self.num_padding else ""
-        rows = [f"<xloader.RunningStats, {show_count(self.num_samples, 'sample')}{padding}>"]
+        rows = []
         for series in self._every():
             moments = self._moments.get(series.key)
             if moments is not None:
@@ -403,8 +404,9 @@ class RunningStats:
                 many = f" along {', '.join(series.dims)}" if series.dims else ""
                 mean = np.array2string(moments.mean, precision=6, threshold=4, edgeitems=2)
                 std = np.array2string(moments.std, precision=6, threshold=4, edgeitems=2)
-                rows.append(f"    {named}{many}: mean {mean}, std {std}")
-        return printable("\n".join(rows))
+                rows.append((f"{named}{many}", f"mean {mean}, std {std}"))
+        count = show_count(self.num_samples, "sample")
+        return facts_text(f"xloader.RunningStats, {count}{padding}", rows)
 
     def _keys(self) -> list[str]:
         return sorted(series.key for series in self._every())

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from xloader.core.element_ranges import touching
 from xloader.core.messages import show_count
 from xloader.core.option_checks import check_whole
-from xloader.errors import EmptySamplesError, OptionError, printable
+from xloader.errors import EmptySamplesError, OptionError
 from xloader.order.cohorts import tile_edges
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.durations import Duration, num_elements
@@ -28,8 +28,8 @@ from xloader.recipe.split_parts import (
     labelled_parts,
     line_grid,
 )
-from xloader.show.bars import draw_shares
-from xloader.show.cards import Card, Facts
+from xloader.show.cards import Card, Facts, facts_text
+from xloader.show.drawings import draw_shares
 
 Gap = int | Duration | Mapping[str, int | Duration]
 _PIECE_SIZE = 1 << 20
@@ -65,22 +65,24 @@ class Split(Mapping[str, _S], Generic[_S]):
     def __len__(self) -> int:
         return len(self._parts)
 
-    def __repr__(self) -> str:
-        rows = [f"    {name:<12}{show_count(len(part), 'sample')}" for name, part in self.items()]  # type: ignore[arg-type]
-        rows.append(f"    in no part  {self.num_crossing:,} cross the edge of a part or its gap")
-        if self.num_apart:
-            rows.append(f"                {self.num_apart:,} touch no part")
-        return printable("\n".join(["<xloader.Split>", *rows]))
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {name: len(part) for name, part in self.items()}  # type: ignore[arg-type]
 
-    def _repr_html_(self) -> str:
-        sizes = {name: len(part) for name, part in self.items()}  # type: ignore[arg-type]
-        rows = [(name, f"{size:,} samples") for name, size in sizes.items()]
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [(name, show_count(size, "sample")) for name, size in self._sizes.items()]
         rows.append(("in no part", f"{self.num_crossing:,} cross the edge of a part or its gap"))
         if self.num_apart:
             rows.append(("", f"{self.num_apart:,} touch no part"))
-        whole = {**sizes, "in no part": self.num_crossing + self.num_apart}
+        return rows
+
+    def __repr__(self) -> str:
+        return facts_text("xloader.Split", self._rows())
+
+    def _repr_html_(self) -> str:
+        whole = {**self._sizes, "in no part": self.num_crossing + self.num_apart}
         bar = draw_shares("Windows", {name: float(n) for name, n in whole.items()}, "in no part")
-        return Card("xloader.Split", f"{len(sizes):,} parts", [Facts(rows), bar]).to_html()
+        return Card("xloader.Split", f"{len(self):,} parts", [Facts(self._rows()), bar]).to_html()
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -116,6 +118,23 @@ def count_along(axis: Any) -> None:
     """Mark whole numbers only on an axis of matplotlib that counts things, with commas."""
     axis.set_major_locator(_whole_ticks())
     axis.set_major_formatter(lambda count, _: f"{count:,.0f}")
+
+
+def name_axes(axes: Axes, up: str, across: str = "") -> None:
+    """Name the axes of a panel in small letters, with faint lines behind what is drawn."""
+    axes.set_ylabel(up, fontsize=9)
+    axes.set_xlabel(across, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.grid(color="0.93")
+    axes.set_axisbelow(True)
+
+
+def legend_beside(axes: Axes, handles: Sequence[Artist] | None = None, **options: Any) -> None:
+    """A legend to the right of a panel, where it covers no mark."""
+    axes.legend(
+        handles=handles, loc="upper left", bbox_to_anchor=(1.005, 1.0), fontsize=8, frameon=False,
+        **options,
+    )  # fmt: skip
 
 
 def _whole_ticks() -> MaxNLocator:

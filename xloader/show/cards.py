@@ -203,6 +203,12 @@ def text_of(parts: Iterable[CardPart]) -> str:
     return "\n".join(text for part in parts if (text := part.to_text()))
 
 
+def facts_text(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    """The text of an object that is no table: a title in brackets, and facts below it."""
+    text = f"<{printable(title)}>\n{indent(Facts(rows).to_text(), '    ')}"
+    return text.rstrip()
+
+
 def _titled(title: str, summary: str) -> str:
     return f"{title}: {summary}" if summary else title
 

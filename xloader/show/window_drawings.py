@@ -24,7 +24,7 @@ from xloader.core.axis import Axis
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 from xloader.show.cards import Drawing
-from xloader.show.svg_shapes import (
+from xloader.show.drawings import (
     WIDTH,
     Box,
     colour_class,
@@ -100,14 +100,14 @@ class _View:
         edges = self.axis.edges[self.first : self.last + 1]
         return self.pixels(np.unique(np.concatenate([edges[::step], edges[-1:]])))
 
-    def runs(self, start: int, takes: Takes) -> list[tuple[float, float]]:
-        """Begins and lengths of the elements that a field takes."""
-        first, step, count = takes
+    def runs(self, start: int, takes: Takes | None) -> list[tuple[float, float]]:
+        """Begins and lengths of the elements that a field takes; of all elements by default."""
+        size = int(self.axis.edges[-1])
+        first, step, count = takes or (-start, 1, size)
         if step > 1 and count <= _MOST_RUNS:
             pieces = [(start + first + step * number, 1) for number in range(count)]
         else:
             pieces = [(start + first, (count - 1) * step + 1)]
-        size = int(self.axis.edges[-1])
         turns = (0, -size, size) if self.axis.wraps else (0,)
         spans = []
         for begin, length in pieces:
@@ -129,39 +129,26 @@ def draw_chunk_grid(
     columns: GridAxis, rows: GridAxis | None, fields: Sequence[tuple[str, Takes, Takes | None]]
 ) -> Drawing:
     """Draw the window of a sample on the grid of chunks."""
-    spans = [
-        [
-            (takes_across[0], takes_across[0] + (takes_across[2] - 1) * takes_across[1] + 1)
-            for _, takes_across, _ in fields
-        ]
-    ]
-    spans.append(
-        [
-            (takes_across[0], takes_across[0] + (takes_across[2] - 1) * takes_across[1] + 1)
-            for *_, takes_across in fields
-            if takes_across
-        ]
-    )
-    across = _view_of(columns, spans[0], WIDTH - 2 * _MARGIN, _MOST_COLUMNS)
+    takes_down = [takes for *_, takes in fields if takes is not None]
+    whole = _hull([takes for _, takes, _ in fields]), _hull(takes_down) if takes_down else None
+    across = _view_of(columns, whole[0], WIDTH - 2 * _MARGIN, _MOST_COLUMNS)
     down = None
     if rows is not None:
         num = min(rows.num_chunks, _MOST_ROWS)
-        down = _view_of(rows, spans[1], float(np.clip(num * 16, 48, 150)), _MOST_ROWS)
+        span = whole[1] or (0, 1, int(rows.edges[-1]))
+        down = _view_of(rows, span, float(np.clip(num * 16, 48, 150)), _MOST_ROWS)
     height = down.length if down else 24.0
     shapes = [_grid_lines(across, down, height)]
-    for number, (_, takes_across, takes_down) in enumerate(fields):
-        boxes = _boxes(
-            across,
-            down,
-            columns.start,
-            None if rows is None else rows.start,
-            takes_across,
-            takes_down,
-        )
+    start = columns.start, 0 if rows is None else rows.start
+    for number, (_, takes_across, along) in enumerate(fields):
+        boxes = _boxes(across, down, start, (takes_across, along))
         shapes.append(filled_boxes(colour_class(number), boxes, 0.75))
-    whole = [(first, 1, last - first) for first, last in map(_hull, filter(None, spans))]
-    nexts = _next_windows(across, down, whole)
-    shapes.append(outlined_boxes("xloader-ink", nexts, 1.0, "3 2"))
+    nexts: list[Box] = []
+    if columns.next_start is not None:
+        nexts += _boxes(across, down, (columns.next_start, start[1]), whole)
+    if rows is not None and rows.next_start is not None:
+        nexts += _boxes(across, down, (start[0], rows.next_start), whole)
+    shapes.append(outlined_boxes("xloader-ink", nexts, "3 2"))
     words = [f"Across: {across.words()}"] + ([f"down: {down.words()}"] if down else [])
     caption = "; ".join(words) + "."
     if nexts:
@@ -171,17 +158,18 @@ def draw_chunk_grid(
     return Drawing(drawing_of(label, height + 2 * _MARGIN, shapes), caption, legend)
 
 
-def _hull(spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    return min(first for first, _ in spans), max(last for _, last in spans)
+def _hull(every: Sequence[Takes]) -> Takes:
+    """All elements from the first to the last that some field takes."""
+    first = min(first for first, _, _ in every)
+    return first, 1, max(begin + (num - 1) * step + 1 for begin, step, num in every) - first
 
 
-def _view_of(axis: GridAxis, spans: Sequence[tuple[int, int]], length: float, most: int) -> _View:
+def _view_of(axis: GridAxis, span: Takes, length: float, most: int) -> _View:
     """Choose the chunks that are drawn: all, or those around the window."""
-    first, last = _hull(spans)
+    first, _, window = span
     starts = [axis.start] if axis.next_start is None else [axis.start, axis.next_start]
     size = int(axis.edges[-1])
-    begin, end = max(min(starts) + first, 0), min(max(starts) + last, size)
-    window = max(last - first, 1)
+    begin, end = max(min(starts) + first, 0), min(max(starts) + first + window, size)
     num = axis.num_chunks
     if num <= most and window / size * length >= _LEAST_WINDOW:
         return _View(axis, 0, num, length)
@@ -205,32 +193,12 @@ def _grid_lines(across: _View, down: _View | None, height: float) -> str:
 
 
 def _boxes(
-    across: _View,
-    down: _View | None,
-    left: int,
-    top: int | None,
-    takes_across: Takes,
-    other: Takes | None,
+    across: _View, down: _View | None, start: tuple[int, int], takes: tuple[Takes, Takes | None]
 ) -> list[Box]:
-    columns = across.runs(left, takes_across)
-    rows = [(_MARGIN, 24.0)]
-    if down is not None:
-        size = int(down.axis.edges[-1])
-        rows = down.runs(top or 0, other) if other else down.runs(0, (0, 1, size))
+    """The elements that a window takes, which begins at a place of both sides."""
+    columns = across.runs(start[0], takes[0])
+    rows = [(_MARGIN, 24.0)] if down is None else down.runs(start[1], takes[1])
     return [(x, y, w, h) for x, w in columns for y, h in rows]
-
-
-def _next_windows(across: _View, down: _View | None, whole: Sequence[Takes]) -> list[Box]:
-    """Outlines of the next window along each side."""
-    columns, rows = across.axis, None if down is None else down.axis
-    top = None if rows is None else rows.start
-    other = whole[1] if len(whole) > 1 else None
-    boxes = []
-    if columns.next_start is not None:
-        boxes += _boxes(across, down, columns.next_start, top, whole[0], other)
-    if rows is not None and rows.next_start is not None:
-        boxes += _boxes(across, down, columns.start, rows.next_start, whole[0], other)
-    return boxes
 
 
 _MOST_FIELDS: Final = 4

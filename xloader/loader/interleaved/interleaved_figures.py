@@ -15,10 +15,9 @@ from xloader.loader.batches.batch import Batch
 from xloader.loader.interleaved.composed_run import NUM_HELD
 from xloader.loader.loader import Loader
 from xloader.loader.reports.advice import too_short
-from xloader.loader.reports.epoch_bar import BarCounts
+from xloader.loader.reports.progress import BarCounts
 from xloader.loader.reports.report import Report
-from xloader.show.cost_figures import Figures, SetShare
-from xloader.show.variable_figures import sum_variables
+from xloader.show.cost_figures import Figures, SetShare, sum_variables
 
 _SUMS: Final = (
     *("num_requests", "num_retries", "num_missing", "num_threads", "num_ahead", "ahead_seconds"),
@@ -34,11 +33,10 @@ def summed(sets: Mapping[str, Figures]) -> dict[str, Any]:
     dropped: Counter[str] = Counter()
     for cost in figures:
         dropped.update(cost.dropped_windows)
+    names = ("mixing", "full_mixing", "num_dropped_windows")
     return {
         **sum_variables(variables),
-        "mixing": sum(cost.mixing for cost in figures),
-        "full_mixing": sum(cost.full_mixing for cost in figures),
-        "num_dropped_windows": sum(cost.num_dropped_windows for cost in figures),
+        **{name: sum(getattr(cost, name) for cost in figures) for name in names},
         "dropped_windows": dict(dropped),
         "is_exact": all(cost.is_exact for cost in figures),
         "sets": sets,

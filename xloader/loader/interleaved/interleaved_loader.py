@@ -44,7 +44,7 @@ from xloader.loader.reports.explain_notes import memory_note
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
 from xloader.show.cost_figures import find_set
-from xloader.show.loader_cards import draw_weights, loader_card, option_facts
+from xloader.show.sample_cards import draw_weights, loader_card, option_facts
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture

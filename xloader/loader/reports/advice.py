@@ -63,7 +63,11 @@ def advise(effort: EpochEffort) -> str:
         return _of_consumer(effort)
     tally = effort.tally
     if stage == "fetch" and tally.num_retries > _MANY_RETRIES * tally.num_requests:
-        return _of_failures(effort)
+        share = f"{tally.num_retries / tally.num_requests:.0%} of the requests"
+        return (
+            f"The store is unreliable: {share} were retries after failed ones. A more reliable "
+            "store, or fewer readers at a time, would help."
+        )
     # Whether more of the threads asked for could have worked on free cores.
     lacks_threads = effort.num_threads < effort.num_asked and effort.has_free_cores
     is_read_often = effort.read_amplification >= _MUCH_AMPLIFICATION
@@ -73,8 +77,10 @@ def advise(effort: EpochEffort) -> str:
         remedy = _of_lock(effort)
     elif lacks_threads and not (stage == "fetch" and effort.is_ahead):
         remedy = _smaller_chunks(effort)
+    elif stage == "fetch":
+        remedy = _of_fetch(effort)
     else:
-        remedy = _REMEDIES[stage](effort)
+        remedy = _of_computing(effort, stage)
     return f"{_cause(effort, stage)} {remedy}"
 
 
@@ -129,15 +135,6 @@ def _of_consumer(effort: EpochEffort) -> str:
     return f"{taken}: the loader could deliver {speed}, {effort.headroom:.1f} times as fast as now."
 
 
-def _of_failures(effort: EpochEffort) -> str:
-    tally = effort.tally
-    share = f"{tally.num_retries / tally.num_requests:.0%} of the requests"
-    return (
-        f"The store is unreliable: {share} were retries after failed ones. A more reliable store, "
-        "or fewer readers at a time, would help."
-    )
-
-
 def _cause(effort: EpochEffort, stage: str) -> str:
     if stage == "lock":
         share = f"{effort.lock_share:.0%} of the threads' time at work"
@@ -190,26 +187,24 @@ def _of_fetch(effort: EpochEffort) -> str:
     )
 
 
-def _of_decode(effort: EpochEffort) -> str:
-    if not effort.is_direct:
-        copied = "chunks of a copy in Zarr would be decoded directly."
-        return f"{_more_cores(effort)} may help; {copied}"
-    return f"{_more_cores(effort)}, or a faster codec such as lz4 or blosc, would help."
+def _of_computing(effort: EpochEffort, stage: str) -> str:
+    more = _more_cores(effort)
+    if stage == "decode" and not effort.is_direct:
+        return f"{more} may help; chunks of a copy in Zarr would be decoded directly."
+    other = "fewer functions, or functions of a whole batch instead of per='sample'"
+    if stage == "decode":
+        other = "or a faster codec such as lz4 or blosc"
+    elif stage == "gather":
+        windows = _larger_windows(effort)
+        other = f"{windows}, larger batches or fewer fields" if windows else "or fewer fields"
+    return f"{more}, {other}, would help."
 
 
-def _of_gather(effort: EpochEffort) -> str:
+def _larger_windows(effort: EpochEffort) -> str:
+    """Larger windows as a remedy; empty if samples are not small."""
     each = effort.delivered_nbytes // max(effort.num_samples, 1)
-    if each < _SMALL_SAMPLE_NBYTES:
-        small = f"larger windows than {show_nbytes(each)} a sample, larger batches"
-        return f"{_more_cores(effort)}, {small} or fewer fields would help."
-    return f"{_more_cores(effort)}, or fewer fields, would help."
-
-
-def _of_transform(effort: EpochEffort) -> str:
-    return (
-        f"{_more_cores(effort)}, fewer functions, or functions of a whole batch instead of "
-        "per='sample', would help."
-    )
+    is_small = each < _SMALL_SAMPLE_NBYTES
+    return f"larger windows than {show_nbytes(each)} a sample" if is_small else ""
 
 
 def _more_cores(effort: EpochEffort) -> str:
@@ -242,21 +237,11 @@ def _less_python(effort: EpochEffort) -> str:
     if stage == "transform":
         return "NumPy on whole batches instead of loops in Python and per='sample'"
     if stage == "gather":
-        each = effort.delivered_nbytes // max(effort.num_samples, 1)
-        is_small = each < _SMALL_SAMPLE_NBYTES
-        return f"larger windows than {show_nbytes(each)} a sample" if is_small else "fewer fields"
+        return _larger_windows(effort) or "fewer fields"
     if effort.is_direct and chunk_nbytes < _SMALL_CHUNK_NBYTES:
         num = effort.tally.num_reads / effort.seconds
         return f"larger chunks than {show_nbytes(chunk_nbytes)} ({num:,.0f} are read a second)"
     return ""
-
-
-_REMEDIES = {
-    "fetch": _of_fetch,
-    "decode": _of_decode,
-    "gather": _of_gather,
-    "transform": _of_transform,
-}
 
 
 def _memory_for(num: int, nbytes: float) -> int:

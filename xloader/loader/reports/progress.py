@@ -1,26 +1,26 @@
-"""Counts of the epoch that the user iterates, from which its report is made."""
+"""Counts of the epoch that the user iterates: for its report, and for its progress bar."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 from xloader.compiled.library import load_library
 from xloader.core.cores import usable_cores
 from xloader.core.footprint import Group
+from xloader.core.libraries import require_tqdm
 from xloader.engine.batches import Delivery
 from xloader.engine.tally import Tally
 from xloader.loader.batches.device_path import DevicePath, refusal_of
-from xloader.loader.reports.advice import advise
+from xloader.loader.reports.advice import advise, show_rate
 from xloader.loader.reports.bottleneck import EpochEffort, EpochSeries, SeriesRecorder
-from xloader.loader.reports.epoch_bar import BarCounts
 from xloader.loader.reports.report import Report
 from xloader.planning.budget import Budget
 from xloader.planning.explain import Explanation
-from xloader.show.cost_figures import Figures
-from xloader.show.variable_figures import measured_variables, sum_variables
+from xloader.show.cost_figures import Figures, measured_variables, sum_variables
 
 _COUNTED = (
     *("peak_nbytes", "num_requests", "num_retries", "num_missing", "wait_seconds", "num_ahead"),
@@ -32,6 +32,32 @@ _ESTIMATED = (
     *("least_seconds", "bottleneck", "num_cores"),
 )
 """Figures of a report that `EpochEffort` has under the same names."""
+
+
+class BarCounts(NamedTuple):
+    """Counters of the epoch under way, as a bar shows them.
+
+    `seconds, wait_seconds`: seconds from the first request to the last batch, and those in which a
+    batch was waited for.
+    """
+
+    begin: float
+    read_nbytes: int
+    seconds: float
+    wait_seconds: float
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The texts of the fields of the bar's format."""
+        seconds = max(self.seconds, self.wait_seconds)
+        if not seconds:
+            return {"decoded": show_rate(0), "waited": "0%"}
+        waited = f"{self.wait_seconds / seconds:.0%}"
+        return {"decoded": show_rate(self.read_nbytes / seconds), "waited": waited}
+
+
+NOTHING_YET = BarCounts(0.0, 0, 0.0, 0.0)
+"""The counters before the first batch."""
 
 
 @dataclass
@@ -151,3 +177,37 @@ class EpochProgress:
             has_lock=getattr(sys, "_is_gil_enabled", lambda: True)(),
             why_numpy=load_library()[1],
         )
+
+
+_FORMAT = (
+    "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}, "
+    "{decoded} decoded, {waited} waited{postfix}]"
+)
+
+
+def make_bar(
+    loader: Any, count: Callable[[], BarCounts], first_step: int, options: Mapping[str, Any]
+) -> Any:
+    """Make a bar that is iterated in place of a loader."""
+    require_tqdm()
+    # Imported only here: it looks for a notebook, and imports IPython's widgets there.
+    from tqdm.auto import tqdm
+
+    before = count().begin
+
+    def format_dict(bar: Any) -> dict[str, Any]:
+        counts = count()
+        # Until the first batch is asked for, the counters are those of another epoch.
+        shown = NOTHING_YET if counts.begin == before else counts
+        return {**tqdm.format_dict.fget(bar), **shown.fields}
+
+    bar_class = type("LoaderBar", (tqdm,), {"format_dict": property(format_dict)})
+    defaults = {
+        "desc": f"epoch {loader.epoch}",
+        "total": len(loader),
+        "initial": first_step,
+        "disable": loader.rank != 0,
+        "unit": "batch",
+        "bar_format": _FORMAT,
+    }
+    return bar_class(loader, **{**defaults, **options})

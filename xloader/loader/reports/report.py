@@ -160,10 +160,9 @@ class Report(Figures):
             raise OptionError(
                 "there is nothing to draw yet",
                 given="a report without batches",
-                allowed="a report after a first batch",
                 remedy="iterate over the loader first",
             )
-        from xloader.show.stage_plots import draw_stages
+        from xloader.show.epoch_plots import draw_stages
 
         batches = show_count(self.num_steps, "batch")
         return draw_stages(
@@ -233,7 +232,7 @@ class Report(Figures):
         return self.seconds / self.least_seconds if self.least_seconds else 1.0
 
     def _drawings(self) -> list[CardPart]:
-        from xloader.show.bars import time_parts
+        from xloader.show.drawings import time_parts
 
         return time_parts(self.seconds, self.wait_seconds, self.busy_seconds, self.num_threads)
 

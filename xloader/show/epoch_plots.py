@@ -1,0 +1,457 @@
+"""Pictures of plans and epochs: chunks in memory, stages of the work, plans compared, coverage.
+
+::
+
+    chunk 3            |=====|            a bar is a stay in memory: load to drop
+          2     |=========|     |===|     a colour is a lane
+          1  |====|
+             step of the epoch -->
+
+    reads   o--.                          a line is a bound of amplification
+            |   `--*--*                   a ring is on the front
+            x                             a cross does not fit
+               memory -->
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, NullLocator
+from numpy.typing import NDArray
+
+from xloader.show.canvas import (
+    COLOURS,
+    MOST_POINTS,
+    Picture,
+    PlotAxis,
+    count_along,
+    draw_range,
+    legend_beside,
+    name_axes,
+    new_picture,
+)
+from xloader.show.drawings import ResidenceTimes, count_stays
+from xloader.show.map_plots import draw_map
+
+Floats = NDArray[np.float64]
+
+_MOST_BARS: Final = 3000
+"""The most stays that are drawn one by one."""
+_MOST_ENDS: Final = 300
+"""The most stays whose ends are marked."""
+_NUM_COLUMNS, _MOST_ROWS = 800, 320
+"""Cells of the picture of more stays."""
+
+
+def draw_residences(times: ResidenceTimes, mixing: float, full_mixing: float) -> Picture:
+    """Draw when chunks are in memory, and the regions that batches draw from."""
+    picture = new_picture(9.0, 6.4)
+    above, below = picture.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
+    if len(times.block) <= _MOST_BARS:
+        _draw_bars(above, times)
+    else:
+        _draw_density(above, times)
+    end = times.first_step + max(times.num_steps, 1)
+    above.set_xlim(times.first_step, end)
+    above.set_ylim(-0.5, times.num_blocks - 0.5)
+    names = ", ".join(times.variables[:3]) + (", ..." if len(times.variables) > 3 else "")
+    name_axes(above, f"chunk of {names}")
+    picture.suptitle(times.title, fontsize=10)
+    _draw_stay_legend(above, times)
+    _draw_regions(below, times, mixing, full_mixing)
+    for axis in (above.yaxis, below.yaxis, below.xaxis):
+        count_along(axis)
+    return picture
+
+
+def _draw_bars(axes: Axes, times: ResidenceTimes) -> None:
+    left, right, middle = times.load, times.drop, times.block
+    corners = [
+        np.stack([left, middle - 0.38], -1),
+        np.stack([right, middle - 0.38], -1),
+        np.stack([right, middle + 0.38], -1),
+        np.stack([left, middle + 0.38], -1),
+    ]
+    colours = [COLOURS[lane % len(COLOURS)] for lane in times.lane.tolist()]
+    bars = PolyCollection(list(np.stack(corners, 1)), facecolors=colours, edgecolors="none")
+    axes.add_collection(bars)
+    if len(left) <= _MOST_ENDS:
+        axes.plot(left, middle, ">", color="black", markersize=3, clip_on=False)
+        axes.plot(right, middle, "|", color="black", markersize=5, clip_on=False)
+
+
+def stay_density(times: ResidenceTimes, lane: int) -> NDArray[np.int64]:
+    """Number of stays that touch each cell of the picture.
+
+    The result has shape (rows, columns).
+    """
+    num_rows = min(times.num_blocks, _MOST_ROWS)
+    is_here = times.lane == lane
+    row = times.block[is_here] * num_rows // times.num_blocks
+    scale = _NUM_COLUMNS / max(times.num_steps, 1)
+    first, last = (
+        np.clip((moments[is_here] - times.first_step) * scale, 0, _NUM_COLUMNS - 1).astype(np.int64)
+        for moments in (times.load, times.drop)
+    )
+    return count_stays(row, (first, last), (num_rows, _NUM_COLUMNS))
+
+
+def _draw_density(axes: Axes, times: ResidenceTimes) -> None:
+    lanes = np.unique(times.lane).tolist()
+    counts = [stay_density(times, lane) for lane in lanes]
+    total = np.maximum(np.sum(counts, axis=0), 1)
+    # A few full cells would make all others pale.
+    top = max(float(np.percentile(total, 99.5)), 1.0)
+    colour = np.zeros((*total.shape, 3))
+    for lane, count in zip(lanes, counts, strict=True):
+        colour += (count / total)[..., None] * to_rgb(COLOURS[lane % len(COLOURS)])
+    strength = np.minimum(np.sum(counts, axis=0) / top, 1.0) ** 0.5
+    shown = 1.0 - strength[..., None] * (1.0 - colour)
+    end = times.first_step + times.num_steps
+    axes.imshow(
+        shown,
+        origin="lower",
+        aspect="auto",
+        interpolation="nearest",
+        extent=(times.first_step, end, -0.5, times.num_blocks - 0.5),
+    )
+
+
+def _draw_stay_legend(axes: Axes, times: ResidenceTimes) -> None:
+    lanes = np.unique(times.lane).tolist()
+    handles: list[Patch | Line2D] = [
+        Patch(color=COLOURS[lane % len(COLOURS)], label=f"lane {lane}")
+        for lane in lanes[: len(COLOURS)]
+    ]
+    if len(lanes) > len(COLOURS):
+        handles.append(Patch(color="none", label=f"... {len(lanes)} lanes"))
+    if len(times.block) <= _MOST_ENDS:
+        handles.append(_mark(">", "load"))
+        end = times.first_step + times.num_steps
+        handles.append(_mark("|", "drop" if (times.drop < end).any() else "stays to the end"))
+    elif len(times.block) > _MOST_BARS:
+        handles.append(Patch(color="none", label="darker: more chunks"))
+    legend_beside(axes, handles)
+
+
+def _mark(marker: str, label: str) -> Line2D:
+    return Line2D([], [], color="black", marker=marker, markersize=5, linestyle="", label=label)
+
+
+def _draw_regions(axes: Axes, times: ResidenceTimes, mixing: float, full_mixing: float) -> None:
+    is_whole = len(times.batches) > 1 and bool((np.diff(times.batches) == 1).all())
+    style = "-" if is_whole and len(times.batches) <= 400 else "."
+    axes.plot(
+        times.batches + 0.5, times.regions, style, color=COLOURS[0], markersize=2, linewidth=1,
+        label="full batches",
+    )  # fmt: skip
+    axes.axhline(mixing, color=COLOURS[1], linewidth=1.5, label=f"mean {mixing:.1f}")
+    axes.axhline(
+        full_mixing,
+        color="0.3",
+        linestyle="--",
+        linewidth=1,
+        label=f"full shuffle {full_mixing:.1f}",
+    )
+    axes.set_ylim(0, 1.15 * max(full_mixing, float(times.regions.max(initial=1))))
+    name_axes(axes, "regions a batch\ndraws from", "step of the epoch")
+    legend_beside(axes)
+
+
+_MOST_PARTS = 100
+"""Parts of the time whose means are drawn: shorter ones would be noise."""
+_FEW_POINTS = 60
+"""The most points that are marked one by one."""
+
+
+def draw_stages(
+    seconds: Floats,
+    stages: Sequence[str],
+    busy_seconds: Floats,
+    num_threads: int,
+    num_ready: Floats,
+    wait_seconds: Floats,
+    nbytes: dict[str, Floats],
+    title: str,
+) -> Picture:
+    """Draw what a loader did over time.
+
+    `seconds`: time of each point, ascending from 0. `busy_seconds` has shape (n, num_stages).
+    `wait_seconds`: seconds that the consumer waited up to each point.
+    """
+    picture = new_picture(9.0, 7.6)
+    axes = picture.subplots(4, 1, sharex=True, height_ratios=[1.6, 1, 1, 1.2])
+    edges = _edges(seconds)
+    lengths = np.diff(edges)
+    # Stages may end between two points, so that a mean is a little above the number of threads.
+    busy = np.stack([_means(seconds, amounts, edges) for amounts in busy_seconds.T])
+    axes[0].stackplot(
+        edges, np.concatenate([busy, busy[:, -1:]], axis=1), labels=list(stages), colors=COLOURS,
+        step="post",
+    )  # fmt: skip
+    axes[0].axhline(num_threads, color="0.3", linestyle="--", linewidth=1, label="threads")
+    name_axes(axes[0], "threads\nat work")
+    # A step needs two points, and an epoch may have one batch only.
+    marker = "." if len(seconds) <= _FEW_POINTS else ""
+    axes[1].step(
+        seconds[1:], num_ready[1:], where="post", color=COLOURS[0], linewidth=1, marker=marker,
+        clip_on=False,
+    )  # fmt: skip
+    axes[1].set_ylim(0, max(float(num_ready.max(initial=0)), 1.0) * 1.15)
+    for axis in (axes[0].yaxis, axes[1].yaxis):
+        count_along(axis)
+    name_axes(axes[1], "batches\nready")
+    waited = np.clip(100 * _means(seconds, wait_seconds, edges), 0, 100)
+    axes[2].stairs(waited, edges, fill=True, color=COLOURS[5])
+    axes[2].set_ylim(0, 105)
+    name_axes(axes[2], "training\nwaits (%)")
+    for number, (name, amounts) in enumerate(nbytes.items()):
+        speed = _means(seconds, amounts, edges) / 1e9
+        axes[3].stairs(
+            speed,
+            edges,
+            baseline=None,
+            color=COLOURS[number],
+            label=name,
+            linewidth=1.3,
+            # Two lines of equal values are both seen.
+            linestyle=("-", "--")[number % 2],
+        )
+    axes[3].set_ylim(bottom=0)
+    name_axes(axes[3], "GB/s", "seconds since the first batch was asked for")
+    for panel in (axes[0], axes[3]):
+        legend_beside(panel)
+    axes[3].set_xlim(0, float(lengths.sum()))
+    picture.suptitle(title, fontsize=10)
+    return picture
+
+
+def _edges(seconds: Floats) -> Floats:
+    """The ends of parts of equal length, of which none is shorter than the points are apart."""
+    num = int(min(max(len(seconds) - 1, 1), _MOST_PARTS))
+    return np.linspace(0.0, float(seconds[-1]), num + 1)
+
+
+def _means(seconds: Floats, totals: Floats, edges: Floats) -> Floats:
+    """Mean growth a second of a counter, in each part of the time."""
+    return np.asarray(np.diff(np.interp(edges, seconds, totals)) / np.diff(edges))
+
+
+_MOST_NAMED: Final = 12
+"""The most lines that the legend names."""
+_MOST_MARKED: Final = 7
+"""The most memories that have a tick."""
+_WIDEST, _THINNEST = 5.0, 1.4
+_REFUSED: Final = COLOURS[5]
+
+
+@dataclass(frozen=True, eq=False)
+class PlanLine:
+    """The plans of one bound, by memory.
+
+    `memory`: bytes of memory that were given, ascending.
+    """
+
+    label: str
+    memory: Floats
+    reads: Floats
+    mixing: Floats
+    is_on_front: NDArray[np.bool_]
+
+
+def draw_plans(
+    lines: Sequence[PlanLine],
+    ticks: Sequence[tuple[float, str]],
+    least: tuple[float, str] | None,
+    title: str,
+) -> Picture:
+    """Draw reads and mixing against the memory.
+
+    `ticks`: the memories that were given, ascending, and their texts.
+    """
+    picture = new_picture(11.0, 4.4)
+    reads, mixing = picture.subplots(1, 2)
+    for number, line in enumerate(lines):
+        style = _style(number, len(lines))
+        _draw_plan_line(reads, line, line.reads, style)
+        _draw_plan_line(mixing, line, 100 * line.mixing, style)
+    known = np.concatenate([line.reads for line in lines])
+    top = float(np.nanmax(known, initial=1.0))
+    span = max(top - 1.0, 0.2)
+    reads.set_ylim(1.0 - 0.15 * span, 1.0 + 1.15 * span)
+    shares = 100 * np.concatenate([line.mixing for line in lines])
+    most = float(np.nanmax(shares, initial=100.0))
+    # Room below for the crosses.
+    mixing.set_ylim(-0.1 * most, 1.06 * most)
+    panels = {reads: "mean reads of a chunk", mixing: "mixing (% of a full shuffle)"}
+    for axes, label in panels.items():
+        name_axes(axes, label, "memory of the loader")
+        _name_memory(axes, ticks, ticks[-1][0] if least is None else max(least[0], ticks[-1][0]))
+        if least is not None:
+            axes.axvline(least[0], color="0.4", linestyle=":", linewidth=1.2)
+    _draw_plan_legend(mixing, lines, least)
+    picture.suptitle(title, fontsize=10)
+    return picture
+
+
+def _style(number: int, count: int) -> dict[str, Any]:
+    """Colour and width of a line; later ones are thinner, so that equal plans show both."""
+    if count <= len(COLOURS):
+        share = number / max(count - 1, 1)
+        width = _WIDEST + share * (_THINNEST - _WIDEST) if count > 1 else 2.0
+        return {"color": COLOURS[number], "linewidth": width}
+    return {"color": colormaps["viridis"](0.95 * number / (count - 1)), "linewidth": _THINNEST}
+
+
+def _draw_plan_line(axes: Axes, line: PlanLine, values: Floats, style: dict[str, Any]) -> None:
+    size = 3.0 + style["linewidth"]
+    axes.plot(line.memory, values, marker="o", markersize=size, label=line.label, **style)
+    best = line.is_on_front
+    if best.any():
+        axes.plot(
+            line.memory[best], values[best], "o", color="black", markersize=12, fillstyle="none",
+            label="front", zorder=4,
+        )  # fmt: skip
+    refused = line.memory[np.isnan(values)]
+    if len(refused):
+        axes.plot(
+            refused, np.full(len(refused), 0.03), "x", color=_REFUSED, markersize=7,
+            markeredgewidth=2, label="does not fit", transform=axes.get_xaxis_transform(), zorder=5,
+        )  # fmt: skip
+
+
+def _name_memory(axes: Axes, ticks: Sequence[tuple[float, str]], end: float) -> None:
+    """A scale of doublings with ticks at memories that were given."""
+    begin = ticks[0][0]
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(begin / 1.5, end * 1.5)
+    # Ticks that are nearer than this would write over each other.
+    gap = np.log(end / begin * 1.5**2) / _MOST_MARKED
+    shown: list[tuple[float, str]] = []
+    for place, text in ticks:
+        if not shown or np.log(place / shown[-1][0]) >= gap:
+            shown.append((place, text))
+    axes.xaxis.set_major_locator(FixedLocator([place for place, _ in shown]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticklabels([text for _, text in shown])
+
+
+def _draw_plan_legend(
+    axes: Axes, lines: Sequence[PlanLine], least: tuple[float, str] | None
+) -> None:
+    step = -(-len(lines) // _MOST_NAMED)
+    handles = [
+        Line2D([], [], marker="o", label=line.label, **_style(number, len(lines)))
+        for number, line in enumerate(lines)
+        if not number % step
+    ]
+    if step > 1:
+        handles.append(Line2D([], [], linestyle="", label=f"... {len(lines)} bounds"))
+    mark: dict[str, Any] = {"linestyle": "", "color": "black", "fillstyle": "none"}
+    if any(line.is_on_front.any() for line in lines):
+        mark["label"] = "no other is better"
+        handles.append(Line2D([], [], marker="o", markersize=10, **mark))
+    if any(np.isnan(line.reads).any() for line in lines):
+        mark |= {"label": "does not fit", "color": _REFUSED}
+        handles.append(Line2D([], [], marker="x", markeredgewidth=2, **mark))
+    if least is not None:
+        handles.append(Line2D([], [], color="0.4", linestyle=":", label=f"least: {least[1]}"))
+    legend_beside(axes, handles, title="max_amplification", title_fontsize=8)
+
+
+_NEVER: Final = COLOURS[5]
+"""The colour of elements that no sample needs."""
+
+
+@dataclass(frozen=True, eq=False)
+class CountLine:
+    """The counts along one dimension."""
+
+    axis: PlotAxis
+    counts: NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class CountGrid:
+    """The counts along two dimensions.
+
+    `counts` has shape (row, column).
+    """
+
+    rows: PlotAxis
+    columns: PlotAxis
+    counts: NDArray[Any]
+
+
+def draw_coverage(lines: Sequence[CountLine], grid: CountGrid | None, title: str) -> Picture:
+    """Draw how often an epoch has each element."""
+    height = 1.9 * len(lines) + 3.8 * (grid is not None) + 0.7
+    picture = new_picture(8.0, height)
+    ratios = [1.9] * len(lines) + [3.8] * (grid is not None)
+    places = picture.add_gridspec(len(ratios), 1, height_ratios=ratios)
+    for number, line in enumerate(lines):
+        _draw_counts(picture.add_subplot(places[number]), line)
+    if grid is not None:
+        _draw_count_grid(picture, picture.add_subplot(places[len(lines)]), grid)
+    picture.suptitle(title, fontsize=11)
+    return picture
+
+
+def _draw_counts(axes: Axes, line: CountLine) -> None:
+    order = np.argsort(line.axis.values, kind="stable")
+    places, counts = line.axis.values[order], line.counts[order]
+    edges = np.sort(line.axis.edges)
+    if len(counts) <= MOST_POINTS:
+        axes.stairs(counts, edges, fill=True, color=COLOURS[4], label="samples")
+    else:
+        draw_range(axes, places, counts, COLOURS[0], "samples, least to most")
+    top = float(counts.max(initial=0)) or 1.0
+    axes.set_ylim(-0.08 * top, 1.08 * top)
+    for begin, end in _never(counts):
+        axes.axvspan(edges[begin], edges[end], 0, 0.07, color=_NEVER, linewidth=0.8)
+    if not counts.all():
+        # Beside the panel, where it covers no mark.
+        legend_beside(axes, [Patch(color=_NEVER, label="never")])
+    axes.set_xlim(np.min(line.axis.edges), np.max(line.axis.edges))
+    name_axes(axes, "samples an epoch", line.axis.label)
+    if counts.dtype.kind in "iu":
+        count_along(axes.yaxis)
+    line.axis.put_ticks(axes.xaxis)
+
+
+def _never(counts: NDArray[Any]) -> list[tuple[int, int]]:
+    """The stretches without samples, as half-open ranges, at most one for each visible part."""
+    size = -(-len(counts) // (MOST_POINTS // 4))
+    is_never = np.logical_or.reduceat(counts == 0, np.arange(0, len(counts), size))
+    edges = np.flatnonzero(np.diff(is_never, prepend=False, append=False))
+    return [(b * size, min(e * size, len(counts))) for b, e in edges.reshape(-1, 2).tolist()]
+
+
+def _draw_count_grid(picture: Picture, axes: Axes, grid: CountGrid) -> None:
+    values = np.where(grid.counts > 0, grid.counts, np.nan)
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    if low == high:
+        # Equal counts need a range too.
+        low, high = low - 0.5, high + 0.5
+    image = draw_map(axes, grid.columns, grid.rows, values, "viridis", low, high)
+    if grid.columns.is_degrees and grid.rows.is_degrees:
+        axes.set_aspect("equal")
+    axes.set_xlabel(grid.columns.label, fontsize=8)
+    axes.set_ylabel(grid.rows.label, fontsize=8)
+    axes.tick_params(labelsize=7)
+    bar = picture.colorbar(image, ax=axes, aspect=22, pad=0.01)
+    bar.set_label("samples an epoch (grey: never)", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    if grid.counts.dtype.kind in "iu":
+        count_along(bar.ax.yaxis)
