@@ -132,14 +132,6 @@ class ChunkFiles:
     shards: ShardFiles | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Announced:
-    """Chunks that are being computed elsewhere, to be fetched soon; see `Source.announce`."""
-
-    most_bundles: int
-    held: object = field(repr=False)
-
-
 class SmallKey(NamedTuple):
     """The key of a bundle of small chunks; see `Source.bundle_of`."""
 
@@ -182,13 +174,6 @@ class Source(Protocol):
 
         If reading waits, the stored bytes of all the chunks are in memory afterwards, and decoding
         needs no store. Otherwise nothing is read yet, and decoding reads the chunks one by one.
-        """
-
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Say which chunks will be fetched soon, if others compute them meanwhile.
-
-        Nothing arrives here before `fetch`, which fetches chunks that were announced or not. None
-        if there is nothing to be done ahead.
         """
 
     def is_waiting(self, variable: str) -> bool:
@@ -247,8 +232,4 @@ class Described:
 
     def files_of(self, variable: str) -> ChunkFiles | None:
         """None, unless a subclass knows better; see `Source.files_of`."""
-        return None
-
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Nothing is done ahead, unless a subclass does it; see `Source.announce`."""
         return None

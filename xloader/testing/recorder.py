@@ -12,7 +12,7 @@ from typing import Any
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.sources.base import Announced, Fetched, Outcome, Read, Source, Variable
+from xloader.sources.base import Fetched, Outcome, Read, Source, Variable
 from xloader.sources.store_watch import Watch
 from xloader.testing.counters import KeyCounter, SharedTally
 
@@ -74,10 +74,6 @@ class SourceRecorder:
             held_nbytes = sum(held.nbytes for held in self._held)
             self.peak_held_nbytes = max(self.peak_held_nbytes, held_nbytes)
         return weighed
-
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Announce chunks. They are recorded when they are fetched; see `Source.announce`."""
-        return self._source.announce(bundles)
 
     def files_of(self, variable: str) -> None:
         """None: what native threads read would not be recorded."""

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from xloader.core.axis import Axis, Ints, Selection
 from xloader.sources.arrays import catalog
 from xloader.sources.base import (
-    Announced,
     Described,
     Fetched,
     Outcome,
@@ -186,12 +185,6 @@ class SelectedSource(Described):
             return fetched.decode([view.place(out) for view, out in zip(views, outs, strict=True)])
 
         return Deferred(decode, fetched.nbytes)
-
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Announce the stored chunks of some blocks; see `Source.announce`."""
-        return self._base.announce(
-            [[self._views[read.variable].read(read) for read in reads] for reads in bundles]
-        )
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """Watches of the stored variables; see `Source.watches`."""

@@ -26,7 +26,7 @@ from xloader.sources.arrays.cluster_blocks import wait_for_persisted
 from xloader.sources.arrays.dask_blocks import BlockComputer
 from xloader.sources.arrays.dask_cluster import active_client
 from xloader.sources.arrays.xarray_views import held_by, is_from_zarr, is_loaded
-from xloader.sources.base import Announced, Cut, Described, Fetched, Outcome, Read, Variable
+from xloader.sources.base import Cut, Described, Fetched, Outcome, Read, Variable
 from xloader.sources.chunk_sizes import Sizes, compact, shift, spans_of, take
 from xloader.sources.fetched import Deferred, Values
 from xloader.sources.retries import current
@@ -125,15 +125,6 @@ class XarraySource(Described):
         if self._watch is not None:
             self._watch.note_read()
         return Values(values, Outcome(0, len(reads), time.perf_counter() - begin))
-
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Have a cluster compute blocks before they are fetched; see `Source.announce`."""
-        variables = self._handle.get().variables
-        block_groups = [
-            [(array.data, chunk) for array, chunk in blocks if array.chunks is not None]
-            for blocks in ([(variables[r.variable], r.chunk) for r in reads] for reads in bundles)
-        ]
-        return current().wait_for(self._key, lambda: self._computer.announce(block_groups))
 
     def is_waiting(self, variable: str) -> bool:
         """Whether a cluster computes the variable's blocks."""

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from xloader.core.packing import Packing
 from xloader.errors import OptionError
-from xloader.sources.base import Announced, Described, Fetched, Outcome, Read, Source, key_within
+from xloader.sources.base import Described, Fetched, Outcome, Read, Source, key_within
 from xloader.sources.chunk_sizes import num_chunks
 from xloader.sources.combined.continuity import check_coordinates, join_coordinates
 from xloader.sources.combined.joined_variables import join_variable, require_names
-from xloader.sources.fetched import Deferred, announce_to, fetch_from
+from xloader.sources.fetched import Deferred, fetch_from
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.per_process import PerProcess
 from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
@@ -131,11 +131,6 @@ class ConcatSource(Described):
         if not any(packings):
             return fetched
         return Deferred(partial(_decode_unpacked, fetched, packings), fetched.nbytes)
-
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Announce some chunks to the sources that have them; see `Source.announce`."""
-        local_bundles = [[self._local(read) for read in reads] for reads in bundles]
-        return announce_to([[(self._sources[n], read) for n, read in b] for b in local_bundles])
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """Watches of each source that has chunks of the variables; see `Source.watches`."""

@@ -8,10 +8,10 @@ from functools import cached_property, partial
 import xarray as xr
 
 from xloader.sources.arrays import catalog
-from xloader.sources.base import Announced, ChunkFiles, Described, Fetched, Read, Source, key_within
+from xloader.sources.base import ChunkFiles, Described, Fetched, Read, Source, key_within
 from xloader.sources.combined.label_spans import order_notes
 from xloader.sources.combined.source_view import SourceView
-from xloader.sources.fetched import announce_to, fetch_from
+from xloader.sources.fetched import fetch_from
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.per_process import PerProcess
 from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
@@ -45,10 +45,6 @@ class MixedSource(Described):
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch some chunks, those of each source together; see `Source.fetch`."""
         return fetch_from([(self._owners[read.variable], read) for read in reads])
-
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Announce some chunks to the variables' own sources; see `Source.announce`."""
-        return announce_to([[(self._owners[r.variable], r) for r in reads] for reads in bundles])
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """Watches of the variables' own sources; see `Source.watches`."""

@@ -15,7 +15,7 @@ from xloader.core.axis import Axis, Ints
 from xloader.core.element_list import ElementList, as_elements
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.selected_source import Selected, SelectedSource
-from xloader.sources.base import Announced, Described, Fetched, Outcome, Read, Source
+from xloader.sources.base import Described, Fetched, Outcome, Read, Source
 from xloader.sources.chunk_sizes import Sizes, compact
 from xloader.sources.fetched import Deferred
 from xloader.sources.store_watch import Watch
@@ -116,10 +116,6 @@ class RepeatedSource(Described):
         if repeats.count(None) == len(repeats):
             return fetched
         return Deferred(partial(_decode_repeated, fetched, repeats), fetched.nbytes)
-
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Announce the stored chunks of some blocks; see `Source.announce`."""
-        return self._base.announce([[self._stored(read)[0] for read in b] for b in bundles])
 
     def _stored(self, read: Read) -> tuple[Read, _Repeats]:
         """The read without repeats, and how often each element is repeated."""
