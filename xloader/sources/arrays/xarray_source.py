@@ -31,10 +31,9 @@ from xloader.sources.chunk_sizes import Sizes, compact, shift, spans_of, take
 from xloader.sources.fetched import Deferred, Values
 from xloader.sources.retries import current
 from xloader.sources.store_watch import FileWatch, StampedFiles, Watch
-from xloader.sources.stores.access_errors import cause_of, told_of
 from xloader.sources.stores.file_openers import Gate
 from xloader.sources.stores.per_process import PerProcess
-from xloader.sources.stores.redaction import Secrets
+from xloader.sources.stores.redaction import Secrets, cause_of, told_of
 
 BLOCK_NBYTES: Final = 4 * 2**20
 """4 MiB. Size of the blocks of variables that have no chunks of their own."""

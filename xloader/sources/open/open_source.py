@@ -21,18 +21,21 @@ from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataErro
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.xarray_source import XarraySource, describe
 from xloader.sources.base import Source
-from xloader.sources.combined.joined_variables import MERGED
+from xloader.sources.combined.labels import MERGED
 from xloader.sources.open.from_dataset import from_dataset, from_tree
-from xloader.sources.open.from_zarr import from_zarr, refuse_empty
+from xloader.sources.open.from_zarr import ZarrOpener, from_zarr, refuse_empty
 from xloader.sources.store_watch import StampedFiles
-from xloader.sources.stores.access_errors import access_error, cause_of, told_of
 from xloader.sources.stores.file_openers import FileOpener, Gate
-from xloader.sources.stores.group_openers import ZarrOpener
-from xloader.sources.stores.locations import StoreLocation, is_zip
+from xloader.sources.stores.locations import (
+    StoreLocation,
+    is_zip,
+    place_at,
+    place_of,
+    refuse_versions,
+)
 from xloader.sources.stores.ordinary_files import check_path, local_path
-from xloader.sources.stores.recognise import place_at, place_of, refuse_versions
-from xloader.sources.stores.redaction import safe_name, secrets_of
-from xloader.sources.zarr.missing_chunks import OnMissing
+from xloader.sources.stores.redaction import access_error, cause_of, safe_name, secrets_of, told_of
+from xloader.sources.zarr.chunk_errors import OnMissing
 
 VERSIONS: Final[tuple[str, ...]] = ("branch", "tag", "snapshot_id")
 """Options that say at which version to open an icechunk repository."""

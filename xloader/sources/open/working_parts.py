@@ -19,12 +19,12 @@ from zarr.abc.store import Store
 from xloader.errors import ArrayNotGroupError, SourceNotFoundError, XloaderError
 from xloader.sources import zarr_adapter
 from xloader.sources.base import Source
+from xloader.sources.open.from_zarr import HidingStore
 from xloader.sources.open.open_source import location_of, open_source
-from xloader.sources.stores.access_errors import told_of
-from xloader.sources.stores.group_openers import HidingStore
+from xloader.sources.stores.redaction import told_of
 from xloader.sources.stores.stored_objects import CHUNK_KEY
-from xloader.sources.zarr.allowed_codecs import check_codecs, unknown_codec_error
 from xloader.sources.zarr.object_inventory import METADATA, list_keys, list_names
+from xloader.sources.zarr.parse_codecs import check_codecs, unknown_codec_error
 from xloader.sources.zarr.stored_array import check_keys
 from xloader.sources.zarr.stored_grid import grid_of
 
