@@ -233,3 +233,37 @@ class Described:
     def files_of(self, variable: str) -> ChunkFiles | None:
         """None, unless a subclass knows better; see `Source.files_of`."""
         return None
+
+
+class View(Described):
+    """Base class of sources whose variables are read by others: `_reader_of` says which."""
+
+    def _reader_of(self, variable: str) -> tuple[Source, str]:
+        """The source that reads a variable, and its name there."""
+        raise NotImplementedError
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """Bundle of the chunk in the source that reads it; see `Source.bundle_of`."""
+        source, name = self._reader_of(variable)
+        return source.bundle_of(name, chunk)
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """Watches of the sources that read the variables; see `Source.watches`."""
+        readers = map(self._reader_of, variables)
+        every = (watch for source, name in readers for watch in source.watches([name]))
+        return list({id(watch): watch for watch in every}.values())
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether reading the variable mostly waits; see `Source.is_waiting`."""
+        source, name = self._reader_of(variable)
+        return source.is_waiting(name)
+
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray reads the variable; see `Source.is_through_xarray`."""
+        source, name = self._reader_of(variable)
+        return source.is_through_xarray(name)
+
+    def path_of(self, variable: str) -> str:
+        """How the variable is read, in words; see `Source.path_of`."""
+        source, name = self._reader_of(variable)
+        return source.path_of(name)

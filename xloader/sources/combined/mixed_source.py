@@ -15,11 +15,18 @@ from xloader.core.axis import Axis, Ints
 from xloader.core.element_list import ElementList, as_elements
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.selected_source import Selected, SelectedSource
-from xloader.sources.base import ChunkFiles, Described, Fetched, Outcome, Read, Source, key_within
+from xloader.sources.base import (
+    ChunkFiles,
+    Fetched,
+    Outcome,
+    Read,
+    Source,
+    View,
+    key_within,
+)
 from xloader.sources.chunk_sizes import Sizes, compact
 from xloader.sources.combined.labels import order_notes
 from xloader.sources.fetched import Deferred, fetch_from
-from xloader.sources.store_watch import Watch
 from xloader.sources.stores.per_process import PerProcess
 from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
 
@@ -84,7 +91,7 @@ def _repeat(out: NDArray[Any], counts: Ints) -> None:
             out[begin:end] = out[number]
 
 
-class RepeatedSource(Described):
+class RepeatedSource(View):
     """A source in which elements along one dimension are repeated."""
 
     def __init__(self, base: Source, dim: str, elements: ElementList) -> None:
@@ -129,17 +136,9 @@ class RepeatedSource(Described):
         once = Read(read.variable, read.chunk, (*read.cut[:axis], cut, *read.cut[axis + 1 :]))
         return once, (axis, counts) if (counts > 1).any() else None
 
-    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """Bundle of the stored chunk; see `Source.bundle_of`."""
-        return self._base.bundle_of(variable, chunk)
-
-    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """Watches of the stored variables; see `Source.watches`."""
-        return self._base.watches(variables)
-
-    def is_waiting(self, variable: str) -> bool:
-        """Whether reading the stored variable mostly waits."""
-        return self._base.is_waiting(variable)
+    def _reader_of(self, variable: str) -> tuple[Source, str]:
+        """The source without repeats."""
+        return self._base, variable
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates, with those along the dimension repeated."""
@@ -153,13 +152,9 @@ class RepeatedSource(Described):
         """The notes of the source that reads each element once; see `Source.notes`."""
         return self._base.notes
 
-    def is_through_xarray(self, variable: str) -> bool:
-        """Whether xarray reads the stored variable."""
-        return self._base.is_through_xarray(variable)
-
     def path_of(self, variable: str) -> str:
         """How the stored variable is read, in words."""
-        path = self._base.path_of(variable)
+        path = super().path_of(variable)
         return f"{path}; elements repeated along {self._dim}" if variable in self._axes else path
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -235,7 +230,7 @@ class SourceView:
         return coords.rename({old: new for old, new in self.names.items() if old in there})
 
 
-class MixedSource(Described):
+class MixedSource(View):
     """A source whose variables are read by several other sources.
 
     `home`: gives the name, the coordinates and the notes.
@@ -257,20 +252,15 @@ class MixedSource(Described):
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """Bundle of the chunk in the variable's own source; see `Source.bundle_of`."""
-        key = self._owners[variable].bundle_of(variable, chunk)
-        return key_within(self._numbers[variable], key)
+        return key_within(self._numbers[variable], super().bundle_of(variable, chunk))
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch some chunks, those of each source together; see `Source.fetch`."""
         return fetch_from([(self._owners[read.variable], read) for read in reads])
 
-    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """Watches of the variables' own sources; see `Source.watches`."""
-        return [watch for v in variables for watch in self._owners[v].watches([v])]
-
-    def is_waiting(self, variable: str) -> bool:
-        """Whether reading from the variable's own source mostly waits."""
-        return self._owners[variable].is_waiting(variable)
+    def _reader_of(self, variable: str) -> tuple[Source, str]:
+        """The variable's own source."""
+        return self._owners[variable], variable
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates, lazily and without data variables."""
@@ -285,17 +275,9 @@ class MixedSource(Described):
         ]
         return tuple(dict.fromkeys(every))
 
-    def is_through_xarray(self, variable: str) -> bool:
-        """Whether xarray reads the variable."""
-        return self._owners[variable].is_through_xarray(variable)
-
     def files_of(self, variable: str) -> ChunkFiles | None:
         """The files of a variable in its own source; see `Source.files_of`."""
         return self._owners[variable].files_of(variable)
-
-    def path_of(self, variable: str) -> str:
-        """How a variable is read, in words."""
-        return self._owners[variable].path_of(variable)
 
     def stored_objects(self, variable: str) -> StoredObjects | None:
         """The stored objects of a variable in its own source."""
