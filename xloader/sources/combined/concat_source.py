@@ -53,7 +53,6 @@ def concat_sources(sources: Sequence[Source], dim: str) -> Source:
         raise OptionError(
             "there is nothing to join",
             given="no source",
-            allowed="at least one",
             remedy="pass a list of paths or Datasets",
         )
     require_names(sources, dim)
@@ -134,9 +133,15 @@ class ConcatSource(Described):
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch some chunks, those of each source together; see `Source.fetch`."""
-        local_reads = [self._local(read) for read in reads]
-        packings = [self._packing_undone(number, read.variable) for number, read in local_reads]
-        fetched = fetch_from([(self._sources[number], read) for number, read in local_reads])
+        owned, packings = [], []
+        for read in reads:
+            number, chunk = self._locate(read.variable, read.chunk)
+            source = self._sources[number]
+            owned.append((source, Read(read.variable, chunk, read.cut)))
+            # Undone here only if the sources pack differently.
+            is_packed = self._variables[read.variable].packing is not None
+            packings.append(None if is_packed else source.variables[read.variable].packing)
+        fetched = fetch_from(owned)
         if not any(packings):
             return fetched
         return Deferred(partial(_decode_unpacked, fetched, packings), fetched.nbytes)
@@ -164,17 +169,6 @@ class ConcatSource(Described):
         starts = self._starts[variable]
         number = bisect_right(starts, chunk[axis]) - 1
         return number, (*chunk[:axis], chunk[axis] - starts[number], *chunk[axis + 1 :])
-
-    def _local(self, read: Read) -> tuple[int, Read]:
-        """Number of the source that has a chunk, and the read there."""
-        number, chunk = self._locate(read.variable, read.chunk)
-        return number, Read(read.variable, chunk, read.cut)
-
-    def _packing_undone(self, number: int, variable: str) -> Packing | None:
-        """The packing to undo in one source's values, if the sources pack differently."""
-        if self._variables[variable].packing is not None:
-            return None
-        return self._sources[number].variables[variable].packing
 
     def __reduce__(self) -> tuple[object, ...]:
         # The descriptions of similar files are nearly the same bytes, which compress well.
@@ -285,7 +279,6 @@ def _require_alike(
                 f"two sources differ in the {what} of {first.name!r}",
                 given=f"{expected} in {label_of(sources, 0)}, "
                 f"{actual} in {label_of(sources, number)}",
-                allowed="the same in all sources, except along the joined dimension",
                 remedy=remedies.get(
                     what.split()[0],
                     "regrid or rename with xarray and pass the Datasets, or leave "
@@ -327,7 +320,6 @@ def check_labels(dim: str, labels: Sequence[Labels]) -> None:
             raise OptionError(
                 f"two sources overlap along {dim!r}",
                 given=f"{before}, {after}",
-                allowed="each label once, in one source",
                 remedy="leave one of them out, or cut it with xarray and pass the Dataset",
             )
     raise OptionError(
@@ -357,7 +349,6 @@ def _common_direction(dim: str, labels: Sequence[Labels]) -> int:
             raise OptionError(
                 f"labels along {dim!r} increase in one source and decrease in another",
                 given=f"{known[0][1]}, {owned}",
-                allowed="one order for all sources",
                 remedy=f"open those with xarray, use .sortby({dim!r}), and pass the Datasets",
             )
     return known[0][0]
@@ -372,7 +363,6 @@ def _check_distinct(dim: str, labels: Sequence[Labels]) -> None:
                 raise OptionError(
                     f"a label along {dim!r} occurs twice",
                     given=f"{label!r} in {owners[label]} and in {source_labels.owner}",
-                    allowed="each label once, in one source",
                     remedy="leave one of them out, or rename it with xarray",
                 )
             owners[label] = source_labels.owner
@@ -387,7 +377,6 @@ def check_coordinates(sources: Sequence[Source], dim: str) -> None:
         raise OptionError(
             f"only some sources have labels along {dim!r}",
             given=f"labels in {label_of(sources, labelled)}, none in {label_of(sources, bare[0])}",
-            allowed="labels in all sources, or in none",
             remedy=f"add labels with xarray's .assign_coords({dim}=...), and pass the Dataset",
         )
     if not bare:
@@ -406,7 +395,6 @@ def check_coordinates(sources: Sequence[Source], dim: str) -> None:
                     f"the labels along {other_dim!r} differ between two sources",
                     given=f"{differing_labels(first[other_dim], by_dim[other_dim])} "
                     f"in {label_of(sources, 0)} and {label_of(sources, number)}",
-                    allowed=f"the same labels in all sources along all dimensions except {dim!r}",
                     remedy=order_remedy(other_dim, first[other_dim], by_dim[other_dim])
                     or "regrid them with xarray, or give them the same labels with "
                     ".assign_coords, and pass the Datasets",

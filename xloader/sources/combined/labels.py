@@ -136,7 +136,6 @@ class Labels:
         raise OptionError(
             f"the labels of {self.owner} neither increase nor decrease",
             given=_first_turn(self.index),
-            allowed="each label once, in one order from the first to the last",
             remedy="open it with xarray, use .sortby and .drop_duplicates, and pass the Dataset",
         )
 
@@ -150,7 +149,6 @@ def different_kinds(dim: str, first: Labels, second: Labels) -> OptionError:
     return OptionError(
         f"labels along {dim!r} are of two kinds",
         given=f"{first.kind} in {first.owner}, {second.kind} in {second.owner}",
-        allowed="one kind, and one calendar, for all sources",
         remedy="open them with xarray, use .convert_calendar, and pass the Datasets"
         if is_calendar
         else f"open them with xarray, give {dim!r} the same kind of labels, and pass the Datasets",

@@ -98,7 +98,6 @@ def list_classes(
         raise UnsupportedDataError(
             "the root of class folders is no path",
             given=f"{type(root).__module__}.{type(root).__qualname__}",
-            allowed="text or a pathlib.Path",
             remedy="pass the path of the folder that has a folder for each class",
         )
     top = Path(root).expanduser().absolute()
@@ -109,7 +108,6 @@ def list_classes(
         raise SourceNotFoundError(
             "there is no such folder",
             given=os.fspath(root),
-            allowed="a folder with a folder for each class",
             remedy=f"check the path, which stands for {top}",
         ) from error
     folders = [e for e in children if e.is_dir() and not e.name.startswith(".")]
@@ -117,7 +115,6 @@ def list_classes(
         raise SourceNotFoundError(
             "the folder has no folder for a class",
             given=str(top),
-            allowed="a folder for each class, such as cyclone/ and none/, with files in them",
             remedy="move the files of each class into a folder with the name of the class",
         )
     outside = sum(not (entry.is_dir() or entry.name.startswith(".")) for entry in children)
@@ -174,7 +171,6 @@ def _files_in(
         raise SourceAccessError(
             f"a folder cannot be listed ({type(error).__name__})",
             given=path,
-            allowed="folders that you may read",
             remedy="change its permissions, or move it out of the class folders",
         ) from error
     below = []
@@ -358,40 +354,35 @@ class ClassSource(Described):
         return ""
 
     def _differs(self, file: int, read: Read, wrong: str) -> ChunkError:
-        path = self.files.paths[file]
-        return ChunkError(
-            f"the file {path} differs from the first one, {self.files.paths[0]}: {wrong}",
-            store=self.files.root,
-            variable=read.variable,
-            chunk=read.chunk,
-            key=path,
-            remedy="bring all files to one shape, move this one away, or skip it with "
-            'on_error="skip"',
+        first, path = self.files.paths[0], self.files.paths[file]
+        what = f"the file {path} differs from the first one, {first}: {wrong}"
+        remedy = 'bring all files to one shape, move this one away, or skip it: on_error="skip"'
+        return self._error(ChunkError, file, read, what, remedy)
+
+    def _error(
+        self, kind: type[ChunkError], file: int, read: Read, what: str, remedy: str
+    ) -> ChunkError:
+        root, path = self.files.root, self.files.paths[file]
+        return kind(
+            what, store=root, variable=read.variable, chunk=read.chunk, key=path, remedy=remedy
         )
 
     @contextmanager
     def _errors(self, file: int, read: Read) -> Iterator[None]:
         """Turn errors in the ``with`` block into one that names the file."""
         path = self.files.paths[file]
-        place: dict[str, Any] = {"variable": read.variable, "chunk": read.chunk, "key": path}
         try:
             yield
         except (ChunkError, MemoryError, MissingDependencyError):
             raise
         except (FileNotFoundError, PermissionError, TimeoutError) as error:
-            raise ChunkError(
-                f"the file {path} cannot be read ({type(error).__name__})",
-                store=self.files.root,
-                remedy="check that it is still there, and open the folder again after changes",
-                **place,
-            ) from error
+            remedy = "check that it is still there, and open the folder again after changes"
+            what = f"the file {path} cannot be read ({type(error).__name__})"
+            raise self._error(ChunkError, file, read, what, remedy) from error
         except Exception as error:
-            raise CorruptChunkError(
-                f"the file {path} cannot be opened or decoded ({type(error).__name__})",
-                store=self.files.root,
-                remedy='fetch or write it again, or skip it with on_error="skip"',
-                **place,
-            ) from error
+            remedy = 'fetch or write it again, or skip it with on_error="skip"'
+            what = f"the file {path} cannot be opened or decoded ({type(error).__name__})"
+            raise self._error(CorruptChunkError, file, read, what, remedy) from error
 
 
 def open_class_source(
@@ -459,7 +450,6 @@ def _along_files(variable: Variable, num_files: int) -> Variable:
         dims=(FILE, *variable.dims),
         shape=(num_files, *variable.shape),
         chunks=(1, *(max(size, 1) for size in variable.shape)),
-        dtype=variable.dtype,
         packing=None,
         index_nbytes=0,
         thinning=1,

@@ -276,7 +276,6 @@ def from_tree(
         raise UnsupportedDataError(
             f"{name} has no numeric data variable",
             given=f"the groups {', '.join(groups) or '/'}",
-            allowed="bool, integer and float data variables",
             remedy="convert variables with xarray's astype",
         )
     chosen: dict[str, list[str]] = {}

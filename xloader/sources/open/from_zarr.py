@@ -10,7 +10,7 @@ import os
 import re
 import zipfile
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -155,6 +155,14 @@ class HidingStore(WrapperStore[Store]):
                 yield name
 
 
+def dims_of(array: zarr.Array[Any]) -> Sequence[str] | None:
+    """The names of an array's dimensions; None if xarray finds no name for some."""
+    names: Any = getattr(array.metadata, "dimension_names", None) or (None,) * array.ndim
+    if None in names or array.metadata.zarr_format == 2:
+        names = array.attrs.get("_ARRAY_DIMENSIONS")
+    return names if isinstance(names, list | tuple) and len(names) == array.ndim else None
+
+
 def arrays_without_dims(group: zarr.Group) -> list[str]:
     """Names of the arrays of a group whose dimensions have no names; none if some do not open."""
     try:
@@ -162,13 +170,7 @@ def arrays_without_dims(group: zarr.Group) -> list[str]:
     # zarr raises errors of many kinds for documents that make no sense.
     except Exception:
         return []
-    return [
-        name
-        for name, array in arrays.items()
-        if (array.ndim or array.metadata.zarr_format == 2)
-        and None in (getattr(array.metadata, "dimension_names", None) or (None,))
-        and "_ARRAY_DIMENSIONS" not in array.attrs
-    ]
+    return [name for name, array in arrays.items() if dims_of(array) is None]
 
 
 WRITTEN_BY: Final = "xloader_materialize"
@@ -340,14 +342,12 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         return UnsupportedDataError(
             f"the installed zarr does not read rectilinear chunk grids ({text})",
             given=f"{opener.name}, zarr {zarr.__version__}",
-            allowed="regular chunk grids, and rectilinear ones with zarr 3.2 or newer",
             remedy="use Python 3.12 or newer, and pip install --upgrade zarr",
         )
     if isinstance(error, TypeError) and "unexpected keyword argument" in text:
         return UnsupportedDataError(
             f"xarray does not take these options ({text})",
             given=opener.name,
-            allowed="the options of xr.open_dataset for a Zarr store",
             remedy="leave out the option that the message names",
         )
     # For Zarr v2 in stores other than folders, xarray fails while it looks for the names.
@@ -380,13 +380,11 @@ def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         return UnsupportedDataError(
             "this file is not a zip file",
             given=f"{opener.name} ({text})",
-            allowed="a zip file with a Zarr group at its root",
             remedy="copy or write it again",
         )
     return UnsupportedDataError(
         "the metadata of this Zarr group cannot be read",
         given=f"{opener.name} ({text})",
-        allowed="metadata of Zarr v2 or v3, and options that the store takes",
         remedy="check storage_options=, and the JSON of zarr.json or .zgroup",
     )
 
@@ -401,7 +399,6 @@ def _array_error(opener: ZarrOpener) -> ArrayNotGroupError:
     return ArrayNotGroupError(
         "this is a single Zarr array, and not a group of arrays",
         given=opener.name,
-        allowed="the group that holds it",
         remedy=remedy,
     )
 

@@ -86,7 +86,6 @@ def _pack_by_value(value: object, name: str, remedy: str) -> bytes:
         raise UnsupportedDataError(
             f"{name} cannot be sent to another process",
             given=f"{value_type.__module__}.{value_type.__qualname__}{of}: {error}",
-            allowed="objects that can be pickled",
             remedy=remedy,
         ) from error
 
@@ -319,7 +318,6 @@ def _copy_of_memory(store: Store) -> MemoryStore:
         raise UnsupportedDataError(
             "a store in memory cannot be sent to another process with this release of zarr",
             given=f"{type(store).__name__}, zarr {zarr.__version__}",
-            allowed="stores that are opened by a path or URL",
             remedy="write the data to disk, or install an older zarr or a newer xloader",
         )
 
@@ -375,7 +373,6 @@ def refuse_versions(versions: Mapping[str, Any]) -> None:
         raise OptionError(
             "only an icechunk repository can be opened at a version",
             given=", ".join(versions),
-            allowed="an icechunk.Repository",
             remedy="pass the repository itself, not a session of it",
         )
 

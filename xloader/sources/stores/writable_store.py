@@ -168,7 +168,6 @@ def open_writable(
         raise OptionError(
             "the target can only be read",
             given=place.name,
-            allowed="a store that can be written, such as repository.writable_session('main')",
             remedy="open it for writing",
         )
     # GivenPlace would open a LocalStore with checks for reading; it is written as it was given.

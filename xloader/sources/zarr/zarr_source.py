@@ -361,7 +361,6 @@ def _check_release(on_missing: OnMissing) -> None:
         raise UnsupportedDataError(
             "xloader cannot detect absent chunks with this release of zarr",
             given=f'on_missing="raise", zarr {zarr.__version__}',
-            allowed='on_missing="warn" or "fill", which both read them as the fill value',
             remedy="install an older zarr, or a newer xloader",
         )
     zarr_adapter.warn_of_unknown_release()
@@ -382,7 +381,6 @@ def _open_coordinates(
         raise UnsupportedDataError(
             f"the labels of {name} cannot be decoded",
             given=told_of(error, secrets),
-            allowed="labels that xarray can decode",
             remedy="write the coordinates again, or leave out the one that "
             "xarray.open_zarr(...) cannot load",
         ) from cause
