@@ -27,8 +27,8 @@ from xloader.errors import (
     XloaderError,
 )
 from xloader.sources.base import Read
-from xloader.sources.combined.class_files import list_classes
 from xloader.sources.open import class_source
+from xloader.sources.open.class_source import list_classes
 from xloader.sources.stores.file_openers import FileOpener
 
 SIZES = {"calm": 5, "front": 3, "storm": 8}

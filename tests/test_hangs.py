@@ -31,8 +31,7 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.threads import Deadlines
 from xloader.errors import ClosedError, ReadTimeoutError, SlowReadWarning, SourceAccessError
 from xloader.sources.retries import Attempts
-from xloader.sources.zarr import file_objects
-from xloader.sources.zarr import file_objects as compiled_files
+from xloader.sources.zarr import object_readers
 from xloader.testing import write_store
 
 ENDS_WITHIN = 120.0
@@ -131,7 +130,7 @@ def test_each_arrival_lets_the_time_limit_start_anew() -> None:
 
 def hang_after_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the compiled read of ``KEY`` hang, after the files before it."""
-    read_pieces = compiled_files.read_pieces
+    read_pieces = object_readers.read_pieces
 
     def read_or_hang(prefix: str, parts: Any, buffer: Any, told: Any) -> Any:
         keys = [part.key for part in parts]
@@ -141,7 +140,7 @@ def hang_after_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
             released[-1].wait(FOR_EVER)
         return read_pieces(prefix, parts, buffer, told)
 
-    monkeypatch.setattr(file_objects, "read_pieces", read_or_hang)
+    monkeypatch.setattr(object_readers, "read_pieces", read_or_hang)
 
 
 @kinds

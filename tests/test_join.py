@@ -26,7 +26,7 @@ from xloader.errors import (
     UnsupportedDataError,
     XloaderError,
 )
-from xloader.sources.combined.label_spans import are_same_labels, find_labels
+from xloader.sources.combined.labels import are_same_labels, find_labels
 from xloader.testing import CountingStore, write_store
 
 # Budgets are as small as possible, so poor mixing and extra reads are normal here.

@@ -23,11 +23,8 @@ import xloader
 from tests.cluster.conftest import distributed, local_cluster
 from tests.sources import kinds
 from xloader.cluster.cluster_tasks import ClusterTasks
-from xloader.engine import fetches_ahead
 from xloader.errors import ChunkError, ClosedError, ClusterError, ClusterWarning, ReadTimeoutError
-from xloader.sources.arrays import cluster_blocks
 from xloader.sources.arrays.cluster_blocks import BlockRequests
-from xloader.sources.base import Read
 from xloader.sources.open.open_source import open_source
 
 NUMBERS = np.arange(64 * 6.0).reshape(64, 6)
@@ -382,61 +379,6 @@ def test_no_more_is_under_way_than_fits_in_flight(client: Any, monkeypatch: pyte
     wait_until_forgotten(client)
 
 
-def widen(block: np.ndarray, folder: Path, gate: Path) -> np.ndarray:
-    return linger(note(block, folder), gate).repeat(1024, axis=1)
-
-
-def test_more_is_asked_for_than_fits_in_flight(client: Any, tmp_path: Path):
-    (tmp_path / "noted").mkdir()
-    gate = tmp_path / "gate"
-    array = rows(1).map_blocks(
-        widen, tmp_path / "noted", gate, chunks=(1, 6144), dtype="f8", meta=np.ones((1, 1))
-    )
-    ds = dataset_of(array)
-    client.wait_for_workers(2)
-    samples = xloader.open(ds).window(time=1)
-    # Two blocks of 48 KiB may be in flight, of 64.
-    loader = samples.loader(batch_size=2, memory="1MiB", output="numpy")
-    found: dict[int, float] = {}
-
-    def play() -> None:
-        for batch in loader:
-            found.update(zip(batch.ids.tolist(), batch["t"][:, 0, 0].tolist(), strict=True))
-
-    thread = threading.Thread(target=play, daemon=True)
-    try:
-        thread.start()
-        # Eight more for each of two workers.
-        wait_until(lambda: client.run_on_scheduler(num_wanted) >= 16)
-        assert loader.report().peak_nbytes <= loader.explain().peak_nbytes
-        assert client.run_on_scheduler(num_wanted) <= 2 + 16
-    finally:
-        gate.touch()
-    thread.join(60)
-    assert found == {n: 6 * n + 1 for n in range(64)}
-    assert set(noted(tmp_path / "noted").values()) == {1}
-    assert loader.report().peak_nbytes <= loader.explain().peak_nbytes <= 2**20
-    loader.close()
-    wait_until_forgotten(client)
-
-
-def test_the_memory_of_workers_bounds_what_is_asked_for_ahead(
-    client: Any, monkeypatch: pytest.MonkeyPatch
-):
-    block_nbytes = 4 * 6 * 8
-    source = open_source(dataset_of(rows() + 1))
-    reads = [Read("t", (n, 0), (slice(0, 4), slice(0, 6))) for n in range(2)]
-    requests = BlockRequests.of(client)
-    for totals, most in (((2, 0), 16), ((2, 8 * 5 * block_nbytes), 5), ((1, 2**40), 8)):
-        monkeypatch.setattr(cluster_blocks, "worker_totals", lambda _, own=totals: own)
-        monkeypatch.setattr(requests, "_counted", -np.inf)
-        announced = source.announce([reads[:1], reads[1:]])
-        assert announced is not None
-        assert announced.most_bundles == most
-        del announced
-    wait_until_forgotten(client)
-
-
 VIEWS: dict[str, Callable[[xr.Dataset], Any]] = {
     "plain": xloader.open,
     "a part of each block": lambda ds: xloader.open(ds).isel(x=slice(1, 4)),
@@ -450,22 +392,10 @@ VIEWS: dict[str, Callable[[xr.Dataset], Any]] = {
 
 
 @pytest.mark.parametrize("kind", VIEWS)
-def test_blocks_behind_views_are_asked_for_ahead_too(
-    client: Any, kind: str, monkeypatch: pytest.MonkeyPatch
-):
-    ds = dataset_of(rows() + 1).assign_coords(time=np.arange(64), x=np.arange(6))
-    client.wait_for_workers(2)
+def test_blocks_behind_views_are_computed_on_the_cluster(client: Any, kind: str, tmp_path: Path):
+    ds = dataset_of(rows().map_blocks(note, tmp_path, dtype="f8"))
+    ds = ds.assign_coords(time=np.arange(64), x=np.arange(6))
     samples = VIEWS[kind](ds).window(time=1)
-    told: list[bool] = []
-    get = BlockRequests.get
-
-    def counted(self: Any, client: Any, make_tasks: Any, keys: Any) -> Any:
-        told.append(tuple(keys) in self._announced)
-        return get(self, client, make_tasks, keys)
-
-    monkeypatch.setattr(BlockRequests, "get", counted)
-    # Only one is fetched at a time, so only the first one is not asked for ahead.
-    monkeypatch.setattr(fetches_ahead, "MOST_REQUESTS", 1)
     with samples.loader(batch_size=8, memory="1MiB", output="numpy") as loader:
         for batch in loader:
             expected = NUMBERS[batch.ids][:, None] + 1
@@ -473,17 +403,5 @@ def test_blocks_behind_views_are_asked_for_ahead_too(
             np.testing.assert_array_equal(
                 found, expected[..., 1:4] if found.shape[-1] == 3 else expected
             )
-    assert Counter(told) == {False: 1, True: 15}
-    wait_until_forgotten(client)
-
-
-def test_announced_blocks_that_are_not_fetched_are_forgotten(client: Any):
-    source = open_source(dataset_of(rows() + 1))
-    reads = [Read("t", (n, 0), (slice(0, 4), slice(0, 6))) for n in range(3)]
-    announced = source.announce([[read] for read in reads])
-    wait_until(lambda: client.run_on_scheduler(num_wanted) == 3)
-    np.testing.assert_array_equal(kinds.read(source, "t", (1, 0)), NUMBERS[4:8] + 1)
-    wait_until(lambda: client.run_on_scheduler(num_wanted) == 2)
-    assert announced is not None
-    del announced
+    assert set(noted(tmp_path).values()) == {1}
     wait_until_forgotten(client)

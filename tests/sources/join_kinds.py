@@ -11,8 +11,7 @@ import xarray as xr
 from xloader.core.element_list import ElementList
 from xloader.sources.base import Source
 from xloader.sources.combined.join_sources import merge_sources
-from xloader.sources.combined.mixed_source import one_source
-from xloader.sources.combined.source_view import SourceView
+from xloader.sources.combined.mixed_source import SourceView, one_source
 from xloader.sources.open.open_source import open_source
 from xloader.testing import write_store
 

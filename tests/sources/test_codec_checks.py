@@ -21,8 +21,7 @@ from tests.sources import kinds
 from tests.sources.test_codecs import CHUNKS, SHAPE, read_all, values_of
 from xloader.errors import UnsupportedDataError, XloaderError
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr.allowed_codecs import check_codecs, unknown_codec_error
-from xloader.sources.zarr.parse_codecs import sharding_of
+from xloader.sources.zarr.parse_codecs import check_codecs, sharding_of, unknown_codec_error
 from xloader.testing import CountingStore
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3")

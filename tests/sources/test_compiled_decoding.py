@@ -23,13 +23,11 @@ import xloader
 from xloader.errors import CorruptChunkError
 from xloader.sources.base import Read
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import fetched_chunks, file_objects
-from xloader.sources.zarr import file_objects as compiled_files
+from xloader.sources.zarr import fetched_chunks, object_readers
 from xloader.sources.zarr.codec_chain import CastView, Chain
 from xloader.sources.zarr.compiled_decoding import Decoder, decoder
 from xloader.sources.zarr.fetched_chunks import ShardChunks
-from xloader.sources.zarr.file_objects import Files
-from xloader.sources.zarr.object_protocol import ObjectPiece
+from xloader.sources.zarr.object_readers import Files, ObjectPiece
 from xloader.sources.zarr.plain_decoding import SCRATCH, Compressed
 from xloader.sources.zarr.shards import FetchedPiece
 from xloader.testing import truncate, write_store
@@ -146,7 +144,7 @@ def test_damage_is_told_as_in_the_ordinary_way(
     with pytest.raises(CorruptChunkError) as compiled:
         read_all(tmp_path)
     monkeypatch.setattr(fetched_chunks, "decoder", lambda: None)
-    monkeypatch.setattr(compiled_files, "find_function", lambda *_: None)
+    monkeypatch.setattr(object_readers, "find_function", lambda *_: None)
     with pytest.raises(CorruptChunkError) as ordinary:
         read_all(tmp_path)
     assert str(compiled.value) == str(ordinary.value)
@@ -264,7 +262,9 @@ def test_a_buffer_is_freed_before_a_larger_one_takes_its_place(tmp_path: Path) -
         alive.append(ref is not None and ref() is not None and ref().size < found.size)
         return found
 
-    with mock.patch.object(file_objects, "SCRATCH", SimpleNamespace(take=watch, size=SCRATCH.size)):
+    with mock.patch.object(
+        object_readers, "SCRATCH", SimpleNamespace(take=watch, size=SCRATCH.size)
+    ):
         for found in files.get_pieces([ObjectPiece(f"{size}") for size in sizes], 0):
             del found
     assert len(alive) > 2

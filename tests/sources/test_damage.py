@@ -27,7 +27,7 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import ChunkError, CorruptChunkError, UnsupportedDataError
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import compressors, file_objects
+from xloader.sources.zarr import compressors, object_readers
 from xloader.sources.zarr.compressors import zstd_content_size
 from xloader.sources.zarr.plain_decoding import Compressed, Scratch, Shuffled, decode
 from xloader.testing import FaultyStore, garble, truncate, write_store
@@ -223,7 +223,7 @@ def test_a_file_of_any_size_is_an_error_and_no_allocation(
     os.truncate(tmp_path / "a/c/1/0", size)
     store: Any = tmp_path
     if way == "python":
-        monkeypatch.setattr(file_objects, "find_function", lambda *_: None)
+        monkeypatch.setattr(object_readers, "find_function", lambda *_: None)
     elif way == "obstore":
         local = pytest.importorskip("obstore.store").LocalStore(str(tmp_path))
         store = ObjectStore(local, read_only=True)

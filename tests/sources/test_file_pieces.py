@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from xloader.compiled.library import load_library
-from xloader.sources.zarr.file_objects import _PENDING, _awaited, _num_there, read_pieces
-from xloader.sources.zarr.object_protocol import ObjectPiece
+from xloader.sources.zarr.object_readers import (
+    _PENDING,
+    ObjectPiece,
+    _awaited,
+    _num_there,
+    read_pieces,
+)
 
 pytestmark = pytest.mark.skipif(
     load_library()[0] is None, reason="xloader was installed without a compiler"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xloader.sources.arrays.indexing import IndexedArray, join
+from xloader.sources.arrays.xarray_views import IndexedArray, join
 from xloader.sources.chunk_sizes import compact, each, join_sizes, num_chunks, span_of
 
 SIZES = st.one_of(

@@ -34,8 +34,7 @@ from xloader.errors import ChunkError, ForkError, MissingChunkError
 from xloader.sources.arrays import xarray_views as lazy
 from xloader.sources.arrays.selected_source import Selected, SelectedSource
 from xloader.sources.base import Read
-from xloader.sources.combined.mixed_source import MixedSource
-from xloader.sources.combined.source_view import RepeatedSource
+from xloader.sources.combined.mixed_source import MixedSource, RepeatedSource
 from xloader.sources.open.from_dataset import from_dataset
 from xloader.sources.open.open_source import open_source
 from xloader.testing import CountingStore, FaultyStore, write_store

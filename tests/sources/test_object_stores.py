@@ -15,9 +15,9 @@ import xloader
 from tests.sources import kinds, servers, store_kinds
 from xloader.sources.open.open_source import open_source
 from xloader.sources.stores import object_stores
-from xloader.sources.stores.access_errors import cause_of, told_of
 from xloader.sources.stores.locations import UrlPlace
 from xloader.sources.stores.object_stores import open_url
+from xloader.sources.stores.redaction import cause_of, told_of
 
 if importlib.util.find_spec("obstore"):
     from obstore.store import HTTPStore

@@ -21,8 +21,7 @@ from xloader.errors import ChunkError, CorruptChunkError, SourceAccessError, Xlo
 from xloader.sources.open.open_source import open_source
 from xloader.sources.stores.bounded_reads import DamagedObjectError
 from xloader.sources.stores.ordinary_files import check_mode, local_path, with_ordinary_files
-from xloader.sources.zarr import file_objects
-from xloader.sources.zarr import file_objects as objects
+from xloader.sources.zarr import object_readers
 from xloader.testing import write_store
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no fifos")
@@ -141,9 +140,9 @@ def test_a_file_on_which_another_process_has_a_lease_is_waited_for(
             raise BlockingIOError
         return really_open(path, flags)
 
-    monkeypatch.setattr(file_objects, "find_function", lambda *_: None)
-    monkeypatch.setattr(objects.os, "open", open_leased)
-    data = objects.Files(str(tmp_path)).get("chunk")
+    monkeypatch.setattr(object_readers, "find_function", lambda *_: None)
+    monkeypatch.setattr(object_readers.os, "open", open_leased)
+    data = object_readers.Files(str(tmp_path)).get("chunk")
     assert data is not None
     assert data.tobytes() == b"stored"
     assert refused

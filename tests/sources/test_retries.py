@@ -18,7 +18,7 @@ from tests.sources.flaky import Fault, Flaky, serving
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import ChunkError, OptionError, ReadTimeoutError, SourceAccessError
 from xloader.sources.retries import is_timeout, is_transient, linked_errors, told_pause
-from xloader.sources.stores.access_errors import cause_of
+from xloader.sources.stores.redaction import cause_of
 from xloader.testing import FaultyStore, write_store
 
 VALUES = np.arange(800.0).reshape(40, 20)

@@ -20,9 +20,9 @@ from xloader.compiled.library import load_library
 from xloader.errors import CorruptChunkError, MissingChunkError
 from xloader.sources.base import Outcome, Read, SmallKey
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import file_objects, shards, zarr_source
+from xloader.sources.zarr import object_readers, shards, zarr_source
 from xloader.sources.zarr import shards as indexes
-from xloader.sources.zarr.object_protocol import ObjectPiece
+from xloader.sources.zarr.object_readers import ObjectPiece
 from xloader.sources.zarr.shards import IndexCache, coalesce
 from xloader.sources.zarr.zarr_source import ZarrSource
 from xloader.testing import CountingStore, LatencyStore
@@ -330,13 +330,13 @@ def test_chunks_of_several_shards_are_read_with_one_call(
     source = open_source(folder, on_missing="fill")
     chunks = [1, 2, 6, 8, 9, 10, 15]
     read(source, chunks, values)
-    calls, read_pieces = [], file_objects.read_pieces
+    calls, read_pieces = [], object_readers.read_pieces
 
     def note(prefix: str, parts: Sequence[ObjectPiece], *rest: Any) -> Any:
         calls.append([part.key for part in parts])
         return read_pieces(prefix, parts, *rest)
 
-    monkeypatch.setattr(file_objects, "read_pieces", note)
+    monkeypatch.setattr(object_readers, "read_pieces", note)
     outcome = read(source, chunks, values)
     assert outcome.num_missing == 1
     if load_library()[0] is not None:

@@ -28,11 +28,10 @@ from xloader.errors import (
     UnsupportedDataError,
     XloaderError,
 )
+from xloader.sources.open.from_zarr import ZarrOpener
 from xloader.sources.open.open_source import open_source
 from xloader.sources.stores import locations
-from xloader.sources.stores.group_openers import ZarrOpener
-from xloader.sources.stores.locations import pack
-from xloader.sources.stores.recognise import place_at
+from xloader.sources.stores.locations import pack, place_at
 from xloader.sources.stores.redaction import safe_name, scrub, secrets_of, secrets_of_url
 from xloader.testing import SourceRecorder, write_store
 

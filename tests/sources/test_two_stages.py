@@ -23,9 +23,8 @@ from xloader.compiled.library import load_library
 from xloader.errors import ChunkError, MissingChunkError, StoreChangedError
 from xloader.sources.base import Fetched, Read, Source
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import fetched_chunks, file_objects, shards
-from xloader.sources.zarr.file_objects import Files
-from xloader.sources.zarr.object_protocol import ObjectPiece
+from xloader.sources.zarr import fetched_chunks, object_readers, shards
+from xloader.sources.zarr.object_readers import Files, ObjectPiece
 from xloader.sources.zarr.plain_decoding import SCRATCH
 from xloader.testing import CountingStore, LatencyStore, SourceRecorder, truncate, write_store
 
@@ -218,7 +217,7 @@ def test_the_recorder_tells_what_is_held():
 def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Read files with the compiled function, and without it."""
     if request.param == "python":
-        monkeypatch.setattr(file_objects, "find_function", lambda *_: None)
+        monkeypatch.setattr(object_readers, "find_function", lambda *_: None)
     elif load_library()[0] is None:
         pytest.skip("nothing was compiled")
     return request.param
@@ -267,7 +266,7 @@ def test_files_give_what_zarr_gives(tmp_path: Path, reading: str):
 
 
 def test_a_file_that_comes_in_pieces_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(file_objects, "find_function", lambda *_: None)
+    monkeypatch.setattr(object_readers, "find_function", lambda *_: None)
     (tmp_path / "chunk").write_bytes(b"0123456789")
 
     def three_at_most(file: int, buffers: list[memoryview], start: int) -> int:

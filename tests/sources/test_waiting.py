@@ -18,8 +18,7 @@ from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import object_readers as objects
 from xloader.sources.zarr import shards
 from xloader.sources.zarr import shards as indexes
-from xloader.sources.zarr.object_protocol import ObjectPiece
-from xloader.sources.zarr.object_readers import objects_of
+from xloader.sources.zarr.object_readers import ObjectPiece, objects_of
 from xloader.testing import LatencyStore, is_chunk_key
 
 DEADLINE = 10

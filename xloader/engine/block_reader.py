@@ -15,7 +15,7 @@ from xloader.core.footprint import Group
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_layout import BlockLayout, BlockSlot, Stored, block_layout
 from xloader.engine.change_watch import ChangeWatch
-from xloader.sources.base import Announced, Cut, Fetched, Read, SmallKey, Source, StoredChunks
+from xloader.sources.base import Cut, Fetched, Read, SmallKey, Source, StoredChunks
 from xloader.sources.store_watch import Watch
 
 
@@ -50,8 +50,6 @@ class Bundle:
         Whether its bytes were fetched a second time, because they did not decode.
     is_computed : bool
         Whether its values are computed, and nothing is read.
-    announced : Announced, optional
-        Keeps what is computed elsewhere for it, until it is fetched.
     """
 
     reads: list[Read]
@@ -66,8 +64,6 @@ class Bundle:
     num_hung: int = 0
     is_refetched: bool = False
     is_computed: bool = False
-    announced: Announced | None = None
-    is_announced: bool = False
 
     @property
     def num_reads(self) -> int:
@@ -199,8 +195,6 @@ class BlockReader:
     ----------
     source : Source
         As given.
-    announced_variables : frozenset of str
-        The variables whose chunks are worth announcing before they are fetched; see `announce`.
     change_watch : ChangeWatch
         Checks whether the store is still as it was when it was opened.
     """
@@ -216,12 +210,6 @@ class BlockReader:
         self.source = source
         self._stored = stored
         self._is_waiting = {name: source.is_waiting(name) for name in stored}
-        # Of what xarray reads, only blocks that a cluster computes are waited for.
-        self.announced_variables = frozenset(
-            name
-            for name, is_waiting in self._is_waiting.items()
-            if is_waiting and source.is_through_xarray(name)
-        )
         self._is_computed = {name: source.variables[name].is_computed for name in stored}
         self._layouts: dict[tuple[str, tuple[int, ...]], BlockLayout] = {}
         alike = {(own.axes, own.windowed) for own in stored.values()}
@@ -358,10 +346,6 @@ class BlockReader:
                 last.append(part)
         others = (p for key, parts in bundles.items() if not _is_small(key) for p in parts)
         return [*joined, *others]
-
-    def announce(self, bundles: Sequence[Bundle]) -> Announced | None:
-        """Have bundles computed elsewhere that will be fetched; see `Source.announce`."""
-        return self.source.announce([bundle.reads for bundle in bundles])
 
     def fetch(self, bundle: Bundle) -> Fetched:
         """Fetch a bundle.

@@ -2,10 +2,9 @@
 
 ::
 
-    added      in the order in which the program loads blocks
-    announced  where a cluster computes chunks: many more than are fetched, as they take no memory
-    fetched    as the bytes in flight allow, on threads of their own
-    decoded    once the blocks have memory: by native threads as far as they can, else in Python
+    added    in the order in which the program loads blocks
+    fetched  as the bytes in flight allow, on threads of their own
+    decoded  once the blocks have memory: by native threads as far as they can, else in Python
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from typing import Final
 import numpy as np
 
 from xloader.compiled.library import address_of
-from xloader.engine.announcements import Announcements
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_reader import Bundle
 from xloader.engine.executor import Executor
@@ -84,14 +82,6 @@ class FetchesAhead:
         self._lock = lock
         self._on_failed = on_failed
         self._fetchers = RequestThreads("xloader-fetch")
-        self._announcements = Announcements(
-            parts.reader,
-            deadlines,
-            lock,
-            on_failed=on_failed,
-            on_done=self._fetch,
-            on_stuck=self._fetchers.give_up,
-        )
         self._unlisted: deque[tuple[range, int, list[int]]] = deque()
         self._runs: dict[int, BlockRun] = {}
         self._to_fetch: deque[tuple[BlockRun, Bundle]] = deque()
@@ -184,7 +174,6 @@ class FetchesAhead:
             self._to_fetch.clear()
             self._runs.clear()
             self._given.clear()
-            self._announcements.clear()
 
     # All of these with the lock, except `_fetch_one`
 
@@ -254,10 +243,7 @@ class FetchesAhead:
                 self._executor.note_fetched(run.last_of(bundle))
 
     def _may_fetch(self, bundle: Bundle) -> bool:
-        if self._num_fetching >= MOST_REQUESTS or not self._announcements.may_fetch(bundle):
-            return False
-        # Many blocks that are asked for together cost a cluster less than one by one.
-        if self._num_fetching and not bundle.is_announced and self._announcements.concerns(bundle):
+        if self._num_fetching >= MOST_REQUESTS:
             return False
         # A bundle larger than the limit is fetched when nothing else is in flight.
         nbytes = self._in_flight_nbytes + bundle.room_nbytes
@@ -266,26 +252,16 @@ class FetchesAhead:
     def _fetch(self) -> None:
         """List and fetch what there is room for."""
         while not self._is_closed:
-            num_waiting = len(self._to_fetch)
-            while self._unlisted and (not self._to_fetch or self._announcements.lacks(num_waiting)):
+            while self._unlisted and not self._to_fetch:
                 self._list_next()
-                num_waiting = len(self._to_fetch)
             if not self._to_fetch or not self._may_fetch(self._to_fetch[0][1]):
                 break
             run, bundle = self._to_fetch.popleft()
-            self._announcements.begin_fetch(bundle)
             self._in_flight_nbytes += bundle.room_nbytes
             self._num_fetching += 1
             self._executor.add_flight(bundle.room_nbytes)
             self._tally.mark(fetches=1)
-            self._submit(partial(self._fetch_one, run, bundle))
-        if self._is_closed:
-            return
-        if bundles := self._announcements.choose(bundle for _, bundle in self._to_fetch):
-            self._submit(partial(self._announcements.announce, bundles))
-
-    def _submit(self, task: Callable[[], None]) -> None:
-        self._fetchers.submit(task, self._num_fetching + self._announcements.is_under_way)
+            self._fetchers.submit(partial(self._fetch_one, run, bundle), self._num_fetching)
 
     def _fetch_one(self, run: BlockRun, bundle: Bundle) -> None:
         begin = time.perf_counter()
@@ -317,7 +293,6 @@ class FetchesAhead:
         """Continue after a fetch that succeeded, failed or was given up."""
         try:
             self._num_fetching -= 1
-            bundle.announced = None
             self._tally.mark(fetches=-1)
             self._loads.count_attempts(bundle, attempts)
             held = bundle.held_nbytes

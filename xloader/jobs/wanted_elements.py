@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.jobs.chunk_sweep import ChunkValues, sweep_values
 from xloader.recipe.recipe import Recipe, find
-from xloader.sources.combined.label_spans import are_same_labels
+from xloader.sources.combined.labels import are_same_labels
 
 _REMEDY = 'pass a boolean DataArray over the selected elements, such as mask=ds["lsm"] > 0.5'
 

@@ -14,7 +14,7 @@ from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
 from xloader.recipe.label_steps import FULL_TURN, OPEN_SHARE
 from xloader.recipe.recipe import Recipe
-from xloader.sources.combined.label_spans import find_labels, is_time_index
+from xloader.sources.combined.labels import find_labels, is_time_index
 
 _DROP = (
     'drop the rows: table = table[...], or pass outside="drop" to leave out and count the points '

@@ -32,7 +32,7 @@ from xloader.core.point_table import LabelColumn
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
 from xloader.recipe.names import CHANNEL, channel_names
 from xloader.recipe.recipe import Field, Recipe
-from xloader.sources.combined.label_spans import order_notes
+from xloader.sources.combined.labels import order_notes
 
 Elements = range | tuple[int, ...]
 """The elements that a field takes along a dimension, counted from the window's first one."""

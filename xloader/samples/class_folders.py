@@ -16,8 +16,13 @@ from xloader.core.windows import Windows
 from xloader.recipe.recipe import Field, Recipe
 from xloader.samples.samples import Samples
 from xloader.sources.arrays.catalog import DEFAULT_DTYPE
-from xloader.sources.combined.class_files import list_classes
-from xloader.sources.open.class_source import FILE, LABEL_FIELD, ClassSource, open_class_source
+from xloader.sources.open.class_source import (
+    FILE,
+    LABEL_FIELD,
+    ClassSource,
+    list_classes,
+    open_class_source,
+)
 
 
 def open_classes(

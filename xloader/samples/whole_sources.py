@@ -11,8 +11,7 @@ from xloader.recipe.recipe import Recipe, find
 from xloader.samples.describe import last_verb
 from xloader.sources.base import Source
 from xloader.sources.combined.join_sources import merge_sources
-from xloader.sources.combined.mixed_source import one_source
-from xloader.sources.combined.source_view import SourceView
+from xloader.sources.combined.mixed_source import SourceView, one_source
 
 
 def whole_source(value: Any, name: str, open_one: Callable[[Any], Source]) -> Source:

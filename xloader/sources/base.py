@@ -132,14 +132,6 @@ class ChunkFiles:
     shards: ShardFiles | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Announced:
-    """Chunks that are being computed elsewhere, to be fetched soon; see `Source.announce`."""
-
-    most_bundles: int
-    held: object = field(repr=False)
-
-
 class SmallKey(NamedTuple):
     """The key of a bundle of small chunks; see `Source.bundle_of`."""
 
@@ -182,13 +174,6 @@ class Source(Protocol):
 
         If reading waits, the stored bytes of all the chunks are in memory afterwards, and decoding
         needs no store. Otherwise nothing is read yet, and decoding reads the chunks one by one.
-        """
-
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Say which chunks will be fetched soon, if others compute them meanwhile.
-
-        Nothing arrives here before `fetch`, which fetches chunks that were announced or not. None
-        if there is nothing to be done ahead.
         """
 
     def is_waiting(self, variable: str) -> bool:
@@ -249,6 +234,36 @@ class Described:
         """None, unless a subclass knows better; see `Source.files_of`."""
         return None
 
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Nothing is done ahead, unless a subclass does it; see `Source.announce`."""
-        return None
+
+class View(Described):
+    """Base class of sources whose variables are read by others: `_reader_of` says which."""
+
+    def _reader_of(self, variable: str) -> tuple[Source, str]:
+        """The source that reads a variable, and its name there."""
+        raise NotImplementedError
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """Bundle of the chunk in the source that reads it; see `Source.bundle_of`."""
+        source, name = self._reader_of(variable)
+        return source.bundle_of(name, chunk)
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """Watches of the sources that read the variables; see `Source.watches`."""
+        readers = map(self._reader_of, variables)
+        every = (watch for source, name in readers for watch in source.watches([name]))
+        return list({id(watch): watch for watch in every}.values())
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether reading the variable mostly waits; see `Source.is_waiting`."""
+        source, name = self._reader_of(variable)
+        return source.is_waiting(name)
+
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray reads the variable; see `Source.is_through_xarray`."""
+        source, name = self._reader_of(variable)
+        return source.is_through_xarray(name)
+
+    def path_of(self, variable: str) -> str:
+        """How the variable is read, in words; see `Source.path_of`."""
+        source, name = self._reader_of(variable)
+        return source.path_of(name)

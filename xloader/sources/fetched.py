@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.sources.base import Announced, Fetched, Outcome, Read, Source
+from xloader.sources.base import Fetched, Outcome, Read, Source
 from xloader.sources.retries import current
 
 
@@ -92,18 +92,3 @@ def fetch_from(owned: Sequence[tuple[Source, Read]]) -> Fetched:
         numbers = [number for number, (owner, _) in enumerate(owned) if owner is source]
         parts.append((source.fetch([owned[number][1] for number in numbers]), numbers))
     return Several(parts)
-
-
-def announce_to(bundles: Sequence[Sequence[tuple[Source, Read]]]) -> Announced | None:
-    """Announce bundles of chunks to the sources that own them; see `Source.announce`."""
-    shares: dict[int, tuple[Source, list[list[Read]]]] = {}
-    for bundle in bundles:
-        reads_by_source: dict[int, list[Read]] = {}
-        for source, read in bundle:
-            reads_by_source.setdefault(id(source), []).append(read)
-            shares.setdefault(id(source), (source, []))
-        for number, reads in reads_by_source.items():
-            shares[number][1].append(reads)
-    announcements = [source.announce(share) for source, share in shares.values()]
-    held = [announced for announced in announcements if announced is not None]
-    return Announced(min(announced.most_bundles for announced in held), held) if held else None

@@ -6,18 +6,17 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.sources.base import Announced, Fetched, Outcome, Read, Source, Variable
-from xloader.sources.store_watch import Watch
+from xloader.sources.base import Fetched, Outcome, Read, Source, Variable, View
 from xloader.testing.counters import KeyCounter, SharedTally
 
 
-class SourceRecorder:
+class SourceRecorder(View):
     """A source that records which chunks are read, and how many bytes at a time.
 
     Chunks that are computed, as for forcings, are no reads.
@@ -75,24 +74,12 @@ class SourceRecorder:
             self.peak_held_nbytes = max(self.peak_held_nbytes, held_nbytes)
         return weighed
 
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Announce chunks. They are recorded when they are fetched; see `Source.announce`."""
-        return self._source.announce(bundles)
-
     def files_of(self, variable: str) -> None:
         """None: what native threads read would not be recorded."""
 
-    def is_waiting(self, variable: str) -> bool:
-        """Whether reading the variable mostly waits; see `Source.is_waiting`."""
-        return self._source.is_waiting(variable)
-
-    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """Bundle of the chunk in the source; see `Source.bundle_of`."""
-        return self._source.bundle_of(variable, chunk)
-
-    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """Watches of the source. What they read is not recorded."""
-        return self._source.watches(variables)
+    def _reader_of(self, variable: str) -> tuple[Source, str]:
+        """The source that is recorded. What its watches read is not."""
+        return self._source, variable
 
     def weigh(self, nbytes: int) -> None:
         """Record a change in the size of the arrays that chunks are being decoded into.
@@ -141,14 +128,6 @@ class SourceRecorder:
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """Coordinates of the source."""
         return self._source.coordinates(is_indexed=is_indexed)
-
-    def is_through_xarray(self, variable: str) -> bool:
-        """Whether xarray reads the variable."""
-        return self._source.is_through_xarray(variable)
-
-    def path_of(self, variable: str) -> str:
-        """How a variable is read, in words."""
-        return self._source.path_of(variable)
 
 
 class _Weighed:

@@ -26,7 +26,7 @@ from xloader.errors import OptionError
 from xloader.recipe import selection as selecting
 from xloader.recipe.names import CHANNEL
 from xloader.recipe.recipe import Recipe, Slab, Transform
-from xloader.sources.combined.label_spans import find_labels
+from xloader.sources.combined.labels import find_labels
 from xloader.transforms.normalize import Normalize
 from xloader.transforms.steps import Method
 from xloader.transforms.xarray_methods import RECORDED

@@ -23,7 +23,7 @@ from xloader.core.messages import warn_caller
 from xloader.errors import OptionError, StatisticsWarning
 from xloader.recipe.recipe import Recipe
 from xloader.sources.base import Variable
-from xloader.sources.combined.label_spans import are_same_labels
+from xloader.sources.combined.labels import are_same_labels
 
 FINGERPRINT: Final = "xloader_fingerprint"
 """Attribute of statistics: the fingerprint of the source that they were made of."""

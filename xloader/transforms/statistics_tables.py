@@ -21,7 +21,7 @@ from xloader.recipe.layout import Elements, FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.selection import stored
 from xloader.recipe.shared_elements import used_positions
-from xloader.sources.combined.label_spans import find_labels
+from xloader.sources.combined.labels import find_labels
 from xloader.transforms.sample_elements import places_along
 
 Key = tuple[str, str | None]

@@ -26,7 +26,7 @@ from xloader.jobs.materialize.target_arrays import TargetArray
 from xloader.jobs.materialize.target_records import FOLDER, TargetRecords, remove_mark
 from xloader.recipe.recipe import Recipe
 from xloader.sources.open.open_source import open_source
-from xloader.sources.stores.retrying_store import plain
+from xloader.sources.stores.bounded_reads import plain
 from xloader.sources.stores.writable_store import WritableStore
 
 

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 MakeFinisher = Callable[[BatchFinish, int], Finisher]
 """Makes the finisher of the batches of an epoch, from what this process would do and its number."""
 
-_MOST_ANNOUNCED = 512
-"""Blocks that are known before they are loaded, where a cluster computes them."""
-
 
 def name_chunks(
     rank_plan: RankPlan, blocks: Sequence[tuple[int, int]]
@@ -181,9 +178,7 @@ class JobFactory:
             self._fields = self._fields_in(self._make_memory or BatchPool, num_ahead + 2)
         fields = self._fields
         parts = self._parts(fields)
-        num_known = 2 * num_threads
-        if parts.reader.is_waiting:
-            num_known = _MOST_ANNOUNCED if parts.reader.announced_variables else 2 * MOST_REQUESTS
+        num_known = 2 * (MOST_REQUESTS if parts.reader.is_waiting else num_threads)
         if self._blocks is None:
             self._blocks = make_blocks(parts, tables, self._pool_nbytes)
         blocks = self._blocks

@@ -69,7 +69,6 @@ def _factor(decoded: xr.DataArray, attribute: str) -> Any:
         raise UnsupportedDataError(
             f"{attribute!r} of variable {str(decoded.name)!r} is not one finite number",
             given=repr(given),
-            allowed="one finite number",
             remedy="correct the attribute, leave the variable out with variables=, or open with "
             "mask_and_scale=False for the stored numbers",
         )
@@ -160,7 +159,6 @@ def choose(
             raise UnsupportedDataError(
                 f"{source} has no numeric data variable",
                 given={name: str(dtype) for name, dtype in there.items()} or "no data variable",
-                allowed="bool, integer and float data variables",
                 remedy="open another group with group=, or convert them with xarray's astype",
             )
         variables = readable
@@ -181,7 +179,6 @@ def choose(
             raise UnsupportedDataError(
                 f"variable {name!r} of {source} has dask chunks of unknown size",
                 given=", ".join(f"{dim}: {size}" for dim, size in dataset[name].sizes.items()),
-                allowed="variables whose sizes are known",
                 remedy=f"call ds[{name!r}].data.compute_chunk_sizes() first, which computes it "
                 "once; or leave it out with variables=[...]",
             )

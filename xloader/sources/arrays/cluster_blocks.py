@@ -35,9 +35,7 @@ from xloader.sources.arrays.dask_cluster import (
     cluster_errors,
     release_futures,
     worker_threads,
-    worker_totals,
 )
-from xloader.sources.base import Announced
 from xloader.sources.retries import current
 
 Graph = dict[Any, Any]
@@ -50,12 +48,6 @@ _REACH_SECONDS: Final = 2.0
 
 _COUNT_SECONDS: Final = 5.0
 """Time after which the threads of the workers are counted again, as clusters grow and shrink."""
-
-_AHEAD_PER_THREAD: Final = 8
-"""Requests that are announced and not fetched yet, for each thread of the workers."""
-
-_AHEAD_SHARE: Final = 8
-"""The blocks that are announced take up to one part in so many of the workers' memory."""
 
 _MOST_NBYTES: Final = 2**16
 """Largest array in memory that becomes a part of each task that needs it."""
@@ -194,15 +186,9 @@ class BlockRequests:
     _making: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self) -> None:
-        # Only those who announced blocks keep them: what is announced and not wanted any more is
-        # forgotten with them.
-        self._announced: weakref.WeakValueDictionary[tuple[Hashable, ...], Request] = (
-            weakref.WeakValueDictionary()
-        )
         self._waiting: list[Request] = []
         self._out: set[Request] = set()
         self._num_threads = 0
-        self._memory_nbytes = 0
         self._counted = -math.inf
         self._changed = threading.Condition()
         self._sending = threading.Lock()
@@ -215,20 +201,6 @@ class BlockRequests:
         with cls._making:
             return cls._all.setdefault(client, cls())
 
-    def announce(self, client: Any, requests: Sequence[Request], largest_nbytes: int) -> Announced:
-        """Have the cluster compute blocks that `get` will be called for, without waiting."""
-        with cluster_errors(_WHAT):
-            self._count_workers(client)
-            self._send_all(client, requests)
-        sent = [request for request in requests if request.error is None]
-        with self._changed:
-            self._announced.update({tuple(request.keys): request for request in sent})
-        most = _AHEAD_PER_THREAD * self._num_threads
-        if self._memory_nbytes:
-            most = min(most, self._memory_nbytes // _AHEAD_SHARE // largest_nbytes)
-        # Workers may still be starting, and are counted again then.
-        return Announced(max(most, 1), sent)
-
     def get(
         self, client: Any, make_tasks: Callable[[], Graph], keys: Sequence[Hashable]
     ) -> list[Any]:
@@ -237,13 +209,11 @@ class BlockRequests:
         The cluster forgets them afterwards, also if the calling thread is given up.
         """
         attempts = current()
-        with self._changed:
-            announced = self._announced.pop(tuple(keys), None)
-        request = announced or Request(make_tasks(), keys)
+        request = Request(make_tasks(), keys)
         attempts.on_given_up = partial(self._forget, request)
         try:
             with cluster_errors(_WHAT):
-                futures = request.futures if announced else self._send(client, request)
+                futures = self._send(client, request)
                 if attempts.is_given_up:
                     self._forget(request)
                 if self._are_reached is None:
@@ -271,10 +241,10 @@ class BlockRequests:
         return request.futures
 
     def _count_workers(self, client: Any) -> None:
-        """Look from time to time how many threads and how much memory the workers have."""
+        """Look from time to time how many threads the workers have."""
         with self._counting:
             if time.monotonic() > self._counted + _COUNT_SECONDS:
-                self._num_threads, self._memory_nbytes = worker_totals(client)
+                self._num_threads = sum(worker_threads(client).values())
                 self._counted = time.monotonic()
 
     def _is_due(self, request: Request) -> bool:

@@ -19,13 +19,11 @@ from xloader.errors import ClusterError, ClusterWarning
 from xloader.sources.arrays.cluster_blocks import (
     BlockGraph,
     BlockRequests,
-    Request,
     has_layers,
     needed_tasks,
     with_held_values,
 )
 from xloader.sources.arrays.dask_cluster import active_client, cluster_errors, is_closed
-from xloader.sources.base import Announced
 from xloader.sources.chunk_sizes import span_of
 
 BlockPlace = tuple[Any, tuple[int, ...]]
@@ -90,21 +88,6 @@ class BlockComputer:
             self._last_client = weakref.ref(client)
             results = BlockRequests.of(client).get(client, partial(graph.tasks, keys), keys)
         return [_checked(block, *place) for block, place in zip(results, blocks, strict=True)]
-
-    def announce(self, bundles: Sequence[Sequence[BlockPlace]]) -> Announced | None:
-        """Have the cluster compute blocks that `compute` will be called for."""
-        client = active_client()
-        requests, largest_nbytes = [], 0
-        for blocks in bundles:
-            if client is None or not blocks or not all(has_layers(array) for array, _ in blocks):
-                return None
-            blocks = [(array, _counting_empty(array.chunks, index)) for array, index in blocks]
-            keys = [(array.name, *index) for array, index in blocks]
-            graph = self._graph_of([array for array, _ in blocks])
-            requests.append(Request(graph.tasks(keys), keys))
-            nbytes = sum(a.dtype.itemsize * math.prod(_shape(a, index)) for a, index in blocks)
-            largest_nbytes = max(largest_nbytes, nbytes)
-        return BlockRequests.of(client).announce(client, requests, largest_nbytes)
 
     def _tell_of_closed(self) -> None:
         """Warn if blocks were computed through a client that has been closed."""

@@ -94,13 +94,6 @@ def worker_threads(client: Any) -> dict[str, int]:
     return {address: max(number, 1) for address, number in counts.items()}
 
 
-def worker_totals(client: Any) -> tuple[int, int]:
-    """Number of threads of all workers, and the memory that they may use in bytes."""
-    check_open(client)
-    identity = client.sync(client.scheduler.identity, n_workers=0, callback_timeout=_ANSWER_SECONDS)
-    return identity["total_threads"], identity["total_memory"]
-
-
 def release_futures(futures: Iterable[Any]) -> None:
     """Let the cluster forget results, and cancel the tasks that nobody else waits for.
 

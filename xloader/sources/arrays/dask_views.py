@@ -28,11 +28,12 @@ import xarray as xr
 from zarr.storage import LocalStore, MemoryStore
 
 from xloader.sources import zarr_adapter
-from xloader.sources.arrays.indexing import IndexedArray, join
 from xloader.sources.arrays.xarray_views import (
+    IndexedArray,
     LazyView,
     UnrecognisedError,
     held_by,
+    join,
     look_up,
     reading,
     unknown_form,

@@ -12,7 +12,7 @@ selection touches, cut down to the elements that the selection keeps.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -24,18 +24,16 @@ from numpy.typing import NDArray
 from xloader.core.axis import Axis, Ints, Selection
 from xloader.sources.arrays import catalog
 from xloader.sources.base import (
-    Announced,
-    Described,
     Fetched,
     Outcome,
     Read,
     Source,
     Variable,
+    View,
     key_within,
 )
 from xloader.sources.chunk_sizes import Sizes, compact
 from xloader.sources.fetched import Deferred
-from xloader.sources.store_watch import Watch
 from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
 
 
@@ -136,7 +134,7 @@ class SelectedBlocks:
         return stored
 
 
-class SelectedSource(Described):
+class SelectedSource(View):
     """A source whose variables are selections of another source's variables."""
 
     def __init__(
@@ -172,9 +170,8 @@ class SelectedSource(Described):
 
         Two selections from one stored variable have bundles of their own.
         """
-        view = self._views[variable]
-        key = self._base.bundle_of(view.selected.base, view.chunk(chunk))
-        return key_within(variable, key) if view.selected.base in self._repeated else key
+        key = super().bundle_of(variable, self._views[variable].chunk(chunk))
+        return key_within(variable, key) if self._selected[variable].base in self._repeated else key
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch the stored chunks of some blocks together; see `Source.fetch`."""
@@ -187,19 +184,9 @@ class SelectedSource(Described):
 
         return Deferred(decode, fetched.nbytes)
 
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Announce the stored chunks of some blocks; see `Source.announce`."""
-        return self._base.announce(
-            [[self._views[read.variable].read(read) for read in reads] for reads in bundles]
-        )
-
-    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """Watches of the stored variables; see `Source.watches`."""
-        return self._base.watches([self._views[v].selected.base for v in variables])
-
-    def is_waiting(self, variable: str) -> bool:
-        """Whether reading the stored variable mostly waits."""
-        return self._base.is_waiting(self._views[variable].selected.base)
+    def _reader_of(self, variable: str) -> tuple[Source, str]:
+        """The source that is selected from, and the name of the stored variable."""
+        return self._base, self._selected[variable].base
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """An empty dataset, as the stored coordinates do not fit the selections."""
@@ -209,14 +196,6 @@ class SelectedSource(Described):
     def notes(self) -> tuple[str, ...]:
         """The notes of the source that reads the stored variables; see `Source.notes`."""
         return self._base.notes
-
-    def is_through_xarray(self, variable: str) -> bool:
-        """Whether xarray reads the stored variable."""
-        return self._base.is_through_xarray(self._views[variable].selected.base)
-
-    def path_of(self, variable: str) -> str:
-        """How the stored variable is read, in words."""
-        return self._base.path_of(self._views[variable].selected.base)
 
     def stored_objects(self, variable: str) -> StoredObjects | None:
         """The stored objects of the stored variable; None for shards, which a selection shifts."""

@@ -26,15 +26,14 @@ from xloader.sources.arrays.cluster_blocks import wait_for_persisted
 from xloader.sources.arrays.dask_blocks import BlockComputer
 from xloader.sources.arrays.dask_cluster import active_client
 from xloader.sources.arrays.xarray_views import held_by, is_from_zarr, is_loaded
-from xloader.sources.base import Announced, Cut, Described, Fetched, Outcome, Read, Variable
+from xloader.sources.base import Cut, Described, Fetched, Outcome, Read, Variable
 from xloader.sources.chunk_sizes import Sizes, compact, shift, spans_of, take
 from xloader.sources.fetched import Deferred, Values
 from xloader.sources.retries import current
 from xloader.sources.store_watch import FileWatch, StampedFiles, Watch
-from xloader.sources.stores.access_errors import cause_of, told_of
 from xloader.sources.stores.file_openers import Gate
 from xloader.sources.stores.per_process import PerProcess
-from xloader.sources.stores.redaction import Secrets
+from xloader.sources.stores.redaction import Secrets, cause_of, told_of
 
 BLOCK_NBYTES: Final = 4 * 2**20
 """4 MiB. Size of the blocks of variables that have no chunks of their own."""
@@ -125,15 +124,6 @@ class XarraySource(Described):
         if self._watch is not None:
             self._watch.note_read()
         return Values(values, Outcome(0, len(reads), time.perf_counter() - begin))
-
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Have a cluster compute blocks before they are fetched; see `Source.announce`."""
-        variables = self._handle.get().variables
-        block_groups = [
-            [(array.data, chunk) for array, chunk in blocks if array.chunks is not None]
-            for blocks in ([(variables[r.variable], r.chunk) for r in reads] for reads in bundles)
-        ]
-        return current().wait_for(self._key, lambda: self._computer.announce(block_groups))
 
     def is_waiting(self, variable: str) -> bool:
         """Whether a cluster computes the variable's blocks."""

@@ -194,7 +194,6 @@ def _not_numbers(variable: Variable, given: str) -> UnsupportedDataError:
     return UnsupportedDataError(
         f"the function of {variable.name!r} returns no numbers",
         given=given,
-        allowed="a DataArray or an array of bool, integers or floats",
         remedy="convert the result, for example with .astype(float)",
     )
 

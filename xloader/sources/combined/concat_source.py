@@ -1,7 +1,7 @@
-"""ConcatSource: several sources joined along a dimension, such as files of one year each.
+"""Several sources joined along a dimension, such as files of one year each.
 
 Nothing is copied. Each chunk of the joined source is a chunk of one of the sources, which reads
-it.
+it. Labels must continue from each source to the next.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pickle
 import zlib
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,12 +22,20 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.packing import Packing
-from xloader.errors import OptionError
-from xloader.sources.base import Announced, Described, Fetched, Outcome, Read, Source, key_within
-from xloader.sources.chunk_sizes import num_chunks
-from xloader.sources.combined.continuity import check_coordinates, join_coordinates
-from xloader.sources.combined.joined_variables import join_variable, require_names
-from xloader.sources.fetched import Deferred, announce_to, fetch_from
+from xloader.errors import OptionError, StackError, UnknownNameError
+from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable, key_within
+from xloader.sources.chunk_sizes import each, join_sizes, num_chunks
+from xloader.sources.combined.labels import (
+    MERGED,
+    Labels,
+    are_same_labels,
+    different_kinds,
+    differing_labels,
+    label_of,
+    listed,
+    order_remedy,
+)
+from xloader.sources.fetched import Deferred, fetch_from
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.per_process import PerProcess
 from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
@@ -44,7 +53,6 @@ def concat_sources(sources: Sequence[Source], dim: str) -> Source:
         raise OptionError(
             "there is nothing to join",
             given="no source",
-            allowed="at least one",
             remedy="pass a list of paths or Datasets",
         )
     require_names(sources, dim)
@@ -125,17 +133,18 @@ class ConcatSource(Described):
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch some chunks, those of each source together; see `Source.fetch`."""
-        local_reads = [self._local(read) for read in reads]
-        packings = [self._packing_undone(number, read.variable) for number, read in local_reads]
-        fetched = fetch_from([(self._sources[number], read) for number, read in local_reads])
+        owned, packings = [], []
+        for read in reads:
+            number, chunk = self._locate(read.variable, read.chunk)
+            source = self._sources[number]
+            owned.append((source, Read(read.variable, chunk, read.cut)))
+            # Undone here only if the sources pack differently.
+            is_packed = self._variables[read.variable].packing is not None
+            packings.append(None if is_packed else source.variables[read.variable].packing)
+        fetched = fetch_from(owned)
         if not any(packings):
             return fetched
         return Deferred(partial(_decode_unpacked, fetched, packings), fetched.nbytes)
-
-    def announce(self, bundles: Sequence[Sequence[Read]]) -> Announced | None:
-        """Announce some chunks to the sources that have them; see `Source.announce`."""
-        local_bundles = [[self._local(read) for read in reads] for reads in bundles]
-        return announce_to([[(self._sources[n], read) for n, read in b] for b in local_bundles])
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """Watches of each source that has chunks of the variables; see `Source.watches`."""
@@ -160,17 +169,6 @@ class ConcatSource(Described):
         starts = self._starts[variable]
         number = bisect_right(starts, chunk[axis]) - 1
         return number, (*chunk[:axis], chunk[axis] - starts[number], *chunk[axis + 1 :])
-
-    def _local(self, read: Read) -> tuple[int, Read]:
-        """Number of the source that has a chunk, and the read there."""
-        number, chunk = self._locate(read.variable, read.chunk)
-        return number, Read(read.variable, chunk, read.cut)
-
-    def _packing_undone(self, number: int, variable: str) -> Packing | None:
-        """The packing to undo in one source's values, if the sources pack differently."""
-        if self._variables[variable].packing is not None:
-            return None
-        return self._sources[number].variables[variable].packing
 
     def __reduce__(self) -> tuple[object, ...]:
         # The descriptions of similar files are nearly the same bytes, which compress well.
@@ -198,3 +196,246 @@ def _decode_unpacked(
 def _unpickle(described: bytes, dim: str) -> ConcatSource:
     """The ConcatSource from its compressed pickle."""
     return ConcatSource(pickle.loads(zlib.decompress(described)), dim)
+
+
+def require_names(sources: Sequence[Source], dim: str) -> None:
+    """Check that every source has the dimension, and the same variables as the first."""
+    for number, source in enumerate(sources):
+        dims = dict.fromkeys(d for v in source.variables.values() for d in v.dims)
+        if dim not in dims:
+            raise UnknownNameError(
+                f"{label_of(sources, number)} has no dimension {dim!r} to join along",
+                given=repr(dim),
+                allowed=", ".join(map(repr, dims)) or "none: its variables are single numbers",
+                remedy=f"pass dim= to join along another, or open it with xarray, use "
+                f".expand_dims({dim!r}), and pass the Dataset; or, "
+                f"if its variables are different ones, use {MERGED}",
+            )
+    names = set(sources[0].variables)
+    for number, source in enumerate(sources[1:], 1):
+        if lone := sorted(names ^ set(source.variables)):
+            has, lacks = (0, number) if lone[0] in names else (number, 0)
+            shared = sorted(names & set(source.variables))
+            raise UnknownNameError(
+                f"{label_of(sources, lacks)} has no variable {lone[0]!r}, "
+                f"but {label_of(sources, has)} has it",
+                given=f"{', '.join(lone)} in only one of them",
+                allowed=f"variables in all sources: {', '.join(shared) or 'there are none'}",
+                remedy=f"pass variables={shared}, or, to open all variables together, use {MERGED}"
+                if shared
+                else f"to open different variables together, use {MERGED}",
+            )
+
+
+def join_variable(sources: Sequence[Source], name: str, dim: str) -> Variable:
+    """Describe one variable of several sources that are joined along a dimension."""
+    first = sources[0].variables[name]
+    axis = first.dims.index(dim) if dim in first.dims else None
+    variables = [source.variables[name] for source in sources]
+    for number, variable in enumerate(variables[1:], 1):
+        _require_alike(sources, number, first, variable, axis)
+    if axis is None:
+        return first
+    shape, chunks = list(first.shape), list(first.chunks)
+    shape[axis] = sum(variable.shape[axis] for variable in variables)
+    chunks[axis] = join_sizes([(v.chunks[axis], v.shape[axis]) for v in variables])
+    is_packed_alike = all(_is_alike(variable.packing, first.packing) for variable in variables)
+    return replace(
+        first,
+        shape=tuple(shape),
+        chunks=tuple(chunks),
+        packing=first.packing if is_packed_alike else None,
+        index_nbytes=sum(variable.index_nbytes for variable in variables),
+        thinning=max(variable.thinning for variable in variables),
+    )
+
+
+def _require_alike(
+    sources: Sequence[Source], number: int, first: Variable, second: Variable, axis: int | None
+) -> None:
+    """Raise an error if a source's variable does not agree with the first source's."""
+    # A variable without the dimension is read from the first source, so other chunks may differ.
+    apart: list[tuple[str, object, object]] = [
+        ("dimensions", first.dims, second.dims),
+        ("dtype", first.dtype, second.dtype),
+    ]
+    if first.dims == second.dims:
+        rest = [a for a in range(len(first.dims)) if a != axis]
+        for a in rest:
+            size, second_size = first.shape[a], second.shape[a]
+            apart.append((f"size along {first.dims[a]!r}", size, second_size))
+            if axis is not None and size == second_size:
+                first_chunks, second_chunks = (each(v.chunks[a], size) for v in (first, second))
+                apart.append((f"chunks along {first.dims[a]!r}", first_chunks, second_chunks))
+    remedies = {
+        "dtype": "convert one with xarray's astype and pass the Dataset, or open packed "
+        "integers with the dtype= of the others",
+        "chunks": f"open them with xarray, use .chunk with the same chunks, and pass the "
+        f"Datasets, or leave {first.name!r} out with variables=[...]",
+    }
+    for what, expected, actual in apart:
+        if expected != actual:
+            raise StackError(
+                f"two sources differ in the {what} of {first.name!r}",
+                given=f"{expected} in {label_of(sources, 0)}, "
+                f"{actual} in {label_of(sources, number)}",
+                remedy=remedies.get(
+                    what.split()[0],
+                    "regrid or rename with xarray and pass the Datasets, or leave "
+                    f"{first.name!r} out with variables=[...]",
+                ),
+            )
+
+
+def _is_alike(first: Packing | None, second: Packing | None) -> bool:
+    """Whether two packings give the same values for the same stored numbers."""
+    if first is None or second is None:
+        return first is second
+    # 0.1 equals numpy.float64(0.1), but NumPy computes with them in different dtypes.
+    return first == second and first.describe() == second.describe()
+
+
+_MOST_NAMES = 12
+"""The most sources that a message lists."""
+
+
+def check_labels(dim: str, labels: Sequence[Labels]) -> None:
+    """Check that labels continue from each source to the next.
+
+    Numbers and dates must all increase or all decrease, and no two sources may overlap. Text has
+    no order, so it only must not repeat.
+    """
+    for before, after in itertools.pairwise(labels):
+        if before.kind != after.kind:
+            raise different_kinds(dim, before, after)
+    if labels and labels[0].kind == "text or objects":
+        _check_distinct(dim, labels)
+        return
+    sign = _common_direction(dim, labels)
+    if all(_goes_on(sign, before, after) for before, after in itertools.pairwise(labels)):
+        return
+    ordered = sorted(labels, key=lambda owned: owned.index[0], reverse=sign < 0)
+    for before, after in itertools.pairwise(ordered):
+        if not _goes_on(sign, before, after):
+            raise OptionError(
+                f"two sources overlap along {dim!r}",
+                given=f"{before}, {after}",
+                remedy="leave one of them out, or cut it with xarray and pass the Dataset",
+            )
+    raise OptionError(
+        f"the sources are not in the order of their labels along {dim!r}",
+        given=listed([*map(str, labels)], _MOST_NAMES),
+        allowed=listed([owned.owner for owned in ordered], _MOST_NAMES),
+        remedy="pass them in this order",
+    )
+
+
+def _goes_on(sign: int, before: Labels, after: Labels) -> bool:
+    """Whether all labels of one source come before those of the other, in a direction."""
+    last, first = before.index[-1], after.index[0]
+    return bool(last < first if sign > 0 else last > first)
+
+
+def _common_direction(dim: str, labels: Sequence[Labels]) -> int:
+    """The direction of all labels: 1 if they increase, -1 if they decrease."""
+    directions = [(owned.direction, owned) for owned in labels]
+    known = [(sign, owned) for sign, owned in directions if sign]
+    if not known:
+        # With one label in each source, only the labels of all sources show the direction.
+        pairs = list(itertools.pairwise(labels))
+        return -1 if pairs and all(_goes_on(-1, before, after) for before, after in pairs) else 1
+    for sign, owned in known:
+        if sign != known[0][0]:
+            raise OptionError(
+                f"labels along {dim!r} increase in one source and decrease in another",
+                given=f"{known[0][1]}, {owned}",
+                remedy=f"open those with xarray, use .sortby({dim!r}), and pass the Datasets",
+            )
+    return known[0][0]
+
+
+def _check_distinct(dim: str, labels: Sequence[Labels]) -> None:
+    """Check that no label occurs twice."""
+    owners: dict[object, str] = {}
+    for source_labels in labels:
+        for label in source_labels.index:
+            if label in owners:
+                raise OptionError(
+                    f"a label along {dim!r} occurs twice",
+                    given=f"{label!r} in {owners[label]} and in {source_labels.owner}",
+                    remedy="leave one of them out, or rename it with xarray",
+                )
+            owners[label] = source_labels.owner
+
+
+def check_coordinates(sources: Sequence[Source], dim: str) -> None:
+    """Check that labels continue along a dimension and agree along all others."""
+    indexes = [source.coordinates().indexes for source in sources]
+    bare = [number for number, by_dim in enumerate(indexes) if dim not in by_dim]
+    if 0 < len(bare) < len(sources):
+        labelled = next(number for number, by_dim in enumerate(indexes) if dim in by_dim)
+        raise OptionError(
+            f"only some sources have labels along {dim!r}",
+            given=f"labels in {label_of(sources, labelled)}, none in {label_of(sources, bare[0])}",
+            remedy=f"add labels with xarray's .assign_coords({dim}=...), and pass the Dataset",
+        )
+    if not bare:
+        labels = [
+            Labels(label_of(sources, number), by_dim[dim])
+            for number, by_dim in enumerate(indexes)
+            if len(by_dim[dim])
+        ]
+        check_labels(dim, labels)
+    first = indexes[0]
+    used = {str(d) for variable in sources[0].variables.values() for d in variable.dims}
+    for other_dim in sorted((used - {dim}) & set(first)):
+        for number, by_dim in enumerate(indexes):
+            if other_dim in by_dim and not are_same_labels(first[other_dim], by_dim[other_dim]):
+                raise OptionError(
+                    f"the labels along {other_dim!r} differ between two sources",
+                    given=f"{differing_labels(first[other_dim], by_dim[other_dim])} "
+                    f"in {label_of(sources, 0)} and {label_of(sources, number)}",
+                    remedy=order_remedy(other_dim, first[other_dim], by_dim[other_dim])
+                    or "regrid them with xarray, or give them the same labels with "
+                    ".assign_coords, and pass the Datasets",
+                )
+
+
+def join_coordinates(sources: Sequence[Source], dim: str) -> xr.Dataset:
+    """Join the coordinates of sources along a dimension.
+
+    Coordinates without the dimension are taken from the first source. A coordinate along it is
+    left out if some source lacks it or has it with other dimensions.
+    """
+    every = [source.coordinates() for source in sources]
+    first = every[0]
+    of_dim = [name for name, coord in first.coords.items() if dim in coord.dims]
+    shared = [
+        name
+        for name in of_dim
+        if all(name in coords.coords and coords[name].dims == first[name].dims for coords in every)
+    ]
+    without_dim = first.drop_vars(of_dim)
+    if not shared:
+        return without_dim
+    along = [_lazily(coords.drop_vars(set(coords.coords).difference(shared))) for coords in every]
+    joined = xr.concat(
+        along,
+        dim=dim,
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
+        join="override",
+        combine_attrs="override",
+    )
+    return without_dim.assign_coords(joined.coords)
+
+
+def _lazily(coords: xr.Dataset) -> xr.Dataset:
+    """Turn coordinates of several dimensions into dask arrays, to join them without reading."""
+    wide = {
+        name: coord.variable.chunk()
+        for name, coord in coords.coords.items()
+        if coord.ndim > 1 and not isinstance(coord.variable._data, np.ndarray)
+    }
+    return coords.assign_coords(wide)

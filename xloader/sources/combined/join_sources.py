@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -14,11 +15,17 @@ from xloader.core.element_list import ElementList, as_elements
 from xloader.core.messages import closest
 from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
 from xloader.sources.base import Source
-from xloader.sources.combined.continuity import Labels, different_kinds
-from xloader.sources.combined.joined_variables import label_of, listed
-from xloader.sources.combined.label_spans import find_labels
-from xloader.sources.combined.mixed_source import one_source
-from xloader.sources.combined.shared_names import SharedNames, dims_of
+from xloader.sources.combined.labels import (
+    Labels,
+    are_same_labels,
+    different_kinds,
+    differing_labels,
+    find_labels,
+    label_of,
+    listed,
+    order_remedy,
+)
+from xloader.sources.combined.mixed_source import SourceView, one_source
 
 Method = Literal["nearest", "ffill"] | None
 """How labels are found that a source does not have."""
@@ -79,7 +86,6 @@ def check_method(method: Any, tolerance: Any) -> None:
         raise OptionError(
             "the tolerance does not fit the method",
             given=f"method={method!r}, tolerance={tolerance!r}",
-            allowed='one distance between labels, and only with method="nearest" or "ffill"',
             remedy='pass method="nearest" too, or leave the tolerance out',
         )
 
@@ -94,7 +100,6 @@ def _check_order(on: str, labels: Labels, method: Method) -> None:
         raise OptionError(
             f"labels along {on!r} occur twice or are missing",
             given=f"{len(wrong)} labels of {labels.owner}, such as {wrong[0]}",
-            allowed="each label once",
             remedy=f"open it with xarray, use .drop_duplicates({on!r}) or .dropna, and pass the "
             "Dataset",
         )
@@ -104,7 +109,6 @@ def _check_order(on: str, labels: Labels, method: Method) -> None:
             raise OptionError(
                 f"the labels along {on!r} are text, of which none is the nearest or the last",
                 given=f"method={method!r}, labels such as {index[0]!r}",
-                allowed="method=None",
                 remedy="leave method= out, to join equal labels",
             )
     elif (is_time or method is not None) and not index.is_monotonic_increasing:
@@ -112,7 +116,6 @@ def _check_order(on: str, labels: Labels, method: Method) -> None:
         raise OptionError(
             f"the labels along {on!r} do not increase",
             given=f"{_show(index[wrong_at])}, then {_show(index[wrong_at + 1])} in {labels.owner}",
-            allowed="labels that increase, in each source",
             remedy=f"open it with xarray, use .sortby({on!r}), and pass the Dataset",
         )
 
@@ -140,7 +143,6 @@ def _check_ascending(on: str, first: Labels, second: Labels, elements: NDArray[A
             f"two sources have the labels along {on!r} in different orders",
             given=f"{_show(second.index[before])} comes before {_show(second.index[after])} in "
             f"{first.owner}, and after it in {second.owner}",
-            allowed="one order in all sources",
             remedy=f"open one with xarray, use .sortby({on!r}) or .isel, and pass the Dataset",
         )
 
@@ -155,7 +157,6 @@ def _nothing_common(on: str, labels: Mapping[str, Labels], method: Method) -> Em
     return EmptySamplesError(
         f"the sources have no label along {on!r} in common",
         given=ends,
-        allowed="labels that all sources have",
         remedy='check the units and the years; or pass method="nearest" or "ffill"'
         if method is None
         else "check the units and the years, or pass a larger tolerance",
@@ -182,11 +183,11 @@ def join_sources(
     if not labels:
         raise _no_dimension(sources.values(), on)
     elements, notes = match_labels(on, labels, method, tolerance)
-    views = SharedNames(_offered(sources.values(), sources), on).views(
-        list(sources.values()),
-        [f"{name}/" for name in sources],
-        [{on: elements[name]} if name in elements else {} for name in sources],
-    )
+    parts = [
+        _Part(source, f"{name}/", {on: elements[name]} if name in elements else {})
+        for name, source in sources.items()
+    ]
+    views = _SharedNames(parts, on).views()
     names = [f"{name}: {source.name}" for name, source in sources.items()]
     return one_source(views, listed(names, _MOST_NAMES), notes)
 
@@ -200,33 +201,20 @@ def merge_sources(sources: Sequence[Source], variables: Iterable[str] = ()) -> S
                 raise OptionError(
                     f"two sources have a variable of the name {name!r}",
                     given=f"{label_of(sources, owners[name])}, {label_of(sources, number)}",
-                    allowed="each name once, to open different variables of one grid together",
                     remedy=f"join parts of one series with xloader.concat({_pasted(sources)}), "
                     "parts along another dimension with its dim=, and sources whose names mean "
                     "different things with xloader.join({...})",
                 )
             owners[name] = number
-    names = SharedNames(frozenset(owners), is_strict=True)
-    views = names.views(sources, [""] * len(sources), [{}] * len(sources))
+    views = _SharedNames([_Part(source, "") for source in sources], is_strict=True).views()
     name = listed([source.name for source in sources], _MOST_NAMES)
     return one_source(views, name, variables=variables)
 
 
 def tree_source(groups: Mapping[str, Source], name: str, variables: Iterable[str] = ()) -> Source:
     """Offer the variables of the groups of a tree together."""
-    prefixes = [f"{path}/" if path else "" for path in groups]
-    sources = list(groups.values())
-    names = SharedNames(_offered(sources, list(groups)))
-    views = names.views(sources, prefixes, [{}] * len(sources))
-    return one_source(views, name, variables=variables)
-
-
-def _offered(sources: Iterable[Source], paths: Iterable[str]) -> frozenset[str]:
-    """The names under which variables are offered."""
-    pairs = zip(sources, paths, strict=True)
-    return frozenset(
-        f"{path}/{v}" if path else v for source, path in pairs for v in source.variables
-    )
+    parts = [_Part(source, f"{path}/" if path else "") for path, source in groups.items()]
+    return one_source(_SharedNames(parts).views(), name, variables=variables)
 
 
 def _labels_of(name: str, source: Source, on: str) -> Labels | None:
@@ -238,7 +226,6 @@ def _labels_of(name: str, source: Source, on: str) -> Labels | None:
         raise OptionError(
             f"a source has no labels along {on!r}, so they cannot be matched",
             given=f"{name}: {source.name}",
-            allowed="labels in all sources that have the dimension",
             remedy=f"open it with xarray, add labels with .assign_coords({on}=...), and pass the "
             "Dataset",
         )
@@ -261,3 +248,176 @@ def _pasted(sources: Sequence[Source]) -> str:
     names = [source.name for source in sources]
     is_short = len(names) <= 6 and all(map(os.path.exists, names))
     return repr(names) if is_short else "[...]"
+
+
+ALIKE = "xloader.join({'a': one, 'b': other})"
+"""Code, for messages, that opens sources together whose names mean different things."""
+
+
+@dataclass
+class _Dim:
+    """A dimension that sources share."""
+
+    name: str
+    owner: str
+    size: int
+    index: Any
+
+    def difference(self, size: int, index: Any) -> str:
+        """How another source's dimension differs, in words; empty if it is the same."""
+        if size != self.size:
+            return f"{self.size} and {size} elements"
+        if index is None or self.index is None or are_same_labels(self.index, index):
+            return ""
+        return differing_labels(self.index, index)
+
+
+class _Part:
+    """One of the sources, what is kept of it, and the names that its labels get."""
+
+    def __init__(
+        self, source: Source, prefix: str, kept: Mapping[str, ElementList | range] | None = None
+    ) -> None:
+        self.source = source
+        self.prefix = prefix
+        self.kept = kept or {}
+        self.coords = source.coordinates()
+        self.renamed: dict[str, str] = {}
+        self.hidden: set[str] = set()
+
+
+@dataclass
+class _SharedNames:
+    """Finds the names of each source's dimensions and coordinates, one source after the other.
+
+    A dimension is shared with the first earlier source that has it with equal labels, or with
+    equal size if one of them has no labels. Any other one gets the source's prefix, and so does a
+    coordinate whose name is taken.
+    """
+
+    parts: Sequence[_Part]
+    on: str | None = None
+    is_strict: bool = False
+    _dims: dict[str, list[_Dim]] = field(default_factory=dict)
+    _by_name: dict[str, _Dim] = field(default_factory=dict)
+    _kept: set[str] = field(default_factory=set)
+
+    def views(self) -> list[SourceView]:
+        """The views of the sources, with the names of their variables and coordinates."""
+        if not self.is_strict:
+            # Without a prefix, as in the root of a tree, a coordinate has no other name.
+            self._kept = {
+                str(name)
+                for part in self.parts
+                for name in part.coords.coords
+                if not part.prefix and name not in part.coords.dims
+            }
+        for part in self.parts:
+            self._name_dims(part)
+        self._name_coords()
+        return [
+            SourceView(
+                part.source,
+                {name: part.prefix + name for name in part.source.variables},
+                {dim: kept for dim, kept in part.kept.items() if dim in dims_of(part.source)},
+                part.renamed,
+                frozenset(part.hidden),
+            )
+            for part in self.parts
+        ]
+
+    def _name_dims(self, part: _Part) -> None:
+        """Find new names of a source's dimensions and labels, and hide labels of shared ones."""
+        source, prefix, coords = part.source, part.prefix, part.coords
+        for dim, size in dims_of(source).items():
+            if dim == self.on and not any(dim in v.dims for v in source.variables.values()):
+                # Labels without a variable that has them say nothing about the joined dimension.
+                part.hidden.update(str(n) for n, c in coords.coords.items() if dim in c.dims)
+                continue
+            index = coords.indexes.get(dim)
+            labels: set[str] = set()
+            if index is not None:
+                labels.update(map(str, coords.xindexes.get_all_coords(dim)))
+            known = self._dims.setdefault(dim, [])
+            names = dict.fromkeys((dim, prefix + dim))
+            named = [self._by_name[name] for name in names if name in self._by_name]
+            shared = self._shared(dim, [*known, *named], size, index)
+            if shared is None and known and self.is_strict:
+                raise OptionError(
+                    f"two sources differ along {dim!r}",
+                    given=f"{known[0].difference(size, index)} in {known[0].owner} and "
+                    f"{source.name}",
+                    remedy=order_remedy(dim, known[0].index, index)
+                    or f"join them: {ALIKE}, with on={dim!r} to find labels that both have",
+                )
+            if shared is None:
+                is_used = known or named or dim in self._kept
+                offered = prefix + dim if is_used else dim
+                if offered in self._by_name:
+                    raise _taken(offered, prefix)
+                shared = self._by_name[offered] = _Dim(offered, source.name, size, index)
+                known.append(shared)
+            elif shared.index is None:
+                # No earlier source has labels, so these become the dimension's labels.
+                shared.index = index
+            else:
+                part.hidden.update(labels)
+            if shared.name != dim:
+                part.renamed[dim] = shared.name
+                part.renamed.update((label, prefix + label) for label in sorted(labels - {dim}))
+
+    def _shared(self, dim: str, known: Sequence[_Dim], size: int, index: Any) -> _Dim | None:
+        """The first dimension of earlier sources that is the same; None if there is none."""
+        if dim == self.on and known:
+            return known[0]
+        return next((earlier for earlier in known if not earlier.difference(size, index)), None)
+
+    def _name_coords(self) -> None:
+        """Add new names for those other coordinates whose names are taken."""
+        taken: dict[str, tuple[str, Any]] = {}
+        variables = (part.prefix + name for part in self.parts for name in part.source.variables)
+        not_free = {*self._by_name, *variables}
+        for part in self.parts:
+            for name in map(str, part.coords.coords):
+                if name in part.coords.dims or name in part.renamed or name in part.hidden:
+                    continue
+                coord: Any = part.coords.variables[name]
+                other = part.prefix + name
+                if name not in taken and name not in not_free:
+                    taken[name] = part.source.name, coord
+                elif not self.is_strict:
+                    part.renamed[name] = other
+                    if other in taken or other in not_free:
+                        raise _taken(other, part.prefix)
+                    taken[other] = part.source.name, coord
+                elif name in taken and coord.equals(taken[name][1]):
+                    part.hidden.add(name)
+                else:
+                    raise OptionError(
+                        f"two sources have different things of the name {name!r}",
+                        given=f"a coordinate of {part.source.name}, and something else of "
+                        + (taken[name][0] if name in taken else "another source"),
+                        remedy=f"open one with xarray, use .rename or .drop_vars({name!r}), and "
+                        f"pass the Dataset; or join them: {ALIKE}",
+                    )
+
+
+def _taken(name: str, prefix: str) -> OptionError:
+    """The error for a name of a dimension or coordinate that something else has."""
+    return OptionError(
+        f"the name {name!r} would stand for two dimensions or coordinates",
+        given=f"a source named {prefix.rstrip('/')!r}, and another one that has {name!r}",
+        remedy="give the source another name",
+    )
+
+
+def dims_of(source: Source) -> dict[str, int]:
+    """Sizes of all dimensions of a source: those of its variables, and of its coordinates."""
+    sizes = {
+        dim: size
+        for variable in source.variables.values()
+        for dim, size in zip(variable.dims, variable.shape, strict=True)
+    }
+    for dim, size in source.coordinates().sizes.items():
+        sizes.setdefault(str(dim), size)
+    return sizes

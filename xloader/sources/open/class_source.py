@@ -7,10 +7,13 @@ import importlib.util
 import itertools
 import json
 import os
+import zlib
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -23,19 +26,198 @@ from xloader.errors import (
     CorruptChunkError,
     MissingDependencyError,
     OptionError,
+    SourceAccessError,
+    SourceNotFoundError,
+    UnsupportedDataError,
     XloaderError,
 )
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.xarray_source import describe
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
 from xloader.sources.chunk_sizes import num_chunks, spans_of, take
-from xloader.sources.combined.class_files import ClassFiles, named
 from xloader.sources.fetched import Deferred
 from xloader.sources.open.open_source import open_source
 from xloader.sources.retries import current
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.file_openers import FileOpener, Gate
 from xloader.sources.stores.per_process import PerProcess
+
+EXTENSIONS: Final[tuple[str, ...]] = (
+    *(".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5"),
+    *(".grib", ".grib2", ".grb", ".grb2"),
+    *(".tif", ".tiff"),
+    *(".zarr", ".zarr.zip"),
+)
+"""Ends of the names of files, and of folders of Zarr, that are samples."""
+
+_ZARR_MARKS: Final = frozenset({"zarr.json", ".zgroup"})
+"""Files by which a folder is known as a Zarr group, whatever its name."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassFiles:
+    """The files below a folder that has a folder for each class.
+
+    `classes`: names of the class folders, sorted. `paths`: the files relative to ``root``, class
+    by class, sorted within each by folder and name.
+    """
+
+    root: str
+    classes: tuple[str, ...]
+    paths: tuple[str, ...]
+    codes: NDArray[np.int64]
+    left_out: str = ""
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def path_of(self, number: int) -> str:
+        """The absolute path of a file."""
+        return os.path.join(self.root, self.paths[number])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Names of neighbouring files are nearly the same, so they compress well.
+        text = "\0".join(self.paths).encode("utf-8", "surrogateescape")
+        counts = np.bincount(self.codes, minlength=len(self.classes)).tolist()
+        return _unpickle, (self.root, self.classes, zlib.compress(text), counts, self.left_out)
+
+
+def _unpickle(
+    root: str, classes: tuple[str, ...], text: bytes, counts: list[int], left_out: str
+) -> ClassFiles:
+    paths = tuple(zlib.decompress(text).decode("utf-8", "surrogateescape").split("\0"))
+    return ClassFiles(root, classes, paths, np.repeat(np.arange(len(classes)), counts), left_out)
+
+
+def list_classes(
+    root: str | os.PathLike[str], extensions: Iterable[str] | None = None
+) -> ClassFiles:
+    """List the files of all classes, without opening any."""
+    ends = _ends(extensions)
+    if not isinstance(root, str | os.PathLike):
+        raise UnsupportedDataError(
+            "the root of class folders is no path",
+            given=f"{type(root).__module__}.{type(root).__qualname__}",
+            remedy="pass the path of the folder that has a folder for each class",
+        )
+    top = Path(root).expanduser().absolute()
+    try:
+        with os.scandir(top) as entries:
+            children = sorted(entries, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SourceNotFoundError(
+            "there is no such folder",
+            given=os.fspath(root),
+            remedy=f"check the path, which stands for {top}",
+        ) from error
+    folders = [e for e in children if e.is_dir() and not e.name.startswith(".")]
+    if not folders:
+        raise SourceNotFoundError(
+            "the folder has no folder for a class",
+            given=str(top),
+            remedy="move the files of each class into a folder with the name of the class",
+        )
+    outside = sum(not (entry.is_dir() or entry.name.startswith(".")) for entry in children)
+    unknown: Counter[str] = Counter()
+    paths: list[str] = []
+    counts = []
+    for folder in folders:
+        before = len(paths)
+        files = _files_in(folder.path, folder.name, ends, unknown, frozenset())
+        # Folder by folder, as ImageFolder sorts them, so that ids are the same.
+        paths += sorted(files, key=os.path.split)
+        counts.append(len(paths) - before)
+    classes = tuple(folder.name for folder in folders)
+    empty = [name for name, count in zip(classes, counts, strict=True) if not count]
+    if empty:
+        others = f"; names there end in {', '.join(sorted(unknown))}" if unknown else ""
+        raise SourceNotFoundError(
+            "a class folder has no file that can be a sample",
+            given=f"{', '.join(map(repr, empty[:5]))} of {len(classes)} folders in {top}{others}",
+            allowed=f"at least one file for each class, with a name that ends in {', '.join(ends)}",
+            remedy="remove the empty folder, or name other ends of names with extensions=",
+        )
+    codes = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
+    return ClassFiles(str(top), classes, tuple(paths), codes, _in_words(unknown, outside))
+
+
+def _ends(extensions: Iterable[str] | None) -> tuple[str, ...]:
+    if extensions is None:
+        return EXTENSIONS
+    ends: tuple[Any, ...] = ()
+    if isinstance(extensions, Iterable):
+        ends = (extensions,) if isinstance(extensions, str) else tuple(extensions)
+    if not ends or not all(isinstance(end, str) and end for end in ends):
+        raise OptionError(
+            "these are not ends of names of files",
+            given=f"extensions={extensions!r}",
+            allowed='text, such as ".nc"',
+            remedy="leave extensions out to take all kinds that are known",
+        )
+    return tuple(end.lower() for end in ends)
+
+
+def _files_in(
+    path: str, name: str, ends: tuple[str, ...], unknown: Counter[str], above: frozenset[Any]
+) -> Iterator[str]:
+    """Yield the files in a folder and in those below, and count those of unknown kinds.
+
+    ``name`` is the folder's path within the root; ``above`` are the folders that it lies in.
+    """
+    try:
+        with os.scandir(path) as entries:
+            children = list(entries)
+    except OSError as error:
+        raise SourceAccessError(
+            f"a folder cannot be listed ({type(error).__name__})",
+            given=path,
+            remedy="change its permissions, or move it out of the class folders",
+        ) from error
+    below = []
+    for entry in children:
+        if entry.name.startswith("."):
+            continue
+        within = f"{name}/{entry.name}"
+        is_sample = entry.name.lower().endswith(ends)
+        is_folder = entry.is_dir()
+        is_zarr = is_folder and not is_sample and _is_store(entry.path)
+        if is_sample or (is_zarr and ends is EXTENSIONS):
+            yield within
+        elif is_folder and not is_zarr:
+            below.append((entry, within))
+        else:
+            unknown[os.path.splitext(entry.name)[1].lower() or "no extension"] += 1
+    for entry, within in below:
+        # A link to a folder above would have no end.
+        key = os.path.realpath(entry.path)
+        if key not in above:
+            yield from _files_in(entry.path, within, ends, unknown, above | {key})
+
+
+def _is_store(path: str) -> bool:
+    return any(os.path.exists(os.path.join(path, mark)) for mark in _ZARR_MARKS)
+
+
+def _in_words(unknown: Counter[str], outside: int) -> str:
+    notes = []
+    if unknown:
+        kinds = ", ".join(f"{num:,} {end}" for end, num in unknown.most_common(5))
+        notes.append(f"{_files(unknown.total())} of other kinds ({kinds})")
+    if outside:
+        notes.append(f"{_files(outside)} beside the class folders")
+    return " and ".join(notes)
+
+
+def _files(number: int) -> str:
+    return "1 file" if number == 1 else f"{number:,} files"
+
+
+def named(texts: Sequence[str]) -> NDArray[Any]:
+    """Texts as an array of objects, which takes no room for the longest of them."""
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array
+
 
 FILE: Final = "file"
 """The dimension along which files lie."""
@@ -172,40 +354,35 @@ class ClassSource(Described):
         return ""
 
     def _differs(self, file: int, read: Read, wrong: str) -> ChunkError:
-        path = self.files.paths[file]
-        return ChunkError(
-            f"the file {path} differs from the first one, {self.files.paths[0]}: {wrong}",
-            store=self.files.root,
-            variable=read.variable,
-            chunk=read.chunk,
-            key=path,
-            remedy="bring all files to one shape, move this one away, or skip it with "
-            'on_error="skip"',
+        first, path = self.files.paths[0], self.files.paths[file]
+        what = f"the file {path} differs from the first one, {first}: {wrong}"
+        remedy = 'bring all files to one shape, move this one away, or skip it: on_error="skip"'
+        return self._error(ChunkError, file, read, what, remedy)
+
+    def _error(
+        self, kind: type[ChunkError], file: int, read: Read, what: str, remedy: str
+    ) -> ChunkError:
+        root, path = self.files.root, self.files.paths[file]
+        return kind(
+            what, store=root, variable=read.variable, chunk=read.chunk, key=path, remedy=remedy
         )
 
     @contextmanager
     def _errors(self, file: int, read: Read) -> Iterator[None]:
         """Turn errors in the ``with`` block into one that names the file."""
         path = self.files.paths[file]
-        place: dict[str, Any] = {"variable": read.variable, "chunk": read.chunk, "key": path}
         try:
             yield
         except (ChunkError, MemoryError, MissingDependencyError):
             raise
         except (FileNotFoundError, PermissionError, TimeoutError) as error:
-            raise ChunkError(
-                f"the file {path} cannot be read ({type(error).__name__})",
-                store=self.files.root,
-                remedy="check that it is still there, and open the folder again after changes",
-                **place,
-            ) from error
+            remedy = "check that it is still there, and open the folder again after changes"
+            what = f"the file {path} cannot be read ({type(error).__name__})"
+            raise self._error(ChunkError, file, read, what, remedy) from error
         except Exception as error:
-            raise CorruptChunkError(
-                f"the file {path} cannot be opened or decoded ({type(error).__name__})",
-                store=self.files.root,
-                remedy='fetch or write it again, or skip it with on_error="skip"',
-                **place,
-            ) from error
+            remedy = 'fetch or write it again, or skip it with on_error="skip"'
+            what = f"the file {path} cannot be opened or decoded ({type(error).__name__})"
+            raise self._error(CorruptChunkError, file, read, what, remedy) from error
 
 
 def open_class_source(
@@ -273,7 +450,6 @@ def _along_files(variable: Variable, num_files: int) -> Variable:
         dims=(FILE, *variable.dims),
         shape=(num_files, *variable.shape),
         chunks=(1, *(max(size, 1) for size in variable.shape)),
-        dtype=variable.dtype,
         packing=None,
         index_nbytes=0,
         thinning=1,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -30,12 +31,10 @@ from xloader.sources.arrays.xarray_views import LazyView, UnrecognisedError, hel
 from xloader.sources.base import Source
 from xloader.sources.combined.mixed_source import MixedSource
 from xloader.sources.store_watch import StampedFiles
-from xloader.sources.stores.group_openers import Given
-from xloader.sources.stores.recognise import place_of
+from xloader.sources.stores.locations import pack, place_of
 from xloader.sources.stores.redaction import safe_name
-from xloader.sources.zarr.missing_chunks import OnMissing
-from xloader.sources.zarr.read_routes import make_route, make_variable
-from xloader.sources.zarr.zarr_source import ZarrSource
+from xloader.sources.zarr.chunk_errors import OnMissing
+from xloader.sources.zarr.zarr_source import ZarrSource, make_route, make_variable
 
 _MOST_REPEATS: Final = 8.0
 """A warning is raised if an epoch runs each task more often than this on average."""
@@ -51,6 +50,27 @@ class _ZarrView:
     lazy: LazyView
     selected: Selected
     stored: xr.DataArray
+
+
+@dataclass(frozen=True)
+class Given:
+    """Returns an open dataset that the user passed. It pickles with the dataset."""
+
+    dataset: xr.Dataset
+
+    def __call__(self) -> xr.Dataset:
+        """Return the dataset."""
+        return self.dataset
+
+    def __getstate__(self) -> bytes:
+        return pack(
+            self.dataset,
+            "an open Dataset",
+            "pass the path that it was opened from, or write it to a Zarr store first",
+        )
+
+    def __setstate__(self, state: bytes) -> None:
+        object.__setattr__(self, "dataset", pickle.loads(state))
 
 
 def from_dataset(
@@ -256,7 +276,6 @@ def from_tree(
         raise UnsupportedDataError(
             f"{name} has no numeric data variable",
             given=f"the groups {', '.join(groups) or '/'}",
-            allowed="bool, integer and float data variables",
             remedy="convert variables with xarray's astype",
         )
     chosen: dict[str, list[str]] = {}

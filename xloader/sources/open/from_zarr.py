@@ -1,4 +1,4 @@
-"""Makes a source of the Zarr group at a store location.
+"""Opens the Zarr group at a store location, in each process, and makes a source of it.
 
 Errors of zarr, xarray and the store's library are turned into errors that say what to do.
 """
@@ -10,14 +10,16 @@ import os
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import xarray as xr
 import zarr
 from numpy.typing import DTypeLike
+from zarr.abc.store import Store
 from zarr.errors import ContainsArrayError, NodeNotFoundError
+from zarr.storage import WrapperStore
 
 from xloader.core.messages import closest, extra_remedy, warn_caller
 from xloader.errors import (
@@ -32,12 +34,144 @@ from xloader.sources import zarr_adapter
 from xloader.sources.arrays import catalog
 from xloader.sources.base import Source
 from xloader.sources.retries import is_timeout
-from xloader.sources.stores.access_errors import access_error, cause_of, told_of
-from xloader.sources.stores.group_openers import ZarrOpener, arrays_without_dims
-from xloader.sources.stores.locations import PathPlace, UrlPlace
-from xloader.sources.zarr.allowed_codecs import unknown_codec_error
-from xloader.sources.zarr.missing_chunks import OnMissing
+from xloader.sources.stores.locations import PathPlace, StoreLocation, UrlPlace
+from xloader.sources.stores.redaction import access_error, cause_of, told_of
+from xloader.sources.zarr.chunk_errors import OnMissing
+from xloader.sources.zarr.parse_codecs import unknown_codec_error
 from xloader.sources.zarr.zarr_source import ZarrSource
+
+if TYPE_CHECKING:
+    from zarr.abc.buffer import Buffer, BufferPrototype
+    from zarr.abc.store import ByteRequest
+
+
+_MARKS: Final = (("zarr.json", 3), (".zgroup", 2))
+"""Key that every group has, and the version of the Zarr format that uses it."""
+
+
+@dataclass(frozen=True)
+class ZarrOpener:
+    """Opens one Zarr group with zarr and with xarray. It pickles with the source."""
+
+    place: StoreLocation
+    group: str
+    kwargs: Mapping[str, Any] = field(repr=False)
+    hidden: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Names of the store and the group, for messages."""
+        return f"{self.place.name}, group {self.group!r}" if self.group else self.place.name
+
+    def with_format(self) -> ZarrOpener:
+        """Find the group's version of the Zarr format, and keep it in the opener.
+
+        The keys of the versions are asked for one at a time. zarr asks for all of them at once. If
+        several requests fail, it may leave errors behind that are logged with their URLs.
+        """
+        if not zarr_adapter.is_known():
+            return self
+        store, failed = self.place.open_store(), None
+        wanted_format = self.kwargs.get("zarr_format")
+        prototype = zarr_adapter.default_buffer_prototype()
+        for name, number in _MARKS:
+            if wanted_format not in (None, number):
+                continue
+            key = f"{self.group.strip('/')}/{name}".lstrip("/")
+            try:
+                if zarr_adapter.sync(store.get(key, prototype)) is not None:
+                    return replace(self, kwargs={**self.kwargs, "zarr_format": number})
+            # Where listing is not allowed, a store may refuse an absent key and still have another.
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return self
+
+    def open_group(self) -> zarr.Group:
+        """Open the group with zarr. Only metadata is read."""
+        with zarr_adapter.allow_rectilinear_chunks():
+            return zarr.open_group(
+                self.place.open_store(),
+                path=self.group,
+                mode="r",
+                use_consolidated=self.kwargs.get("consolidated"),
+                zarr_format=self.kwargs.get("zarr_format"),
+            )
+
+    def open_dataset(self, create_default_indexes: bool) -> xr.Dataset:
+        """Open the group with xarray, lazily."""
+        group = self.open_group()
+        is_consolidated = group.metadata.consolidated_metadata is not None
+        # Without this, xarray tries consolidated metadata, fails and warns.
+        kwargs = {"consolidated": is_consolidated, **self.kwargs, "chunks": None, "cache": False}
+        kwargs.pop("engine", None)
+        store = group.store
+        if self.hidden:
+            begin = f"{self.group.strip('/')}/".lstrip("/")
+            store = HidingStore(store, [begin + name for name in self.hidden])
+            kwargs["consolidated"] = False
+        with zarr_adapter.allow_rectilinear_chunks():
+            return xr.open_dataset(
+                store,  # type: ignore[arg-type]  # the zarr engine takes stores
+                engine="zarr",
+                group=self.group or None,
+                create_default_indexes=create_default_indexes,
+                **kwargs,
+            )
+
+
+class HidingStore(WrapperStore[Store]):
+    """A store without some of its folders."""
+
+    def __init__(self, store: Store, hidden: Collection[str]) -> None:
+        super().__init__(store)
+        self._hidden = tuple(f"{path}/" for path in hidden)
+
+    def __str__(self) -> str:
+        # Messages name the store itself.
+        return str(self._store)
+
+    def _with_store(self, store: Store) -> Self:
+        return type(self)(store, [path.removesuffix("/") for path in self._hidden])
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Read an object, or a part of it; None if it is hidden."""
+        if key.startswith(self._hidden):
+            return None
+        return await self._store.get(key, prototype, byte_range)
+
+    async def exists(self, key: str) -> bool:
+        """Whether there is an object that is not hidden."""
+        return not key.startswith(self._hidden) and await self._store.exists(key)
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """List the names in a folder that are not hidden."""
+        begin = f"{prefix.rstrip('/')}/".lstrip("/")
+        async for name in self._store.list_dir(prefix):
+            if f"{begin}{name.rstrip('/')}/" not in self._hidden:
+                yield name
+
+
+def dims_of(array: zarr.Array[Any]) -> Sequence[str] | None:
+    """The names of an array's dimensions; None if xarray finds no name for some."""
+    names: Any = getattr(array.metadata, "dimension_names", None) or (None,) * array.ndim
+    if None in names or array.metadata.zarr_format == 2:
+        names = array.attrs.get("_ARRAY_DIMENSIONS")
+    return names if isinstance(names, list | tuple) and len(names) == array.ndim else None
+
+
+def arrays_without_dims(group: zarr.Group) -> list[str]:
+    """Names of the arrays of a group whose dimensions have no names; none if some do not open."""
+    try:
+        arrays = dict(group.arrays())
+    # zarr raises errors of many kinds for documents that make no sense.
+    except Exception:
+        return []
+    return [name for name, array in arrays.items() if dims_of(array) is None]
+
 
 WRITTEN_BY: Final = "xloader_materialize"
 """Attribute of a store that `Samples.materialize` writes: the job, and whether it is complete."""
@@ -208,14 +342,12 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         return UnsupportedDataError(
             f"the installed zarr does not read rectilinear chunk grids ({text})",
             given=f"{opener.name}, zarr {zarr.__version__}",
-            allowed="regular chunk grids, and rectilinear ones with zarr 3.2 or newer",
             remedy="use Python 3.12 or newer, and pip install --upgrade zarr",
         )
     if isinstance(error, TypeError) and "unexpected keyword argument" in text:
         return UnsupportedDataError(
             f"xarray does not take these options ({text})",
             given=opener.name,
-            allowed="the options of xr.open_dataset for a Zarr store",
             remedy="leave out the option that the message names",
         )
     # For Zarr v2 in stores other than folders, xarray fails while it looks for the names.
@@ -248,13 +380,11 @@ def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         return UnsupportedDataError(
             "this file is not a zip file",
             given=f"{opener.name} ({text})",
-            allowed="a zip file with a Zarr group at its root",
             remedy="copy or write it again",
         )
     return UnsupportedDataError(
         "the metadata of this Zarr group cannot be read",
         given=f"{opener.name} ({text})",
-        allowed="metadata of Zarr v2 or v3, and options that the store takes",
         remedy="check storage_options=, and the JSON of zarr.json or .zgroup",
     )
 
@@ -269,7 +399,6 @@ def _array_error(opener: ZarrOpener) -> ArrayNotGroupError:
     return ArrayNotGroupError(
         "this is a single Zarr array, and not a group of arrays",
         given=opener.name,
-        allowed="the group that holds it",
         remedy=remedy,
     )
 

@@ -21,18 +21,21 @@ from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataErro
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.xarray_source import XarraySource, describe
 from xloader.sources.base import Source
-from xloader.sources.combined.joined_variables import MERGED
+from xloader.sources.combined.labels import MERGED
 from xloader.sources.open.from_dataset import from_dataset, from_tree
-from xloader.sources.open.from_zarr import from_zarr, refuse_empty
+from xloader.sources.open.from_zarr import ZarrOpener, from_zarr, refuse_empty
 from xloader.sources.store_watch import StampedFiles
-from xloader.sources.stores.access_errors import access_error, cause_of, told_of
 from xloader.sources.stores.file_openers import FileOpener, Gate
-from xloader.sources.stores.group_openers import ZarrOpener
-from xloader.sources.stores.locations import StoreLocation, is_zip
+from xloader.sources.stores.locations import (
+    StoreLocation,
+    is_zip,
+    place_at,
+    place_of,
+    refuse_versions,
+)
 from xloader.sources.stores.ordinary_files import check_path, local_path
-from xloader.sources.stores.recognise import place_at, place_of, refuse_versions
-from xloader.sources.stores.redaction import safe_name, secrets_of
-from xloader.sources.zarr.missing_chunks import OnMissing
+from xloader.sources.stores.redaction import access_error, cause_of, safe_name, secrets_of, told_of
+from xloader.sources.zarr.chunk_errors import OnMissing
 
 VERSIONS: Final[tuple[str, ...]] = ("branch", "tag", "snapshot_id")
 """Options that say at which version to open an icechunk repository."""
@@ -79,16 +82,14 @@ def open_source(
     if isinstance(source, zarr.Group):
         within = "/".join(piece for piece in (source.path, within) if piece)
         source = source.store
-    place: StoreLocation | None
     if isinstance(source, str | os.PathLike):
         refuse_versions(versions)
-        path = _place(os.fspath(source), storage_options)
-        if not _is_zarr(path, open_kwargs):
-            kwargs = _file_kwargs(group, storage_options, open_kwargs)
-            return _from_file(FileOpener(path, kwargs), variables, dtype)
-        place = _place_of_path(path, storage_options, open_kwargs)
+        place = location_of(source, storage_options, open_kwargs)
     else:
         place = place_of(source, versions)
+    if isinstance(place, str):
+        kwargs = _file_kwargs(group, storage_options, open_kwargs)
+        return _from_file(FileOpener(place, kwargs), variables, dtype)
     if place is not None:
         place = place.patient(retry_policy or RetryPolicy())
         return from_zarr(ZarrOpener(place, within, open_kwargs), variables, dtype, on_missing)
@@ -119,14 +120,12 @@ def _from_file(
         raise SourceNotFoundError(
             "there is no such file",
             given=name,
-            allowed="a file that xarray can open",
             remedy="check the path or URL",
         ) from cause_of(error, secrets)
     except (OSError, ValueError, ImportError, TypeError) as error:
         raise UnsupportedDataError(
             f"xarray cannot open this file ({told_of(error, secrets)})",
             given=name,
-            allowed="a whole file of a kind that an installed xarray engine reads",
             remedy=_remedy_of(opener),
         ) from cause_of(error, secrets)
     except XloaderError:
@@ -182,25 +181,27 @@ def _file_kwargs(
 
 
 def location_of(
-    source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> StoreLocation | None:
-    """The location of the Zarr store at a path or URL; None for a file of another kind."""
-    path = _place(os.fspath(source), storage_options)
-    return _place_of_path(path, storage_options, {}) if _is_zarr(path, {}) else None
-
-
-def _place_of_path(
-    path: str, storage_options: Mapping[str, Any] | None, open_kwargs: dict[str, Any]
-) -> StoreLocation:
-    """The location of a path or URL with a Zarr group."""
-    if open_kwargs.get("engine") == "kerchunk":
+    source: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None,
+    open_kwargs: dict[str, Any],
+) -> StoreLocation | str:
+    """The location of the Zarr store at a path or URL; the path of a file of another kind."""
+    path = _existing(os.fspath(source), storage_options)
+    engine = open_kwargs.get("engine")
+    if engine == "kerchunk":
         # The engine means the same as fsspec's file system of references.
         del open_kwargs["engine"]
         return place_at("reference://", {"fo": path, **(storage_options or {})})
-    return place_at(path, storage_options)
+    if engine is not None:
+        is_zarr = engine == "zarr"
+    elif "://" in path:
+        is_zarr = not safe_name(path).endswith((".nc", ".nc4", ".h5", ".grib", ".grib2"))
+    else:
+        is_zarr = os.path.isdir(path) or is_zip(path)
+    return place_at(path, storage_options) if is_zarr else path
 
 
-def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
+def _existing(path: str, storage_options: Mapping[str, Any] | None) -> str:
     """The absolute path of something that exists, or a URL unchanged."""
     path = local_path(path)
     if "://" in path:
@@ -226,16 +227,6 @@ def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
     # Opening a fifo would wait forever.
     check_path(full)
     return str(full)
-
-
-def _is_zarr(place: str, open_kwargs: Mapping[str, Any]) -> bool:
-    """Whether a path or URL is opened as a Zarr group."""
-    engine = open_kwargs.get("engine")
-    if engine is not None:
-        return engine in ("zarr", "kerchunk")
-    if "://" in place:
-        return not safe_name(place).endswith((".nc", ".nc4", ".h5", ".grib", ".grib2"))
-    return os.path.isdir(place) or is_zip(place)
 
 
 def _refuse_misspelt(open_kwargs: Mapping[str, Any]) -> None:

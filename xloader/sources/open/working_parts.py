@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,12 +19,12 @@ from zarr.abc.store import Store
 from xloader.errors import ArrayNotGroupError, SourceNotFoundError, XloaderError
 from xloader.sources import zarr_adapter
 from xloader.sources.base import Source
+from xloader.sources.open.from_zarr import HidingStore, dims_of
 from xloader.sources.open.open_source import location_of, open_source
-from xloader.sources.stores.access_errors import told_of
-from xloader.sources.stores.group_openers import HidingStore
+from xloader.sources.stores.redaction import told_of
 from xloader.sources.stores.stored_objects import CHUNK_KEY
-from xloader.sources.zarr.allowed_codecs import check_codecs, unknown_codec_error
 from xloader.sources.zarr.object_inventory import METADATA, list_keys, list_names
+from xloader.sources.zarr.parse_codecs import check_codecs, unknown_codec_error
 from xloader.sources.zarr.stored_array import check_keys
 from xloader.sources.zarr.stored_grid import grid_of
 
@@ -68,8 +68,8 @@ def open_working_parts(
         raise
     except XloaderError as error:
         failed = error
-    place = location_of(path, storage_options)
-    if place is None:
+    place = location_of(path, storage_options, {})
+    if isinstance(place, str):
         if failed is not None:
             raise failed
         return WorkingParts(source, {}, None)
@@ -80,96 +80,82 @@ def open_working_parts(
             raise
         # It says why in words; that of the store's library does not.
         raise failed from failed.__cause__
-    prefix = _prefix_of(group)
-    arrays = _Arrays(store, prefix, place.secrets)
+    arrays = _Arrays(store, group, place.secrets)
     broken = arrays.find_broken(is_open=source is not None)
-    if failed is None:
-        return WorkingParts(source, broken, arrays.is_consolidated)
-    left = tuple(name for name in names if name not in broken)
-    if broken and (left or not names):
-        source = _try_without(store, group, left, set(broken))
-    if source is None:
-        culprit, source = _find_culprit(store, group, left, broken, arrays.names, names)
-        if culprit:
-            broken = {**broken, culprit: f"it cannot be read: {failed.what}"}
-    if not broken:
-        raise failed
+    if failed is not None:
+        source, broken = _open_others(arrays, group, names, broken, failed)
     return WorkingParts(source, broken, arrays.is_consolidated)
 
 
-def _open(source: Any, names: Collection[str], **options: Any) -> Source:
-    return open_source(source, variables=tuple(names) or None, on_missing="fill", **options)
-
-
-def _try_without(
-    store: Store, group: str | None, names: Collection[str], hidden: Collection[str]
-) -> Source | None:
-    """The store without some arrays; None if it cannot be opened without them, either."""
-    paths = {f"{_prefix_of(group)}{name}" for name in hidden}
-    try:
-        # Consolidated metadata would still list what is hidden.
-        return _open(HidingStore(store, paths), names, group=group, consolidated=False)
-    except XloaderError:
-        return None
-
-
-def _find_culprit(
-    store: Store,
+def _open_others(
+    arrays: _Arrays,
     group: str | None,
-    left: Collection[str],
-    broken: Mapping[str, str],
-    every: Collection[str],
-    names: Collection[str],
-) -> tuple[str, Source | None]:
-    """Hide one more array at a time, until the others can be opened."""
-    if names and not left:
-        return "", None
-    for name in every:
-        if name in broken:
+    names: Sequence[str],
+    broken: dict[str, str],
+    failed: XloaderError,
+) -> tuple[Source | None, dict[str, str]]:
+    """Open the arrays that are not broken, if need be without one more, which is then at fault."""
+    for culprit in ("", *(name for name in arrays.names if name not in broken)):
+        hidden = {*broken, culprit} - {""}
+        left = [name for name in names if name not in hidden]
+        if not hidden or (names and not left):
             continue
-        other_names = [other_name for other_name in left if other_name != name]
-        if names and not other_names:
+        store = HidingStore(arrays.store, {f"{arrays.prefix}{name}" for name in hidden})
+        try:
+            # Consolidated metadata would still list what is hidden.
+            source = _open(store, left, group=group, consolidated=False)
+        except XloaderError:
             continue
-        source = _try_without(store, group, other_names, {*broken, name})
-        if source is not None:
-            return name, source
-    return "", None
+        reason = {culprit: f"it cannot be read: {failed.what}"} if culprit else {}
+        return source, broken | reason
+    if not broken:
+        raise failed
+    return None, broken
+
+
+def _open(source: Any, names: Sequence[str], **options: Any) -> Source:
+    return open_source(source, variables=names or None, on_missing="fill", **options)
 
 
 class _Arrays:
     """The arrays of one group: their metadata documents, read one by one."""
 
-    def __init__(self, store: Store, prefix: str, secrets: tuple[str, ...]) -> None:
-        self._store = store
+    def __init__(self, store: Store, group: str | None, secrets: tuple[str, ...]) -> None:
+        path = (group or "").strip("/")
+        self.store = store
+        self.prefix = f"{path}/" if path else ""
         self._secrets = secrets
-        self._prefix = prefix
         self._consolidated = self._read_consolidated()
         self.is_consolidated = bool(self._consolidated)
+        folders = list_names(store, lambda: store.list_dir(path)) or ()
         # In a store that cannot be listed, only consolidated metadata name the arrays.
-        self.names = tuple(sorted({*self._consolidated, *self._folders()}))
+        others = {name.rstrip("/") for name in folders if name not in METADATA}
+        self.names = tuple(sorted({*self._consolidated, *others}))
+        self._sizes: dict[str, dict[str, int]] = {}
 
     def find_broken(self, *, is_open: bool) -> dict[str, str]:
         """Find the arrays that are broken, and why."""
         broken = self._group_fault()
-        documents: dict[str, dict[str, Any]] = {}
         for name in self.names:
             document, reason = self._document(name)
+            if document is not None:
+                reason = self._differs(name, document.get("shape"))
+                if not reason and not is_open:
+                    reason = self._why_not(name)
             if reason:
                 broken[name] = reason
-            elif document is not None:
-                documents[name] = document
-        for name, document in documents.items():
-            copy, shape = self._consolidated.get(name), document.get("shape")
-            if copy is not None and copy.get("shape") != shape:
-                broken[name] = (
-                    f"consolidated metadata say shape {_sizes(copy.get('shape'))}, its own "
-                    f"metadata {_sizes(shape)}"
-                )
-            elif not is_open and (reason := self._why_not(name, document)):
-                broken[name] = reason
-        if not is_open:
-            broken |= self._conflicts({k: v for k, v in documents.items() if k not in broken})
-        return broken
+        return broken | self._conflicts()
+
+    def _differs(self, name: str, shape: object) -> str:
+        """How the shape of an array differs from that in consolidated metadata, in words."""
+        copy = self._consolidated.get(name)
+        if copy is None or copy.get("shape") == shape:
+            return ""
+        shapes = [
+            f"({', '.join(map(str, sizes))})" if isinstance(sizes, list) else str(sizes)
+            for sizes in (copy.get("shape"), shape)
+        ]
+        return f"consolidated metadata say shape {shapes[0]}, its own metadata {shapes[1]}"
 
     def _group_fault(self) -> dict[str, str]:
         """The fault of the group's own document, by the document's name; empty if it is well."""
@@ -207,60 +193,45 @@ class _Arrays:
             return None, "its zarr.json or .zarray is gone; consolidated metadata still describe it"
         if self._get(f"{name}/.zgroup") is not None:
             return None, ""
-        begin = f"{self._prefix}{name}/"
-        keys = [key.removeprefix(begin) for key in list_keys(self._store, begin, _FEW) or ()]
+        begin = f"{self.prefix}{name}/"
+        keys = [key.removeprefix(begin) for key in list_keys(self.store, begin, _FEW) or ()]
         has_chunks = any(CHUNK_KEY.fullmatch(key) for key in keys)
         has_arrays = any(key.rpartition("/")[2] in METADATA for key in keys)
         if has_chunks and not has_arrays:
             return None, "a folder of chunks without zarr.json or .zarray: nothing can read it"
         return None, ""
 
-    def _why_not(self, name: str, document: Mapping[str, Any]) -> str:
-        """Why an array cannot be opened by itself; an empty text if it can."""
+    def _why_not(self, name: str) -> str:
+        """Why an array cannot be opened by itself; else an empty text, and its sizes are kept."""
         try:
             with zarr_adapter.allow_rectilinear_chunks():
-                array = zarr.open_array(self._store, path=f"{self._prefix}{name}", mode="r")
+                array = zarr.open_array(self.store, path=f"{self.prefix}{name}", mode="r")
             check_keys(array)
             check_codecs(array)
             grid_of(array)
+            dims = dims_of(array)
         except XloaderError as error:
             return str(error)
         # zarr raises errors of many kinds for documents that make no sense.
         except Exception as error:
             of_codec = unknown_codec_error(error, name)
             return told_of(error, self._secrets) if of_codec is None else str(of_codec)
-        if self._dims(name, document) is None:
-            return "its dimensions have no names, which xarray needs"
+        if dims is None:
+            return "its dimensions have no names, which xarray needs" if array.ndim else ""
+        self._sizes[name] = dict(zip(dims, array.shape, strict=True))
         return ""
 
-    def _dims(self, name: str, document: Mapping[str, Any]) -> list[str] | None:
-        if not document["shape"]:
-            return []
-        dims = document.get("dimension_names")
-        if document.get("zarr_format") == 2:
-            try:
-                dims = json.loads(self._get(f"{name}/.zattrs") or "{}").get("_ARRAY_DIMENSIONS")
-            except ValueError:
-                return None
-        if not isinstance(dims, list) or None in dims:
-            return None
-        return dims if len(dims) == len(document["shape"]) else None
-
-    def _conflicts(self, documents: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    def _conflicts(self) -> dict[str, str]:
         """The arrays that have another number of elements along a dimension than most others."""
-        sizes: dict[str, dict[str, int]] = {}
-        for name, document in documents.items():
-            dims = self._dims(name, document) or ()
-            for dim, size in zip(dims, document["shape"], strict=True):
-                sizes.setdefault(dim, {})[name] = size
         broken = {}
-        for dim, of_array in sizes.items():
+        for dim in dict.fromkeys(dim for sizes in self._sizes.values() for dim in sizes):
+            of_array = {name: sizes[dim] for name, sizes in self._sizes.items() if dim in sizes}
             votes: Counter[int] = Counter()
             for name, size in of_array.items():
                 # The labels of a dimension know best, where votes are equal.
                 votes[size] += 2 + (name == dim)
-            (common, _), *others = votes.most_common()
-            for name, size in of_array.items() if others else ():
+            common = votes.most_common(1)[0][0]
+            for name, size in of_array.items():
                 if size != common:
                     broken[name] = (
                         f"it has {size:,} elements along {dim!r}, where the others have {common:,}"
@@ -287,28 +258,14 @@ class _Arrays:
             and document.get("node_type", "array") == "array"
         }
 
-    def _folders(self) -> list[str]:
-        """Names of the folders in the group."""
-        names = list_names(self._store, lambda: self._store.list_dir(self._prefix.rstrip("/")))
-        return [name.rstrip("/") for name in names or () if name not in METADATA]
-
     def _get(self, key: str) -> bytes | None:
         """The bytes of an object of the group; None if there is none, or it cannot be read."""
         if not zarr_adapter.is_known():
             return None
         prototype = zarr_adapter.default_buffer_prototype()
         try:
-            buffer = zarr_adapter.sync(self._store.get(f"{self._prefix}{key}", prototype))
+            buffer = zarr_adapter.sync(self.store.get(f"{self.prefix}{key}", prototype))
         # Each store has errors of its own for names that cannot be keys.
         except Exception:
             return None
         return None if buffer is None else bytes(buffer.to_bytes())
-
-
-def _prefix_of(group: str | None) -> str:
-    path = (group or "").strip("/")
-    return f"{path}/" if path else ""
-
-
-def _sizes(shape: object) -> str:
-    return f"({', '.join(map(str, shape))})" if isinstance(shape, list) else str(shape)

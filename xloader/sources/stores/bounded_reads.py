@@ -1,4 +1,4 @@
-"""Whole objects of stores over a network or in zip files, read only if they are not too large.
+"""Whole objects of stores over a network or in zip files: retried, and read only up to a size.
 
 Most stores tell the size of an object only in a request of its own, which would take as long as the
 read. They are asked for one byte more than there can be, or tell the size in another way.
@@ -7,17 +7,20 @@ read. They are asked for one byte more than there can be, or tell the size in an
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import ObjectStore, ZipStore
+from zarr.storage import ObjectStore, WrapperStore, ZipStore
 
+from xloader.core.retry_policy import RetryPolicy
+from xloader.sources.retries import current
 from xloader.sources.zarr_adapter import RangeByteRequest, size_in_zip
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer, BufferPrototype
     from zarr.abc.store import ByteRequest
+
 
 MOST_OBJECT_NBYTES: Final = 2**43
 """An upper bound on the size of any stored object in bytes."""
@@ -105,3 +108,48 @@ def protocols_of(fs: Any) -> tuple[str, ...]:
     """Protocols of an fsspec file system; none for anything else."""
     protocol = getattr(fs, "protocol", ())
     return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+
+class RetryingStore(WrapperStore[Store]):
+    """A store over a network from which zarr and xarray read metadata and labels.
+
+    Chunks are read without this wrapper, because each read of a chunk has retries of its own.
+    """
+
+    def __init__(
+        self, store: Store, retry_policy: RetryPolicy, most_nbytes: int = MOST_OBJECT_NBYTES
+    ) -> None:
+        super().__init__(store)
+        self._retry_policy = retry_policy
+        self._most_nbytes = most_nbytes
+
+    def _with_store(self, store: Store) -> Self:
+        return type(self)(store, self._retry_policy, self._most_nbytes)
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Read an object, or a part of it, with retries; None if there is none."""
+        most = self._most_nbytes
+        return await current(self._retry_policy).ask_async(
+            key, lambda: get_bounded(self._store, key, prototype, byte_range, most)
+        )
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Write an object as a whole. The request is retried, with the same bytes."""
+        await current(self._retry_policy).ask_async(key, lambda: self._store.set(key, value))
+
+    async def exists(self, key: str) -> bool:
+        """Whether an object exists. The request is retried."""
+        return await current(self._retry_policy).ask_async(key, lambda: self._store.exists(key))
+
+
+def plain(store: Store) -> Store:
+    """The store inside a `RetryingStore`, or the store itself if it is not wrapped."""
+    return store._store if isinstance(store, RetryingStore) else store
+
+
+def bounded(store: Store, most_nbytes: int) -> Store:
+    """The same store, but with larger objects than ``most_nbytes`` bytes refused."""
+    policy = store._retry_policy if isinstance(store, RetryingStore) else RetryPolicy()
+    return RetryingStore(plain(store), policy, most_nbytes)

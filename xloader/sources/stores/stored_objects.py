@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 from xloader.sources.chunk_sizes import Sizes
 
@@ -54,43 +54,26 @@ class StoredEncoding:
     filters: tuple[str, ...]
 
 
-@runtime_checkable
-class KnowsObjects(Protocol):
-    """A source that may know the stored objects of its variables."""
-
-    def stored_objects(self, variable: str) -> StoredObjects | None:
-        """The stored objects of a variable, without reading values; None if they are not known."""
+def _ask(source: object, method: str, variable: str) -> Any:
+    """The answer of a method about a variable, which only some sources have; else None."""
+    return getattr(source, method)(variable) if hasattr(source, method) else None
 
 
 def stored_objects_of(source: object, variable: str) -> StoredObjects | None:
     """The stored objects of a variable of any source; None if they are not known."""
-    return source.stored_objects(variable) if isinstance(source, KnowsObjects) else None
-
-
-@runtime_checkable
-class KnowsInventory(Protocol):
-    """A source that may list the stored objects of its variables."""
-
-    def inventory(self, variable: str) -> ObjectInventory | None:
-        """The stored objects, as the store lists them; None if it cannot be listed."""
+    objects: StoredObjects | None = _ask(source, "stored_objects", variable)
+    return objects
 
 
 def inventory_of(source: object, variable: str) -> ObjectInventory | None:
     """The stored objects of a variable, as its store lists them; None if that is not known."""
-    return source.inventory(variable) if isinstance(source, KnowsInventory) else None
-
-
-@runtime_checkable
-class KnowsEncoding(Protocol):
-    """A source whose variables may have an encoding of xarray."""
-
-    def encoding(self, variable: str) -> Mapping[str, Any]:
-        """The encoding that xarray has found; empty if it is not known."""
+    inventory: ObjectInventory | None = _ask(source, "inventory", variable)
+    return inventory
 
 
 def encoding_of(source: object, variable: str) -> StoredEncoding:
     """How a file stores a variable, as far as xarray has found it out."""
-    encoding = source.encoding(variable) if isinstance(source, KnowsEncoding) else {}
+    encoding: Mapping[str, Any] = _ask(source, "encoding", variable) or {}
     level = encoding.get("complevel")
     filters = [
         f"{name} {level}" if name == "zlib" and level else name

@@ -19,12 +19,10 @@ from zarr.storage import LocalStore, MemoryStore, ZipStore
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError, UnsupportedDataError, XloaderError
 from xloader.sources import zarr_adapter
-from xloader.sources.stores.access_errors import access_error, cause_of
-from xloader.sources.stores.locations import GivenPlace, UrlPlace, lies_in_memory
+from xloader.sources.stores.bounded_reads import RetryingStore
+from xloader.sources.stores.locations import GivenPlace, UrlPlace, lies_in_memory, store_of
 from xloader.sources.stores.ordinary_files import local_path
-from xloader.sources.stores.recognise import store_of
-from xloader.sources.stores.redaction import safe_name
-from xloader.sources.stores.retrying_store import RetryingStore
+from xloader.sources.stores.redaction import access_error, cause_of, safe_name
 from xloader.sources.stores.write_places import FULL_ERRNOS, full_error
 
 _FULL_TEXT: Final = re.compile(r"no space left on device|os error 28|quota exceeded", re.IGNORECASE)
@@ -170,7 +168,6 @@ def open_writable(
         raise OptionError(
             "the target can only be read",
             given=place.name,
-            allowed="a store that can be written, such as repository.writable_session('main')",
             remedy="open it for writing",
         )
     # GivenPlace would open a LocalStore with checks for reading; it is written as it was given.

@@ -155,7 +155,6 @@ def check_apart(target: str | os.PathLike[str], source: Source) -> None:
         raise TargetError(
             "the target lies in the source, or the source in the target",
             given=os.fspath(target),
-            allowed="another place",
             remedy="choose another target",
         )
 
@@ -168,7 +167,6 @@ def check_replaceable(target: Path) -> None:
         raise TargetError(
             f"{target} is a folder that is no Zarr store",
             given="overwrite=True",
-            allowed="a path where nothing lies, a file, or a Zarr store",
             remedy="choose another path, or remove the folder yourself",
         )
 

@@ -26,11 +26,10 @@ from xloader.sources.store_watch import (
     generation_of,
     stamp_of,
 )
-from xloader.sources.stores.access_errors import access_error, cause_of
 from xloader.sources.stores.ordinary_files import OrdinaryFiles
-from xloader.sources.stores.redaction import Secrets
-from xloader.sources.zarr.allowed_codecs import Metadata
+from xloader.sources.stores.redaction import Secrets, access_error, cause_of
 from xloader.sources.zarr.object_readers import objects_of
+from xloader.sources.zarr.parse_codecs import Metadata
 
 _NAMES: Final = {2: (".zarray", ".zattrs"), 3: ("zarr.json",)}
 """Names of an array's documents, by version of the format. The first one must exist."""

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from xloader.sources.base import Fetched, Outcome, Read, StoredChunks
 from xloader.sources.retries import current
-from xloader.sources.zarr.chunk_errors import ChunkErrors
+from xloader.sources.zarr.chunk_errors import ChunkErrors, Missing
 from xloader.sources.zarr.compiled_decoding import decoder
 from xloader.sources.zarr.compressors import Bytes
-from xloader.sources.zarr.missing_chunks import Missing
-from xloader.sources.zarr.object_protocol import ObjectPiece
+from xloader.sources.zarr.object_readers import ObjectPiece
 from xloader.sources.zarr.plain_decoding import SCRATCH
 from xloader.sources.zarr.shards import FetchedPiece, ShardRange
 from xloader.sources.zarr.stored_array import StoredArray

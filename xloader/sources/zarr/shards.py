@@ -24,7 +24,7 @@ from xloader.sources.retries import Attempts, current
 from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, DamagedObjectError
 from xloader.sources.zarr.codec_chain import SPARE_NBYTES, Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
-from xloader.sources.zarr.object_protocol import ObjectPiece, Objects, Span
+from xloader.sources.zarr.object_readers import ObjectPiece, Objects, Span
 from xloader.sources.zarr.plain_decoding import Scratch
 
 Index: TypeAlias = NDArray[np.uint64]

@@ -173,7 +173,6 @@ def grid_of(array: zarr.Array[Any]) -> StoredGrid:
         raise UnsupportedDataError(
             f"array {array.path!r} has empty chunks",
             given=f"chunks of shape {sizes if inner is None else inner}",
-            allowed="chunks of 1 element or more along each dimension",
             remedy="rewrite the array",
         )
     grid = StoredGrid(tuple(array.shape), sizes, inner, is_known)
@@ -189,7 +188,6 @@ def _check_sizes(array: zarr.Array[Any], grid: StoredGrid) -> None:
             raise UnsupportedDataError(
                 f"array {array.path!r} {what} too large",
                 given=f"shape {shape}, {itemsize} bytes each",
-                allowed="up to 2**60 bytes",
                 remedy="correct the shapes in its metadata, or leave it out with variables=[...]",
             )
     if grid.inner_shape is None:

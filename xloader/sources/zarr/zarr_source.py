@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -34,21 +34,100 @@ from xloader.sources.chunk_sizes import shape_of
 from xloader.sources.fetched import Deferred, Several, Values
 from xloader.sources.retries import is_transient
 from xloader.sources.store_watch import Watch
-from xloader.sources.stores.access_errors import access_error, cause_of, is_denied, told_of
 from xloader.sources.stores.locations import StoreLocation
 from xloader.sources.stores.per_process import PerProcess
-from xloader.sources.stores.redaction import Secrets
+from xloader.sources.stores.redaction import Secrets, access_error, cause_of, is_denied, told_of
 from xloader.sources.stores.stored_objects import ObjectInventory, StoredObjects
-from xloader.sources.zarr.allowed_codecs import check_codecs
 from xloader.sources.zarr.array_watch import Openings
-from xloader.sources.zarr.chunk_errors import ChunkErrors
+from xloader.sources.zarr.chunk_errors import ChunkErrors, Missing, OnMissing
 from xloader.sources.zarr.compiled_decoding import decoder
 from xloader.sources.zarr.fetched_chunks import ShardChunks, SingleChunks
-from xloader.sources.zarr.file_objects import reads_together
-from xloader.sources.zarr.missing_chunks import Missing, OnMissing
-from xloader.sources.zarr.object_readers import is_in_files, is_waiting, objects_of
-from xloader.sources.zarr.read_routes import Route, make_route, make_variable
+from xloader.sources.zarr.object_readers import is_in_files, is_waiting, objects_of, reads_together
+from xloader.sources.zarr.parse_codecs import (
+    Metadata,
+    chain_of,
+    check_codecs,
+    codecs_in_words,
+    sharding_of,
+)
 from xloader.sources.zarr.stored_array import StoredArray, check_keys, metadata_in_json
+from xloader.sources.zarr.stored_grid import StoredGrid, grid_of
+
+Kind = Literal["direct", "indexed", "decoded"]
+"""Decoding by xloader itself, by zarr's indexing, or by xarray for its CF conventions."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """How one variable is read. It is fixed at opening, and pickled with the source."""
+
+    path: str
+    metadata: Metadata
+    grid: StoredGrid
+    kind: Kind
+    words: str
+
+    @cached_property
+    def is_sharded(self) -> bool:
+        """Whether xloader itself reads the variable's chunks out of shards."""
+        return self.kind == "direct" and self.grid.is_sharded
+
+    @cached_property
+    def compressor(self) -> str | None:
+        """The compressor of chunks that are at most compressed, or an empty text; else None."""
+        chain = chain_of(self.metadata, self.grid.largest_shape) if self.kind == "direct" else None
+        simple = None if chain is None else chain.simple
+        return None if simple is None else simple.compressor
+
+    def object_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
+        """Index of the stored object that xloader reads for a chunk."""
+        return self.grid.object_of(chunk) if self.is_sharded else chunk
+
+
+def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> Variable:
+    """Describe a variable as the source offers it."""
+    values_dtype = catalog.decoded_dtype(decoded, dtype)
+    grid = grid_of(array)
+    inside = math.prod(map(min, array.shape, grid.largest_shape))
+    return Variable(
+        name=str(decoded.name),
+        dims=tuple(str(dim) for dim in decoded.dims),
+        shape=tuple(array.shape),
+        dtype=values_dtype,
+        chunks=grid.chunks,
+        attrs=dict(decoded.attrs),
+        packing=catalog.coding_of(decoded, np.dtype(array.dtype), values_dtype).packing,
+        # A chunk may be far larger than its array, and is decoded at its full size.
+        thinning=max(1, math.prod(grid.largest_shape) // max(1, inside)),
+    )
+
+
+def make_route(decoded: xr.DataArray, array: zarr.Array[Any]) -> Route:
+    """Choose how a variable is read."""
+    kind: Kind
+    coding = catalog.coding_of(decoded, np.dtype(array.dtype))
+    grid = grid_of(array)
+    if coding.xarray_only:
+        kind = "decoded"
+        words = f"block by block through xarray, because of its CF decoding ({coding.xarray_only})"
+    elif not _is_decoded_here(array.metadata, grid):
+        kind, words = "indexed", "chunk by chunk through zarr's own indexing"
+    else:
+        kind, words = "direct", "direct"
+    packed = f"; packed as {coding.packing.stored_dtype}" if coding.packing else ""
+    words = f"{words}: {codecs_in_words(array)}{packed}"
+    return Route(array.path, array.metadata, grid, kind, words)
+
+
+def _is_decoded_here(metadata: Metadata, grid: StoredGrid) -> bool:
+    if not (zarr_adapter.is_known() and grid.is_known):
+        return False
+    if chain_of(metadata, grid.largest_shape) is None:
+        return False
+    if not grid.is_sharded:
+        return True
+    sizes = grid.chunks_per_object((0,) * len(grid.shape))
+    return sharding_of(metadata, sizes) is not None
 
 
 def _open_arrays(
@@ -282,7 +361,6 @@ def _check_release(on_missing: OnMissing) -> None:
         raise UnsupportedDataError(
             "xloader cannot detect absent chunks with this release of zarr",
             given=f'on_missing="raise", zarr {zarr.__version__}',
-            allowed='on_missing="warn" or "fill", which both read them as the fill value',
             remedy="install an older zarr, or a newer xloader",
         )
     zarr_adapter.warn_of_unknown_release()
@@ -303,7 +381,6 @@ def _open_coordinates(
         raise UnsupportedDataError(
             f"the labels of {name} cannot be decoded",
             given=told_of(error, secrets),
-            allowed="labels that xarray can decode",
             remedy="write the coordinates again, or leave out the one that "
             "xarray.open_zarr(...) cannot load",
         ) from cause

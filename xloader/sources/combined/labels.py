@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
 
@@ -11,6 +12,11 @@ import pandas as pd  # type: ignore[import-untyped]
 import xarray as xr
 
 from xloader.core.axis import Ints
+from xloader.errors import OptionError
+from xloader.sources.base import Source
+
+MERGED: Final = "xloader.open([a, b])"
+"""Code, for messages, that makes one source of stores with different variables."""
 
 _ROUNDING: Final = 4 * float(np.finfo(np.float32).eps)
 """Largest difference, as a share of the largest label, between equal labels in float32."""
@@ -96,3 +102,87 @@ def order_notes(coords: xr.Dataset, dims: Iterable[Hashable]) -> list[str]:
             remedy = order_remedy(dim, coords.indexes.get(first), coords.indexes.get(second))
             notes += [f"along {first} and {second}, {remedy}"] * bool(remedy)
     return notes
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """The labels of one source along the dimension of the join."""
+
+    owner: str
+    index: Any
+
+    @property
+    def kind(self) -> str:
+        """Kind of the labels, in words. Labels of different kinds cannot be ordered."""
+        if isinstance(self.index, xr.CFTimeIndex):
+            return f"cftime dates of the calendar {self.index.calendar!r}"
+        dtype = self.index.dtype
+        if isinstance(dtype, np.dtype) and dtype.kind in "biuf":
+            return "numbers"
+        if isinstance(dtype, np.dtype) and dtype.kind in "mM":
+            return "datetime64 dates" if dtype.kind == "M" else "timedelta64 durations"
+        return "text or objects"
+
+    @property
+    def direction(self) -> int:
+        """1 if the labels increase, -1 if they decrease, 0 for a single label."""
+        if len(self.index) == 1 and not self.index.hasnans:
+            return 0
+        if self.index.is_unique and not self.index.hasnans:
+            if self.index.is_monotonic_increasing:
+                return 1
+            if self.index.is_monotonic_decreasing:
+                return -1
+        raise OptionError(
+            f"the labels of {self.owner} neither increase nor decrease",
+            given=_first_turn(self.index),
+            remedy="open it with xarray, use .sortby and .drop_duplicates, and pass the Dataset",
+        )
+
+    def __str__(self) -> str:
+        return f"{self.owner} ({self.index[0]} to {self.index[-1]})"
+
+
+def different_kinds(dim: str, first: Labels, second: Labels) -> OptionError:
+    """The error for labels of two kinds."""
+    is_calendar = "dates" in first.kind and "dates" in second.kind
+    return OptionError(
+        f"labels along {dim!r} are of two kinds",
+        given=f"{first.kind} in {first.owner}, {second.kind} in {second.owner}",
+        remedy="open them with xarray, use .convert_calendar, and pass the Datasets"
+        if is_calendar
+        else f"open them with xarray, give {dim!r} the same kind of labels, and pass the Datasets",
+    )
+
+
+def _first_turn(index: Any) -> str:
+    """The first three neighbouring labels that change direction, as text."""
+    values = list(index)
+    for before, label, after in zip(values, values[1:], values[2:], strict=False):
+        if not (before < label < after or before > label > after):
+            return f"{before}, {label}, {after}"
+    return ", ".join(str(label) for label in values[:3])
+
+
+def differing_labels(first: Any, second: Any) -> str:
+    """How the labels of two sources differ, in words."""
+    if len(first) != len(second):
+        return f"{len(first)} and {len(second)} labels"
+    for place, (label, another) in enumerate(zip(first, second, strict=True)):
+        if label != another and not are_same_labels(first[[place]], second[[place]]):
+            return f"{label!r} and {another!r} at position {place}"
+    return "labels that are not numbers"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Names in a row. If there are too many, the last ones are only counted."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def label_of(sources: Sequence[Source], number: int) -> str:
+    """Name of a source, with its number if several have the same name."""
+    name = sources[number].name
+    if sum(source.name == name for source in sources) == 1:
+        return name
+    return f"{name} (number {number + 1} of {len(sources)})"
