@@ -1,4 +1,4 @@
-"""The options of ``xloader demo``, and the file name of the log that restartable ranks write."""
+"""The options of ``xloader demo``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from xloader.demo.waves import WaveSpec
 # Less than half of the demo's own store, so that not all chunks fit and the plan matters.
 OWN_MEMORY = "128MiB"
 USER_MEMORY = "1GiB"
-
-STEPS_LOG = "steps.jsonl"
-"""Name of the file in which restartable ranks log their steps, within their folder."""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 It shows how a loader's state belongs in a checkpoint. torchrun starts it. The second command
 continues from the last checkpoint of the first::
 
-    torchrun --nproc-per-node 2 -m xloader.demo.ranked STORE FOLDER
-    torchrun --nproc-per-node 1 -m xloader.demo.ranked STORE FOLDER
+    torchrun --nproc-per-node 2 -m examples.ranked STORE FOLDER
+    torchrun --nproc-per-node 1 -m examples.ranked STORE FOLDER
 
 The number of ranks must divide `LANES`.
 """
@@ -29,7 +29,6 @@ from torch.nn.parallel import DistributedDataParallel
 from xloader.demo.assembly import make_net, split_samples
 from xloader.demo.climate import measure_climate
 from xloader.demo.maps import row_weights
-from xloader.demo.options import STEPS_LOG
 from xloader.demo.task import find_task, open_dataset
 from xloader.demo.training import Calendar, loss_weights
 from xloader.demo.waves import VARIABLE_ATTRS
@@ -49,6 +48,9 @@ It does not depend on the number of ranks, so the global batches do not either.
 
 MEMORY: Final = "12MiB"
 """Memory of each rank's loader."""
+
+STEPS_LOG: Final = "steps.jsonl"
+"""Name of the file in which rank 0 logs the steps, within the folder of the training."""
 
 _CHECKPOINT: Final = "checkpoint.pt"
 
