@@ -73,7 +73,7 @@ ONLY_UNDER = {
         "xloader.bench",
         "xloader.xbatcher.torch_datasets",
         # The doctor looks at the installed PyTorch.
-        "xloader.cli.machine_findings",
+        "xloader.cli.diagnosis",
     ),
     "jax": ("xloader.tensors",),
     "cupy": ("xloader.tensors",),

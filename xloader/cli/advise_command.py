@@ -47,9 +47,7 @@ def advise(
     with plain_endings("Nothing was written."):
         if scheduler is not None and not measure:
             raise OptionError(
-                "a cluster only serves to measure",
-                given="--scheduler without --measure",
-                remedy="add --measure, or leave --scheduler out",
+                "a cluster only serves to measure", remedy="add --measure, or leave --scheduler out"
             )
         with cluster_client(scheduler) as cluster_options:
             advice = description.open_windowed().advise(

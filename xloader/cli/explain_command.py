@@ -78,8 +78,7 @@ def _compare(samples: Any, compare: str, options: dict[str, Any]) -> Any:
         raise OptionError(
             "the memories to plan for are not clear",
             given=f"--compare {compare!r}" + " and --memory" * ("memory" in options),
-            allowed="--memory for one plan, or --compare with memories for several",
-            remedy="write for example --compare 64MiB,256MiB,1GiB",
+            remedy="write --memory for one plan, or for several --compare 64MiB,256MiB,1GiB",
         )
     return samples.compare_plans(memory=list(memories), **options)
 

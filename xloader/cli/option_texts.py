@@ -44,7 +44,6 @@ def split_pairs(option: str, texts: Sequence[str]) -> dict[str, Texts]:
                 raise OptionError(
                     f"the option {option} {problem}",
                     given=f"{option} {text}",
-                    allowed="name=value, several of them separated by commas",
                     remedy=f"write for example {_EXAMPLES.get(option, option + ' time=24,lat=90')}",
                 )
             pairs[name] = (*pairs.get(name, ()), (value if sign else part).strip())
@@ -70,7 +69,6 @@ def plain_or_pairs(option: str, texts: Sequence[str], read: Callable[[str], Any]
             raise OptionError(
                 f"the option {option} has several values for {name!r}",
                 given=",".join(values),
-                allowed="one value for each name",
                 remedy=f"write for example {option} {name}={values[0]}",
             )
     return {name: read(value) for name, (value,) in pairs.items()}
@@ -109,9 +107,8 @@ def _bad_slice(text: str) -> OptionError:
     return OptionError(
         "a slice cannot be read",
         given=text,
-        allowed="begin:end or begin:end:step, where step is a whole number; or a list of values",
-        remedy="write for example time=1979:2017, time=2001-01-01T06:00:2001-02-01T12:00 or "
-        "level=500,850",
+        remedy="write begin:end or begin:end:step, such as time=1979:2017 or "
+        "time=2001-01-01T06:00:2001-02-01T12:00; or values, such as level=500,850",
     )
 
 
@@ -127,9 +124,8 @@ def read_number(text: str) -> float:
         return int(text) if _INTEGER.fullmatch(text) else float(text)
     except ValueError:
         raise OptionError(
-            "a label is not a number",
+            "a label is not a number, as the labels of this dimension are",
             given=repr(text),
-            allowed="numbers, as the labels of this dimension are",
             remedy="write for example --sel level=500, or --sel lat=30:60",
         ) from None
 
@@ -142,7 +138,6 @@ def read_fields(option: str, text: str) -> tuple[tuple[str, ...], dict[str, Any]
         raise OptionError(
             f"the option {option} cannot be read",
             given=text,
-            allowed="variables, separated by commas; after an @, positions within the window",
             remedy="write for example --inputs t2m,u10@time=0:2 --targets t2m@time=5, or "
             "--field past=t2m@time=0:2 for a field with another name",
         )
@@ -169,8 +164,8 @@ def read_storage(option: str, texts: Sequence[str]) -> Mapping[str, Any] | None:
                 f"the option {option} cannot be read",
                 # The value may be a secret.
                 given=f"a value of {name!r}" if sign else "text without an equals sign",
-                allowed="name=value, each name once; true, false, null, text, or JSON in braces",
-                remedy=f"write for example {option} anon=true",
+                remedy=f"write name=value, each name once, such as {option} anon=true; a value is "
+                "true, false, null, text, or JSON in braces",
             ) from None
     return options or None
 
@@ -184,10 +179,9 @@ def read_part(text: str | None) -> tuple[int, int] | None:
         raise OptionError(
             "the option --part is not one of the parts",
             given=text,
-            allowed="i/N, where i counts from 0: 0/8, 1/8, ... 7/8",
-            remedy="number a job array from 0, as in --array=0-7 with "
-            "--part $SLURM_ARRAY_TASK_ID/8; if it counts from 1, pass "
-            "--part $((SLURM_ARRAY_TASK_ID - 1))/8",
+            remedy="write i/N with i from 0, such as 0/8 to 7/8. For a job array from 0, as in "
+            "--array=0-7, pass --part $SLURM_ARRAY_TASK_ID/8; if it counts from 1, --part "
+            "$((SLURM_ARRAY_TASK_ID - 1))/8",
         )
     return int(match[1]), int(match[2])
 
@@ -200,7 +194,6 @@ def read_numbers(option: str, text: str | None) -> tuple[float, ...]:
         raise OptionError(
             f"the option {option} cannot be read",
             given=text,
-            allowed="numbers, separated by commas",
             remedy=f"write for example {option} 0.01,0.99",
         ) from None
 
@@ -214,7 +207,6 @@ def read_counts(option: str, texts: Sequence[str]) -> dict[str, int] | None:
         raise OptionError(
             f"the option {option} cannot be read",
             given=" ".join(texts),
-            allowed="a whole number for each dimension",
             remedy=f"write for example {option} time=24,lat=90",
         )
     return counts
@@ -231,8 +223,7 @@ def read_packing(texts: Sequence[str]) -> dict[str, Any] | None:
             raise OptionError(
                 "the option --pack cannot be read",
                 given=f"--pack {name}={','.join(values)}",
-                allowed="name=dtype, or name=dtype,error",
-                remedy="write for example --pack t2m=int16,0.01",
+                remedy="write --pack name=dtype or name=dtype,error, such as t2m=int16,0.01",
             ) from None
         packing[name] = dtype if error is None else (dtype, error)
     return packing or None

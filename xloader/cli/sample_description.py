@@ -75,11 +75,7 @@ class SampleDescription:
             variables, offsets = option_texts.read_fields(f"--{name}", text)
             samples = samples.field(name, *variables, **offsets)
         if self.at_least is not None and not self.dropna:
-            raise OptionError(
-                "the option --at-least belongs to --dropna",
-                given=f"--at-least {self.at_least:g} without --dropna",
-                remedy="add --dropna",
-            )
+            raise OptionError("the option --at-least belongs to --dropna", remedy="add --dropna")
         share = 1.0 if self.at_least is None else self.at_least
         return samples.dropna(at_least=share) if self.dropna else samples
 
@@ -90,7 +86,6 @@ class SampleDescription:
             dims = list(samples.recipe.dim_sizes)
             raise OptionError(
                 "the windows are not set",
-                given="no --window",
                 allowed=f"windows along some of {', '.join(map(repr, dims))}",
                 remedy=f"add for example --window {dims[0] if dims else 'time'}=6",
             )
@@ -148,7 +143,6 @@ class SampleDescription:
                 raise OptionError(
                     "the option --field has no name",
                     given=text,
-                    allowed="name=variables, or name=variables@dimension=positions",
                     remedy="write for example --field past=t2m@time=0:2",
                 )
             texts.append((name.strip(), rest))

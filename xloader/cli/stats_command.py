@@ -146,7 +146,6 @@ def stats(
         if number is not None and out is None:
             raise OptionError(
                 "a part of statistics has to be written",
-                given=f"--part {part} without --out",
                 remedy="pass --out stats.nc, the same for all parts, then run: "
                 "xloader merge stats.nc",
             )

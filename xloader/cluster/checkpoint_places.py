@@ -87,9 +87,9 @@ class SchedulerClaim:
         """Keep a pickle, in place of the last one."""
         if len(data) > MOST_ON_SCHEDULER_NBYTES:
             raise OptionError(
-                "a checkpoint is too large for the scheduler",
+                f"a checkpoint of more than {show_nbytes(MOST_ON_SCHEDULER_NBYTES)} is too "
+                "large for the scheduler",
                 given=f"{show_nbytes(len(data))} on rank {self.rank}",
-                allowed=f"at most {show_nbytes(MOST_ON_SCHEDULER_NBYTES)}",
                 remedy="pass path=, a folder that all workers reach; or save large things to a "
                 "file of your own, and its name here",
             )
@@ -133,8 +133,7 @@ class FolderPlace:
             raise ClusterError(
                 "a worker does not find the folder of this job",
                 given=str(self.folder),
-                allowed="a folder that the client and all workers reach under the same path",
-                remedy="pass a path= on a disk that all machines share",
+                remedy="pass a path= that the client and all workers reach under the same name",
             ) from error
         attempt = max(_attempts(folder, "claim"), default=-1) + 1
         while True:

@@ -101,8 +101,7 @@ def _as_folder(path: object) -> Path:
         raise OptionError(
             "path is not the path of a folder",
             given=repr(path),
-            allowed="a folder that the client and all workers reach under the same path",
-            remedy='pass path="/shared/run1", on a disk that all machines share',
+            remedy="pass a folder that the client and all workers reach under the same path",
         )
     # Workers may have another working directory.
     return Path(os.path.abspath(os.path.expanduser(local_path(text))))
@@ -128,8 +127,7 @@ def _read_job(folder: Path) -> dict[str, Any] | None:
         raise TargetError(
             "the folder holds no job of xloader.dask.run of this version",
             given=str(folder),
-            allowed="a folder that is empty or not there yet, or that of an earlier call",
-            remedy="choose another path=",
+            remedy="choose another path=, where nothing lies",
         ) from error
     return job
 

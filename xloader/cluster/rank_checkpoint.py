@@ -80,7 +80,6 @@ class Checkpoint:
             raise OptionError(
                 "the value of a checkpoint cannot be pickled",
                 given=f"a {type(value).__name__} ({type(error).__name__}: {error})",
-                allowed="a value that pickles",
                 remedy="save numbers, arrays and names of files",
             ) from error
         self._claim.save(data)
@@ -140,6 +139,5 @@ def checkpoint() -> Checkpoint:
     except LookupError:
         raise OptionError(
             "there is no checkpoint here",
-            allowed="a call within a function that xloader.dask.run calls, in the same thread",
-            remedy="call xloader.dask.checkpoint() inside the function, not before it",
+            remedy="call xloader.dask.checkpoint() inside the function, in the same thread",
         ) from None

@@ -168,15 +168,13 @@ def _check_arguments(
         raise OptionError(
             "fn cannot be called",
             given=repr(fn),
-            allowed="a function that takes a loader",
-            remedy="pass the function itself, without parentheses",
+            remedy="pass a function that takes a loader, without parentheses",
         )
     if not isinstance(samples, Samples | Interleaved):
         raise OptionError(
             "samples of this kind cannot be fanned out",
             given=type(samples).__name__,
-            allowed="Samples with windows, or several sets from xloader.interleave",
-            remedy="pass the samples, and options of their loader: "
+            remedy="pass Samples with windows, or several sets from xloader.interleave: "
             "xloader.dask.run(fn, samples, batch_size=32)",
         )
     check_whole("retries", retries, 0, MOST)
@@ -185,8 +183,7 @@ def _check_arguments(
         raise OptionError(
             "xloader.dask.run gives each loader its rank",
             given=f"rank={options['rank']!r}",
-            allowed="world_size=, the number of ranks",
-            remedy="leave rank= out; in the function, loader.rank tells it",
+            remedy="leave rank= out, and pass world_size=; loader.rank tells the rank",
         )
 
 
@@ -198,7 +195,6 @@ def _client_of(client: Any, samples: Samples | Interleaved) -> Any:
         raise OptionError(
             "there is no dask cluster to run on",
             given="no active client" if client is None else "client=False",
-            allowed="a distributed.Client, or None where one is active",
             remedy="make one with distributed.Client(address), or call the function yourself: "
             "fn(samples.loader(...))",
         )
@@ -240,8 +236,7 @@ def _pickled(work: RankWork) -> bytes:
         raise OptionError(
             "the function cannot be sent to the workers of a cluster",
             given=fault,
-            allowed="a function that pickles, to at most "
-            f"{show_nbytes(MOST_SHARED_NBYTES)} with all that it refers to",
+            allowed=f"at most {show_nbytes(MOST_SHARED_NBYTES)} when pickled",
             remedy="open files, models and connections inside the function; load a large model "
             "there from a file that all workers reach",
         )

@@ -82,7 +82,7 @@ def open_dataset(path: str) -> xr.Dataset:
         raise UnsupportedDataError(
             f"the data cannot be opened: {_first_sentence(error)}",
             given=path,
-            allowed="a Zarr group, or a file that xarray.open_dataset opens",
+            remedy="pass a Zarr group, or a file that xarray.open_dataset opens",
         ) from error
 
 
@@ -191,8 +191,7 @@ def _space_dims(dataset: xr.Dataset, names: tuple[str, ...], time_dim: str) -> t
             raise OptionError(
                 f"variable {name!r} is not a map over time with the grid of the others",
                 given=f"dims {dims}",
-                allowed=f"dims ({time_dim!r}, ..., rows, columns), the same map for all",
-                remedy="name the variables to use with --variables",
+                remedy=f"with --variables, name those with dims ({time_dim!r}, ..., rows, columns)",
             )
     rows, columns = space_dims
     return rows, columns

@@ -39,9 +39,8 @@ class DeviceTransform:
         except TransformError as error:
             raise OptionError(
                 f"a transform failed on zeros: {error.what}",
-                allowed="a function that works on any batch, even one of zeros",
-                remedy="correct the function, whose own error is the cause of this one; it is "
-                "called with a batch, and with random numbers as well if device_random=True",
+                remedy="make it work on any batch, even of zeros; its own error is the cause of "
+                "this one. With device_random=True, it is called with random numbers as well",
             ) from error.__cause__
 
 
@@ -74,22 +73,19 @@ def _in_order(result: Any, batch: Batch) -> list[Any]:
 def _check_tensor(name: str, tensor: Any, num_rows: int, device: torch.device) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise UnsupportedDataError(
-            f"device_transform returned no tensor for the field {name!r}",
+            f"device_transform returned no torch.Tensor for the field {name!r}",
             given=type(tensor).__name__,
-            allowed="torch.Tensor",
         )
     if tensor.device != device:
         raise OptionError(
             f"device_transform moved the field {name!r} to another device",
             given=str(tensor.device),
-            allowed=str(device),
             remedy="compute on the tensors' own device: pass device=batch[0].device where you "
             "make tensors",
         )
     if not tensor.ndim or len(tensor) != num_rows:
         raise OptionError(
             f"device_transform changed the number of samples of the field {name!r}",
-            given=f"shape {tuple(tensor.shape)}",
-            allowed=f"{num_rows} rows",
+            given=f"shape {tuple(tensor.shape)} for {num_rows} rows",
             remedy="keep the first dimension as it is: ids belong to its rows",
         )

@@ -67,7 +67,6 @@ def check_rows(out: Batch, batch_size: int, last_size: int) -> None:
         raise OptionError(
             "the last batch of an epoch is shorter than out",
             given=f"{last_size} rows in the last batch, {batch_size} in out",
-            allowed="batches of the same size",
             remedy="pass drop_last=True",
         )
 
@@ -325,7 +324,6 @@ def resolve_device(device: Any) -> torch.device:
         raise OptionError(
             "PyTorch cannot use this device here",
             given=f"device={str(device)!r}: {str(error).splitlines()[0].split('. ')[0]}",
-            allowed='"cuda", "cuda:1" and so on, "mps" or "cpu", if this machine has it',
             remedy='pass device="cpu"; for a GPU, see if torch.cuda.is_available(); if not, '
             "install PyTorch with CUDA",
         ) from error
@@ -352,7 +350,6 @@ def _fork_error(device: torch.device, given: str) -> ForkError:
     return ForkError(
         f"{device} cannot be used after a fork",
         given=given,
-        allowed="the process that first used the device, or one that was started afresh",
         remedy='start processes with "spawn" or "forkserver"; in workers of a DataLoader, make '
         "batches without device=, and move them in the training process",
     )
@@ -365,6 +362,5 @@ def check_dtypes(device: torch.device, dtypes: Mapping[str, np.dtype]) -> None:
         raise OptionError(
             "Apple's GPUs have no float64",
             given=f"device={str(device)!r}, fields of float64: {', '.join(map(repr, wide))}",
-            allowed="fields of float32, float16 or bfloat16, or of integers",
             remedy='pass output_dtype="float32"',
         )

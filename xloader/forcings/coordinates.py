@@ -127,7 +127,6 @@ def _choose(coords: xr.Dataset, names: list[str], marks: RoleMarks, role: str) -
         raise OptionError(
             f"several coordinates could be {role!r}",
             given=", ".join(map(repr, names)),
-            allowed="one coordinate",
             remedy=f'name it, as in forcing(..., coords={{"{role}": {names[0]!r}}})',
         )
     return names[0]

@@ -49,8 +49,7 @@ def is_shown(progress: bool | None) -> bool:
     is_installed = find_spec("tqdm") is not None
     if progress and not is_installed:
         raise MissingDependencyError(
-            "a progress bar needs the library tqdm",
-            given="not installed",
+            "a progress bar needs the library tqdm, which is not installed",
             remedy="pass progress=False, or pip install tqdm",
         )
     return is_installed and sys.stderr.isatty() if progress is None else bool(progress)

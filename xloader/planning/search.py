@@ -55,8 +55,7 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
         raise OptionError(
             "no plan with this spread fits the memory",
             given=f"spread={goal.spread}",
-            allowed="a smaller spread, or None",
-            remedy="leave spread= out, or raise memory=",
+            remedy="pass a smaller spread=, leave it out, or raise memory=",
         )
     best = search.best(candidates + search.find_visits(candidates)).plan
     draws = MOST_DRAWS if best.pace.draws > 1 else 1

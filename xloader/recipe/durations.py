@@ -40,17 +40,17 @@ def num_elements(recipe: Recipe, word: str, dim: str, value: Any, least: int = 1
         raise OptionError(
             f"the {word} along {dim!r} is not a whole number",
             given=repr(value),
-            allowed=f"a whole number of elements >= {least}",
-            remedy='pass a number of elements, or a duration such as "3D", not a label',
+            remedy=f'pass a number of elements >= {least}, or a duration such as "3D", not a label',
         ) from None
     if count < least:
         raise WindowError(
             f"the {word} along {dim!r} is too small",
             given=count,
-            allowed=f"a whole number of elements >= {least}",
-            remedy=f"pass 1 or more, or leave {dim!r} out to take all of it"
-            if word == "window"
-            else f"pass {word}={{{dim!r}: {least}}} or more",
+            remedy=(
+                f"pass 1 or more, or leave {dim!r} out to take all of it"
+                if word == "window"
+                else f"pass {word}={{{dim!r}: {least}}} or more"
+            ),
         )
     return count
 
@@ -65,8 +65,8 @@ def num_steps(recipe: Recipe, word: str, dim: str, duration: Duration) -> int:
         raise OptionError(
             f"the {word} along {dim!r} is a duration, but its labels have no common step",
             given=f"{_show(duration)}, {_show_steps(steps)}",
-            allowed="durations along dimensions of ascending times, 90 % of whose steps are equal",
-            remedy="pass a number of elements, or select a regular part of the dimension",
+            remedy="pass a number of elements, or select a part of the dimension where 90 % of "
+            "the steps are equal",
         )
     if unit in _MONTHS:
         num = count * _MONTHS[unit] / steps.months if steps.months else np.nan
@@ -77,8 +77,7 @@ def num_steps(recipe: Recipe, word: str, dim: str, duration: Duration) -> int:
         raise OptionError(
             f"the {word} along {dim!r} is no whole number of steps",
             given=f"{_show(duration)}, with steps of {steps.text}",
-            allowed="multiples of the step" + _unit_rule(steps),
-            remedy=f"pass a multiple of {steps.text}, or a number of elements",
+            remedy=f"pass a multiple of {steps.text}{_unit_rule(steps)}, or a number of elements",
         )
     return int(whole)
 
@@ -102,9 +101,8 @@ def _parse(word: str, dim: str, duration: Duration) -> tuple[float, str]:
     raise OptionError(
         f"the {word} along {dim!r} is not a duration",
         given=repr(duration),
-        allowed='a whole number >= 0 and a unit, such as "3D"; units are Y, M (months), W, D, h, '
-        "m (minutes) and s",
-        remedy="pass such a text, a numpy.timedelta64, or a number of elements",
+        remedy='pass a whole number >= 0 with a unit, such as "3D" (Y, M for months, W, D, h, '
+        "m for minutes, s), a numpy.timedelta64, or a number of elements",
     )
 
 

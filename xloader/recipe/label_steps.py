@@ -234,7 +234,6 @@ def _time_steps(labels: NDArray[Any], dim: str) -> NDArray[np.float64] | None:
         raise UnsupportedDataError(
             f"the labels of {dim!r} are times of several calendars",
             given=", ".join(sorted(map(str, calendars))),
-            allowed="times of one calendar",
             remedy=f"convert them, for example with ds.convert_calendar(..., dim={dim!r}), or pass "
             'gaps="allow" to .window(...)',
         )

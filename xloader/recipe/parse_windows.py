@@ -95,15 +95,12 @@ def _pads(
         if dim in circles:
             raise OptionError(
                 f"{dim!r} has no borders to pad, because its windows wrap",
-                given=f"{dim!r} in pad= and in wrap=",
-                allowed="one of them for each dimension",
-                remedy=f"leave {dim!r} out of one of them",
+                remedy=f"leave {dim!r} out of pad= or of wrap=",
             )
         if dilations[number] > 1:
             raise OptionError(
                 f"dilated windows cannot be padded along {dim!r}",
                 given=f"a dilation of {dilations[number]}",
-                allowed="a dilation of 1",
                 remedy=f"leave out the dilation of {dim!r}, or leave {dim!r} out of pad=",
             )
         if value == "reflect" and window_sizes[number] % 2 == 0:
@@ -145,17 +142,12 @@ def _circles(
         if isinstance(gaps, Mapping) and gaps.get(dim, "allow") != "allow":
             raise OptionError(
                 f"windows cannot both wrap and stop at gaps along {dim!r}",
-                given=f"wrap={dim!r} and gaps={{{dim!r}: {gaps[dim]!r}}}",
-                allowed="one of them for each dimension",
                 remedy=f"leave {dim!r} out of wrap= or of gaps=",
             )
         if find_steps(recipe, dim, only_times=True) is not None:
             raise OptionError(
                 f"windows cannot wrap along {dim!r}, whose labels are times",
-                given=f"wrap={dim!r}",
-                allowed="dimensions whose first element follows their last one, such as longitudes "
-                "of the whole globe",
-                remedy=f"leave {dim!r} out of wrap=",
+                remedy=f"leave {dim!r} out of wrap=: its first element does not follow its last",
             )
     return circles
 
@@ -190,7 +182,6 @@ def _segments(
             raise OptionError(
                 f"the borders of {dim!r} cannot be padded, because its labels have gaps",
                 given=f"{len(segments.bounds) - 1} gaps",
-                allowed="labels without gaps, or windows that run across them",
                 remedy=f'pass gaps="allow", or leave {dim!r} out of pad=',
             )
     return all_segments
@@ -215,7 +206,6 @@ def _segments_along(recipe: Recipe, dim: str, choice: Gaps, is_asked: bool) -> S
         raise WindowError(
             f"the labels of {dim!r} have gaps",
             given=f"steps between labels: {steps.describe()}",
-            allowed="steps of equal length",
             remedy='fill the gaps, or pass gaps="drop" to leave out the windows that cross them',
         )
     if not steps.is_regular:

@@ -56,9 +56,8 @@ def read_columns(table: Any) -> dict[str, pd.Series]:
         raise UnsupportedDataError(
             "this is not a table of points",
             given=f"{type(table).__module__}.{type(table).__qualname__}",
-            allowed="a pandas DataFrame, an xarray Dataset with one dimension, or a mapping of "
-            "names to 1-d arrays",
-            remedy='pass, for example, {"time": times, "lat": lats, "lon": lons}',
+            remedy="pass a DataFrame, a Dataset with one dimension, or 1-d arrays by name: "
+            '{"time": times, "lat": lats, "lon": lons}',
         )
     return _checked(pairs)
 
@@ -68,7 +67,6 @@ def _of_dataset(table: xr.Dataset) -> dict[str, pd.Series]:
         raise StackError(
             "the table of points does not have exactly one dimension",
             given=f"a Dataset with the dimensions {dict(table.sizes)}",
-            allowed="variables and coordinates along one dimension, one element for each point",
             remedy="pass ds.to_dataframe(), or ds.stack(point=[...]).reset_index('point')",
         )
     (dim,) = table.dims
@@ -93,7 +91,6 @@ def _as_series(name: object, values: Any) -> pd.Series:
         raise StackError(
             f"the column {name!r} of the table is not 1-d",
             given=f"{type(values).__name__} with {np.ndim(values)} dimensions",
-            allowed="one value for each point",
             remedy="pass a 1-d array; repeat a single value with np.full(num_points, value)",
         )
     return pd.Series(values)
@@ -109,7 +106,6 @@ def _checked(pairs: list[tuple[Any, pd.Series]]) -> dict[str, pd.Series]:
             if wrong
             else "two columns of the table have one name",
             given=f"columns {names}",
-            allowed="names that are text, each once; named levels of the index are columns too",
             remedy="rename them with table.rename(columns={...}), or drop the index with "
             "table.reset_index(drop=True)",
         )
@@ -118,7 +114,6 @@ def _checked(pairs: list[tuple[Any, pd.Series]]) -> dict[str, pd.Series]:
         raise StackError(
             "the columns of the table differ in length",
             given=lengths,
-            allowed="one length for all columns",
             remedy="give each point a value in every column",
         )
     return {name: column.reset_index(drop=True) for name, column in pairs}
@@ -142,11 +137,13 @@ def label_column(name: str, column: pd.Series) -> LabelColumn:
         raise UnsupportedDataError(
             f"the column {name!r} cannot become a field",
             given=f"dtype {dtype}, holding {content} values",
-            allowed="numbers, bools, text and categories, or the labels of a windowed dimension",
-            remedy=f"convert it to numbers, such as table[{name!r}].dt.dayofyear, rename it to the "
-            "dimension whose labels it holds, or drop it"
-            if is_time
-            else f"convert it, or drop it: table.drop(columns={name!r})",
+            remedy=(
+                f"convert it to numbers, such as table[{name!r}].dt.dayofyear, rename it to the "
+                "dimension whose labels it holds, or drop it"
+                if is_time
+                else f"convert it to numbers, bools, text or categories, or drop it: "
+                f"table.drop(columns={name!r})"
+            ),
         )
     return LabelColumn(name, numbers)
 
@@ -175,7 +172,6 @@ def _require_all(name: str, column: pd.Series) -> None:
         raise OptionError(
             f"values are missing in the column {name!r}",
             given=f"{len(missing)} of {len(column)} rows, first row {missing[0]}",
-            allowed="a value in every row; only floating numbers may be NaN",
             remedy=f'fill them, as with table[{name!r}].fillna("unknown"), or drop these rows: '
             f"table.dropna(subset=[{name!r}])",
         )
@@ -208,7 +204,6 @@ def place_points(recipe: Recipe, table: Any, rules: PointRules) -> tuple[Windows
         raise OptionError(
             "at_points comes too late: samples are chosen already",
             given=recipe.subset.describe(),
-            allowed="at_points once, before select and weighted",
             remedy="call .at_points(...) right after the windows and fields, then .select",
         )
     # The same windows, but beginning at every element, gaps left out as before.
@@ -221,7 +216,6 @@ def place_points(recipe: Recipe, table: Any, rules: PointRules) -> tuple[Windows
         raise EmptySamplesError(
             "the table has no points",
             given=f"columns {list(columns)} without rows",
-            allowed="at least one row",
             remedy="check how the table was filtered",
         )
     fields = tuple(label_column(name, column) for name, column in field_columns.items())
@@ -241,7 +235,6 @@ def place_points(recipe: Recipe, table: Any, rules: PointRules) -> tuple[Windows
         raise EmptySamplesError(
             "no point of the table has a sample",
             given=f"left out: {points.left_out}",
-            allowed="at least one point whose window lies in the array",
             remedy='pass outside="raise" to see why, or a smaller window',
         )
     chosen = windows.ids_of(positions[kept])
@@ -266,7 +259,6 @@ def _labels_and_fields(
             raise OptionError(
                 f"the column {name!r} names a dimension that has no windows",
                 given=f"columns {list(columns)}, windows along {list(windows.dims)}",
-                allowed="columns of windowed dimensions, and names that are no dimension",
                 remedy=f"add {name!r} to .window(...), or drop or rename the column: "
                 f"table.drop(columns={name!r})",
             )
@@ -290,7 +282,6 @@ def _no_column(
     return UnknownNameError(
         f"the table has no column for the windowed dimension {dim!r}",
         given=f"columns {list(columns)}",
-        allowed=f"a column of labels for each of {list(windows.dims)}",
         remedy=f"{renamed if close else ''}add the column; or, to take all of {dim!r} for each "
         f"point, leave {dim!r} out of .window(...)",
     )
@@ -399,9 +390,9 @@ def choose_weights(
         raise OptionError(
             "weighted takes either weights or balance",
             given="both" if num_given else "neither",
-            allowed="weights=..., one for each sample, or balance=..., the name of a column; or "
-            "num_samples=... alone, where all weights are equal",
-            remedy="leave one of them out" if num_given else "pass one of them",
+            remedy="leave one of them out"
+            if num_given
+            else "pass weights=, balance=, or num_samples= alone, where all weights are equal",
         )
     if balance is not None:
         return _balanced(recipe, balance)
@@ -418,7 +409,6 @@ def _balanced(recipe: Recipe, name: str) -> NDArray[np.float64]:
         raise OptionError(
             f"the column {name!r} holds floats, which are not classes",
             given=f"dtype {values.dtype}",
-            allowed="text, categories, integers and bools",
             remedy=f"make classes before at_points, such as table.assign({name}=pd.cut(...)), or "
             "pass weights of your own",
         )

@@ -66,7 +66,6 @@ def find_writing_cluster(
         raise OptionError(
             "a cluster divides the work itself",
             given=f"part={part} together with client= or --scheduler",
-            allowed="one of them",
             remedy="leave part= out, or pass client=False",
         )
     tasks = find_cluster(client, recipe)
@@ -78,8 +77,7 @@ def find_writing_cluster(
     raise OptionError(
         "the workers of a cluster cannot write to the target",
         given=f"{store.name}: {fault}",
-        allowed="a folder that all workers share, or a URL",
-        remedy="write to a path or a URL, or pass client=False",
+        remedy="write to a folder that all workers share or to a URL, or pass client=False",
     )
 
 

@@ -222,7 +222,6 @@ def parse_part(part: Any) -> tuple[int, int]:
         raise OptionError(
             "part is not one of several",
             given=repr(part),
-            allowed="(i, n) with whole numbers 0 <= i < n",
             remedy="pass part=(0, 4) to part=(3, 4) in four processes",
         )
     return int(part[0]), int(part[1])

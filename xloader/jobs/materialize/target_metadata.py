@@ -86,7 +86,6 @@ class TargetMetadata:
                     f"the variables or labels would not read from Zarr as they are now "
                     f"({type(error).__name__}: {error})",
                     given=", ".join(a.name for a in self.arrays),
-                    allowed="one group of variables, which xarray writes and reads alike",
                     remedy="open the source as xr.open_dataset reads it by default; or open the "
                     "groups of a DataTree one by one",
                 ) from error
@@ -101,7 +100,6 @@ class TargetMetadata:
             raise UnsupportedDataError(
                 "a variable would read otherwise from the target",
                 given=", ".join(differing),
-                allowed="variables whose attributes let xarray keep their dtype",
                 remedy='open the source with dtype="float32", or leave the variable out',
             )
         return held
@@ -273,9 +271,8 @@ def parse_compressors(compressor: Any, *, checksum: bool) -> tuple[BytesBytesCod
         raise OptionError(
             "the compressor is not known",
             given=repr(compressor),
-            allowed='"zstd", "lz4", None, or one or more of the bytes-to-bytes codecs of '
+            remedy='pass "zstd", "lz4", None, or one or more of the bytes-to-bytes codecs of '
             "zarr.codecs",
-            remedy='leave it out for "zstd"',
         )
     if checksum and not any(isinstance(codec, Crc32cCodec) for codec in codecs):
         codecs.append(Crc32cCodec())

@@ -123,10 +123,8 @@ class TrainingStore:
         names = written_names(self._recipe)
         if not names:
             raise EmptySamplesError(
-                "the samples take no stored variable",
-                given="forcings only",
-                allowed="samples with a variable of the source",
-                remedy="forcings are computed again from the labels of any store",
+                "the samples take no stored variable, but forcings only",
+                remedy="add a variable: forcings are computed again from the labels of any store",
             )
         check_stored_names(names)
         check_sizes("chunks", options.chunks, self._recipe, names)
@@ -266,7 +264,6 @@ class TrainingStore:
             raise TargetError(
                 f"{len(wrong)} objects of {store.name} are not as they were written",
                 given=", ".join(wrong[:5]),
-                allowed="objects that nothing else changes or removes",
                 remedy="call the same again for those that are gone; else pass overwrite=True",
             )
         before = self._contents.digests or {}
@@ -327,7 +324,6 @@ def materialize(
         raise OptionError(
             "parts cannot share one session",
             given=f"part={run.part} with {store.name}",
-            allowed="one part for a session of icechunk",
             remedy="leave part= out, or write to a path or URL",
         )
     tasks = find_writing_cluster(client, recipe.planned, store, run.part)

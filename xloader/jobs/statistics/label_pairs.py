@@ -41,14 +41,12 @@ def find_time_dim(recipe: Recipe, option: str, *, only_times: bool = True) -> st
         raise OptionError(
             f"several dimensions have times as labels, so {option} is not clear",
             given=", ".join(map(repr, dims)),
-            allowed="samples with one dimension of times",
             remedy="take the variables of one of them at a time",
         )
     if not dims:
         raise UnknownNameError(
             f"no dimension has times as labels, which {option} needs",
             given=f"dimensions {list(recipe.dim_sizes)}",
-            allowed="a dimension with labels of datetime64 or cftime",
             remedy=f"open the data with its time coordinate decoded, or leave {option} out",
         )
     return dims[0]
@@ -70,10 +68,7 @@ def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPai
     counts = [num_elements(recipe, "lead", dim, lead, least=0) for lead in leads]
     if len(set(counts)) < len(counts):
         raise OptionError(
-            "a lead comes twice",
-            given=list(leads),
-            allowed="each lead once",
-            remedy="leave out the second one",
+            "a lead comes twice", given=list(leads), remedy="leave out the second one"
         )
     size = recipe.dim_sizes[dim]
     labels = labels_of(recipe, dim)
@@ -85,7 +80,6 @@ def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPai
         raise OptionError(
             f"the labels of {dim!r} have no common step, so a lead in steps is not clear",
             given=", ".join(map(repr, leads)),
-            allowed="labels that follow each other at a common step, but for a few gaps",
             remedy="select the part of the labels that does",
         )
     else:
@@ -103,7 +97,6 @@ def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPai
             raise OptionError(
                 f"no two labels of {dim!r} differ by a lead",
                 given=repr(lead),
-                allowed="leads within the selected labels",
                 remedy="pass a shorter lead, or select more of the dimension",
             )
         label: int | np.timedelta64 = count

@@ -46,7 +46,6 @@ class MergeTree(Generic[T]):
             raise OptionError(
                 "this part cannot be merged",
                 given=f"leaves {index << level} to {(index + 1) << level}",
-                allowed=f"each of {self.num_leaves} leaves once",
                 remedy="merge each part once, of the same job",
             )
         while (merger := self.offer(node, value)) is not None:
@@ -98,7 +97,6 @@ class MergeTree(Generic[T]):
             raise OptionError(
                 "parts of the job are missing",
                 given=f"{sum(end - begin for begin, end in missing)} of {self.num_leaves} missing",
-                allowed="all leaves",
                 remedy="run the parts that are missing, and merge again",
             )
         (value,) = self.nodes.values()

@@ -124,7 +124,6 @@ def _find_tasks(client: Any, job: StatsJob, part: tuple[int, int] | None) -> Clu
         raise OptionError(
             "a part of the statistics is computed by one process, without a cluster",
             given=f"part={part} together with client= or --scheduler",
-            allowed="either of the two",
             remedy="leave part out: the cluster divides the work itself",
         )
     return None
@@ -180,7 +179,6 @@ def _check_names(job: StatsJob) -> None:
         raise OptionError(
             "statistics of joined data cannot be written to one group",
             given=", ".join(name for name in names if "/" in name),
-            allowed="variables without a '/' in their names",
             remedy="leave path out, and write the variables of each group as you like",
         )
 
@@ -204,7 +202,6 @@ def _check_part(part: Any) -> tuple[int, int]:
         raise OptionError(
             "part is not a number and a count",
             given=repr(part),
-            allowed="(i, n) with i from 0 to n - 1",
             remedy="pass part=(0, 8) to part=(7, 8) in eight processes",
         )
     return int(part[0]), int(part[1])

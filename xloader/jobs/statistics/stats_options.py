@@ -69,14 +69,13 @@ def parse_weights(recipe: Recipe, variables: list[str], weights: Any) -> Element
         raise OptionError(
             "weights are neither 'area' nor an array of numbers",
             given=repr(weights) if isinstance(weights, str) else type(weights).__name__,
-            allowed="'area', or an xarray.DataArray along some dimensions of the samples",
-            remedy="pass weights='area' to weight by the cosine of the latitude",
+            remedy="pass weights='area' for the cosine of the latitude, or a DataArray along "
+            "dimensions of the samples",
         )
     if not (np.isfinite(parsed.values) & (parsed.values >= 0)).all():
         raise OptionError(
             "a weight is negative or not finite",
             given=f"weights from {np.min(parsed.values)} to {np.max(parsed.values)}",
-            allowed="finite numbers of at least 0",
             remedy="replace them by 0 to leave out their elements",
         )
     if not any(set(parsed.dims) <= set(recipe.dims_of(name)) for name in variables):
@@ -179,7 +178,6 @@ def parse_stats_options(
         raise OptionError(
             f"{'by' if by else 'leads'} needs statistics over the dimension {time_dim!r}",
             given=f"dim={list(reduced)}",
-            allowed=f"dimensions with {time_dim!r} among them",
             remedy=f"add {time_dim!r} to dim",
         )
     text = "" if weights is None else weights if isinstance(weights, str) else "array"
@@ -225,7 +223,6 @@ def _list_of(option: str, given: Any, single: str) -> list[Any]:
         raise OptionError(
             f"{option} is neither {single} nor several of them",
             given=repr(given),
-            allowed=f"{single}, or a list",
             remedy=f"leave {option} out for its default",
         ) from None
 

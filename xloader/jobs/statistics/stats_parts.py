@@ -76,7 +76,6 @@ class StatsParts:
             raise PartsError(
                 f"{folder} holds no partial statistics that this version of xloader can read",
                 given=str(error),
-                allowed="the folder that stats(path=...) has made",
                 remedy="remove it, or pass overwrite=True to begin anew",
             ) from error
         # Files of one run never meet those of another.
@@ -181,7 +180,6 @@ def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) 
         raise PartsError(
             f"{folder} holds statistics of another job",
             given=f"a job with other {', '.join(differing)}",
-            allowed="the data, the samples and the options with which it was begun",
             remedy="call it as before, choose another path, or pass overwrite=True to begin anew",
         )
     except PartsError:
@@ -199,7 +197,6 @@ def _check_is_ours(folder: Path) -> None:
         raise PartsError(
             f"{folder} holds something else than partial statistics",
             given=", ".join(sorted(strange)[:3]),
-            allowed="a path beside which no such folder lies",
             remedy="choose another path, or remove the folder",
         )
 

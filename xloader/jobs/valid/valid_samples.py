@@ -76,8 +76,6 @@ def find_valid(
         if argument is not None:
             raise OptionError(
                 "a mask cannot be used where windows wrap or are padded",
-                given="mask= together with wrap= or pad= of .window(...)",
-                allowed="mask= with windows that stay within the array",
                 remedy="leave mask= out, and apply the mask to the data first: "
                 "ds.where(mask).xloader",
             )
@@ -162,8 +160,7 @@ def _check_share(at_least: Any) -> float:
         raise OptionError(
             "at_least is not a share of a sample's values",
             given=repr(at_least),
-            allowed="a number from 0 to 1",
-            remedy="pass 0.9 to keep samples of which 90 % of the values are valid",
+            remedy="pass a number from 0 to 1: 0.9 keeps samples with 90 % of valid values",
         )
     return float(at_least)
 
