@@ -26,11 +26,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from xloader.demo.assembly import make_net, split_samples
 from xloader.demo.climate import measure_climate
-from xloader.demo.maps import row_weights
-from xloader.demo.task import find_task, open_dataset
-from xloader.demo.training import Calendar, loss_weights
+from xloader.demo.task import find_task, open_dataset, row_weights
+from xloader.demo.training import Calendar, loss_weights, make_net, split_samples
 from xloader.demo.waves import VARIABLE_ATTRS
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import click
 
-from xloader.core.libraries import require_libraries
 from examples.ranked import STEPS_LOG
+from xloader.core.libraries import require_libraries
 from xloader.demo.store import ensure_store
 from xloader.demo.waves import WaveSpec
 from xloader.errors import XloaderError

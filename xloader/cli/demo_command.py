@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from xloader.cli.endings import plain_endings
-from xloader.cli.json_output import print_json
+from xloader.cli.endings import plain_endings, print_json
 from xloader.cli.option_texts import split_names
 from xloader.core.libraries import require_libraries
 
@@ -86,8 +85,7 @@ def demo(*, is_json: bool, **fields: Any) -> None:
     with plain_endings():
         require_libraries(_DEMO_LIBRARIES)
         # These modules import torch, which is slow and which --help does not need.
-        from xloader.demo.options import DemoOptions
-        from xloader.demo.run import run_demo
+        from xloader.demo.run import DemoOptions, run_demo
 
         # Each option of the command has the name of a field.
         options = DemoOptions(**fields)

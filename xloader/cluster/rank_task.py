@@ -11,10 +11,13 @@ from typing import Any, Final
 
 import cloudpickle
 
-from xloader.cluster.checkpoint_places import CheckpointPlace
+from xloader.cluster.checkpoint_places import (
+    Checkpoint,
+    CheckpointPlace,
+    current_checkpoint,
+    noted_mosaics,
+)
 from xloader.cluster.cluster_tasks import collect_warnings, dump
-from xloader.cluster.noted_mosaics import noted_mosaics
-from xloader.cluster.rank_checkpoint import Checkpoint, current_checkpoint
 from xloader.core.cores import usable_cores
 from xloader.errors import ClosedError, OptionError, TransformError
 from xloader.loader.interleaved.interleaved_loader import InterleavedLoader

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
-from xloader.cluster.noted_mosaics import note_mosaic
+from xloader.cluster.checkpoint_places import note_mosaic
 from xloader.core.axis import Ints
 from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes

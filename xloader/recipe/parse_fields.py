@@ -11,7 +11,7 @@ import numpy as np
 
 from xloader.core.windows import Windows
 from xloader.errors import OptionError, UnknownNameError
-from xloader.recipe.durations import is_duration, num_steps
+from xloader.recipe.label_steps import is_duration, num_steps
 from xloader.recipe.layout import layout_of
 from xloader.recipe.names import CHANNEL, SAMPLE
 from xloader.recipe.recipe import Field, Offsets, Recipe, find, unknown

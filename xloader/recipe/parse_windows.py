@@ -11,8 +11,7 @@ import numpy as np
 
 from xloader.core.windows import Pad, Segments, Windows
 from xloader.errors import OptionError, UnknownNameError, WindowError
-from xloader.recipe.durations import Duration, num_elements
-from xloader.recipe.label_steps import find_steps
+from xloader.recipe.label_steps import Duration, find_steps, num_elements
 from xloader.recipe.recipe import Recipe, find
 
 Size = int | Duration

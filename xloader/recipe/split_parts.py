@@ -17,7 +17,7 @@ from xloader.core.counter_rng import derive_key, permutation
 from xloader.core.element_ranges import sums_before
 from xloader.core.windows import Windows
 from xloader.errors import OptionError, UnknownNameError
-from xloader.recipe.durations import Duration, num_elements
+from xloader.recipe.label_steps import Duration, num_elements
 from xloader.recipe.recipe import Recipe, find
 from xloader.recipe.selection import sel
 

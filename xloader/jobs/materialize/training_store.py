@@ -20,8 +20,12 @@ from xloader.core.cores import usable_cores
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole
 from xloader.errors import EmptySamplesError, OptionError, TargetError
-from xloader.jobs.materialize.array_rewrite import ArrayRewrite, write_arrays
-from xloader.jobs.materialize.cluster_sections import find_writing_cluster, read_back_on_cluster
+from xloader.jobs.materialize.array_rewrite import (
+    ArrayRewrite,
+    find_writing_cluster,
+    read_back_on_cluster,
+    write_arrays,
+)
 from xloader.jobs.materialize.materialized import Materialized
 from xloader.jobs.materialize.section_writer import needed_shards, parse_part, shards_of_part
 from xloader.jobs.materialize.target_arrays import (

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnknownNameError
 from xloader.forcings.coordinates import ROLES
-from xloader.recipe.durations import Duration, num_elements
-from xloader.recipe.label_steps import LabelSteps, find_steps
+from xloader.recipe.label_steps import Duration, LabelSteps, find_steps, num_elements
 from xloader.recipe.recipe import Recipe
 
 Lead = int | Duration

@@ -28,11 +28,15 @@ from xloader.jobs.statistics.stats_merge import (
     write_target,
 )
 from xloader.jobs.statistics.stats_options import Dims
-from xloader.jobs.statistics.stats_parts import PartialStats, StatsParts, open_stats_parts
+from xloader.jobs.statistics.stats_parts import (
+    PartialStats,
+    StatsParts,
+    StatsTrees,
+    open_stats_parts,
+)
 from xloader.jobs.statistics.stats_sweep import Pieces, StatsSweep
 from xloader.jobs.statistics.stats_tasks import StatsOnCluster, StatsWork
 from xloader.jobs.statistics.stats_template import StatsResult
-from xloader.jobs.statistics.stats_trees import StatsTrees
 from xloader.recipe.recipe import Recipe
 from xloader.sources.stores.write_places import check_apart, check_replaceable, check_stored_names
 

@@ -18,8 +18,7 @@ from xloader.core.footprint import Footprint, Group
 from xloader.errors import EmptySamplesError, MemoryBudgetError, OptionError
 from xloader.jobs.chunk_sweep import group_of, whole_recipe
 from xloader.jobs.covered_elements import CoveredElements
-from xloader.jobs.statistics.chunk_order import ChunkOrder, needed_chunks
-from xloader.jobs.statistics.chunk_reduction import LeadPieces
+from xloader.jobs.statistics.chunk_reduction import ChunkOrder, LeadPieces, needed_chunks
 from xloader.jobs.statistics.label_pairs import Lead
 from xloader.jobs.statistics.stats_options import (
     Dims,

@@ -14,10 +14,11 @@ from typing import Any, Final
 import xarray as xr
 
 from xloader.errors import OptionError, PartsError, SourceNotFoundError, TargetError
-from xloader.jobs.statistics.merge_tree import MergeTree, Node
 from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_parts import (
     FORM_FILE,
+    MergeTree,
+    Node,
     PartialStats,
     StatsParts,
     StoredNode,

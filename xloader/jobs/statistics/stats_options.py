@@ -29,7 +29,7 @@ from xloader.jobs.statistics.label_pairs import (
 from xloader.jobs.statistics.quantile_sketch import not_a_quantile
 from xloader.jobs.statistics.stats_template import quantile_label
 from xloader.jobs.wanted_elements import check_fits, cut_along
-from xloader.recipe.durations import is_duration
+from xloader.recipe.label_steps import is_duration
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe, find
 

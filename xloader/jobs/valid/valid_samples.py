@@ -25,8 +25,7 @@ from xloader.jobs.valid.batch_sweep import BatchSweep
 from xloader.jobs.valid.cache_files import Cache, CacheFile, cache_file
 from xloader.jobs.valid.sample_mask import SampleMask
 from xloader.jobs.valid.sweep_line import SampleCheck, may_hold_nan
-from xloader.jobs.valid.valid_counts import count_on_cluster, count_valid
-from xloader.jobs.valid.window_counter import WindowCounter
+from xloader.jobs.valid.window_counter import WindowCounter, count_on_cluster, count_valid
 from xloader.jobs.wanted_elements import MaskArgument
 from xloader.loader.batches.batch import Batch
 from xloader.recipe.layout import FieldLayout, layout_of

@@ -1,4 +1,4 @@
-"""``xloader explain``: the plan of a training epoch and its cost."""
+"""``xloader explain``, ``bench`` and ``advise``: a loader's plan, its speed, and better chunks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from xloader.cli.endings import end_incomplete, plain_endings, say
-from xloader.cli.json_output import print_result
+from xloader.cli.cluster_client import cluster_client, takes_scheduler
+from xloader.cli.endings import end_incomplete, plain_endings, print_result, say
 from xloader.cli.loader_options import takes_loader_options
 from xloader.cli.option_texts import split_names
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
@@ -88,3 +88,97 @@ def _write_page(page: str, title: str, *shown: Any) -> None:
         write_page(page, title, *shown)
     # Standard output holds JSON alone, if that is asked for.
     say(f"Written to {page}.", err=True)
+
+
+@click.command(cls=SampleCommand, short_help="Compare loaders on your data.")
+@takes_samples
+@takes_loader_options(has_order=True)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Time for each loader, in three turns.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Worker processes of each DataLoader. Default: the number of cores.",
+)
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+def bench(
+    description: SampleDescription,
+    loader_options: dict[str, Any],
+    seconds: float,
+    workers: int | None,
+    is_json: bool,
+) -> None:
+    """Time xloader, a plain PyTorch DataLoader and xbatcher over the same samples of STORE.
+
+    The plain one reads each sample by isel. Each loader takes its turn, alone, and there is no
+    model. What is not installed is left out.
+
+    \b
+    Examples:
+      xloader bench era5.zarr --window time=3 --stride 1 --batch-size 32
+      xloader bench era5.zarr --window time=3 --seconds 30 --workers 4 --json
+
+    Exit codes: 0 done, 2 an error, 130 interrupted.
+    """
+    # These modules need xbatcher and PyTorch, where these are installed, and --help does not.
+    from xloader.bench.comparison import compare_loaders
+    from xloader.bench.plain_samples import PlainOpener
+    from xloader.core.cores import usable_cores
+
+    with plain_endings():
+        comparison = compare_loaders(
+            description.open_windowed(),
+            PlainOpener(description.store, description.group, description.storage_options),
+            seconds=seconds,
+            num_workers=usable_cores() if workers is None else workers,
+            loader_options=loader_options,
+        )
+        print_result(comparison, is_json=is_json)
+
+
+@click.command(cls=SampleCommand, short_help="Find chunks that suit the training.")
+@takes_samples
+@takes_loader_options()
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Read up to four chunks, and measure how fast they decode and how small they become.",
+)
+@takes_scheduler
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+def advise(
+    description: SampleDescription,
+    loader_options: dict[str, Any],
+    measure: bool,
+    scheduler: str | None,
+    is_json: bool,
+) -> None:
+    """Compare the chunks of STORE with better ones, for samples and a loader.
+
+    No value is read, unless --measure is given.
+
+    Pass the samples and the options that the training will have.
+
+    \b
+    Examples:
+      xloader advise era5.zarr --window time=1 --batch-size 32
+      xloader advise era5.zarr --window time=6 --stride time=1 --world-size 4 --json
+
+    Exit codes: 0 done, 2 an error, 130 interrupted.
+    """
+    with plain_endings("Nothing was written."):
+        if scheduler is not None and not measure:
+            raise OptionError(
+                "a cluster only serves to measure", remedy="add --measure, or leave --scheduler out"
+            )
+        with cluster_client(scheduler) as cluster_options:
+            advice = description.open_windowed().advise(
+                measure=measure, **loader_options, **cluster_options
+            )
+        print_result(advice, is_json=is_json)
