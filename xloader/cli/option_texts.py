@@ -130,17 +130,18 @@ def read_number(text: str) -> float:
         ) from None
 
 
+def _unreadable(option: str, given: str | None, example: str) -> OptionError:
+    return OptionError(
+        f"the option {option} cannot be read", given=given, remedy=f"write for example {example}"
+    )
+
+
 def read_fields(option: str, text: str) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Read the variables and the offsets of a field: ``t2m,u10@time=0:2``."""
     names, at, offsets = text.partition("@")
     variables = split_names(names)
     if not variables or "=" in names or (at and not offsets.strip()):
-        raise OptionError(
-            f"the option {option} cannot be read",
-            given=text,
-            remedy="write for example --inputs t2m,u10@time=0:2 --targets t2m@time=5, or "
-            "--field past=t2m@time=0:2 for a field with another name",
-        )
+        raise _unreadable(option, text, "--field past=t2m@time=0:2, or --inputs t2m,u10@time=0:2")
     pairs = split_pairs(option, [offsets]) if at else {}
     return variables, {dim: read_selection(values) for dim, values in pairs.items()}
 
@@ -160,13 +161,10 @@ def read_storage(option: str, texts: Sequence[str]) -> Mapping[str, Any] | None:
                 raise ValueError
             options[name] = json.loads(value) if is_json else value
         except ValueError:
-            raise OptionError(
-                f"the option {option} cannot be read",
-                # The value may be a secret.
-                given=f"a value of {name!r}" if sign else "text without an equals sign",
-                remedy=f"write name=value, each name once, such as {option} anon=true; a value is "
-                "true, false, null, text, or JSON in braces",
-            ) from None
+            # The value may be a secret.
+            given = f"a value of {name!r}" if sign else "text without an equals sign"
+            example = f"{option} anon=true, each name once; a value may be JSON in braces"
+            raise _unreadable(option, given, example) from None
     return options or None
 
 
@@ -191,11 +189,7 @@ def read_numbers(option: str, text: str | None) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in split_names(text))
     except ValueError:
-        raise OptionError(
-            f"the option {option} cannot be read",
-            given=text,
-            remedy=f"write for example {option} 0.01,0.99",
-        ) from None
+        raise _unreadable(option, text, f"{option} 0.01,0.99") from None
 
 
 def read_counts(option: str, texts: Sequence[str]) -> dict[str, int] | None:
@@ -204,11 +198,7 @@ def read_counts(option: str, texts: Sequence[str]) -> dict[str, int] | None:
         return None
     counts = plain_or_pairs(option, texts, read_size)
     if not isinstance(counts, dict) or not all(isinstance(size, int) for size in counts.values()):
-        raise OptionError(
-            f"the option {option} cannot be read",
-            given=" ".join(texts),
-            remedy=f"write for example {option} time=24,lat=90",
-        )
+        raise _unreadable(option, " ".join(texts), f"{option} time=24,lat=90")
     return counts
 
 
@@ -220,10 +210,7 @@ def read_packing(texts: Sequence[str]) -> dict[str, Any] | None:
         try:
             (error,) = map(float, errors) if errors else (None,)
         except ValueError:
-            raise OptionError(
-                "the option --pack cannot be read",
-                given=f"--pack {name}={','.join(values)}",
-                remedy="write --pack name=dtype or name=dtype,error, such as t2m=int16,0.01",
-            ) from None
+            given = f"--pack {name}={','.join(values)}"
+            raise _unreadable("--pack", given, "--pack t2m=int16,0.01") from None
         packing[name] = dtype if error is None else (dtype, error)
     return packing or None

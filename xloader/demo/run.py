@@ -89,8 +89,22 @@ def draw(panels: Panels, path: Path) -> None:
         figure = new_picture(11, 6.6)
         axes = figure.subplots(2, 2, sharex=True, sharey=True)
         figure.suptitle(panels.title, fontsize=12)
-        _draw_states(figure, axes[0], panels)
-        _draw_errors(figure, axes[1], panels)
+        states = {"Truth": panels.truth, "Forecast": panels.forecast}
+        low, high = np.nanpercentile(np.stack(list(states.values())), [0.5, 99.5])
+        _draw_row(figure, axes[0], panels, states, "viridis", (float(low), float(high)))
+        for axis, values in zip(axes[0], states.values(), strict=True):
+            if high > low and not np.isnan(values).any():
+                x, y = panels.columns.values, panels.rows.values
+                levels = np.linspace(low, high, 13)
+                axis.contour(x, y, values, levels, colors="white", linewidths=0.4)
+        guesses = {"Forecast": panels.forecast, "Persistence": panels.persistence}
+        errors = {
+            f"{name} minus truth: RMSE {panels.rmse(guess):.3g} {panels.units}".rstrip(): guess
+            - panels.truth
+            for name, guess in guesses.items()
+        }
+        edge = float(np.nanpercentile(np.abs(panels.persistence - panels.truth), 99.5)) or 1.0
+        _draw_row(figure, axes[1], panels, errors, "RdBu_r", (-edge, edge))
         for axis in axes[1]:
             axis.set_xlabel(panels.columns.label)
         for axis in axes[:, 0]:
@@ -99,38 +113,18 @@ def draw(panels: Panels, path: Path) -> None:
         figure.savefig(path, dpi=_DPI, format="png")
 
 
-def _draw_states(figure: Figure, axes: NDArray[np.object_], panels: Panels) -> None:
-    """Draw truth and forecast on one colour scale."""
-    both = np.stack([panels.truth, panels.forecast])
-    low, high = np.nanpercentile(both, [0.5, 99.5])
-    levels = np.linspace(low, high, 13)
-    for axis, values, title in zip(axes, both, ("Truth", "Forecast"), strict=True):
-        ends = float(low), float(high)
-        mesh = draw_map(axis, panels.columns, panels.rows, values, "viridis", *ends)
-        if high > low and not np.isnan(values).any():
-            axis.contour(
-                panels.columns.values,
-                panels.rows.values,
-                values,
-                levels,
-                colors="white",
-                linewidths=0.4,
-            )
+def _draw_row(
+    figure: Figure,
+    axes: NDArray[np.object_],
+    panels: Panels,
+    maps: dict[str, NDArray[np.float32]],
+    colours: str,
+    ends: tuple[float, float],
+) -> None:
+    """Draw maps under their titles, on one colour scale."""
+    for axis, (title, values) in zip(axes, maps.items(), strict=True):
+        mesh = draw_map(axis, panels.columns, panels.rows, values, colours, *ends)
         axis.set_title(title)
-    figure.colorbar(mesh, ax=list(axes), extend="both", label=panels.units, aspect=22, pad=0.01)
-
-
-def _draw_errors(figure: Figure, axes: NDArray[np.object_], panels: Panels) -> None:
-    """Draw the errors of forecast and persistence on one colour scale."""
-    guesses = {
-        "Forecast minus truth": panels.forecast,
-        "Persistence minus truth": panels.persistence,
-    }
-    edge = float(np.nanpercentile(np.abs(panels.persistence - panels.truth), 99.5)) or 1.0
-    for axis, (title, guess) in zip(axes, guesses.items(), strict=True):
-        error = guess - panels.truth
-        mesh = draw_map(axis, panels.columns, panels.rows, error, "RdBu_r", -edge, edge)
-        axis.set_title(f"{title}: RMSE {panels.rmse(guess):.3g} {panels.units}".rstrip())
     figure.colorbar(mesh, ax=list(axes), extend="both", label=panels.units, aspect=22, pad=0.01)
 
 

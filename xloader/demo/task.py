@@ -5,6 +5,7 @@ The functions open a dataset, choose variables that are maps over time, and stac
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.messages import show_count
+from xloader.core.option_checks import MOST, check_whole
 from xloader.errors import (
     EmptySamplesError,
     MissingDependencyError,
@@ -104,8 +106,7 @@ def find_task(
     num_steps = dataset.sizes[time_dim]
     num_train = int(num_steps * _TRAIN_SHARE)
     task = ForecastTask(names, time_dim, space_dims, lead, num_steps, num_train)
-    if lead < 1:
-        raise OptionError("lead is too small", given=lead, allowed=">= 1")
+    check_whole("lead", lead, 1, MOST)
     if task.num_train_samples < _MIN_TRAIN_SAMPLES or task.num_test_samples < 1:
         raise EmptySamplesError(
             f"too few time steps to train and score a forecast {lead} steps ahead",
@@ -147,13 +148,12 @@ def _first_sentence(error: Exception) -> str:
 
 def _least_steps(lead: int) -> int:
     """The smallest number of time steps for which both parts have enough samples."""
-    num_steps = 1
-    while (
-        int(num_steps * _TRAIN_SHARE) - lead < _MIN_TRAIN_SAMPLES
-        or num_steps - int(num_steps * _TRAIN_SHARE) - lead < 1
-    ):
-        num_steps += 1
-    return num_steps
+    train_sizes = ((steps, int(steps * _TRAIN_SHARE)) for steps in itertools.count(1))
+    return next(
+        steps
+        for steps, num_train in train_sizes
+        if num_train - lead >= _MIN_TRAIN_SAMPLES and steps - num_train - lead >= 1
+    )
 
 
 def _named(dataset: xr.Dataset, variables: Sequence[str]) -> tuple[str, ...]:

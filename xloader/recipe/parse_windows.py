@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from xloader.core.option_checks import check_choice
 from xloader.core.windows import Pad, Segments, Windows
 from xloader.errors import OptionError, UnknownNameError, WindowError
 from xloader.recipe.label_steps import Duration, find_steps, num_elements
@@ -82,7 +83,7 @@ def _pads(
     for dim, value in pad.items():
         find(dim, recipe.dim_sizes, "dimension")
         if dim not in dims:
-            raise _no_windows("pad=", dim, dims)
+            raise no_windows("pad=", dim, dims)
         number = dims.index(dim)
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
         if value not in ("edge", "reflect") and not is_number:
@@ -137,7 +138,7 @@ def _circles(
     for dim in circles:
         find(dim, recipe.dim_sizes, "dimension")
         if dim not in dims:
-            raise _no_windows("wrap=", dim, dims)
+            raise no_windows("wrap=", dim, dims)
         if isinstance(gaps, Mapping) and gaps.get(dim, "allow") != "allow":
             raise OptionError(
                 f"windows cannot both wrap and stop at gaps along {dim!r}",
@@ -162,13 +163,8 @@ def _segments(
     by_dim = gaps if isinstance(gaps, Mapping) else dict.fromkeys(dims, gaps)
     for dim, choice in by_dim.items():
         if dim not in dims:
-            raise _no_windows("gaps=", dim, dims)
-        if choice not in get_args(Gaps):
-            raise OptionError(
-                f"gaps= is not one of its choices along {dim!r}",
-                given=repr(choice),
-                allowed=", ".join(map(repr, get_args(Gaps))),
-            )
+            raise no_windows("gaps=", dim, dims)
+        check_choice(f"gaps= along {dim!r}", choice, get_args(Gaps))
     is_asked = isinstance(gaps, Mapping)
     all_segments = tuple(
         None
@@ -222,7 +218,7 @@ def _per_dim(
     if isinstance(given, Mapping):
         for dim in given:
             if dim not in dims:
-                raise _no_windows(f"the {word}", dim, dims)
+                raise no_windows(f"the {word}", dim, dims)
         values = [given.get(dim, default) for dim, default in zip(dims, defaults, strict=True)]
     else:
         values = list(defaults) if given is None else [given] * len(dims)
@@ -231,7 +227,8 @@ def _per_dim(
     )
 
 
-def _no_windows(what: str, dim: str, dims: tuple[str, ...]) -> UnknownNameError:
+def no_windows(what: str, dim: str, dims: tuple[str, ...]) -> UnknownNameError:
+    """The error for a dimension that no window runs along."""
     return UnknownNameError(
         f"{what} is given for a dimension without windows",
         given=repr(dim),

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.messages import closest
+from xloader.core.option_checks import check_choice
 from xloader.core.point_table import LabelColumn, PointTable
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
@@ -35,6 +36,7 @@ from xloader.errors import (
 )
 from xloader.recipe.label_lookup import elements_at
 from xloader.recipe.names import CHANNEL, LABEL, SAMPLE
+from xloader.recipe.parse_windows import no_windows
 from xloader.recipe.recipe import Recipe, find
 
 _MOST_BYTES = 8
@@ -193,13 +195,7 @@ class PointRules:
 
 def place_points(recipe: Recipe, table: Any, rules: PointRules) -> tuple[Windows, Subset]:
     """The windows around the points of a table, and which of them are samples."""
-    if rules.outside not in ("raise", "drop"):
-        raise OptionError(
-            "outside is not one of the choices",
-            given=f"outside={rules.outside!r}",
-            allowed='"raise" or "drop"',
-            remedy='pass outside="drop" to leave out the points that have no sample',
-        )
+    check_choice("outside", rules.outside, ("raise", "drop"))
     if recipe.subset is not None:
         raise OptionError(
             "at_points comes too late: samples are chosen already",
@@ -315,12 +311,7 @@ def _by_dim(windows: Windows, word: str, given: Any, default: Any) -> dict[str, 
         return dict.fromkeys(windows.dims, given)
     for dim in given:
         if dim not in windows.dims:
-            raise UnknownNameError(
-                f"{word} is given for a dimension without windows",
-                given=repr(dim),
-                allowed=list(windows.dims),
-                remedy=f"leave {dim!r} out, or add it to .window(...)",
-            )
+            raise no_windows(word, dim, windows.dims)
     return {dim: given.get(dim, default) for dim in windows.dims}
 
 
@@ -332,13 +323,8 @@ def _begins_before(windows: Windows, at: Any) -> Ints:
         windows.dims, windows.window_sizes, windows.dilations, strict=True
     ):
         places = {"center": size // 2, "start": 0, "end": size - 1}
-        if not isinstance(chosen[dim], str) or chosen[dim] not in places:
-            raise OptionError(
-                f"at is not one of the choices along {dim!r}",
-                given=f"at={at!r}",
-                allowed='"center", "start" or "end", or a mapping of dimensions to these',
-                remedy='pass, for example, at={"time": "end"}: other dimensions stay centred',
-            )
+        remedy = 'pass for example at={"time": "end"}: other dimensions stay centred'
+        check_choice(f"at along {dim!r}", chosen[dim], tuple(places), remedy)
         before.append(places[chosen[dim]] * dilation)
     return np.array(before, np.int64)
 

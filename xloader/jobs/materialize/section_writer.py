@@ -25,9 +25,7 @@ from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 from zarr.storage import MemoryStore
 
-from xloader.core.option_checks import is_whole
 from xloader.engine.threads import ThreadTask
-from xloader.errors import OptionError
 from xloader.jobs.chunk_sweep import NUM_BLOCKS, ChunkSweep, ChunkValues, one_sample
 from xloader.jobs.covered_elements import CoveredElements
 from xloader.jobs.materialize.rechunking import Box, Rechunking, SectionPlan
@@ -336,20 +334,6 @@ def _stored_box(
     for number, (begin, end) in zip(array.kept, box, strict=True):
         begins[number], sizes[number] = begin, end - begin
     return tuple(begins), tuple(sizes)
-
-
-def parse_part(part: Any) -> tuple[int, int]:
-    """Check the option ``part``."""
-    if part is None:
-        return 0, 1
-    is_pair = isinstance(part, tuple | list) and len(part) == 2 and all(map(is_whole, part))
-    if not is_pair or not 0 <= part[0] < part[1]:
-        raise OptionError(
-            "part is not one of several",
-            given=repr(part),
-            remedy="pass part=(0, 4) to part=(3, 4) in four processes",
-        )
-    return int(part[0]), int(part[1])
 
 
 def shards_of_part(needed: Flags, part: tuple[int, int]) -> Flags:

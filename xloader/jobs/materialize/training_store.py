@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.cores import usable_cores
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.option_checks import MOST_THREADS, check_whole
+from xloader.core.option_checks import MOST_THREADS, check_part, check_whole
 from xloader.errors import EmptySamplesError, OptionError, TargetError
 from xloader.jobs.materialize.array_rewrite import (
     ArrayRewrite,
@@ -27,7 +27,7 @@ from xloader.jobs.materialize.array_rewrite import (
     write_arrays,
 )
 from xloader.jobs.materialize.materialized import Materialized
-from xloader.jobs.materialize.section_writer import needed_shards, parse_part, shards_of_part
+from xloader.jobs.materialize.section_writer import needed_shards, shards_of_part
 from xloader.jobs.materialize.target_arrays import (
     Sizes,
     check_sizes,
@@ -97,7 +97,14 @@ def parse_run(
     num_threads = (
         usable_cores() if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
     )
-    return StoreRun(nbytes, num_threads, parse_part(part), overwrite, verify, progress)
+    return StoreRun(
+        nbytes,
+        num_threads,
+        (0, 1) if part is None else check_part(part),
+        overwrite,
+        verify,
+        progress,
+    )
 
 
 class TrainingStore:

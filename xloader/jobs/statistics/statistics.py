@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from xloader.cluster.cluster_tasks import ClusterTasks, find_cluster
 from xloader.core.cores import usable_cores
 from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.option_checks import MOST_THREADS, check_whole, is_whole
+from xloader.core.option_checks import MOST_THREADS, check_part, check_whole
 from xloader.errors import OptionError, PartsError, StatisticsWarning
 from xloader.jobs.progress_bar import ProgressBar, is_shown
 from xloader.jobs.statistics.label_pairs import Lead
@@ -69,7 +69,7 @@ def compute_stats(
         usable_cores() if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
     )
     memory_nbytes = parse_nbytes(memory)
-    own_part = None if part is None else _check_part(part)
+    own_part = None if part is None else check_part(part)
     is_shown(progress)
     target = None if path is None else target_path(path)
     if target is not None:
@@ -198,17 +198,6 @@ def _finished(job: StatsJob, target: Path) -> xr.Dataset | None:
             StatisticsWarning,
         )
     return result
-
-
-def _check_part(part: Any) -> tuple[int, int]:
-    is_pair = isinstance(part, Sequence) and len(part) == 2 and all(map(is_whole, part))
-    if not is_pair or not 0 <= part[0] < part[1]:
-        raise OptionError(
-            "part is not a number and a count",
-            given=repr(part),
-            remedy="pass part=(0, 8) to part=(7, 8) in eight processes",
-        )
-    return int(part[0]), int(part[1])
 
 
 def _share(pieces: NDArray[np.bool_], part: tuple[int, int]) -> NDArray[np.bool_]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.clock_labels import CLOCKS, clock_rows
-from xloader.core.option_checks import is_number
+from xloader.core.option_checks import check_choice, is_number
 from xloader.errors import OptionError
 from xloader.forcings.coordinates import find_coordinate, is_in_radians
 from xloader.jobs.statistics.label_pairs import (
@@ -158,13 +158,7 @@ def parse_stats_options(
     reduced = _parse_dim(recipe, variables, dim)
     time_dim, rows, labels = "", None, None
     if by is not None:
-        if by not in list(CLOCKS):
-            raise OptionError(
-                "by is no clock",
-                given=repr(by),
-                allowed=", ".join(map(repr, CLOCKS)),
-                remedy="leave it out for statistics over all times",
-            )
+        check_choice("by", by, list(CLOCKS), "leave it out for statistics over all times")
         time_dim = find_time_dim(recipe, f"by={by!r}")
         numbers = clock_rows(labels_of(recipe, time_dim), by)
         occurring, rows = np.unique(numbers, return_inverse=True)
