@@ -767,7 +767,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], Callable[[], Any], str]] = {
         r"no point of the table has a sample.*1 match no label, the window of 2 leaves",
     ),
     "a table without rows": (
-        EmptySamplesError, placed(changed()[:0]), r"has no points.*at least one row",
+        EmptySamplesError, placed(changed()[:0]), r"has no points.*without rows",
     ),
     "no table": (UnsupportedDataError, placed([1, 2]), r"not a table of points.*builtins.list"),
     "a table of two dimensions": (
@@ -786,10 +786,10 @@ REFUSALS: dict[str, tuple[type[XloaderError], Callable[[], Any], str]] = {
         OptionError, placed(pd.concat([changed(), changed()[["snow"]]], axis=1)), r"have one name",
     ),
     "another method": (
-        OptionError, placed(changed(), method="ffill"), r"method='ffill'.*None or \"nearest\"",
+        OptionError, placed(changed(), method="ffill"), r"method='ffill'.*method=\"nearest\".*neither",
     ),
     "a tolerance without a method": (
-        OptionError, placed(changed(), method=None, tolerance=1), r"only with \"nearest\"",
+        OptionError, placed(changed(), method=None, tolerance=1), r"tolerance=1.*\"nearest\".*with a tolerance or without",
     ),
     "a number as tolerance of times": (
         OptionError, placed(changed(), method="nearest", tolerance=1),
@@ -850,5 +850,4 @@ def test_bad_input_is_refused(
     assert type(caught.value) is kind
     assert caught.value.what
     assert caught.value.given is not None or "windows are not set" in caught.value.what
-    assert caught.value.allowed is not None
     assert caught.value.remedy

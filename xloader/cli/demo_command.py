@@ -19,10 +19,6 @@ _COUNT = click.IntRange(min=1)
 _SECONDS = click.FloatRange(min=0, min_open=True)
 
 
-def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
-    return split_names(value)
-
-
 def _setting(
     flag: str, kind: click.ParamType[Any], default: float, text: str
 ) -> Callable[..., Any]:
@@ -39,7 +35,7 @@ def _setting(
 @click.option(
     "--variables",
     metavar="A,B",
-    callback=_names,
+    callback=lambda _context, _option, value: split_names(value),
     help="Variables to forecast. Default: every float variable that is a map over time.",
 )
 @click.option("--time-dim", default="time", show_default=True, help="The dimension of time.")

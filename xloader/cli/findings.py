@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from xloader.errors import printable
@@ -38,7 +38,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """The attributes by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return asdict(self)
 
 
 def problems_among(findings: Iterable[Finding]) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -219,13 +219,8 @@ class InspectedVariable:
 
     def to_dict(self) -> dict[str, Any]:
         """The attributes by name, with the ratio and the share of NaN."""
-        entries = {field.name: getattr(self, field.name) for field in fields(self)}
-        nans = self.nans
-        entries["nans"] = nans and {
-            **{field.name: getattr(nans, field.name) for field in fields(nans)},
-            "share": nans.share,
-        }
-        return entries | {"ratio": self.ratio}
+        nans = self.nans and {**asdict(self.nans), "share": self.nans.share}
+        return {**asdict(self), "nans": nans, "ratio": self.ratio}
 
     def cells(self) -> list[str]:
         """The texts of a row, under the headings `COLUMNS`."""

@@ -142,7 +142,10 @@ def stats(
 
     Exit codes: 0 done, 2 an error, 130 interrupted.
     """
-    with plain_endings(_how_to_go_on(out)):
+    how_to_go_on = f"What is done lies in {out}.parts; run the same command again to go on."
+    if out is None:
+        how_to_go_on = "Nothing was written; pass --out, and a job that is killed can go on."
+    with plain_endings(how_to_go_on):
         number = option_texts.read_part(part)
         if number is not None and out is None:
             raise OptionError(
@@ -168,12 +171,6 @@ def stats(
             _show_part(number, out, is_json)
         else:
             show_stats(result, out, is_json=is_json)
-
-
-def _how_to_go_on(out: str | None) -> str:
-    if out is None:
-        return "Nothing was written; pass --out, and a job that is killed can go on."
-    return f"What is done lies in {out}.parts; run the same command again to go on."
 
 
 def _compute(description: SampleDescription, options: dict[str, Any]) -> Any:

@@ -63,7 +63,10 @@ def explain(
         shown = samples.explain(**options) if compared is None else compared
         # First, because after an error nothing is done.
         if page is not None:
-            _write_page(page, f"An epoch of {safe_name(description.store)}", samples, shown)
+            with writing(Path(page)):
+                write_page(page, f"An epoch of {safe_name(description.store)}", samples, shown)
+            # Standard output holds JSON alone, if that is asked for.
+            say(f"Written to {page}.", err=True)
         print_result(shown, is_json=is_json)
         if compared is not None and not compared.front:
             needs = [plan.minimum_nbytes for plan in compared.plans if plan.minimum_nbytes]
@@ -81,13 +84,6 @@ def _compare(samples: Any, compare: str, options: dict[str, Any]) -> Any:
             remedy="write --memory for one plan, or for several --compare 64MiB,256MiB,1GiB",
         )
     return samples.compare_plans(memory=list(memories), **options)
-
-
-def _write_page(page: str, title: str, *shown: Any) -> None:
-    with writing(Path(page)):
-        write_page(page, title, *shown)
-    # Standard output holds JSON alone, if that is asked for.
-    say(f"Written to {page}.", err=True)
 
 
 @click.command(cls=SampleCommand, short_help="Compare loaders on your data.")

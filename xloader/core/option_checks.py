@@ -91,6 +91,11 @@ def check_callable(name: str, value: Any, remedy: str = "") -> None:
         )
 
 
+def check_threads(threads: Any) -> int | None:
+    """Check a number of threads; None stands for one on each usable core."""
+    return None if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
+
+
 def check_part(part: Any) -> tuple[int, int]:
     """Check that a value is the number of a part and the count of all parts, such as ``(0, 4)``."""
     is_pair = isinstance(part, Sequence) and len(part) == 2 and all(map(is_whole, part))

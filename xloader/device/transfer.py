@@ -100,7 +100,7 @@ def _in_order(result: Any, batch: Batch) -> list[Any]:
 def _check_tensor(name: str, tensor: Any, num_rows: int, device: torch.device) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise UnsupportedDataError(
-            f"device_transform returned no torch.Tensor for the field {name!r}",
+            f"device_transform returned no tensor for the field {name!r}",
             given=type(tensor).__name__,
         )
     if tensor.device != device:

@@ -126,7 +126,10 @@ class SampleRows:
                     f"a batch of {recipe.num_ids:,} samples"
                     + " of another selection, or with other windows" * (not is_placed_alike)
                 ),
-                allowed=f"batches of {len(subset):,} samples",
+                allowed=(
+                    f"batches of the {len(subset):,} samples "
+                    + ("of the mosaic" if among is None else "that selected= names")
+                ),
                 remedy="for batches of samples.select(ids), pass selected=ids, or write("
                 "ids[batch.ids], prediction); otherwise make the mosaic with the samples that the "
                 "loader has",

@@ -117,7 +117,7 @@ def _check_method(dim: str, method: Any, tolerance: Any) -> None:
         raise OptionError(
             f"method and tolerance do not fit along {dim!r}",
             given=f"method={method!r}, tolerance={tolerance!r}",
-            remedy='pass method="nearest" for the closest label within the tolerance, or neither',
+            remedy='pass method="nearest", with a tolerance or without; or neither of them',
         )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from textwrap import indent
+from typing import Any, Final
 
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
@@ -12,6 +13,13 @@ from xloader.errors import printable
 from xloader.jobs.advice.read_speed import ReadSpeed, show_gb_per_s
 from xloader.planning.explain import Explanation
 from xloader.show.cards import Card, CardTable, Words
+from xloader.show.text_table import align_columns
+
+_PREDICTED: Final = (
+    *("num_reads", "read_nbytes", "read_amplification"),
+    *("mixing", "full_mixing", "peak_nbytes"),
+)
+"""Figures of a proposal's explanation that its ``to_dict`` tells."""
 
 
 @dataclass(frozen=True)
@@ -90,26 +98,13 @@ class ChunkProposal:
 
     def to_dict(self) -> dict[str, Any]:
         """The figures by name, as plain values that JSON can hold."""
+        names = [field.name for field in fields(self) if field.name != "explanation"]
+        figures = {name: getattr(self, name) for name in names}
+        shards = None if self.shards is None else dict(self.shards)
+        figures |= {"chunks": dict(self.chunks), "shards": shards}
         explanation = self.explanation
-        return {
-            "kind": self.kind,
-            "chunks": dict(self.chunks),
-            "shards": None if self.shards is None else dict(self.shards),
-            "chunk_nbytes": self.chunk_nbytes,
-            "batch_chunks": self.batch_chunks,
-            "num_reads": None if explanation is None else explanation.num_reads,
-            "read_nbytes": None if explanation is None else explanation.read_nbytes,
-            "read_amplification": self.read_amplification,
-            "mixing": self.mixing,
-            "full_mixing": self.full_mixing,
-            "mixing_share": self.mixing_share,
-            "peak_nbytes": self.peak_nbytes,
-            "minimum_nbytes": self.minimum_nbytes,
-            "problem": self.problem,
-            "gb_per_s": self.gb_per_s,
-            "nbytes": self.nbytes,
-            "num_objects": self.num_objects,
-            "is_resident": self.is_resident,
+        return figures | {
+            name: None if explanation is None else getattr(explanation, name) for name in _PREDICTED
         }
 
     def in_words(self) -> str:
@@ -265,17 +260,8 @@ class Advice:
 
     def __str__(self) -> str:
         heads, rows = self._table()
-        grid = [["", *heads], *rows]
-        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-        table = [
-            "  "
-            + "  ".join(
-                cell.ljust(width) if not place else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in grid
-        ]
-        return printable("\n".join([*self.in_words(), "", *table]))
+        table = indent(align_columns([["", *heads], *rows]), "  ")
+        return printable("\n".join([*self.in_words(), "", table]))
 
     def _repr_html_(self) -> str:
         heads, rows = self._table()

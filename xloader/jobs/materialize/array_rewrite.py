@@ -111,20 +111,6 @@ def _fault_of(store: WritableStore) -> str | None:
     return None
 
 
-def write_on_cluster(
-    tasks: ClusterTasks, writers: Sequence[SectionWriter], on_section: OnSection
-) -> None:
-    """Write all shards that some writers want, and add up what the tasks found in the writers."""
-    nothing = np.zeros(0, np.bool_)
-    shared = tuple(replace(writer.apart(), wanted=nothing) for writer in writers)
-    for unit, result in tasks.run("writing a store", _write, shared, _units(writers)):
-        shards, num_reads, max_error = result
-        writer = writers[unit.number]
-        writer.records.done |= shards
-        writer.count(shards.values(), num_reads, max_error)
-        on_section(len(shards))
-
-
 def read_back_on_cluster(
     tasks: ClusterTasks, records: TargetRecords, keys: Iterable[str]
 ) -> Iterator[tuple[str, ShardRecord | None]]:
@@ -420,9 +406,19 @@ def write_arrays(jobs: Sequence[ArrayRewrite], on_section: OnSection) -> None:
 def write_sections(
     tasks: ClusterTasks | None, writers: Sequence[SectionWriter], on_section: OnSection
 ) -> None:
-    """Write all shards that some writers want, on a cluster or in this process."""
-    if tasks is not None:
-        write_on_cluster(tasks, writers, on_section)
+    """Write all shards that some writers want, on a cluster or in this process.
+
+    The figures that tasks have found are added up in the writers.
+    """
+    if tasks is None:
+        for writer in writers:
+            writer.run(on_section)
         return
-    for writer in writers:
-        writer.run(on_section)
+    nothing = np.zeros(0, np.bool_)
+    shared = tuple(replace(writer.apart(), wanted=nothing) for writer in writers)
+    for unit, result in tasks.run("writing a store", _write, shared, _units(writers)):
+        shards, num_reads, max_error = result
+        writer = writers[unit.number]
+        writer.records.done |= shards
+        writer.count(shards.values(), num_reads, max_error)
+        on_section(len(shards))

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.cores import usable_cores
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.option_checks import MOST_THREADS, check_part, check_whole
+from xloader.core.option_checks import check_part, check_threads
 from xloader.errors import EmptySamplesError, OptionError, TargetError
 from xloader.jobs.materialize.array_rewrite import (
     ArrayRewrite,
@@ -94,9 +94,7 @@ def parse_run(
 ) -> StoreRun:
     """Check the options that say how a store is written."""
     nbytes = parse_nbytes(memory)
-    num_threads = (
-        usable_cores() if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
-    )
+    num_threads = check_threads(threads) or usable_cores()
     return StoreRun(
         nbytes,
         num_threads,

@@ -27,9 +27,9 @@ from xloader.recipe.recipe import Recipe, find
 
 _DTYPES: Final = ("int8", "uint8", "int16", "uint16", "int32")
 
-_REMEDY: Final = 'pass pack={"t2m": "int16"}, ("int16", 0.01) with the largest error allowed, or '
-_REMEDY_SCALE: Final = (
-    _REMEDY + '{"dtype": "int16", "scale_factor": 0.01, "add_offset": 273.0}; see the docs'
+_REMEDY: Final = (
+    'pass pack={"t2m": "int16"}, ("int16", 0.01) with the largest error allowed, or '
+    '{"dtype": "int16", "scale_factor": 0.01, "add_offset": 273.0}; see the docs'
 )
 
 
@@ -50,7 +50,7 @@ def parse_pack(
     requests = {}
     if pack is not None and not isinstance(pack, Mapping):
         raise OptionError(
-            "pack= does not say which variables are packed", given=repr(pack), remedy=_REMEDY_SCALE
+            "pack= does not say which variables are packed", given=repr(pack), remedy=_REMEDY
         )
     for name, request in (pack or {}).items():
         find(name, floats, "variable")
@@ -100,7 +100,7 @@ def _unknown(name: str, request: object) -> OptionError:
         given=repr(request),
         allowed=f"one of {', '.join(_DTYPES)}, alone, with a largest error above 0, or with a "
         "scale_factor above 0 and an add_offset",
-        remedy=_REMEDY_SCALE,
+        remedy=_REMEDY,
     )
 
 

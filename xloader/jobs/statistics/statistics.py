@@ -16,7 +16,7 @@ from xloader.cluster.cluster_tasks import ClusterTasks, find_cluster
 from xloader.core.cores import usable_cores
 from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.option_checks import MOST_THREADS, check_part, check_whole
+from xloader.core.option_checks import check_part, check_threads
 from xloader.errors import OptionError, PartsError, StatisticsWarning
 from xloader.jobs.progress_bar import ProgressBar, is_shown
 from xloader.jobs.statistics.label_pairs import Lead
@@ -65,9 +65,7 @@ def compute_stats(
     client: Any = None,
 ) -> xr.Dataset | PartialStats:
     """Compute the statistics of the elements that samples need; see `Samples.stats`."""
-    num_threads = (
-        usable_cores() if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
-    )
+    num_threads = check_threads(threads) or usable_cores()
     memory_nbytes = parse_nbytes(memory)
     own_part = None if part is None else check_part(part)
     is_shown(progress)

@@ -152,11 +152,7 @@ def merge_parts(parts: Sequence[PartialStats]) -> xr.Dataset:
             remedy="pass the path instead: xloader.merge(path)",
         )
     for part in parts:
-        differing = [
-            name
-            for name, digest in first.template.fingerprint.items()
-            if part.template.fingerprint[name] != digest
-        ]
+        differing = first.template.differing(part.template)
         if differing or part.part[1] != first.part[1]:
             raise PartsError(
                 "the parts are of different jobs",

@@ -281,11 +281,7 @@ def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) 
         _make(folder, template)
     try:
         parts = StatsParts(folder)
-        differing = [
-            name
-            for name, digest in template.fingerprint.items()
-            if parts.template.fingerprint.get(name) != digest
-        ]
+        differing = template.differing(parts.template)
         if not differing:
             return parts
         raise PartsError(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from xloader.cluster.cluster_tasks import ClusterTasks, find_cluster
 from xloader.core.cores import usable_cores
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.option_checks import MOST_THREADS, check_whole, is_number
+from xloader.core.option_checks import check_threads, is_number
 from xloader.core.point_table import LabelColumn
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits
@@ -47,7 +47,7 @@ def find_valid(
     begun = time.monotonic()
     recipe.require_windows()
     share = _check_share(at_least)
-    num_threads = threads if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
+    num_threads = check_threads(threads)
     memory_nbytes = parse_nbytes(memory)
     # All ranks of a group must choose the same samples, so the whole of a slab counts.
     checked, gathered, columns = _of_fields(recipe.planned, fields)
