@@ -75,26 +75,22 @@ def _in_order(result: Any, batch: Batch) -> list[Any]:
     """The fields of a result, in the order of the batch."""
     if isinstance(result, Batch):
         result = result.as_dict()
-    allowed = f"the fields {list(batch.names)}, as a batch, a dict or a tuple"
-    remedy = "return batch.with_arrays([...]) with one tensor for each field"
+    given: object = type(result).__name__
     if isinstance(result, Mapping):
-        if set(result) != set(batch.names):
-            raise OptionError(
-                "device_transform changed the fields",
-                given=list(result),
-                allowed=allowed,
-                remedy=remedy,
-            )
-        return [result[name] for name in batch.names]
-    if not isinstance(result, tuple | list) or len(result) != len(batch):
-        is_sequence = isinstance(result, tuple | list)
-        raise OptionError(
-            "device_transform returned something else",
-            given=f"{len(result)} values" if is_sequence else type(result).__name__,
-            allowed=allowed,
-            remedy=remedy,
-        )
-    return list(result)
+        if set(result) == set(batch.names):
+            return [result[name] for name in batch.names]
+        given = list(result)
+    elif isinstance(result, tuple | list):
+        if len(result) == len(batch):
+            return list(result)
+        given = f"{len(result)} values"
+    is_other = isinstance(result, Mapping)
+    raise OptionError(
+        "device_transform " + ("changed the fields" if is_other else "returned something else"),
+        given=given,
+        allowed=f"the fields {list(batch.names)}, as a batch, a dict or a tuple",
+        remedy="return batch.with_arrays([...]) with one tensor for each field",
+    )
 
 
 def _check_tensor(name: str, tensor: Any, num_rows: int, device: torch.device) -> None:

@@ -23,7 +23,7 @@ from xloader.planning.budget import Budget
 from xloader.planning.candidates import Tiling
 from xloader.planning.goal import PlanGoal
 from xloader.planning.plan import Plan
-from xloader.planning.search import MOST_DRAWS, MOST_STRETCHES
+from xloader.planning.search import MOST_DRAWS, MOST_STRETCHES, find_ascent, find_plan
 from xloader.recipe.layout import FieldLayout
 from xloader.sources.base import MOST_INDEX_NBYTES
 
@@ -37,8 +37,6 @@ def make_plan(
     ``lanes``, ``spread``, ``max_amplification`` and the number of workers. If ``lanes`` is given,
     the plan does not depend on the number of ranks.
     """
-    from xloader.planning.search import find_ascent
-
     budget = make_budget(footprint, layouts, options, workers)
     goal = PlanGoal(
         global_batch=options.global_batch,
@@ -83,8 +81,6 @@ def _find_shuffle(footprint: Footprint, budget: Budget, goal: PlanGoal, workers:
     times the lanes and ``workers`` times the global batch, so that a lane's share of a batch is
     the same.
     """
-    from xloader.planning.search import find_plan
-
     several = dataclasses.replace(
         goal, global_batch=workers * goal.global_batch, lanes=workers * goal.lanes
     )

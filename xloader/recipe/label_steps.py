@@ -175,7 +175,7 @@ def _steps_of(labels: NDArray[Any] | None, dim: str) -> LabelSteps | None:
     text = _show_span(span) if is_time else f"{span:g}"
     months = 0
     if is_time and labels.dtype.kind != "m" and abs(span) >= _LEAST_MONTH:
-        common, is_odd_month = _odd_ones(np.diff(_months(labels)).astype(np.float64))
+        common, is_odd_month = _odd_ones(np.diff(months_of(labels)).astype(np.float64))
         if common and is_odd_month.sum() <= is_gap.sum():
             # Months of equal length, as in a calendar of 360 days, are a common span as well.
             span = span if is_odd_month.sum() == is_gap.sum() else np.nan
@@ -244,7 +244,7 @@ def _time_steps(labels: NDArray[Any], dim: str) -> NDArray[np.float64] | None:
     return np.asarray(spans / np.timedelta64(1, "us"), np.float64)
 
 
-def _months(labels: NDArray[Any]) -> NDArray[np.int64]:
+def months_of(labels: NDArray[Any]) -> NDArray[np.int64]:
     """The month of each time, counted through all years."""
     if labels.dtype.kind == "M":
         return labels.astype("M8[M]").astype(np.int64)

@@ -31,9 +31,6 @@ from xloader.jobs.statistics.moments import LabelledMoments, Moments, side_by_si
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
 from xloader.recipe.recipe import Recipe
 
-NO_DELTAS = (0,)
-"""Without differences, a piece is one chunk."""
-
 
 @dataclass(frozen=True, eq=False)
 class ChunkOrder:

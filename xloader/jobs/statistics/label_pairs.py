@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnknownNameError
-from xloader.forcings.coordinates import ROLES
-from xloader.recipe.label_steps import Duration, LabelSteps, find_steps, num_elements
+from xloader.forcings.coordinates import ROLES, holds_times
+from xloader.recipe.label_steps import Duration, LabelSteps, find_steps, months_of, num_elements
 from xloader.recipe.recipe import Recipe
 
 Lead = int | Duration
@@ -108,7 +108,7 @@ def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPai
 def _steps_since_first(labels: NDArray[Any], steps: LabelSteps) -> NDArray[np.float64]:
     """How many common steps each label is later than the first one."""
     if steps.months and np.isnan(steps.span):
-        months = _months(labels)
+        months = months_of(labels)
         return np.asarray((months - months[0]) / steps.months, np.float64)
     if steps.is_time:
         spans = labels - labels[0]
@@ -120,15 +120,5 @@ def _steps_since_first(labels: NDArray[Any], steps: LabelSteps) -> NDArray[np.fl
     return np.asarray(since / abs(steps.span), np.float64)
 
 
-def _months(labels: NDArray[Any]) -> Ints:
-    if labels.dtype.kind == "M":
-        return labels.astype("M8[M]").astype(np.int64)
-    return np.array([12 * label.year + label.month for label in labels], np.int64)
-
-
 def _are_times(coord: Any) -> bool:
-    if len(coord.dims) != 1 or coord.dims[0] != coord.name or not coord.size:
-        return False
-    if coord.dtype.kind == "M":
-        return True
-    return coord.dtype == object and hasattr(np.asarray(coord[:1].values)[0], "dayofyr")
+    return coord.dims == (coord.name,) and coord.size > 0 and holds_times(coord)
