@@ -150,8 +150,7 @@ def stats(
         if number is not None and out is None:
             raise OptionError(
                 "a part of statistics has to be written",
-                remedy="pass --out stats.nc, the same for all parts, then run: "
-                "xloader merge stats.nc",
+                remedy="pass --out stats.nc to all parts, then run: xloader merge stats.nc",
             )
         options: dict[str, Any] = {
             "dim": ... if dim == "all" else option_texts.split_names(dim) or None,

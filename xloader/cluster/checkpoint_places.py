@@ -131,8 +131,7 @@ class SchedulerClaim:
                 f"a checkpoint of more than {show_nbytes(MOST_ON_SCHEDULER_NBYTES)} is too "
                 "large for the scheduler",
                 given=f"{show_nbytes(len(data))} on rank {self.rank}",
-                remedy="pass path=, a folder that all workers reach; or save large things to a "
-                "file of your own, and its name here",
+                remedy="pass path=, a folder that all workers reach, or save to a file of your own",
             )
         try:
             owner = int(self.owner.get(timeout=_SECONDS))
@@ -263,8 +262,7 @@ def _newest(folder: Path, suffix: str) -> bytes | None:
 def _superseded(rank: int, why: str) -> ClusterError:
     return ClusterError(
         f"this worker must give up rank {rank}: {why}",
-        remedy="let this task end; nothing is lost. If you have called xloader.dask.run twice for "
-        "one path=, end one of the calls",
+        remedy="let this task end; nothing is lost. For one path=, call xloader.dask.run once",
     )
 
 

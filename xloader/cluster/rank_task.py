@@ -150,6 +150,5 @@ def _pickled(result: object, rank: int) -> bytes:
         raise OptionError(
             "the result of a rank cannot be pickled",
             given=f"a {type(result).__name__} of rank {rank} ({type(error).__name__}: {error})",
-            remedy="return numbers and arrays; for a model, return model.state_dict() on the CPU, "
-            "or save it to a file",
+            remedy="return numbers and arrays; for a model, model.state_dict() on the CPU",
         ) from error

@@ -174,8 +174,7 @@ def _check_arguments(
         raise OptionError(
             "samples of this kind cannot be fanned out",
             given=type(samples).__name__,
-            remedy="pass Samples with windows, or several sets from xloader.interleave: "
-            "xloader.dask.run(fn, samples, batch_size=32)",
+            remedy="pass Samples with windows, or several sets from xloader.interleave",
         )
     check_whole("retries", retries, 0, MOST)
     check_number("worker_timeout", worker_timeout, 0.0)
@@ -195,8 +194,7 @@ def _client_of(client: Any, samples: Samples | Interleaved) -> Any:
         raise OptionError(
             "there is no dask cluster to run on",
             given="no active client" if client is None else "client=False",
-            remedy="make one with distributed.Client(address), or call the function yourself: "
-            "fn(samples.loader(...))",
+            remedy="make a distributed.Client(address), or call fn(samples.loader(...)) yourself",
         )
     for member in samples.sets.sets if isinstance(samples, Interleaved) else (samples,):
         find_cluster(client, member.recipe, waits=False)
@@ -237,7 +235,6 @@ def _pickled(work: RankWork) -> bytes:
             "the function cannot be sent to the workers of a cluster",
             given=fault,
             allowed=f"at most {show_nbytes(MOST_SHARED_NBYTES)} when pickled",
-            remedy="open files, models and connections inside the function; load a large model "
-            "there from a file that all workers reach",
+            remedy="open files, models and connections inside the function",
         )
     return data

@@ -103,8 +103,7 @@ def _check_tensor(name: str, tensor: Any, num_rows: int, device: torch.device) -
         raise OptionError(
             f"device_transform moved the field {name!r} to another device",
             given=str(tensor.device),
-            remedy="compute on the tensors' own device: pass device=batch[0].device where you "
-            "make tensors",
+            remedy="compute on the tensors' own device: pass device=batch[0].device",
         )
     if not tensor.ndim or len(tensor) != num_rows:
         raise OptionError(

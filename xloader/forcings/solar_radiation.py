@@ -262,7 +262,6 @@ def _days_of(mean: Any) -> float:
         raise OptionError(
             "the interval of a mean is no duration",
             given=f"mean={mean!r}",
-            remedy='pass a duration above 0, such as "6h" or "1D", or leave mean out for the '
-            "value at the instant",
+            remedy='pass a duration above 0, such as "6h", or leave mean out for an instant',
         )
     return days

@@ -132,8 +132,7 @@ def check_fits(recipe: Recipe, array: xr.DataArray, noun: str) -> None:
             f"the shape of the {noun} is not that of the selected elements",
             given=f"{noun} with {given}",
             allowed=f"some of the dimensions {wanted}",
-            remedy=f"select the same elements of the {noun}, as by {noun}.sel(...), before you "
-            "pass it",
+            remedy=f"select the same elements of the {noun} first, as by {noun}.sel(...)",
         )
     coords = recipe.source.coordinates()
     for dim in map(str, array.dims):

@@ -277,8 +277,7 @@ def _layout_named(recipe: Recipe, field: str | None) -> FieldLayout:
     if recipe.whole is not None:
         raise OptionError(
             "a mosaic cannot be made of slabs",
-            remedy="gather the predictions of the slabs on one rank, and make the mosaic with the "
-            "samples as they were before .slab(...)",
+            remedy="gather the predictions of the slabs on one rank, and make the mosaic there",
         )
     layouts = make_layouts(recipe)
     names = [layout.name for layout in layouts]
@@ -288,8 +287,7 @@ def _layout_named(recipe: Recipe, field: str | None) -> FieldLayout:
     layout = layouts[names.index(field)]
     if not any(layout.elements):
         raise OptionError(
-            f"the field {field!r} has no windowed dimension, so its samples have no place on a "
-            "grid",
+            f"the field {field!r} has no windowed dimension, so no place on a grid",
             given=f"dimensions {layout.dims}",
             remedy="name another field: samples.mosaic(..., field=...)",
         )
@@ -310,8 +308,7 @@ def _check_transforms(
     wanted = (layout.dims, layout.shape, layout.channels)
     if output is None or (dims, output.shape, output.channels) != wanted:
         raise OptionError(
-            f"a transform changes the shape of the field {layout.name!r}, so that its elements "
-            "have no known place",
+            f"a transform changes the shape of the field {layout.name!r}",
             given="no such field"
             if output is None
             else dict(zip(output.dims, output.shape, strict=True)),

@@ -383,8 +383,7 @@ class Mosaic:
             raise MosaicError(
                 "a sample was written before",
                 given=f"{len(again)} of {len(distinct)} ids, of which the first is {again[0]}",
-                remedy="take one epoch of the loader; write(batch, prediction) leaves out the rows "
-                "that only fill up a batch",
+                remedy="take one epoch of the loader; write(batch, ...) leaves padding out",
             )
 
     def _open_parts(self) -> FolderParts | MemoryParts:
@@ -419,8 +418,7 @@ class Mosaic:
         if self.is_closed:
             raise ClosedError(
                 "the mosaic is closed",
-                remedy="write inside the with block; to write more samples, call samples.mosaic "
-                "with the same target again",
+                remedy="write inside the with block, or call samples.mosaic(target) again",
             )
 
     def _require_summary(self) -> MosaicSummary:

@@ -95,8 +95,7 @@ def elements_at(
         raise OptionError(
             f"these labels of {dim!r} cannot be looked up: {error}",
             given=f"labels of {labels.dtype}, method={method!r}, tolerance={tolerance!r}",
-            allowed=f"labels like those of {dim!r}, {_known(index)}, and a tolerance that is a "
-            "distance between them",
+            allowed=f"labels like those of {dim!r}, {_known(index)}, and a distance between them",
             remedy='pass a tolerance for each dimension, such as {"lat": 0.5, "time": "1h"}',
         ) from error
     missed = wanted[elements < 0]
@@ -128,8 +127,7 @@ def _at_positions(dim: str, labels: pd.Series, size: int) -> LabelHits:
         raise UnsupportedDataError(
             f"the dimension {dim!r} has no labels, and the column {dim!r} no positions",
             given=f"values of {labels.dtype}, such as {labels.iloc[0]}",
-            remedy=f"pass whole numbers in [0, {size}), or label the dimension: "
-            f"ds.assign_coords({dim}=...)",
+            remedy=f"pass whole numbers in [0, {size}), or ds.assign_coords({dim}=...)",
         )
     elements = np.where((numbers >= 0) & (numbers < size), numbers, -1).astype(np.int64)
     allowed = f"positions in [0, {size}), as {dim!r} has no labels"
@@ -149,8 +147,7 @@ def _check_index(dim: str, index: pd.Index, method: Any) -> None:
         raise OptionError(
             f"labels of the dimension {dim!r} occur more than once, so a point has no one place",
             given=f"{len(repeated)} repeated labels, first {repeated[0]}",
-            remedy=f"drop the repeated ones first: ds.drop_duplicates({dim!r}).xloader, or select "
-            "other elements with .isel",
+            remedy=f"drop them, as with ds.drop_duplicates({dim!r}).xloader, or by .isel",
         )
     is_sorted = index.is_monotonic_increasing or index.is_monotonic_decreasing
     # Names of stations have no order that means a distance.

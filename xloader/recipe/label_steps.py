@@ -404,8 +404,7 @@ def num_steps(recipe: Recipe, word: str, dim: str, duration: Duration) -> int:
         raise OptionError(
             f"the {word} along {dim!r} is a duration, but its labels have no common step",
             given=f"{_show(duration)}, {_show_steps(steps)}",
-            remedy="pass a number of elements, or select a part of the dimension where 90 % of "
-            "the steps are equal",
+            remedy="pass a number of elements, or select a part where 90 % of the steps are equal",
         )
     if unit in _MONTHS:
         num = count * _MONTHS[unit] / steps.months if steps.months else np.nan

@@ -244,8 +244,7 @@ def _check_pads(
             raise OptionError(
                 f"the field {field.name!r} cannot hold the number that pads {dim!r}",
                 given=f"{pad:g} for numbers of the dtype {dtype}",
-                remedy='choose another number, pad with "edge", or convert the variable to floats '
-                "with xarray first",
+                remedy='choose another number, pad with "edge", or convert the variable to floats',
             )
 
 

@@ -58,8 +58,7 @@ def read_columns(table: Any) -> dict[str, pd.Series]:
         raise UnsupportedDataError(
             "this is not a table of points",
             given=f"{type(table).__module__}.{type(table).__qualname__}",
-            remedy="pass a DataFrame, a Dataset with one dimension, or 1-d arrays by name: "
-            '{"time": times, "lat": lats, "lon": lons}',
+            remedy='pass a DataFrame, a Dataset of one dimension, or {"lat": lats, ...}',
         )
     return _checked(pairs)
 
@@ -108,8 +107,7 @@ def _checked(pairs: list[tuple[Any, pd.Series]]) -> dict[str, pd.Series]:
             if wrong
             else "two columns of the table have one name",
             given=f"columns {names}",
-            remedy="rename them with table.rename(columns={...}), or drop the index with "
-            "table.reset_index(drop=True)",
+            remedy="call table.rename(columns={...}), or table.reset_index(drop=True)",
         )
     lengths = {name: len(column) for name, column in pairs}
     if len(set(lengths.values())) > 1:
@@ -255,8 +253,7 @@ def _labels_and_fields(
             raise OptionError(
                 f"the column {name!r} names a dimension that has no windows",
                 given=f"columns {list(columns)}, windows along {list(windows.dims)}",
-                remedy=f"add {name!r} to .window(...), or drop or rename the column: "
-                f"table.drop(columns={name!r})",
+                remedy=f"add it to .window(...), or drop it: table.drop(columns={name!r})",
             )
         if not name or name in fields | reserved:
             raise OptionError(
@@ -357,8 +354,7 @@ def _leaves_array(
         f"{row}: {named}, at the elements {places}",
         allowed=f"windows that span {extents} elements, without a gap, in an array of "
         f"{dict(zip(windows.dims, windows.dim_sizes, strict=True))}",
-        remedy='pass outside="drop" to leave these points out, a smaller window, or another place '
-        'of the point in it, such as at={"time": "end"}',
+        remedy='pass outside="drop" to leave them out, a smaller window, or at={"time": "end"}',
     )
 
 
@@ -395,8 +391,7 @@ def _balanced(recipe: Recipe, name: str) -> NDArray[np.float64]:
         raise OptionError(
             f"the column {name!r} holds floats, which are not classes",
             given=f"dtype {values.dtype}",
-            remedy=f"make classes before at_points, such as table.assign({name}=pd.cut(...)), or "
-            "pass weights of your own",
+            remedy=f"make classes first: table.assign({name}=pd.cut(...)); or pass weights=",
         )
     _, classes, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray(1.0 / counts[classes], np.float64)

@@ -76,8 +76,7 @@ def take(dim: str, kept: Several, indexer: Any) -> Kept:
         raise OptionError(
             f"the selection along {dim!r} is not made of positions",
             given=repr(indexer),
-            remedy="pass an int, a slice, a sequence of ints or a mask of the whole dimension; "
-            f"use .sel({dim}=...) for labels",
+            remedy=f"pass an int, a slice, ints or a mask; use .sel({dim}=...) for labels",
         )
     outside = positions[(positions < -len(kept)) | (positions >= len(kept))]
     if outside.size:
@@ -250,8 +249,7 @@ def _not_sorted(dim: str, label: object) -> OptionError:
     return OptionError(
         f"the labels of the dimension {dim!r} are not sorted, so a slice of labels is ambiguous",
         given=repr(label),
-        remedy="pass a list of labels, or sort the xarray Dataset first: "
-        f"ds.sortby({dim!r}).xloader",
+        remedy=f"pass a list of labels, or sort them: ds.sortby({dim!r}).xloader",
     )
 
 
@@ -278,9 +276,7 @@ def _require_some(dim: str, count: int, indexer: object) -> None:
 
 def _not_in_order(dim: str, indexer: object) -> OptionError:
     return OptionError(
-        f"the selected positions along {dim!r} have one twice, or come back to a chunk that they "
-        "have left",
+        f"positions of {dim!r} have one twice, or come back to a chunk that they left",
         given=repr(indexer),
-        remedy="select in stored order, and reorder the sample in .map(fn); or reorder the xarray "
-        f"Dataset first, for example ds.isel({dim}=[...]).xloader",
+        remedy=f"select in stored order, and reorder in .map(fn) or by ds.isel({dim}=[...]).xloader",
     )

@@ -125,8 +125,7 @@ def labelled_parts(
             raise OptionError(
                 f"the parts along {dim!r} have no names",
                 given=repr(parts),
-                remedy="pass labels or fractions by name, for example "
-                f'{dim}={{"train": 0.8, "valid": 0.2}}',
+                remedy=f'pass them by name, such as {dim}={{"train": 0.8, "valid": 0.2}}',
             )
     names = tuple(next(iter(along.values()), ()))
     _check_names(names)
@@ -341,8 +340,7 @@ def _check_names(names: tuple[str, ...]) -> None:
         raise OptionError(
             f"a split needs 1 to {_MOST_PARTS} names for its parts",
             given=list(names),
-            remedy='pass for example time={"train": slice(None, "2015"), '
-            '"valid": slice("2016", None)}',
+            remedy='pass for example time={"train": slice("2015"), "valid": slice("2016", None)}',
         )
 
 

@@ -48,8 +48,7 @@ def writing(store: WritableStore, marks: Mapping[str, bytes]) -> Iterator[None]:
                 raise TargetError(
                     f"a worker does not find at {store.name} what this call has begun there",
                     given=f"no {key}, or another one",
-                    remedy="write to a folder that all machines share or to a URL, or pass "
-                    "client=False",
+                    remedy="write to a URL or a folder that all share, or pass client=False",
                 )
         yield
     finally:

@@ -98,8 +98,7 @@ def _unknown(name: str, request: object) -> OptionError:
     return OptionError(
         f"pack= does not say how {name!r} is packed",
         given=repr(request),
-        allowed=f"one of {', '.join(_DTYPES)}, alone, with a largest error above 0, or with a "
-        "scale_factor above 0 and an add_offset",
+        allowed=f"one of {', '.join(_DTYPES)}, alone, with an error or a scale_factor > 0",
         remedy=_REMEDY,
     )
 

@@ -48,8 +48,7 @@ def target_path(path: str | os.PathLike[str]) -> Path:
         raise OptionError(
             "the path of statistics is not a local path of a netCDF file or a Zarr store",
             given=repr(path),
-            remedy='pass path="stats.nc" or "stats.zarr", or leave path out and write the result '
-            "yourself",
+            remedy='pass path="stats.nc" or "stats.zarr", or leave it out and write the result',
         )
     return target
 
@@ -198,8 +197,7 @@ def _merge(
         raise PartsError(
             "statistics of some chunks are missing",
             given=f"{num_missing} of {template.num_leaves} missing" + f"; {note}" * bool(note),
-            remedy="run the parts that were not run or were killed, and merge again: what is "
-            "there is not computed again",
+            remedy="run the parts that were not run or were killed, and merge again",
         )
     return result.dataset()
 

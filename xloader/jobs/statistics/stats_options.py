@@ -69,8 +69,7 @@ def parse_weights(recipe: Recipe, variables: list[str], weights: Any) -> Element
         raise OptionError(
             "weights are neither 'area' nor an array of numbers",
             given=repr(weights) if isinstance(weights, str) else type(weights).__name__,
-            remedy="pass weights='area' for the cosine of the latitude, or a DataArray along "
-            "dimensions of the samples",
+            remedy="pass weights='area' for the cosine of the latitude, or a DataArray of numbers",
         )
     if not (np.isfinite(parsed.values) & (parsed.values >= 0)).all():
         raise OptionError(

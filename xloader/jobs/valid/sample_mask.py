@@ -88,8 +88,7 @@ class SampleMask:
         raise OptionError(
             "a mask is neither true nor false",
             given=repr(self),
-            remedy="write mask & other in place of `mask and other`, | for or, ~ for not; "
-            "mask.num_valid is a number",
+            remedy="write & for and, | for or, ~ for not; mask.num_valid is a number",
         )
 
     def __invert__(self) -> SampleMask:

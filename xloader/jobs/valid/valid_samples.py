@@ -75,8 +75,7 @@ def find_valid(
         if argument is not None:
             raise OptionError(
                 "a mask cannot be used where windows wrap or are padded",
-                remedy="leave mask= out, and apply the mask to the data first: "
-                "ds.where(mask).xloader",
+                remedy="leave mask= out, and mask the data first: ds.where(mask).xloader",
             )
         tasks = find_cluster(client, checked)
         bits, num_reads = _count_in_batches(
