@@ -141,5 +141,5 @@ def _check_same(folder: Path, earlier: dict[str, Any], facts: dict[str, Any]) ->
             f"the folder holds the checkpoints of a job with another {', '.join(differing)}",
             given=", ".join(f"{name}={now[name]!r}" for name in differing) + f" for {folder}",
             allowed=", ".join(f"{name}={before.get(name)!r}" for name in differing),
-            remedy="pass the same as before, choose another path=, or pass overwrite=True",
+            remedy="pass the same as before, another path=, or overwrite=True to begin anew",
         )

@@ -235,6 +235,6 @@ def _pickled(work: RankWork) -> bytes:
             "the function cannot be sent to the workers of a cluster",
             given=fault,
             allowed=f"at most {show_nbytes(MOST_SHARED_NBYTES)} when pickled",
-            remedy="open files, models and connections inside the function",
+            remedy="open files and load models inside the function, from files that workers reach",
         )
     return data

@@ -277,7 +277,7 @@ def _layout_named(recipe: Recipe, field: str | None) -> FieldLayout:
     if recipe.whole is not None:
         raise OptionError(
             "a mosaic cannot be made of slabs",
-            remedy="gather the predictions of the slabs on one rank, and make the mosaic there",
+            remedy="gather the predictions on one rank, into a mosaic of samples before .slab(...)",
         )
     layouts = make_layouts(recipe)
     names = [layout.name for layout in layouts]

@@ -253,7 +253,7 @@ def _labels_and_fields(
             raise OptionError(
                 f"the column {name!r} names a dimension that has no windows",
                 given=f"columns {list(columns)}, windows along {list(windows.dims)}",
-                remedy=f"add it to .window(...), or drop it: table.drop(columns={name!r})",
+                remedy=f"add {name!r} to .window(...), or rename or drop the column",
             )
         if not name or name in fields | reserved:
             raise OptionError(
