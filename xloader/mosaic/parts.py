@@ -322,7 +322,7 @@ def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) ->
         raise MosaicError(
             f"{parts.folder} holds predictions of other samples",
             given=f"samples with another {', '.join(differing)}",
-            remedy="make them as before, choose another target, or pass overwrite=True to begin anew",
+            remedy="make them as before, or pass another target, or overwrite=True to begin anew",
         )
     return parts
 

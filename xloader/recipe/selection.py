@@ -276,7 +276,7 @@ def _require_some(dim: str, count: int, indexer: object) -> None:
 
 def _not_in_order(dim: str, indexer: object) -> OptionError:
     return OptionError(
-        f"the positions along {dim!r} have one twice, or come back to a chunk",
+        f"the positions along {dim!r} have one twice, or come back to a chunk that they left",
         given=repr(indexer),
-        remedy=f"select in stored order, and reorder in .map(fn) or by ds.isel({dim}=[...]).xloader",
+        remedy="select in stored order, and reorder in .map(fn), or by ds.isel(...).xloader",
     )
