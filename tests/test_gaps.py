@@ -140,7 +140,7 @@ def test_choices() -> None:
         WindowError, match=r"'time' have gaps.*1 of 398 are not 6 hours.*fill the gaps"
     ):
         opened.window(time=4, gaps="raise")
-    with pytest.raises(OptionError, match=r"'never'.*'drop', 'raise', 'allow'"):
+    with pytest.raises(OptionError, match=r"'never'.*'drop' or 'raise' or 'allow'"):
         opened.window(time=4, gaps="never")  # type: ignore[arg-type]
     with pytest.raises(xloader.errors.UnknownNameError, match=r"gaps= is given for a dim.*'lat'"):
         opened.window(time=4, gaps={"lat": "drop"})

@@ -193,7 +193,8 @@ class PointRules:
 
 def place_points(recipe: Recipe, table: Any, rules: PointRules) -> tuple[Windows, Subset]:
     """The windows around the points of a table, and which of them are samples."""
-    check_choice("outside", rules.outside, ("raise", "drop"))
+    remedy = 'pass outside="drop" to leave out the points that have no sample'
+    check_choice("outside", rules.outside, ("raise", "drop"), remedy)
     if recipe.subset is not None:
         raise OptionError(
             "at_points comes too late: samples are chosen already",
