@@ -73,7 +73,7 @@ ONLY_UNDER = {
         "xloader.bench",
         "xloader.xbatcher.torch_datasets",
         # The doctor looks at the installed PyTorch.
-        "xloader.cli.machine_findings",
+        "xloader.cli.diagnosis",
     ),
     "jax": ("xloader.tensors",),
     "cupy": ("xloader.tensors",),
@@ -81,7 +81,7 @@ ONLY_UNDER = {
     "zarr": (
         *("xloader.sources", "xloader.testing", "xloader.demo", "xloader.mosaic"),
         # These write stores.
-        *("xloader.jobs.materialize.array_rewrite", "xloader.jobs.materialize.shard_encoder"),
+        *("xloader.jobs.materialize.array_rewrite", "xloader.jobs.materialize.section_writer"),
         "xloader.jobs.materialize.target_metadata",
     ),
     "matplotlib": ("xloader.show", "xloader.demo"),

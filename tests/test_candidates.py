@@ -26,8 +26,7 @@ from xloader.planning.goal import PlanGoal
 from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import ReducedModel
 from xloader.planning.schedule import Schedule
-from xloader.planning.search import find_plan
-from xloader.planning.tiling_search import _numbers_up_to
+from xloader.planning.search import _numbers_up_to, find_plan
 
 MOST_ENTRIES = 100_000
 """Entries of all schedules that a search along one dimension may simulate."""

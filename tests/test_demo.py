@@ -11,12 +11,20 @@ import xarray as xr
 import zarr
 
 from tests.cli.json_shapes import SHAPES, check
-from xloader.cli.json_output import to_json
+from xloader.cli.endings import to_json
 from xloader.demo import store as demo_store
 from xloader.demo.climate import measure_climate
-from xloader.demo.maps import is_latitude, is_periodic, lead_label, row_weights
 from xloader.demo.store import ensure_store, store_path, write_waves
-from xloader.demo.task import channel_variables, find_task, open_dataset, stack_channels
+from xloader.demo.task import (
+    channel_variables,
+    find_task,
+    is_latitude,
+    is_periodic,
+    lead_label,
+    open_dataset,
+    row_weights,
+    stack_channels,
+)
 from xloader.demo.training import ErrorSums, Score, format_scores, make_scores
 from xloader.demo.waves import VARIABLE_ATTRS, Waves, WaveSpec
 from xloader.errors import (
@@ -417,19 +425,21 @@ def test_plain_dataset_gives_the_two_steps():
 
 def test_picture_is_written(tmp_path):
     pytest.importorskip("matplotlib")
-    from xloader.demo import picture
+    pytest.importorskip("torch")
+    pytest.importorskip("tqdm")
+    from xloader.demo.run import Panels, draw
     from xloader.show.canvas import PlotAxis
 
     truth = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
     truth[1, 2] = np.nan
     weights = np.where(np.isnan(truth), 0.0, 1.0)
-    panels = picture.Panels(
+    panels = Panels(
         "sst", "degC", truth, truth + 1, truth - 2, weights,
         PlotAxis("lat", np.arange(4.0)), PlotAxis("lon", np.arange(6.0)),
     )  # fmt: skip
     assert panels.rmse(panels.forecast) == pytest.approx(1)
     path = tmp_path / "new" / "map.png"
-    picture.draw(panels, path)
+    draw(panels, path)
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
@@ -443,8 +453,7 @@ def test_the_whole_demo_on_a_small_world(tmp_path, capsys):
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
     pytest.importorskip("tqdm")
-    from xloader.demo.options import DemoOptions
-    from xloader.demo.run import run_demo
+    from xloader.demo.run import DemoOptions, run_demo
 
     result = run_demo(
         DemoOptions(
@@ -510,7 +519,7 @@ def test_training_counts_steps_and_says_where_time_ran_out(
 ):
     torch = pytest.importorskip("torch")
     from xloader.demo import run, training
-    from xloader.demo.assembly import make_net
+    from xloader.demo.training import make_net
 
     monkeypatch.setattr(training, "time", Clock(1.0))
     dataset = make_dataset(50)

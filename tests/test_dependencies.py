@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tests import versions
-from xloader.cli.library_findings import NEWEST_TESTED
+from xloader.cli.diagnosis import NEWEST_TESTED
 from xloader.core.messages import extra_remedy
 
 TABLE = versions.project()

@@ -21,8 +21,7 @@ from tests.flat_options import grouped
 from xloader.errors import OptionError, StateError
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.state import sign
-from xloader.planning.make_plan import delivered_nbytes
-from xloader.planning.plan_check import check_plan
+from xloader.planning.make_plan import check_plan, delivered_nbytes
 from xloader.testing import write_store
 
 pytestmark = [

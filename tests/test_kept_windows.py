@@ -17,9 +17,9 @@ from xloader.core.footprint import Footprint
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits, WindowList
 from xloader.order import listed
-from xloader.order.ascending import Ascent
 from xloader.order.cohorts import Cohorts, Members, cut_cohorts
 from xloader.order.lane_order import SubLanes
+from xloader.order.listed import Ascent
 from xloader.order.protocol import AnyOrder
 from xloader.order.shuffle import Pace, Shuffle
 from xloader.planning import reduced_model

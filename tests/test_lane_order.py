@@ -17,8 +17,8 @@ from tests.ground import all_ids, box_footprint, footprints, line_footprint, shu
 from xloader.compiled.library import load_library
 from xloader.core.counter_rng import derive_key, draw_below
 from xloader.core.footprint import Footprint
-from xloader.order.ascending import Ascent
 from xloader.order.lane_order import PHASE_STEPS, LaneOrder, SubLanes, lane_part
+from xloader.order.listed import Ascent
 from xloader.order.shuffle import Pace
 
 

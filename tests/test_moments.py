@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xloader.errors import OptionError
-from xloader.jobs.statistics.merge_tree import MergeTree
 from xloader.jobs.statistics.moments import LabelledMoments, Moments
+from xloader.jobs.statistics.stats_parts import MergeTree
 
 AXES = [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]
 

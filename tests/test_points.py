@@ -768,7 +768,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], Callable[[], Any], str]] = {
         r"no point of the table has a sample.*1 match no label, the window of 2 leaves",
     ),
     "a table without rows": (
-        EmptySamplesError, placed(changed()[:0]), r"has no points.*at least one row",
+        EmptySamplesError, placed(changed()[:0]), r"has no points.*without rows",
     ),
     "no table": (UnsupportedDataError, placed([1, 2]), r"not a table of points.*builtins.list"),
     "a table of two dimensions": (
@@ -787,10 +787,10 @@ REFUSALS: dict[str, tuple[type[XloaderError], Callable[[], Any], str]] = {
         OptionError, placed(pd.concat([changed(), changed()[["snow"]]], axis=1)), r"have one name",
     ),
     "another method": (
-        OptionError, placed(changed(), method="ffill"), r"method='ffill'.*None or \"nearest\"",
+        OptionError, placed(changed(), method="ffill"), r"method='ffill'.*nearest.*neither",
     ),
     "a tolerance without a method": (
-        OptionError, placed(changed(), method=None, tolerance=1), r"only with \"nearest\"",
+        OptionError, placed(changed(), method=None, tolerance=1), r"tolerance=1.*nearest.*neither",
     ),
     "a number as tolerance of times": (
         OptionError, placed(changed(), method="nearest", tolerance=1),
@@ -807,9 +807,9 @@ REFUSALS: dict[str, tuple[type[XloaderError], Callable[[], Any], str]] = {
         ).at_points({"name": ["y"]}, method="nearest"),
         r"'name' are text, of which none is the nearest",
     ),
-    "another place": (OptionError, placed(changed(), at="middle"), r"at='middle'.*\"center\""),
+    "another place": (OptionError, placed(changed(), at="middle"), r"at along.*'middle'.*'center'"),
     "another way with points outside": (
-        OptionError, placed(changed(), outside="ignore"), r"outside='ignore'.*\"drop\"",
+        OptionError, placed(changed(), outside="ignore"), r"outside.*'ignore'.*'drop'",
     ),
     "no windows": (
         OptionError, lambda: make_dataset().xloader.at_points(changed()), r"windows are not set",
@@ -851,5 +851,4 @@ def test_bad_input_is_refused(
     assert type(caught.value) is kind
     assert caught.value.what
     assert caught.value.given is not None or "windows are not set" in caught.value.what
-    assert caught.value.allowed is not None
     assert caught.value.remedy

@@ -23,8 +23,7 @@ from xloader.core.counter_rng import permutation
 from xloader.core.footprint import Footprint
 from xloader.errors import OptionError
 from xloader.order.cohorts import Cohorts
-from xloader.order.shuffle import Pace, Shuffle
-from xloader.order.visits import RUN_ORDER, positions
+from xloader.order.shuffle import RUN_ORDER, Pace, Shuffle, positions
 from xloader.planning.budget import Budget
 from xloader.planning.epoch import Epoch
 from xloader.planning.goal import PlanGoal

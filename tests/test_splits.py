@@ -225,11 +225,15 @@ def test_groups_by_name() -> None:
 
 
 BAD: dict[str, tuple[Callable[[Samples], Any], type[XloaderError], str]] = {
-    "no parts": (lambda s: s.split({}), OptionError, "one way to tell|needs names for its parts"),
+    "no parts": (
+        lambda s: s.split({}),
+        OptionError,
+        "one way to tell|needs 1 to 100 names for its parts",
+    ),
     "parts without names": (
         lambda s: s.split(time=0.8),
         OptionError,
-        "parts along 'time' have no names.*0.8.*a mapping",
+        "parts along 'time' have no names.*0.8.*by name",
     ),
     "names of parts as keywords": (
         lambda s: s.split(train=slice(None, "2001-02"), valid=slice("2001-03", None)),

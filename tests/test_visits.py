@@ -25,8 +25,7 @@ from tests.test_lane_order import paces
 from tests.test_search import amplification, mixing, room_for
 from xloader.core.footprint import Footprint
 from xloader.loader.ranks.state import sign
-from xloader.order.shuffle import Pace
-from xloader.order.visits import deal_visits, lay_out
+from xloader.order.shuffle import Pace, deal_visits, lay_out
 from xloader.planning.epoch import Epoch
 from xloader.planning.goal import PlanGoal
 from xloader.planning.search import find_plan

@@ -16,13 +16,11 @@ from torch import Tensor, nn
 import xloader
 from benchmarks.learning.orders import Tiled
 from benchmarks.learning.training import Maps
-from xloader.demo.assembly import make_net, split_samples
 from xloader.demo.climate import measure_climate
-from xloader.demo.maps import row_weights
 from xloader.demo.model import ForecastNet
 from xloader.demo.store import ensure_store
-from xloader.demo.task import ForecastTask, find_task, open_dataset, stack_channels
-from xloader.demo.training import loss_weights
+from xloader.demo.task import ForecastTask, find_task, open_dataset, row_weights, stack_channels
+from xloader.demo.training import loss_weights, make_net, split_samples
 from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec
 
 WAVES: Final = WaveSpec(num_steps=1792, num_lats=19, num_lons=36, chunk_steps=16)

@@ -11,19 +11,14 @@ from types import SimpleNamespace
 
 import click.testing
 import pytest
+from packaging.version import Version
 
 from tests import versions
 from tests.cli.json_shapes import SHAPES, check
 from xloader import cli
-from xloader.cli import diagnosis, library_findings, machine_findings
+from xloader.cli import diagnosis
+from xloader.cli.diagnosis import NEWEST_TESTED, TestedLibrary, find_libraries, requirements_in
 from xloader.cli.findings import Finding, show_findings
-from xloader.cli.library_findings import (
-    NEWEST_TESTED,
-    TestedLibrary,
-    find_libraries,
-    release,
-    requirements_in,
-)
 from xloader.compiled.library import load_library
 from xloader.core import machine_limits
 from xloader.core.cores import CoreShare, usable_cores
@@ -73,7 +68,7 @@ def test_it_tells_the_truth_about_this_machine(told):
 
 def test_a_problem_ends_with_code_1_and_names_what_is_broken(monkeypatch):
     bad = Finding("codecs", "problem", "blosc does not work", "install it again")
-    monkeypatch.setattr(library_findings, "find_codecs", lambda: bad)
+    monkeypatch.setattr(diagnosis, "find_codecs", lambda: bad)
     result = run()
     assert result.exit_code == 1
     assert result.stderr.endswith("Broken: codecs.\n")
@@ -118,8 +113,8 @@ def test_no_limits(tmp_path):
 
 def test_cores_that_a_control_group_and_ranks_leave(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(machine_findings.cores, "find_cores", lambda: CoreShare(16, 8))
-    found = machine_findings.find_cores(CgroupLimits(15.5, None))
+    monkeypatch.setattr(diagnosis.cores, "find_cores", lambda: CoreShare(16, 8))
+    found = diagnosis.find_cores(CgroupLimits(15.5, None))
     assert (found.level, found.value) == ("ok", 2)
     assert found.found == (
         "16 of 64 usable; the control group allows the time of 15.5; each of 8 ranks takes 2"
@@ -139,20 +134,20 @@ def test_the_memory_that_may_be_used_is_that_of_the_smaller_one(monkeypatch):
 def test_memory_of_a_small_group_is_noted(tmp_path):
     path = tmp_path / "meminfo"
     path.write_text("MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable: 8388608 kB\n")
-    found = machine_findings.find_memory(NO_LIMITS, path)
+    found = diagnosis.find_memory(NO_LIMITS, path)
     assert (found.level, found.value) == ("ok", 16 << 30)
     assert "8.0 GiB are free" in found.found
-    found = machine_findings.find_memory(CgroupLimits(None, 2 << 30), path)
+    found = diagnosis.find_memory(CgroupLimits(None, 2 << 30), path)
     assert (found.level, found.value) == ("note", 2 << 30)
     assert 'memory="512MiB"' in found.remedy
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this folder")
 def test_shared_memory(tmp_path, monkeypatch):
-    assert machine_findings.find_shared_memory(tmp_path / "none").level == "problem"
+    assert diagnosis.find_shared_memory(tmp_path / "none").level == "problem"
     sizes = SimpleNamespace(f_frsize=4096, f_blocks=16384, f_bavail=16384)
     monkeypatch.setattr(os, "statvfs", lambda folder: sizes)
-    found = machine_findings.find_shared_memory()
+    found = diagnosis.find_shared_memory()
     assert found.level == "note"
     assert "64.0 MiB" in found.found
 
@@ -172,14 +167,14 @@ def library(installed, *, extra="", newest="2.4"):
     ],
 )
 def test_releases_are_compared_with_those_tested(installed, level):
-    (found,) = library_findings.find_releases([library(installed)])
+    (found,) = diagnosis.find_releases([library(installed)])
     assert found.level == level
     assert "2.0 to 2.4" in found.found
     assert (level == "ok") == (not found.remedy)
 
 
 def test_a_library_of_an_extra_may_be_absent():
-    (found,) = library_findings.find_releases([library(None, extra="viz")])
+    (found,) = diagnosis.find_releases([library(None, extra="viz")])
     assert (found.subject, found.level) == ("not installed", "ok")
     assert "lib (viz)" in found.found
 
@@ -188,7 +183,7 @@ def test_the_table_of_releases_fits_the_requirements():
     bounds = {name.lower(): bound for name, bound in versions.lower_bounds().items()}
     assert NEWEST_TESTED.keys() <= bounds.keys()
     for name, newest in NEWEST_TESTED.items():
-        assert release(newest) >= release(bounds[name]), name
+        assert Version(newest) >= Version(bounds[name]), name
     needed = versions.project()["project"]["dependencies"]
     assert requirements_in(needed).keys() <= NEWEST_TESTED.keys()
 
@@ -200,17 +195,17 @@ def test_requirements_of_extras_are_named_by_the_extra_that_brings_them_alone():
 
 def test_a_package_that_is_not_installed_has_no_known_requirements():
     assert find_libraries("surely-not-installed") is None
-    assert library_findings.find_xloader(None).level == "note"
+    assert diagnosis.find_xloader(None).level == "note"
 
 
 def test_a_codec_that_does_not_work_is_a_problem():
-    found = library_findings.find_codecs(("zstd", "no_such_codec"))
+    found = diagnosis.find_codecs(("zstd", "no_such_codec"))
     assert found.level == "problem"
     assert found.found.startswith("no_such_codec (")
 
 
 def test_forks():
-    find = library_findings.find_fork_safety
+    find = diagnosis.find_fork_safety
     assert find(["forkserver", "fork"], ["obstore"]).level == "ok"
     assert find(["fork", "spawn"], []).level == "ok"
     found = find(["fork", "spawn"], ["obstore"])
@@ -219,11 +214,11 @@ def test_forks():
 
 
 def test_torch_that_is_absent_or_broken(tmp_path, monkeypatch):
-    (found,) = machine_findings.find_torch("no_such_module")
+    (found,) = diagnosis.find_torch("no_such_module")
     assert found.level == "note"
     (tmp_path / "broken_torch.py").write_text("raise OSError('libcudart.so is absent')")
     monkeypatch.syspath_prepend(tmp_path)
-    (found,) = machine_findings.find_torch("broken_torch")
+    (found,) = diagnosis.find_torch("broken_torch")
     assert found.level == "problem"
     assert "libcudart.so is absent" in found.found
 
@@ -235,12 +230,12 @@ def test_gpus():
     )
     kind = SimpleNamespace(cuda="12.8")
     torch = SimpleNamespace(version=kind, cuda=cuda, backends=SimpleNamespace())
-    found = machine_findings.find_devices(torch)
+    found = diagnosis.find_devices(torch)
     assert found.found == "CUDA 12.8: H100 (80.0 GiB), H100 (80.0 GiB)"
     cuda.is_available = lambda: False
-    assert machine_findings.find_devices(torch).level == "note"
+    assert diagnosis.find_devices(torch).level == "note"
     kind.cuda = None
-    assert machine_findings.find_devices(torch).level == "ok"
+    assert diagnosis.find_devices(torch).level == "ok"
 
 
 def test_all_checks_are_made():

@@ -13,7 +13,7 @@ import xarray as xr
 
 import xloader
 from xloader import cli
-from xloader.cli.json_output import to_json
+from xloader.cli.endings import to_json
 
 
 @pytest.fixture

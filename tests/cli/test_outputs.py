@@ -11,8 +11,8 @@ import click.testing
 import numpy as np
 import xarray as xr
 
-from xloader.cli.json_output import print_json, to_json
-from xloader.cli.stats_command import make_stats_table
+from xloader.cli.endings import print_json, to_json
+from xloader.cli.job_commands import make_stats_table
 from xloader.mosaic.merged_boxes import MosaicSummary
 
 

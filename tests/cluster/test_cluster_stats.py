@@ -200,11 +200,11 @@ import os, signal, sys
 from pathlib import Path
 from tests.cluster import test_cluster_stats as tests
 from tests.cluster.conftest import distributed
-from xloader.jobs.statistics import stats_trees
+from xloader.jobs.statistics import stats_parts
 from xloader.jobs.statistics.stats_parts import StatsParts
 
 if __name__ == "__main__":
-    stats_trees._FLUSH_SECONDS = 0.0
+    stats_parts._FLUSH_SECONDS = 0.0
     folder, add = Path(sys.argv[2]), StatsParts.add
 
     def add_or_die(parts, nodes):

@@ -227,12 +227,12 @@ import os, signal, sys
 import distributed
 import xloader
 from tests.cluster.test_cluster_valid import CASES
-from xloader.jobs.valid import valid_counts
+from xloader.jobs.valid import window_counter
 
 def killed(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 
-valid_counts._add_unit = killed
+window_counter._add_unit = killed
 with distributed.Client(sys.argv[1]) as client:
     make, options = CASES["straddling 2-d"]
     make(xloader.open(sys.argv[2])).is_valid(**options, cache=False)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from xloader.errors import MissingDependencyError, OptionError, UnsupportedDataError
-from xloader.jobs.statistics.merge_tree import MergeTree
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
+from xloader.jobs.statistics.stats_parts import MergeTree
 
 # It has no wheels for the newest Python.
 pytest.importorskip("crick")

@@ -109,7 +109,9 @@ def test_bad_functions() -> None:
     samples = xloader.open(with_rain()).window(time=2)
     with pytest.raises(OptionError, match=r"score needs a function.*'rain'"):
         samples.score("rain")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match=r"number for each sample.*\(48, 2, 12, 10\).*\(48,\)"):
+    with pytest.raises(
+        OptionError, match=r"number for each sample.*\(48, 2, 12, 10\) for 48 samples"
+    ):
         samples.score(lambda batch: batch.rain)
     with pytest.raises(UnknownNameError, match=r"no field.*'snow'"):
         samples.score(lambda batch: batch["snow"].mean(axis=(1, 2, 3)))

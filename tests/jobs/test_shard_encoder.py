@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 import xloader
-from xloader.jobs.materialize.shard_encoder import _codecs_of
+from xloader.jobs.materialize.section_writer import _codecs_of
 
 COMPRESSORS = [
     None,

@@ -33,7 +33,7 @@ from xloader.errors import (
     TargetError,
     UnsupportedDataError,
 )
-from xloader.jobs.statistics import stats_job, stats_merge, stats_parts, stats_sweep, stats_trees
+from xloader.jobs.statistics import stats_job, stats_merge, stats_parts, stats_sweep
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, truncate, write_store
 
 KINDS: list[dict[str, Any]] = [
@@ -78,7 +78,7 @@ def chunk_reads(store: CountingStore) -> dict[str, int]:
 
 def often(patch: pytest.MonkeyPatch) -> None:
     """Write partial statistics after every few chunks."""
-    patch.setattr(stats_trees, "_FLUSH_SECONDS", 0.0)
+    patch.setattr(stats_parts, "_FLUSH_SECONDS", 0.0)
     patch.setattr(stats_sweep, "_WAVE_CHUNKS", 4)
 
 
@@ -158,9 +158,9 @@ CHILD = """
 import sys, time
 from tests.jobs import test_stats_parts as parts
 from zarr.storage import LocalStore
-from xloader.jobs.statistics import stats_sweep, stats_trees
+from xloader.jobs.statistics import stats_parts, stats_sweep
 from xloader.testing import LatencyStore
-stats_trees._FLUSH_SECONDS, stats_sweep._WAVE_CHUNKS = 0.0, 4
+stats_parts._FLUSH_SECONDS, stats_sweep._WAVE_CHUNKS = 0.0, 4
 store = LatencyStore(LocalStore(sys.argv[1]), 0.003)
 samples = parts.samples_of(store)
 print("begun", flush=True)

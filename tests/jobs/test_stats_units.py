@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases
-from xloader.jobs.statistics.merge_tree import MergeTree
 from xloader.jobs.statistics.stats_job import StatsJob
+from xloader.jobs.statistics.stats_parts import MergeTree, StatsTrees
 from xloader.jobs.statistics.stats_sweep import chunks_of
 from xloader.jobs.statistics.stats_tasks import (
     StatsUnit,
@@ -29,7 +29,6 @@ from xloader.jobs.statistics.stats_tasks import (
     num_subtrees,
 )
 from xloader.jobs.statistics.stats_template import StatsResult
-from xloader.jobs.statistics.stats_trees import StatsTrees
 from xloader.testing import SourceRecorder, write_store
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from examples.restart import Comparison, LoggedStep, compare
 from tests.trainers.cases import ROOT
-from xloader.demo.restart import Comparison, LoggedStep, compare
 from xloader.demo.waves import WaveSpec
 from xloader.errors import XloaderError
 

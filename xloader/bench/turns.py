@@ -124,7 +124,6 @@ def _take(start: Pass, seconds: float, clock: Callable[[], float]) -> _Turn:
                 return _Turn(num_batches, num_samples, nbytes, elapsed)
         if num_batches == before:
             raise EmptySamplesError(
-                "an epoch has no batch",
-                given="drop_last, and fewer samples than batch_size",
+                "an epoch has no batch, with drop_last and fewer samples than batch_size",
                 remedy="choose a smaller batch size, or keep the last batch",
             )

@@ -11,16 +11,11 @@ from typing import Any
 
 import click
 
-from xloader.cli.advise_command import advise
-from xloader.cli.bench_command import bench
+from xloader.cli.check_commands import doctor, inspect
 from xloader.cli.demo_command import demo
-from xloader.cli.doctor_command import doctor
 from xloader.cli.endings import full_disk_ending
-from xloader.cli.explain_command import explain
-from xloader.cli.inspect_command import inspect
-from xloader.cli.materialize_command import materialize
-from xloader.cli.merge_command import merge
-from xloader.cli.stats_command import stats
+from xloader.cli.job_commands import materialize, merge, stats
+from xloader.cli.loader_commands import advise, bench, explain
 
 _SECTIONS = {
     "Before a training": (doctor, inspect, explain, bench),

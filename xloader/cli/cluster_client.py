@@ -44,8 +44,7 @@ def cluster_client(scheduler: str | None) -> Iterator[dict[str, Any]]:
         import distributed  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError(
-            "a dask cluster needs the library distributed",
-            given="not installed",
+            "a dask cluster needs the library distributed, which is not installed",
             remedy="pip install 'xloader[dask]', or leave --scheduler out",
         ) from error
     address = _address_of(scheduler)
@@ -97,6 +96,6 @@ def _address_of(scheduler: str) -> str:
         raise OptionError(
             "the option --scheduler names no scheduler",
             given=f"--scheduler {scheduler} ({error})",
-            allowed="an address such as tcp://host:8786, or the path of a scheduler file",
-            remedy="write a scheduler file with: dask scheduler --scheduler-file scheduler.json",
+            remedy="pass an address such as tcp://host:8786, or the path of a scheduler file: "
+            "dask scheduler --scheduler-file scheduler.json",
         ) from error

@@ -10,18 +10,13 @@ from typing import Any
 
 import click
 
-from xloader.cli.endings import plain_endings
-from xloader.cli.json_output import print_json
+from xloader.cli.endings import plain_endings, print_json
 from xloader.cli.option_texts import split_names
 from xloader.core.libraries import require_libraries
 
 _DEMO_LIBRARIES = ("torch", "tqdm", "matplotlib")
 _COUNT = click.IntRange(min=1)
 _SECONDS = click.FloatRange(min=0, min_open=True)
-
-
-def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
-    return split_names(value)
 
 
 def _setting(
@@ -40,7 +35,7 @@ def _setting(
 @click.option(
     "--variables",
     metavar="A,B",
-    callback=_names,
+    callback=lambda _context, _option, value: split_names(value),
     help="Variables to forecast. Default: every float variable that is a map over time.",
 )
 @click.option("--time-dim", default="time", show_default=True, help="The dimension of time.")
@@ -86,8 +81,7 @@ def demo(*, is_json: bool, **fields: Any) -> None:
     with plain_endings():
         require_libraries(_DEMO_LIBRARIES)
         # These modules import torch, which is slow and which --help does not need.
-        from xloader.demo.options import DemoOptions
-        from xloader.demo.run import run_demo
+        from xloader.demo.run import DemoOptions, run_demo
 
         # Each option of the command has the name of a field.
         options = DemoOptions(**fields)

@@ -1,13 +1,408 @@
-"""The findings of all checks of a machine and its libraries."""
+"""Checks of a machine and its libraries, and the findings of all of them."""
 
 from __future__ import annotations
 
+import importlib
+import multiprocessing
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
 
-from xloader.cli import library_findings, machine_findings
+import numcodecs.registry
+import numpy as np
+
+# xarray and zarr bring it along.
+from packaging.requirements import Requirement
+from packaging.version import Version
+
 from xloader.cli.findings import Finding, problems_among, show_findings
-from xloader.core.machine_limits import read_cgroup_limits
+from xloader.compiled.library import load_library
+from xloader.core import cores
+from xloader.core.machine_limits import CgroupLimits, memory_of, read_cgroup_limits
+from xloader.core.messages import extra_remedy
+from xloader.core.nbytes import parse_nbytes, show_nbytes
+from xloader.core.options import LoaderOptions
+from xloader.sources import zarr_adapter
+from xloader.sources.zarr.compiled_decoding import decoder
+from xloader.sources.zarr.compressors import ZLIB
+
+_LEAST_SHM_NBYTES: Final = 1 << 30
+"""Below this size, batches of a few DataLoader workers may not fit into shared memory."""
+
+_MUCH_OF_MEMORY: Final = 0.5
+"""Share of the memory from which on the default memory of a loader is named."""
+
+
+def find_system() -> Finding:
+    """The version of Python and the operating system."""
+    system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.platform == "win32":
+        return Finding("system", "note", system, "xloader is tested on Linux and macOS", system)
+    return Finding("system", "ok", system, value=system)
+
+
+def find_cores(limits: CgroupLimits) -> Finding:
+    """The cores that this process may use, and the ranks of this machine that share them."""
+    share, there = cores.find_cores(), os.cpu_count() or 1
+    text = f"{share.num_usable} of {there} usable"
+    if limits.cores is not None and limits.cores < there:
+        text += f"; the control group allows the time of {limits.cores:g}"
+    if share.num_ranks > 1:
+        text += f"; each of {share.num_ranks} ranks takes {share.num_cores}"
+    return Finding("cores", "ok", text, value=share.num_cores)
+
+
+def find_memory(limits: CgroupLimits, meminfo: Path = Path("/proc/meminfo")) -> Finding:
+    """The memory of the machine or of the control group, beside what a loader takes by default."""
+    total, available = memory_of(meminfo)
+    if total is None:
+        return Finding("memory", "note", "the size is not known", "pass memory= to your loaders")
+    text = show_nbytes(total)
+    if available is not None:
+        text += f", of which {show_nbytes(available)} are free"
+    if limits.nbytes is not None and limits.nbytes < total:
+        total = limits.nbytes
+        text += f"; the control group allows {show_nbytes(total)}"
+    default = LoaderOptions.memory
+    if parse_nbytes(default) <= _MUCH_OF_MEMORY * total:
+        return Finding("memory", "ok", text, value=total)
+    return Finding(
+        "memory",
+        "note",
+        f"{text}; a loader takes {default} by default",
+        f'pass memory="{total // 4 >> 20}MiB" or less to your loaders',
+        total,
+    )
+
+
+def find_shared_memory(folder: Path = Path("/dev/shm")) -> Finding | None:
+    """The size of the folder through which workers of a PyTorch ``DataLoader`` pass batches."""
+    if sys.platform != "linux":
+        return None
+    try:
+        sizes = os.statvfs(folder)
+    except OSError:
+        return Finding(
+            "shared memory",
+            "problem",
+            f"there is no {folder}, so workers of a DataLoader cannot pass batches",
+            "start the container with --shm-size=8g; or use samples.loader(processes=...), which "
+            "does not need it",
+        )
+    total, free = (blocks * sizes.f_frsize for blocks in (sizes.f_blocks, sizes.f_bavail))
+    text = f"{folder} has {show_nbytes(total)}, of which {show_nbytes(free)} are free"
+    if free >= _LEAST_SHM_NBYTES:
+        return Finding("shared memory", "ok", text, value=total)
+    return Finding(
+        "shared memory",
+        "note",
+        f"{text}; workers of other datasets pass all batches there",
+        "start the container with --shm-size=8g for those: datasets of xloader do with less",
+        total,
+    )
+
+
+def find_torch(name: str = "torch") -> list[Finding]:
+    """PyTorch's release and what it can compute on. It is imported if it is installed."""
+    if find_spec(name) is None:
+        remedy = f'pass output="numpy" to your loaders, or {extra_remedy("torch")}'
+        return [Finding("PyTorch", "note", "not installed", remedy)]
+    try:
+        torch = importlib.import_module(name)
+    # A library of CUDA that is absent or of another release raises errors of any kind.
+    except Exception as error:
+        fault = f"installed, but importing it fails ({type(error).__name__}: {error})"
+        return [Finding("PyTorch", "problem", fault, "install torch again: see pytorch.org")]
+    release = str(torch.__version__)
+    return [Finding("PyTorch", "ok", release, value=release), find_devices(torch)]
+
+
+def find_devices(torch: Any) -> Finding:
+    """The GPUs that PyTorch can compute on."""
+    built = torch.version.cuda or getattr(torch.version, "hip", None)
+    if torch.cuda.is_available():
+        names = []
+        for number in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(number)
+            names.append(f"{properties.name} ({show_nbytes(properties.total_memory)})")
+        return Finding("GPU", "ok", f"CUDA {built}: {', '.join(names)}", value=len(names))
+    mps = getattr(torch.backends, "mps", None)
+    if mps is not None and mps.is_available():
+        return Finding("GPU", "ok", "Metal (mps)", value=1)
+    if built:
+        return Finding(
+            "GPU",
+            "note",
+            f"PyTorch is built for CUDA {built}, but finds no GPU",
+            "if there is one, check nvidia-smi and the driver's release",
+            0,
+        )
+    return Finding("GPU", "ok", "none: this PyTorch is built for the CPU alone", value=0)
+
+
+NEWEST_TESTED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "numpy": "2.5.5",
+        "xarray": "2026.9.0",
+        "zarr": "3.4.2",
+        "numcodecs": "0.17.1",
+        "dask": "2026.8.0",
+        "cloudpickle": "3.1.3",
+        "click": "8.5.1",
+        "torch": "2.13.0",
+        "tqdm": "4.70.1",
+        "jax": "0.10.2",
+        "xbatcher": "0.4.0",
+        "aiohttp": "3.14.5",
+        "fsspec": "2026.9.0",
+        "icechunk": "1.1.21",
+        "obstore": "0.12.1",
+        "s3fs": "2026.9.0",
+        "h5netcdf": "1.8.2",
+        "h5py": "3.16.0",
+        "netcdf4": "1.7.5.1",
+        "crick": "0.0.8",
+        "matplotlib": "3.11.2",
+        "distributed": "2026.8.0",
+        "isal": "1.9.1",
+    }
+)
+"""The newest release of each library that xloader was used or tested with, without a fault."""
+
+_EXTRA: Final = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
+
+
+@dataclass(frozen=True)
+class TestedLibrary:
+    """A library that xloader uses, and the releases of it that were tested.
+
+    `newest`: the newest tested release; None if no release was tested in particular.
+    """
+
+    # It is no test, though its name begins like one.
+    __test__ = False
+
+    name: str
+    oldest: str
+    newest: str | None
+    extra: str
+    installed: str | None
+
+    @property
+    def is_too_old(self) -> bool:
+        """Whether the installed release is older than the oldest allowed."""
+        return self.installed is not None and Version(self.installed) < Version(self.oldest)
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether the installed release is newer than the newest tested, by its first two numbers.
+
+        Releases that differ in later numbers only mend faults.
+        """
+        if self.installed is None or self.newest is None:
+            return False
+        installed, newest = Version(self.installed), Version(self.newest)
+        return (installed.major, installed.minor) > (newest.major, newest.minor)
+
+
+def find_libraries(package: str = "xloader") -> list[TestedLibrary] | None:
+    """Find the libraries that the installed package requires, those of its extras included.
+
+    None if the package is not installed, so that its requirements are not known.
+    """
+    try:
+        lines = requires(package) or []
+    except PackageNotFoundError:
+        return None
+    return [
+        TestedLibrary(name, oldest, NEWEST_TESTED.get(name), extra, installed_release(name))
+        for name, (oldest, extra) in requirements_in(lines).items()
+    ]
+
+
+def requirements_in(lines: list[str]) -> dict[str, tuple[str, str]]:
+    """The lower bound and the extra of each requirement that has a bound."""
+    bounds: dict[str, tuple[str, str]] = {}
+    for requirement in map(Requirement, lines):
+        name = requirement.name.lower()
+        extra = _EXTRA.search(str(requirement.marker))
+        # The extra "all" repeats what the others bring, and says less about what it is for.
+        if name in bounds and bounds[name][1] != "all":
+            continue
+        for limit in requirement.specifier:
+            if limit.operator == ">=":
+                bounds[name] = limit.version, extra[1] if extra else ""
+    return bounds
+
+
+def installed_release(name: str) -> str | None:
+    """The installed release of a library; None if it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+_CODECS: Final = ("blosc", "zstd", "lz4", "gzip", "zlib")
+"""Codecs of nearly all stores."""
+
+_UNFORKABLE: Final = ("obstore", "icechunk", "s3fs", "gcsfs", "adlfs")
+"""Libraries whose threads or connections do not survive a fork."""
+
+
+def find_xloader(release: str | None) -> Finding:
+    """The release of xloader itself."""
+    if release is None:
+        return Finding(
+            "xloader",
+            "note",
+            "used from a folder: it is not installed, so its requirements are not known",
+            "run pip install . in a clone of xloader",
+        )
+    return Finding("xloader", "ok", release, value=release)
+
+
+def find_releases(libraries: Sequence[TestedLibrary] | None = None) -> list[Finding]:
+    """The releases of the libraries that xloader needs or can use, beside those tested."""
+    if libraries is None:
+        libraries = find_libraries() or ()
+    findings = [
+        _of_release(library)
+        for library in libraries
+        if library.installed is not None or not library.extra
+    ]
+    absent = [library for library in libraries if library.installed is None and library.extra]
+    if absent:
+        names = ", ".join(f"{library.name} ({library.extra})" for library in absent)
+        extras = ",".join(dict.fromkeys(library.extra for library in absent))
+        findings.append(
+            Finding("not installed", "ok", names, f"if you need one, {extra_remedy(extras)}")
+        )
+    return findings
+
+
+def _of_release(library: TestedLibrary) -> Finding:
+    name, installed = library.name, library.installed
+    oldest, newest = library.oldest, library.newest
+    tested = f"{oldest} to {newest}" if newest else f"{oldest} or newer"
+    if installed is None:
+        remedy = f'pip install "{name}>={oldest}"'
+        return Finding(name, "problem", f"not installed; xloader needs {tested}", remedy)
+    if library.is_too_old:
+        text = f"{installed} is too old; xloader needs {tested}"
+        remedy = f'pip install --upgrade "{name}>={oldest}"'
+        return Finding(name, "problem", text, remedy, installed)
+    if library.is_newer:
+        text = f"{installed} is newer than the releases tested, {tested}"
+        remedy = f'if something fails, try pip install "{name}<={newest}"'
+        return Finding(name, "note", text, remedy, installed)
+    return Finding(name, "ok", f"{installed} (tested: {tested})", value=installed)
+
+
+def find_codecs(names: Iterable[str] = _CODECS) -> Finding:
+    """Whether the usual codecs work: a few numbers are packed and unpacked with each."""
+    numbers = np.arange(1000, dtype=np.float32)
+    works: list[str] = []
+    broken: list[str] = []
+    for name in names:
+        try:
+            codec: Any = numcodecs.registry.get_codec({"id": name})
+            values = np.frombuffer(codec.decode(codec.encode(numbers)), np.float32)
+            (works if np.array_equal(values, numbers) else broken).append(name)
+        # A library that does not load raises errors of any kind.
+        except Exception as error:
+            broken.append(f"{name} ({type(error).__name__}: {error})")
+    if broken:
+        return Finding(
+            "codecs",
+            "problem",
+            f"{', '.join(broken)} do not work",
+            "pip install --force-reinstall numcodecs",
+        )
+    return Finding("codecs", "ok", f"{', '.join(works)} work", value=len(works))
+
+
+def find_gzip() -> Finding:
+    """The library that decodes gzip and zlib."""
+    if ZLIB.__name__.startswith("isal"):
+        return Finding("gzip and zlib", "ok", "decoded by isal", value="isal")
+    return Finding(
+        "gzip and zlib",
+        "note",
+        "decoded by Python's own zlib, which takes twice as long as isal",
+        f"if your stores are compressed with gzip or zlib, {extra_remedy('fast')}",
+        "zlib",
+    )
+
+
+def find_compiled() -> Finding:
+    """Whether compiled threads read, decode and copy, with which codecs, or why not."""
+    library, reason = load_library()
+    if library is None:
+        return Finding(
+            "compiled library",
+            "note",
+            f"not in use, so that NumPy copies under Python's lock: {reason}",
+            "install xloader again by pip, which has it for Linux and macOS on x86-64 and ARM; "
+            "elsewhere, install a C compiler such as gcc first",
+            "numpy",
+        )
+    made = decoder()
+    missing = [name for name in ("zstd", "blosc") if made is None or name not in made.codecs]
+    if missing:
+        return Finding(
+            "compiled library",
+            "note",
+            f"in use, but numcodecs does not offer it {' and '.join(missing)}: Python decodes them",
+            "install a numcodecs from PyPI or conda-forge",
+            "compiled",
+        )
+    text = "in use: threads without Python's lock read, decode zstd and blosc, and copy"
+    return Finding("compiled library", "ok", text, value="compiled")
+
+
+def find_direct_reads() -> Finding:
+    """Whether this release of zarr has the parts with which xloader decodes chunks itself."""
+    if zarr_adapter.is_known():
+        return Finding("direct reads", "ok", "of Zarr chunks, on xloader's own threads")
+    return Finding(
+        "direct reads",
+        "note",
+        "not with this release of zarr: arrays are read through zarr's own indexing, and absent "
+        "chunks are not noticed",
+        "install an older zarr, or a newer xloader",
+    )
+
+
+def find_fork_safety(
+    start_methods: Sequence[str] | None = None, installed: Sequence[str] | None = None
+) -> Finding:
+    """Which stores cannot be used in forked processes, such as workers of a ``DataLoader``."""
+    methods = multiprocessing.get_all_start_methods() if start_methods is None else start_methods
+    if installed is None:
+        installed = [name for name in _UNFORKABLE if installed_release(name) is not None]
+    default = methods[0]
+    if default != "fork":
+        return Finding("forks", "ok", f"processes start by {default}", value=default)
+    safe = "processes start by fork, which directories and zip files given by path survive"
+    if not installed:
+        return Finding("forks", "ok", safe, value=default)
+    return Finding(
+        "forks",
+        "note",
+        f"{safe}; stores of {', '.join(installed)} do not, and raise a ForkError in a child",
+        'pass multiprocessing_context="forkserver" to a DataLoader over such stores, and guard '
+        'the script with if __name__ == "__main__":',
+        default,
+    )
 
 
 @dataclass(frozen=True)
@@ -48,20 +443,20 @@ def diagnose() -> Diagnosis:
         One finding for each check.
     """
     limits = read_cgroup_limits()
-    shared = machine_findings.find_shared_memory()
+    shared = find_shared_memory()
     return Diagnosis(
         (
-            library_findings.find_xloader(library_findings.installed_release("xloader")),
-            machine_findings.find_system(),
-            machine_findings.find_cores(limits),
-            machine_findings.find_memory(limits),
+            find_xloader(installed_release("xloader")),
+            find_system(),
+            find_cores(limits),
+            find_memory(limits),
             *((shared,) if shared is not None else ()),
-            library_findings.find_compiled(),
-            library_findings.find_codecs(),
-            library_findings.find_gzip(),
-            library_findings.find_direct_reads(),
-            library_findings.find_fork_safety(),
-            *machine_findings.find_torch(),
-            *library_findings.find_releases(),
+            find_compiled(),
+            find_codecs(),
+            find_gzip(),
+            find_direct_reads(),
+            find_fork_safety(),
+            *find_torch(),
+            *find_releases(),
         )
     )

@@ -1,4 +1,4 @@
-"""How commands end: their exit codes, and errors, warnings and interruptions as plain lines.
+"""How commands end: results as text or JSON, exit codes, errors and warnings as plain lines.
 
 ==== ==================================================================
 code meaning
@@ -13,6 +13,7 @@ code meaning
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import sys
@@ -22,8 +23,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import click
+import xarray as xr
 
 from xloader.errors import XloaderError, printable
+from xloader.show.json_values import to_json_value
 
 INCOMPLETE: Final = 1
 FAILED: Final = 2
@@ -104,3 +107,25 @@ class _OncePerText:
         if text not in self._seen:
             self._seen.add(text)
             say(text, err=True)
+
+
+def print_result(result: Any, *, is_json: bool) -> None:
+    """Print a result on standard output."""
+    if is_json:
+        print_json(result)
+    else:
+        say(str(result))
+
+
+def print_json(value: Any) -> None:
+    """Print a result as JSON on standard output, where commands print nothing else."""
+    say(json.dumps(to_json(value), indent=2))
+
+
+def to_json(value: Any) -> Any:
+    """Convert a result to the types of JSON; a Dataset in the form of its ``to_dict``."""
+    return to_json_value(value, {xr.Dataset: _dataset_to_json})
+
+
+def _dataset_to_json(dataset: xr.Dataset) -> Any:
+    return to_json_value(dataset.to_dict(data="array"))

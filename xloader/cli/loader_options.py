@@ -15,8 +15,12 @@ _Option = tuple[str, dict[str, Any]]
 """The flag of an option, and the settings of `click.option`."""
 
 
+def _option(flag: str, text: str, **settings: Any) -> _Option:
+    return flag, {"help": text, **settings}
+
+
 def _number(flag: str, least: int, text: str) -> _Option:
-    return flag, {"type": click.IntRange(min=least), "metavar": "N", "help": text}
+    return _option(flag, text, type=click.IntRange(min=least), metavar="N")
 
 
 _OPTIONS: tuple[_Option, ...] = (
@@ -24,24 +28,24 @@ _OPTIONS: tuple[_Option, ...] = (
     _number("--world-size", 1, "Number of ranks. Default: 1."),
     _number("--lanes", 1, "Independent parts of the order."),
     _number("--prefetch", 0, "Batches made ahead. Default: 2."),
-    (
+    _option(
         "--max-amplification",
-        {
-            "type": float,
-            "metavar": "X",
-            "help": "How often a chunk may be read on average. Default: 1.05.",
-        },
+        "How often a chunk may be read on average. Default: 1.05.",
+        type=float,
+        metavar="X",
     ),
 )
 _ORDER_OPTIONS: tuple[_Option, ...] = (
-    (
+    _option(
         "--shuffle/--no-shuffle",
-        {"default": None, "help": "Whether samples come in random order. Default: they do."},
+        "Whether samples come in random order. Default: they do.",
+        default=None,
     ),
-    ("--seed", {"type": int, "metavar": "N", "help": "Seed of the order. Default: 0."}),
-    (
+    _option("--seed", "Seed of the order. Default: 0.", type=int, metavar="N"),
+    _option(
         "--drop-last/--keep-last",
-        {"default": None, "help": "Whether a last batch that is not full is left out."},
+        "Whether a last batch that is not full is left out.",
+        default=None,
     ),
     _number("--spread", 0, "Tiles in memory beside the newest one. Default: as many as fit."),
     _number("--processes", 0, "Worker processes. Default: 0."),

@@ -44,7 +44,6 @@ def split_pairs(option: str, texts: Sequence[str]) -> dict[str, Texts]:
                 raise OptionError(
                     f"the option {option} {problem}",
                     given=f"{option} {text}",
-                    allowed="name=value, several of them separated by commas",
                     remedy=f"write for example {_EXAMPLES.get(option, option + ' time=24,lat=90')}",
                 )
             pairs[name] = (*pairs.get(name, ()), (value if sign else part).strip())
@@ -70,7 +69,6 @@ def plain_or_pairs(option: str, texts: Sequence[str], read: Callable[[str], Any]
             raise OptionError(
                 f"the option {option} has several values for {name!r}",
                 given=",".join(values),
-                allowed="one value for each name",
                 remedy=f"write for example {option} {name}={values[0]}",
             )
     return {name: read(value) for name, (value,) in pairs.items()}
@@ -109,9 +107,8 @@ def _bad_slice(text: str) -> OptionError:
     return OptionError(
         "a slice cannot be read",
         given=text,
-        allowed="begin:end or begin:end:step, where step is a whole number; or a list of values",
-        remedy="write for example time=1979:2017, time=2001-01-01T06:00:2001-02-01T12:00 or "
-        "level=500,850",
+        remedy="write begin:end or begin:end:step, such as time=1979:2017 or "
+        "time=2001-01-01T06:00:2001-02-01T12:00; or values, such as level=500,850",
     )
 
 
@@ -127,11 +124,16 @@ def read_number(text: str) -> float:
         return int(text) if _INTEGER.fullmatch(text) else float(text)
     except ValueError:
         raise OptionError(
-            "a label is not a number",
+            "a label is not a number, as the labels of this dimension are",
             given=repr(text),
-            allowed="numbers, as the labels of this dimension are",
             remedy="write for example --sel level=500, or --sel lat=30:60",
         ) from None
+
+
+def _unreadable(option: str, given: str | None, example: str) -> OptionError:
+    return OptionError(
+        f"the option {option} cannot be read", given=given, remedy=f"write for example {example}"
+    )
 
 
 def read_fields(option: str, text: str) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -139,13 +141,7 @@ def read_fields(option: str, text: str) -> tuple[tuple[str, ...], dict[str, Any]
     names, at, offsets = text.partition("@")
     variables = split_names(names)
     if not variables or "=" in names or (at and not offsets.strip()):
-        raise OptionError(
-            f"the option {option} cannot be read",
-            given=text,
-            allowed="variables, separated by commas; after an @, positions within the window",
-            remedy="write for example --inputs t2m,u10@time=0:2 --targets t2m@time=5, or "
-            "--field past=t2m@time=0:2 for a field with another name",
-        )
+        raise _unreadable(option, text, "--field past=t2m@time=0:2, or --inputs t2m,u10@time=0:2")
     pairs = split_pairs(option, [offsets]) if at else {}
     return variables, {dim: read_selection(values) for dim, values in pairs.items()}
 
@@ -165,13 +161,10 @@ def read_storage(option: str, texts: Sequence[str]) -> Mapping[str, Any] | None:
                 raise ValueError
             options[name] = json.loads(value) if is_json else value
         except ValueError:
-            raise OptionError(
-                f"the option {option} cannot be read",
-                # The value may be a secret.
-                given=f"a value of {name!r}" if sign else "text without an equals sign",
-                allowed="name=value, each name once; true, false, null, text, or JSON in braces",
-                remedy=f"write for example {option} anon=true",
-            ) from None
+            # The value may be a secret.
+            given = f"a value of {name!r}" if sign else "text without an equals sign"
+            example = f"{option} anon=true, each name once; a value may be JSON in braces"
+            raise _unreadable(option, given, example) from None
     return options or None
 
 
@@ -184,10 +177,9 @@ def read_part(text: str | None) -> tuple[int, int] | None:
         raise OptionError(
             "the option --part is not one of the parts",
             given=text,
-            allowed="i/N, where i counts from 0: 0/8, 1/8, ... 7/8",
-            remedy="number a job array from 0, as in --array=0-7 with "
-            "--part $SLURM_ARRAY_TASK_ID/8; if it counts from 1, pass "
-            "--part $((SLURM_ARRAY_TASK_ID - 1))/8",
+            remedy="write i/N with i from 0, such as 0/8 to 7/8. For a job array from 0, as in "
+            "--array=0-7, pass --part $SLURM_ARRAY_TASK_ID/8; if it counts from 1, --part "
+            "$((SLURM_ARRAY_TASK_ID - 1))/8",
         )
     return int(match[1]), int(match[2])
 
@@ -197,12 +189,7 @@ def read_numbers(option: str, text: str | None) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in split_names(text))
     except ValueError:
-        raise OptionError(
-            f"the option {option} cannot be read",
-            given=text,
-            allowed="numbers, separated by commas",
-            remedy=f"write for example {option} 0.01,0.99",
-        ) from None
+        raise _unreadable(option, text, f"{option} 0.01,0.99") from None
 
 
 def read_counts(option: str, texts: Sequence[str]) -> dict[str, int] | None:
@@ -211,12 +198,7 @@ def read_counts(option: str, texts: Sequence[str]) -> dict[str, int] | None:
         return None
     counts = plain_or_pairs(option, texts, read_size)
     if not isinstance(counts, dict) or not all(isinstance(size, int) for size in counts.values()):
-        raise OptionError(
-            f"the option {option} cannot be read",
-            given=" ".join(texts),
-            allowed="a whole number for each dimension",
-            remedy=f"write for example {option} time=24,lat=90",
-        )
+        raise _unreadable(option, " ".join(texts), f"{option} time=24,lat=90")
     return counts
 
 
@@ -228,11 +210,7 @@ def read_packing(texts: Sequence[str]) -> dict[str, Any] | None:
         try:
             (error,) = map(float, errors) if errors else (None,)
         except ValueError:
-            raise OptionError(
-                "the option --pack cannot be read",
-                given=f"--pack {name}={','.join(values)}",
-                allowed="name=dtype, or name=dtype,error",
-                remedy="write for example --pack t2m=int16,0.01",
-            ) from None
+            given = f"--pack {name}={','.join(values)}"
+            raise _unreadable("--pack", given, "--pack t2m=int16,0.01") from None
         packing[name] = dtype if error is None else (dtype, error)
     return packing or None

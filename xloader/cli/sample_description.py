@@ -75,11 +75,7 @@ class SampleDescription:
             variables, offsets = option_texts.read_fields(f"--{name}", text)
             samples = samples.field(name, *variables, **offsets)
         if self.at_least is not None and not self.dropna:
-            raise OptionError(
-                "the option --at-least belongs to --dropna",
-                given=f"--at-least {self.at_least:g} without --dropna",
-                remedy="add --dropna",
-            )
+            raise OptionError("the option --at-least belongs to --dropna", remedy="add --dropna")
         share = 1.0 if self.at_least is None else self.at_least
         return samples.dropna(at_least=share) if self.dropna else samples
 
@@ -90,7 +86,6 @@ class SampleDescription:
             dims = list(samples.recipe.dim_sizes)
             raise OptionError(
                 "the windows are not set",
-                given="no --window",
                 allowed=f"windows along some of {', '.join(map(repr, dims))}",
                 remedy=f"add for example --window {dims[0] if dims else 'time'}=6",
             )
@@ -148,7 +143,6 @@ class SampleDescription:
                 raise OptionError(
                     "the option --field has no name",
                     given=text,
-                    allowed="name=variables, or name=variables@dimension=positions",
                     remedy="write for example --field past=t2m@time=0:2",
                 )
             texts.append((name.strip(), rest))
@@ -177,69 +171,59 @@ class SampleCommand(click.Command):
                     formatter.write_dl(rows)
 
 
-_MULTIPLE = {"multiple": True, "metavar": "DIM=..."}
-_STORE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("--variables", {"metavar": "A,B", "help": "Variables to offer. Default: all with numbers."}),
-    ("--group", {"metavar": "PATH", "help": "Group within the store."}),
-    (
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def _option(flag: str, metavar: str, text: str, **settings: Any) -> tuple[str, Decorator]:
+    """The name of an option as a field of `SampleDescription`, and what adds it to a command."""
+    name = flag.removeprefix("--").replace("-", "_")
+    settings |= {"help": text, "metavar": metavar or None}
+    return name, click.option(flag, cls=SampleOption, **settings)
+
+
+def _by_dim(flag: str, text: str) -> tuple[str, Decorator]:
+    return _option(flag, "DIM=...", text, multiple=True)
+
+
+_STORE_OPTIONS: tuple[tuple[str, Decorator], ...] = (
+    _option("--variables", "A,B", "Variables to offer. Default: all with numbers."),
+    _option("--group", "PATH", "Group within the store."),
+    _option(
         "--storage-option",
-        {
-            "multiple": True,
-            "metavar": "NAME=VALUE",
-            "help": "Option of the file system of a URL, such as anon=true.",
-        },
+        "NAME=VALUE",
+        "Option of the file system of a URL, such as anon=true.",
+        multiple=True,
     ),
 )
-_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+_OPTIONS: tuple[tuple[str, Decorator], ...] = (
     *_STORE_OPTIONS,
-    (
-        "--sel",
-        {**_MULTIPLE, "help": "Labels to keep: time=1979:2017,level=500. Ends are included."},
-    ),
-    ("--isel", {**_MULTIPLE, "help": "Positions to keep, after --sel: time=0:100."}),
-    (
-        "--window",
-        {**_MULTIPLE, "help": "Elements of a window: time=6,lat=64, or a duration: time=3D."},
-    ),
-    (
-        "--stride",
-        {**_MULTIPLE, "help": "Elements between windows: time=1. Default: the window's size."},
-    ),
-    ("--dilation", {**_MULTIPLE, "help": "Elements between those of a window: time=4."}),
-    (
-        "--gaps",
-        {**_MULTIPLE, "help": "Windows across gaps: time=drop (the default), raise or allow."},
-    ),
-    ("--wrap", {"metavar": "DIM,DIM", "help": "Dimensions along which windows wrap: lon."}),
-    ("--pad", {**_MULTIPLE, "help": "Borders: lat=edge, lat=reflect or a number."}),
-    (
+    _by_dim("--sel", "Labels to keep: time=1979:2017,level=500. Ends are included."),
+    _by_dim("--isel", "Positions to keep, after --sel: time=0:100."),
+    _by_dim("--window", "Elements of a window: time=6,lat=64, or a duration: time=3D."),
+    _by_dim("--stride", "Elements between windows: time=1. Default: the window's size."),
+    _by_dim("--dilation", "Elements between those of a window: time=4."),
+    _by_dim("--gaps", "Windows across gaps: time=drop (the default), raise or allow."),
+    _option("--wrap", "DIM,DIM", "Dimensions along which windows wrap: lon."),
+    _by_dim("--pad", "Borders: lat=edge, lat=reflect or a number."),
+    _option(
         "--inputs",
-        {
-            "metavar": "A,B@DIM=...",
-            "help": "Variables of the field inputs, and what it takes of the window: "
-            "t2m,u10@time=0:2. The end of a slice is not included, as in Python.",
-        },
+        "A,B@DIM=...",
+        "Variables of the field inputs, and what it takes of the window: t2m,u10@time=0:2. The "
+        "end of a slice is not included, as in Python.",
     ),
-    (
-        "--targets",
-        {"metavar": "A@DIM=...", "help": "The same of the field targets: t2m@time=5 or time=+10D."},
-    ),
-    (
+    _option("--targets", "A@DIM=...", "The same of the field targets: t2m@time=5 or time=+10D."),
+    _option(
         "--field",
-        {
-            "multiple": True,
-            "metavar": "NAME=A@DIM=...",
-            "help": "The same of a field with another name: past=t2m@time=0:2.",
-        },
+        "NAME=A@DIM=...",
+        "The same of a field with another name: past=t2m@time=0:2.",
+        multiple=True,
     ),
-    ("--dropna", {"is_flag": True, "help": "Drop samples that hold too few valid values."}),
-    (
+    _option("--dropna", "", "Drop samples that hold too few valid values.", is_flag=True),
+    _option(
         "--at-least",
-        {
-            "type": click.FloatRange(0, 1),
-            "metavar": "SHARE",
-            "help": "Share of the values that must be valid, with --dropna. Default: all.",
-        },
+        "SHARE",
+        "Share of the values that must be valid, with --dropna. Default: all.",
+        type=click.FloatRange(0, 1),
     ),
 )
 
@@ -255,22 +239,17 @@ def takes_store(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _described(
-    command: Callable[..., None], options: tuple[tuple[str, dict[str, Any]], ...]
+    command: Callable[..., None], options: tuple[tuple[str, Decorator], ...]
 ) -> Callable[..., None]:
-    names = ["store", *(flag.removeprefix("--").replace("-", "_") for flag, _ in options)]
-
     @functools.wraps(command)
     def described(**given: Any) -> None:
-        texts = {name: given.pop(name) for name in names}
+        texts = {name: given.pop(name) for name in ("store", *dict(options))}
         command(description=SampleDescription(**texts), **given)
 
-    for flag, settings in reversed(options):
-        described = click.option(flag, cls=SampleOption, **settings)(described)
-    return click.argument("store", shell_complete=_complete_path)(described)
-
-
-def _complete_path(
-    _context: click.Context, _argument: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Leave the completion of a store's path to the shell."""
-    return [CompletionItem(incomplete, type="file")]
+    decorated: Callable[..., None] = described
+    for _, decorate in reversed(options):
+        decorated = decorate(decorated)
+    # The completion of a store's path is left to the shell.
+    return click.argument(
+        "store", shell_complete=lambda *given: [CompletionItem(given[-1], type="file")]
+    )(decorated)

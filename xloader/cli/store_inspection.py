@@ -244,7 +244,11 @@ class StoreInspection:
             kept = [n for n in range(len(COLUMNS)) if {row[n] for row in rows} != {"-"}]
             rows = [[row[n] for n in kept] for row in rows]
             parts.append(CardTable([COLUMNS[n] for n in kept], rows, num_left=4))
-            parts.append(_pairs("Reading", self._path_rows()))
+            by_path: dict[str, list[str]] = {}
+            for variable in self.variables:
+                by_path.setdefault(variable.path, []).append(variable.name)
+            paths = [[", ".join(names), path] for path, names in by_path.items()]
+            parts.append(_pairs("Reading", paths))
             parts.append(_pairs("Chunk grids", self._grid_rows()))
         parts.append(_pairs("Labels", [[labels.name, labels.text] for labels in self.labels]))
         counted = [variable for variable in self.variables if variable.nans is not None]
@@ -279,12 +283,6 @@ class StoreInspection:
         if not less or f"{more / less:.1f}" == "1.0":
             return title
         return f"{title}: {more / less:.1f} times {'smaller' if stored < nbytes else 'larger'}"
-
-    def _path_rows(self) -> list[list[str]]:
-        by_path: dict[str, list[str]] = {}
-        for variable in self.variables:
-            by_path.setdefault(variable.path, []).append(variable.name)
-        return [[", ".join(names), path] for path, names in by_path.items()]
 
     def _grid_rows(self) -> list[list[str]]:
         rows = [
@@ -375,7 +373,10 @@ def _inspect_parts(
         inspected.append(inspect_variable(parts.source, variable, nans))
         findings += _of_variable(inspected[-1], on_missing)
     findings += [finding for variable in labels for finding in _of_labels(variable)]
-    findings += _of_store(parts, path)
+    if parts.is_consolidated is False and "://" in path:
+        text = "no consolidated metadata: opening asks for each array one by one"
+        remedy = "write it with zarr.consolidate_metadata(store)"
+        findings.append(Finding("metadata", "note", text, remedy))
     findings += [Finding("note", "note", note) for note in parts.source.notes]
     plain = Path(path).expanduser()
     file_nbytes = plain.stat().st_size if plain.is_file() else None
@@ -395,76 +396,73 @@ def _of_variable(variable: InspectedVariable, on_missing: str) -> list[Finding]:
     nans = variable.nans
     num_absent, num_beyond = variable.num_absent or 0, variable.num_beyond or 0
     num_empty = variable.num_empty or 0
-    findings = (
-        Finding(
-            variable.name,
-            "note" if is_filled else "problem",
-            f"{num_absent:,} of {show_count(variable.num_objects or 0, unit)} absent, so "
-            f"their values are the fill value: {_named(variable.absent, num_absent)}",
+    unreadable = 0 if nans is None else nans.num_unreadable
+    first_error = nans.errors[0] if nans is not None and nans.errors else ""
+    rows = (
+        (
+            num_absent,
+            (
+                f"{num_absent:,} of {show_count(variable.num_objects or 0, unit)} absent, so "
+                f"their values are the fill value: {_named(variable.absent, num_absent)}"
+            ),
             ""
             if is_filled
             else "if they hold nothing on purpose, pass "
             'on_missing="fill" to xloader.open; otherwise restore them',
-            num_absent,
         ),
-        Finding(
-            variable.name,
-            "problem",
-            f"{show_count(num_beyond, unit)} outside the shape {shape}, so nothing reads "
-            f"them: {_named(variable.beyond, num_beyond)}",
-            "check the shape and the chunks in its metadata; they may be of another array",
+        (
             num_beyond,
+            (
+                f"{show_count(num_beyond, unit)} outside the shape {shape}, so nothing reads "
+                f"them: {_named(variable.beyond, num_beyond)}"
+            ),
+            "check the shape and the chunks in its metadata; they may be of another array",
         ),
-        Finding(
-            variable.name,
-            "problem",
+        (
+            num_empty,
             f"{show_count(num_empty, unit)} of 0 bytes: {_named(variable.empty, num_empty)}",
             "write them again; a full disk leaves such files",
-            num_empty,
         ),
-        Finding(
-            variable.name,
-            "problem",
-            f"{show_count(nans.num_unreadable, 'chunk')} cannot be read; the first: "
-            f"{nans.errors[0] if nans.errors else ''}",
+        (
+            unreadable,
+            f"{show_count(unreadable, 'chunk')} cannot be read; the first: {first_error}",
             "write them again",
-            nans.num_unreadable,
-        )
-        if nans is not None
-        else None,
+        ),
     )
-    return [finding for finding in findings if finding is not None and finding.value]
+    return [
+        Finding(variable.name, "problem" if remedy else "note", text, remedy, count)
+        for count, text, remedy in rows
+        if count
+    ]
 
 
 def _of_labels(labels: InspectedLabels) -> list[Finding]:
     if labels.problem:
         return [Finding(labels.name, "problem", labels.problem, "write the labels again")]
-    findings = []
-    if labels.num_duplicates and labels.dims == (labels.name,):
-        text = (
-            f"{show_count(labels.num_duplicates, 'label')} more than once, so .sel cannot use them"
-        )
-        findings.append(Finding(labels.name, "note", text, "leave them out with .isel"))
-    if labels.num_backward:
-        text = f"{show_count(labels.num_backward, 'label')} out of order"
-        findings.append(Finding(labels.name, "note", text, "sort the data before writing it"))
-    if labels.num_missing:
-        text = f"{show_count(labels.num_missing, 'label')} missing"
-        remedy = "samples at these places have no label; leave them out with .isel if you need it"
-        findings.append(Finding(labels.name, "note", text, remedy))
-    if labels.gaps and labels.is_time:
-        text = f"steps are irregular: {labels.gaps}"
-        remedy = 'windows that cross a gap in time are dropped; .window(gaps="allow") keeps them'
-        findings.append(Finding(labels.name, "note", text, remedy))
-    return findings
-
-
-def _of_store(parts: WorkingParts, path: str) -> list[Finding]:
-    if parts.is_consolidated is False and "://" in path:
-        text = "no consolidated metadata: opening asks for each array one by one"
-        remedy = "write it with zarr.consolidate_metadata(store)"
-        return [Finding("metadata", "note", text, remedy)]
-    return []
+    is_indexed = labels.dims == (labels.name,)
+    rows = (
+        (
+            labels.num_duplicates if is_indexed else 0,
+            f"{show_count(labels.num_duplicates, 'label')} more than once, so .sel cannot use them",
+            "leave them out with .isel",
+        ),
+        (
+            labels.num_backward,
+            f"{show_count(labels.num_backward, 'label')} out of order",
+            "sort the data before writing it",
+        ),
+        (
+            labels.num_missing,
+            f"{show_count(labels.num_missing, 'label')} missing",
+            "samples at these places have no label; leave them out with .isel if you need it",
+        ),
+        (
+            labels.gaps and labels.is_time,
+            f"steps are irregular: {labels.gaps}",
+            'windows that cross a gap in time are dropped; .window(gaps="allow") keeps them',
+        ),
+    )
+    return [Finding(labels.name, "note", text, remedy) for count, text, remedy in rows if count]
 
 
 def _nans_in_words(variable: InspectedVariable) -> str:

@@ -9,13 +9,53 @@ from __future__ import annotations
 
 import os
 import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import ClusterError, OptionError, SourceAccessError
+from xloader.loader.loader import Loader
 from xloader.sources.stores.write_places import whole_file, writing
+
+
+class WaitingPredictions(Protocol):
+    """Something that keeps predictions in memory before it writes them."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be written any more."""
+
+    def flush(self) -> None:
+        """Write them."""
+
+
+_NOTED: Final[ContextVar[weakref.WeakSet[WaitingPredictions] | None]] = ContextVar(
+    "xloader.mosaics", default=None
+)
+
+
+@contextmanager
+def noted_mosaics() -> Iterator[weakref.WeakSet[WaitingPredictions]]:
+    """Collect the mosaics that are made in this thread, within the ``with`` block."""
+    noted: weakref.WeakSet[WaitingPredictions] = weakref.WeakSet()
+    token = _NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED.reset(token)
+
+
+def note_mosaic(mosaic: WaitingPredictions) -> None:
+    """Tell of a new mosaic, where somebody collects them."""
+    noted = _NOTED.get()
+    if noted is not None:
+        noted.add(mosaic)
+
 
 MOST_ON_SCHEDULER_NBYTES: Final = 1 << 20
 """Bytes of a checkpoint that is kept on the scheduler."""
@@ -87,11 +127,10 @@ class SchedulerClaim:
         """Keep a pickle, in place of the last one."""
         if len(data) > MOST_ON_SCHEDULER_NBYTES:
             raise OptionError(
-                "a checkpoint is too large for the scheduler",
+                f"a checkpoint of more than {show_nbytes(MOST_ON_SCHEDULER_NBYTES)} is too "
+                "large for the scheduler",
                 given=f"{show_nbytes(len(data))} on rank {self.rank}",
-                allowed=f"at most {show_nbytes(MOST_ON_SCHEDULER_NBYTES)}",
-                remedy="pass path=, a folder that all workers reach; or save large things to a "
-                "file of your own, and its name here",
+                remedy="pass path=, a folder that all workers reach, or save to a file of your own",
             )
         try:
             owner = int(self.owner.get(timeout=_SECONDS))
@@ -133,8 +172,7 @@ class FolderPlace:
             raise ClusterError(
                 "a worker does not find the folder of this job",
                 given=str(self.folder),
-                allowed="a folder that the client and all workers reach under the same path",
-                remedy="pass a path= on a disk that all machines share",
+                remedy="pass a path= that the client and all workers reach under the same name",
             ) from error
         attempt = max(_attempts(folder, "claim"), default=-1) + 1
         while True:
@@ -223,6 +261,134 @@ def _newest(folder: Path, suffix: str) -> bytes | None:
 def _superseded(rank: int, why: str) -> ClusterError:
     return ClusterError(
         f"this worker must give up rank {rank}: {why}",
-        remedy="let this task end; nothing is lost. If you have called xloader.dask.run twice for "
-        "one path=, end one of the calls",
+        remedy="let this task end; nothing is lost. For one path=, call xloader.dask.run once",
     )
+
+
+class Checkpoint:
+    """The last position and value that a rank saves, from which another worker can go on.
+
+    Inside the function that is run, :func:`xloader.dask.checkpoint` returns it. Its ``rank`` and
+    ``world_size`` are the rank that the function is called for, and the number of ranks.
+
+    Attributes
+    ----------
+    attempt : int
+        How often the rank was taken up before: 0 at first, 1 after its worker was lost once, and
+        so on. With ``path``, attempts of earlier calls count.
+    value : object
+        The value that this rank saved last; None at first.
+    """
+
+    rank: int
+    world_size: int
+    attempt: int
+    value: Any
+
+    def __init__(
+        self,
+        claim: RankClaim,
+        world_size: int,
+        loader: Loader,
+        value: Any,
+        dump: Callable[[object], bytes],
+        mosaics: Iterable[WaitingPredictions],
+    ) -> None:
+        self.rank, self.world_size, self.attempt = claim.rank, world_size, claim.attempt
+        self.value = value
+        self._claim, self._loader, self._dump = claim, loader, dump
+        self._mosaics = mosaics
+
+    def save(self, value: Any = None) -> None:
+        """Keep the position of the loader, after its last batch, and a value, both at one stroke.
+
+        If the worker is lost, another one calls the function again: with a loader that goes on
+        after this batch, and with this value as ``checkpoint().value``. Predictions that wait in
+        memory for their mosaic are written to disk first, if the function has made the mosaic in
+        the thread in which it is called.
+
+        Parameters
+        ----------
+        value : object, optional
+            Results until now, such as sums, or the name of a file with the weights of a model. It
+            is pickled: at most 1 MiB without ``path``.
+
+        Raises
+        ------
+        OptionError
+            If the value cannot be pickled, or is too large.
+        ClusterError
+            If the rank has been taken up by another worker or another call of
+            :func:`xloader.dask.run` meanwhile, as if this worker were lost.
+        """
+        # Otherwise nobody would make the predictions again: the next attempt begins behind them.
+        for mosaic in list(self._mosaics):
+            if not mosaic.is_closed:
+                mosaic.flush()
+        try:
+            data = self._dump((self._loader.state_dict(), value))
+        except Exception as error:
+            raise OptionError(
+                "the value of a checkpoint cannot be pickled",
+                given=f"a {type(value).__name__} ({type(error).__name__}: {error})",
+                remedy="save numbers, arrays and names of files",
+            ) from error
+        self._claim.save(data)
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Checkpoint(rank={self.rank}, world_size={self.world_size}, attempt={self.attempt})"
+
+
+_CURRENT: Final[ContextVar[Checkpoint]] = ContextVar("xloader.dask.checkpoint")
+
+
+@contextmanager
+def current_checkpoint(current: Checkpoint) -> Iterator[None]:
+    """Let `checkpoint` return a checkpoint within the ``with`` block, in this thread."""
+    token = _CURRENT.set(current)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def checkpoint() -> Checkpoint:
+    """The checkpoint of the rank that this function is called for, in `xloader.dask.run`.
+
+    Call it in the thread in which the function is called, and hand it on to others.
+
+    Returns
+    -------
+    Checkpoint
+        With what the rank has saved.
+
+    Raises
+    ------
+    OptionError
+        If no rank of `xloader.dask.run` is at work in this thread.
+
+    Examples
+    --------
+    A mean that is right however often a worker is lost:
+
+    >>> import xloader
+    >>> def sum_up(loader):
+    ...     checkpoint = xloader.dask.checkpoint()
+    ...     total, count = checkpoint.value or (0.0, 0)
+    ...     for epoch in range(loader.epoch, 1):
+    ...         for step, batch in enumerate(loader):
+    ...             rows = ~batch.is_padding
+    ...             total += float(batch.t2m[rows].sum())
+    ...             count += int(rows.sum())
+    ...             if step % 100 == 99:
+    ...                 checkpoint.save((total, count))
+    ...     return total, count
+    """
+    try:
+        return _CURRENT.get()
+    except LookupError:
+        raise OptionError(
+            "there is no checkpoint here",
+            remedy="call xloader.dask.checkpoint() inside the function, in the same thread",
+        ) from None

@@ -311,8 +311,7 @@ def find_cluster(
     raise OptionError(
         f"{what} cannot be sent to the workers of a cluster",
         given=fault,
-        allowed=f"samples that pickle to at most {MOST_SHARED_NBYTES >> 20} MiB, as those over "
-        "stores at paths and URLs do; with masks and functions",
+        allowed=f"at most {MOST_SHARED_NBYTES >> 20} MiB when pickled",
         remedy="write the data to a store that the workers reach, pass a mask along fewer "
         "dimensions and a function that holds little data, or pass client=False",
     )
@@ -335,8 +334,7 @@ def _no_client(given: str) -> OptionError:
     return OptionError(
         "client is not a dask client that can be used here",
         given=given,
-        allowed="a distributed.Client, None for the active one, or False for this process",
-        remedy="pass client=distributed.Client(address), or distributed.Client(cluster)",
+        remedy="pass a distributed.Client, None for the active one, or False for this process",
     )
 
 

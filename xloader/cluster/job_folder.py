@@ -102,8 +102,7 @@ def _as_folder(path: object) -> Path:
         raise OptionError(
             "path is not the path of a folder",
             given=repr(path),
-            allowed="a folder that the client and all workers reach under the same path",
-            remedy='pass path="/shared/run1", on a disk that all machines share',
+            remedy="pass a folder that the client and all workers reach under the same path",
         )
     # Workers may have another working directory.
     return Path(os.path.abspath(os.path.expanduser(local_path(text))))
@@ -129,8 +128,7 @@ def _read_job(folder: Path) -> dict[str, Any] | None:
         raise TargetError(
             "the folder holds no job of xloader.dask.run of this version",
             given=str(folder),
-            allowed="a folder that is empty or not there yet, or that of an earlier call",
-            remedy="choose another path=",
+            remedy="choose another path=, where nothing lies",
         ) from error
     return job
 
@@ -144,6 +142,5 @@ def _check_same(folder: Path, earlier: dict[str, Any], facts: dict[str, Any]) ->
             f"the folder holds the checkpoints of a job with another {', '.join(differing)}",
             given=", ".join(f"{name}={now[name]!r}" for name in differing) + f" for {folder}",
             allowed=", ".join(f"{name}={before.get(name)!r}" for name in differing),
-            remedy="pass the same as when the job was begun, choose another path=, or pass "
-            "overwrite=True to begin anew",
+            remedy="pass the same as before, another path=, or overwrite=True to begin anew",
         )

@@ -174,8 +174,7 @@ class RankQueue:
 def no_worker(seconds: float) -> ClusterError:
     """The error that a cluster has no worker."""
     return ClusterError(
-        "the dask cluster has no worker",
-        given=f"none for {seconds:g} s",
+        f"the dask cluster has no worker after {seconds:g} s",
         remedy="start workers, for example with cluster.scale(4); where they wait in the queue of "
         "a batch system, pass a longer worker_timeout=",
     )

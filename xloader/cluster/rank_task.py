@@ -11,10 +11,13 @@ from typing import Any, Final
 
 import cloudpickle
 
-from xloader.cluster.checkpoint_places import CheckpointPlace
+from xloader.cluster.checkpoint_places import (
+    Checkpoint,
+    CheckpointPlace,
+    current_checkpoint,
+    noted_mosaics,
+)
 from xloader.cluster.cluster_tasks import collect_warnings, dump
-from xloader.cluster.noted_mosaics import noted_mosaics
-from xloader.cluster.rank_checkpoint import Checkpoint, current_checkpoint
 from xloader.core.cores import usable_cores
 from xloader.core.ranks import World
 from xloader.errors import ClosedError, OptionError, TransformError
@@ -147,7 +150,5 @@ def _pickled(result: object, rank: int) -> bytes:
         raise OptionError(
             "the result of a rank cannot be pickled",
             given=f"a {type(result).__name__} of rank {rank} ({type(error).__name__}: {error})",
-            allowed="a result that pickles",
-            remedy="return numbers and arrays; for a model, return model.state_dict() on the CPU, "
-            "or save it to a file",
+            remedy="return numbers and arrays; for a model, model.state_dict() on the CPU",
         ) from error

@@ -99,3 +99,20 @@ def check_callable(name: str, value: Any, remedy: str = "") -> None:
             allowed="functions, and other objects with __call__",
             remedy=remedy or "pass the function itself, or leave it out",
         )
+
+
+def check_threads(threads: Any) -> int | None:
+    """Check a number of threads; None stands for one on each usable core."""
+    return None if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
+
+
+def check_part(part: Any) -> tuple[int, int]:
+    """Check that a value is the number of a part and the count of all parts, such as ``(0, 4)``."""
+    is_pair = isinstance(part, Sequence) and len(part) == 2 and all(map(is_whole, part))
+    if not is_pair or not 0 <= part[0] < part[1]:
+        raise OptionError(
+            "part is not a number and a count",
+            given=repr(part),
+            remedy="pass part=(0, 4) to part=(3, 4) in four processes",
+        )
+    return int(part[0]), int(part[1])

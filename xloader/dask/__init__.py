@@ -9,12 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xloader.cluster.rank_checkpoint import Checkpoint, checkpoint
+    from xloader.cluster.checkpoint_places import Checkpoint, checkpoint
     from xloader.dask.fanned_ranks import run
 
 _HOMES = {
-    "Checkpoint": "xloader.cluster.rank_checkpoint",
-    "checkpoint": "xloader.cluster.rank_checkpoint",
+    "Checkpoint": "xloader.cluster.checkpoint_places",
+    "checkpoint": "xloader.cluster.checkpoint_places",
     "run": "xloader.dask.fanned_ranks",
 }
 

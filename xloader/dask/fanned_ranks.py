@@ -169,16 +169,13 @@ def _check_arguments(
         raise OptionError(
             "fn cannot be called",
             given=repr(fn),
-            allowed="a function that takes a loader",
-            remedy="pass the function itself, without parentheses",
+            remedy="pass a function that takes a loader, without parentheses",
         )
     if not isinstance(samples, Samples | Interleaved):
         raise OptionError(
             "samples of this kind cannot be fanned out",
             given=type(samples).__name__,
-            allowed="Samples with windows, or several sets from xloader.interleave",
-            remedy="pass the samples, and options of their loader: "
-            "xloader.dask.run(fn, samples, batch_size=32)",
+            remedy="pass Samples with windows, or several sets from xloader.interleave",
         )
     check_whole("retries", retries, 0, MOST)
     check_number("worker_timeout", worker_timeout, 0.0)
@@ -186,7 +183,7 @@ def _check_arguments(
         raise OptionError(
             "xloader.dask.run gives each loader its rank",
             given=f"world={options['world']!r}",
-            remedy="pass world_size=, the number of ranks; in the function, loader.rank tells it",
+            remedy="leave world= out, and pass world_size=; loader.rank tells the rank",
         )
 
 
@@ -198,9 +195,7 @@ def _client_of(client: Any, samples: Samples | Interleaved) -> Any:
         raise OptionError(
             "there is no dask cluster to run on",
             given="no active client" if client is None else "client=False",
-            allowed="a distributed.Client, or None where one is active",
-            remedy="make one with distributed.Client(address), or call the function yourself: "
-            "fn(samples.loader(...))",
+            remedy="make a distributed.Client(address), or call fn(samples.loader(...)) yourself",
         )
     for member in samples.sets.sets if isinstance(samples, Interleaved) else (samples,):
         find_cluster(client, member.recipe, waits=False)
@@ -238,9 +233,7 @@ def _pickled(work: RankWork) -> bytes:
         raise OptionError(
             "the function cannot be sent to the workers of a cluster",
             given=fault,
-            allowed="a function that pickles, to at most "
-            f"{show_nbytes(MOST_SHARED_NBYTES)} with all that it refers to",
-            remedy="open files, models and connections inside the function; load a large model "
-            "there from a file that all workers reach",
+            allowed=f"at most {show_nbytes(MOST_SHARED_NBYTES)} when pickled",
+            remedy="open files and load models inside the function, from files that workers reach",
         )
     return data

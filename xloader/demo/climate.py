@@ -108,7 +108,6 @@ def _sum_up(
             raise UnsupportedDataError(
                 f"variable {name!r} does not change with time",
                 given=f"standard deviation {size:.3g} about each grid point's mean",
-                allowed="> 0",
                 remedy="name other variables with --variables",
             )
     return Climate(

@@ -5,6 +5,7 @@ The functions open a dataset, choose variables that are maps over time, and stac
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.core.messages import show_count
+from xloader.core.option_checks import MOST, check_whole
 from xloader.errors import (
     EmptySamplesError,
     MissingDependencyError,
@@ -23,6 +26,7 @@ from xloader.errors import (
     UnknownNameError,
     UnsupportedDataError,
 )
+from xloader.forcings.coordinates import angle_of
 
 _TRAIN_SHARE = 0.8
 _MIN_TRAIN_SAMPLES = 8
@@ -82,7 +86,7 @@ def open_dataset(path: str) -> xr.Dataset:
         raise UnsupportedDataError(
             f"the data cannot be opened: {_first_sentence(error)}",
             given=path,
-            allowed="a Zarr group, or a file that xarray.open_dataset opens",
+            remedy="pass a Zarr group, or a file that xarray.open_dataset opens",
         ) from error
 
 
@@ -102,8 +106,7 @@ def find_task(
     num_steps = dataset.sizes[time_dim]
     num_train = int(num_steps * _TRAIN_SHARE)
     task = ForecastTask(names, time_dim, space_dims, lead, num_steps, num_train)
-    if lead < 1:
-        raise OptionError("lead is too small", given=lead, allowed=">= 1")
+    check_whole("lead", lead, 1, MOST)
     if task.num_train_samples < _MIN_TRAIN_SAMPLES or task.num_test_samples < 1:
         raise EmptySamplesError(
             f"too few time steps to train and score a forecast {lead} steps ahead",
@@ -145,13 +148,12 @@ def _first_sentence(error: Exception) -> str:
 
 def _least_steps(lead: int) -> int:
     """The smallest number of time steps for which both parts have enough samples."""
-    num_steps = 1
-    while (
-        int(num_steps * _TRAIN_SHARE) - lead < _MIN_TRAIN_SAMPLES
-        or num_steps - int(num_steps * _TRAIN_SHARE) - lead < 1
-    ):
-        num_steps += 1
-    return num_steps
+    train_sizes = ((steps, int(steps * _TRAIN_SHARE)) for steps in itertools.count(1))
+    return next(
+        steps
+        for steps, num_train in train_sizes
+        if num_train - lead >= _MIN_TRAIN_SAMPLES and steps - num_train - lead >= 1
+    )
 
 
 def _named(dataset: xr.Dataset, variables: Sequence[str]) -> tuple[str, ...]:
@@ -191,8 +193,49 @@ def _space_dims(dataset: xr.Dataset, names: tuple[str, ...], time_dim: str) -> t
             raise OptionError(
                 f"variable {name!r} is not a map over time with the grid of the others",
                 given=f"dims {dims}",
-                allowed=f"dims ({time_dim!r}, ..., rows, columns), the same map for all",
-                remedy="name the variables to use with --variables",
+                remedy=f"with --variables, name those with dims ({time_dim!r}, ..., rows, columns)",
             )
     rows, columns = space_dims
     return rows, columns
+
+
+def row_weights(dataset: xr.Dataset, rows: str) -> NDArray[np.float64]:
+    """Weight of each row of a map: the cosine of its latitude, scaled to a mean of 1.
+
+    `dataset`: its coordinate ``rows`` holds the latitudes in degrees north. float64, shape (row,).
+    """
+    if not is_latitude(dataset, rows):
+        return np.ones(dataset.sizes[rows])
+    weights = np.maximum(np.cos(np.deg2rad(dataset[rows].values.astype(np.float64))), 0.0)
+    return np.asarray(weights / weights.mean())
+
+
+def is_latitude(dataset: xr.Dataset, dim: str) -> bool:
+    """Whether the coordinate of a dim is a latitude, by its CF attributes or its name."""
+    if dim not in dataset.coords:
+        return False
+    return angle_of(dim, dataset[dim].attrs) == "lat"
+
+
+def is_periodic(dataset: xr.Dataset, dim: str) -> bool:
+    """Whether the columns of a map go once round the Earth.
+
+    They do where one more step after the last column makes 360 degrees.
+    """
+    if dim not in dataset.coords or dataset.sizes[dim] < 4:
+        return False
+    if dataset[dim].dtype.kind not in "fiu":
+        return False
+    values = dataset[dim].values.astype(np.float64)
+    step = (values[-1] - values[0]) / (len(values) - 1)
+    return bool(abs(abs(values[-1] - values[0] + step) - 360.0) < abs(step) / 2)
+
+
+def lead_label(dataset: xr.Dataset, task: ForecastTask) -> str:
+    """The lead as text: in hours or days where the time coordinate holds dates, else in steps."""
+    steps = show_count(task.lead, "step")
+    times = dataset[task.time_dim].values if task.time_dim in dataset.coords else np.zeros(0)
+    if times.dtype.kind != "M":
+        return steps
+    hours = float((times[task.lead] - times[0]) / np.timedelta64(1, "h"))
+    return f"{hours:g} h" if hours <= 240 else f"{steps} (about {hours / 24:.0f} days)"

@@ -15,42 +15,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.errors import OptionError
+from xloader.core.option_checks import MOST, check_whole
 
 EARTH_RADIUS = 6.371e6  # m
 EARTH_ROTATION = 7.292e-5  # rad/s
 GRAVITY = 9.81  # m/s2
 STEP_SECONDS = 6 * 3600.0
 
-VARIABLE_ATTRS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "z500": {
-            "long_name": "geopotential height at 500 hPa",
-            "standard_name": "geopotential_height",
-            "units": "m",
-        },
-        "t2m": {
-            "long_name": "air temperature at 2 m",
-            "standard_name": "air_temperature",
-            "units": "K",
-        },
-        "u10": {
-            "long_name": "eastward wind at 10 m",
-            "standard_name": "eastward_wind",
-            "units": "m s-1",
-        },
-        "v10": {
-            "long_name": "northward wind at 10 m",
-            "standard_name": "northward_wind",
-            "units": "m s-1",
-        },
-    }
-)
+_ATTRS = ("long_name", "standard_name", "units")
+VARIABLE_ATTRS: Mapping[str, Mapping[str, str]] = {
+    name: dict(zip(_ATTRS, values, strict=True))
+    for name, *values in (
+        ("z500", "geopotential height at 500 hPa", "geopotential_height", "m"),
+        ("t2m", "air temperature at 2 m", "air_temperature", "K"),
+        ("u10", "eastward wind at 10 m", "eastward_wind", "m s-1"),
+        ("v10", "northward wind at 10 m", "northward_wind", "m s-1"),
+    )
+}
 """The variables of the demo's store, in order, with their CF attributes."""
 
 # Values are rounded, as in many archives. A power of two leaves zero bits, which compress well.
@@ -76,9 +61,7 @@ class WaveSpec:
     def __post_init__(self) -> None:
         least = {"num_steps": 1, "num_lats": 3, "num_lons": 4, "chunk_steps": 1, "seed": 0}
         for name, low in least.items():
-            value = getattr(self, name)
-            if value < low:
-                raise OptionError(f"{name} is too small", given=value, allowed=f">= {low}")
+            check_whole(name, getattr(self, name), low, MOST)
 
     @property
     def nbytes(self) -> int:

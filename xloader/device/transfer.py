@@ -11,24 +11,25 @@ On the processor itself there is nothing to copy: tensors lie over the gathered 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import torch
 
+from xloader.core.messages import names_function
 from xloader.core.options import LoaderOptions
 from xloader.core.output_dtypes import OutputDtype, converted_dtype, largest_of
 from xloader.device.copies import PinnedScratch, RunCopies, SentBatch, StagingPool
-from xloader.device.device_transform import DeviceTransform
 from xloader.device.hardware import Hardware, is_elsewhere, make_hardware
 from xloader.device.pinned_slots import PinnedBlock, PinnedSlots, SlotRing
 from xloader.device.unpacking import TensorUnpacker
 from xloader.engine.batches import Delivery
 from xloader.engine.buffers import ArrayKind, Buffer, MakeMemory
 from xloader.engine.slot_layout import FieldBytes
-from xloader.errors import ForkError, OptionError
+from xloader.errors import ForkError, OptionError, TransformError, UnsupportedDataError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.loader.planned_loader import HandOver
@@ -36,8 +37,82 @@ from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.outputs import Output
 from xloader.transforms.packed_fields import PackedField, packed_fields
-from xloader.transforms.rng import Chance
+from xloader.transforms.rng import NO_EPOCH, Chance
 from xloader.transforms.steps import Map
+
+
+@dataclass(frozen=True)
+class DeviceTransform:
+    """A function that is called with each batch on the device, in the consumer's stream."""
+
+    function: Callable[..., Any]
+    is_random: bool
+    number: int
+
+    def apply(self, batch: Batch, device: torch.device, chance: Chance) -> Batch:
+        """Call the function, and check what it returns."""
+        more = (chance.rng(batch.ids, self.number),) if self.is_random else ()
+        with names_function(f"the transform of OnDevice on a batch of {batch.num_samples} samples"):
+            result = self.function(batch, *more)
+        tensors = _in_order(result, batch)
+        for name, tensor in zip(batch.names, tensors, strict=True):
+            _check_tensor(name, tensor, batch.num_samples, device)
+        return batch.with_arrays(tensors)
+
+    def try_on(self, zeros: Batch, device: torch.device) -> Batch:
+        """Call the function with a batch of zeros, to find its mistakes before anything is read."""
+        try:
+            return self.apply(zeros, device, NO_EPOCH)
+        except TransformError as error:
+            raise OptionError(
+                f"a transform failed on zeros: {error.what}",
+                remedy="make it work on any batch, even of zeros; its own error is the cause of "
+                "this one. With random=True, it is called with random numbers as well",
+            ) from error.__cause__
+
+
+def _in_order(result: Any, batch: Batch) -> list[Any]:
+    """The fields of a result, in the order of the batch."""
+    if isinstance(result, Batch):
+        result = result.as_dict()
+    given: object = type(result).__name__
+    if isinstance(result, Mapping):
+        if set(result) == set(batch.names):
+            return [result[name] for name in batch.names]
+        given = list(result)
+    elif isinstance(result, tuple | list):
+        if len(result) == len(batch):
+            return list(result)
+        given = f"{len(result)} values"
+    is_other = isinstance(result, Mapping)
+    raise OptionError(
+        "the transform of OnDevice "
+        + ("changed the fields" if is_other else "returned something else"),
+        given=given,
+        allowed=f"the fields {list(batch.names)}, as a batch, a dict or a tuple",
+        remedy="return batch.with_arrays([...]) with one tensor for each field",
+    )
+
+
+def _check_tensor(name: str, tensor: Any, num_rows: int, device: torch.device) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise UnsupportedDataError(
+            f"the transform of OnDevice returned no tensor for the field {name!r}",
+            given=type(tensor).__name__,
+        )
+    if tensor.device != device:
+        raise OptionError(
+            f"the transform of OnDevice moved the field {name!r} to another device",
+            given=str(tensor.device),
+            remedy="compute on the tensors' own device: pass device=batch[0].device",
+        )
+    if not tensor.ndim or len(tensor) != num_rows:
+        raise OptionError(
+            f"the transform of OnDevice changed the number of samples of the field {name!r}",
+            given=f"shape {tuple(tensor.shape)} for {num_rows} rows",
+            remedy="keep the first dimension as it is: ids belong to its rows",
+        )
+
 
 _REMEDY = "make it from a first batch: out = batch.with_arrays([t.clone() for t in batch])"
 
@@ -67,7 +142,6 @@ def check_rows(out: Batch, batch_size: int, last_size: int) -> None:
         raise OptionError(
             "the last batch of an epoch is shorter than out",
             given=f"{last_size} rows in the last batch, {batch_size} in out",
-            allowed="batches of the same size",
             remedy="pass drop_last=True",
         )
 
@@ -326,7 +400,6 @@ def resolve_device(device: Any) -> torch.device:
         raise OptionError(
             "PyTorch cannot use this device here",
             given=f"device={str(device)!r}: {str(error).splitlines()[0].split('. ')[0]}",
-            allowed='"cuda", "cuda:1" and so on, "mps" or "cpu", if this machine has it',
             remedy='pass device="cpu"; for a GPU, see if torch.cuda.is_available(); if not, '
             "install PyTorch with CUDA",
         ) from error
@@ -353,7 +426,6 @@ def _fork_error(device: torch.device, given: str) -> ForkError:
     return ForkError(
         f"{device} cannot be used after a fork",
         given=given,
-        allowed="the process that first used the device, or one that was started afresh",
         remedy='start processes with "spawn" or "forkserver"; in workers of a DataLoader, make '
         "batches without device=, and move them in the training process",
     )
@@ -366,6 +438,5 @@ def check_dtypes(device: torch.device, dtypes: Mapping[str, np.dtype]) -> None:
         raise OptionError(
             "Apple's GPUs have no float64",
             given=f"device={str(device)!r}, fields of float64: {', '.join(map(repr, wide))}",
-            allowed="fields of float32, float16 or bfloat16, or of integers",
             remedy='pass device=xloader.OnDevice(device, dtype="float32")',
         )

@@ -96,7 +96,7 @@ def _tests(marks: RoleMarks, role: str) -> Iterator[Callable[[str, xr.DataArray]
     is_time = role == "time"
 
     def fits(coord: xr.DataArray) -> bool:
-        return not is_time or _holds_times(coord)
+        return not is_time or holds_times(coord)
 
     yield lambda _, coord: coord.attrs.get("standard_name") == marks.standard_name and fits(coord)
     yield lambda _, coord: str(coord.attrs.get("units", "")).lower() in marks.units
@@ -109,7 +109,8 @@ def _tests(marks: RoleMarks, role: str) -> Iterator[Callable[[str, xr.DataArray]
         yield lambda name, _: name in marks.names[:2]
 
 
-def _holds_times(coord: xr.DataArray) -> bool:
+def holds_times(coord: xr.DataArray) -> bool:
+    """Whether a coordinate has times as labels, of NumPy or of cftime."""
     if coord.dtype.kind == "M":
         return True
     if coord.dtype != object or not coord.size:
@@ -127,7 +128,6 @@ def _choose(coords: xr.Dataset, names: list[str], marks: RoleMarks, role: str) -
         raise OptionError(
             f"several coordinates could be {role!r}",
             given=", ".join(map(repr, names)),
-            allowed="one coordinate",
             remedy=f'name it, as in forcing(..., coords={{"{role}": {names[0]!r}}})',
         )
     return names[0]

@@ -191,8 +191,7 @@ def insolation(
         raise OptionError(
             "the solar constant is not above 0",
             given=repr(solar_constant),
-            allowed="a number of W/m2",
-            remedy=f"leave it out for {SOLAR_CONSTANT}",
+            remedy=f"pass a number of W/m2, or leave it out for {SOLAR_CONSTANT}",
         )
     days = None if mean is None else _days_of(mean)
     attrs = {"long_name": "insolation at the top of the atmosphere", "units": "W m-2"}
@@ -263,7 +262,6 @@ def _days_of(mean: Any) -> float:
         raise OptionError(
             "the interval of a mean is no duration",
             given=f"mean={mean!r}",
-            allowed='a duration above 0, such as "1h", "6h" or "1D", or a timedelta',
-            remedy="leave mean out for the value at the instant",
+            remedy='pass a duration above 0, such as "6h", or leave mean out for an instant',
         )
     return days

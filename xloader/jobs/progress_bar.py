@@ -7,7 +7,8 @@ import threading
 from importlib.util import find_spec
 from typing import Any, Self
 
-from xloader.errors import MissingDependencyError, OptionError
+from xloader.core.libraries import require_tqdm
+from xloader.core.option_checks import check_choice
 
 
 class ProgressBar:
@@ -40,17 +41,9 @@ class ProgressBar:
 
 def is_shown(progress: bool | None) -> bool:
     """Whether a progress bar is shown, after a check of the option."""
-    if progress not in (None, True, False):
-        raise OptionError(
-            "progress is neither True, False nor None",
-            given=repr(progress),
-            allowed="True, False, or None to show a bar where stderr is a terminal",
-        )
-    is_installed = find_spec("tqdm") is not None
-    if progress and not is_installed:
-        raise MissingDependencyError(
-            "a progress bar needs the library tqdm",
-            given="not installed",
-            remedy="pass progress=False, or pip install tqdm",
-        )
-    return is_installed and sys.stderr.isatty() if progress is None else bool(progress)
+    check_choice("progress", progress, (True, False, None))
+    if progress:
+        require_tqdm()
+    elif progress is None:
+        return find_spec("tqdm") is not None and sys.stderr.isatty()
+    return bool(progress)

@@ -69,14 +69,12 @@ class MaskArgument:
             raise OptionError(
                 "the mask is neither the name of a variable nor a DataArray",
                 given=type(mask).__name__,
-                allowed="the name of a boolean variable, or a boolean xarray.DataArray",
                 remedy=_REMEDY,
             )
         if dtype.kind != "b" or not dims:
             raise OptionError(
                 "the mask is not boolean" if dims else "the mask has no dimensions",
                 given=f"dtype {dtype}, dimensions {dims}",
-                allowed="bool, along at least one dimension",
                 remedy=_REMEDY,
             )
 
@@ -134,8 +132,7 @@ def check_fits(recipe: Recipe, array: xr.DataArray, noun: str) -> None:
             f"the shape of the {noun} is not that of the selected elements",
             given=f"{noun} with {given}",
             allowed=f"some of the dimensions {wanted}",
-            remedy=f"select the same elements of the {noun}, as by {noun}.sel(...), before you "
-            "pass it",
+            remedy=f"select the same elements of the {noun} first, as by {noun}.sel(...)",
         )
     coords = recipe.source.coordinates()
     for dim in map(str, array.dims):
@@ -145,8 +142,8 @@ def check_fits(recipe: Recipe, array: xr.DataArray, noun: str) -> None:
         if not are_same_labels(labels, array.indexes[dim]):
             raise OptionError(
                 f"the labels of the {noun} along {dim!r} are not those of the samples",
-                given=f"labels from {array.indexes[dim][0]} to {array.indexes[dim][-1]}",
-                allowed=f"the labels of the samples, from {labels[0]} to {labels[-1]}",
+                given=f"labels from {array.indexes[dim][0]} to {array.indexes[dim][-1]}, samples "
+                f"from {labels[0]} to {labels[-1]}",
                 remedy=f"select and order the {noun} by {noun}.sel({dim}=...); or pass "
                 f"{noun}.drop_vars({dim!r}), if only the labels are written differently",
             )

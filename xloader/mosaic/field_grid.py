@@ -277,10 +277,7 @@ def _layout_named(recipe: Recipe, field: str | None) -> FieldLayout:
     if recipe.whole is not None:
         raise OptionError(
             "a mosaic cannot be made of slabs",
-            given="samples after .slab(...)",
-            allowed="samples that hold their dimensions whole",
-            remedy="gather the predictions of the slabs on one rank, and make the mosaic with the "
-            "samples as they were before .slab(...)",
+            remedy="gather the predictions on one rank, into a mosaic of samples before .slab(...)",
         )
     layouts = make_layouts(recipe)
     names = [layout.name for layout in layouts]
@@ -290,10 +287,8 @@ def _layout_named(recipe: Recipe, field: str | None) -> FieldLayout:
     layout = layouts[names.index(field)]
     if not any(layout.elements):
         raise OptionError(
-            f"the field {field!r} has no windowed dimension, so its samples have no place on a "
-            "grid",
+            f"the field {field!r} has no windowed dimension, so no place on a grid",
             given=f"dimensions {layout.dims}",
-            allowed="a field with a dimension of .window(...)",
             remedy="name another field: samples.mosaic(..., field=...)",
         )
     _check_transforms(recipe, layouts, layout)
@@ -313,8 +308,7 @@ def _check_transforms(
     wanted = (layout.dims, layout.shape, layout.channels)
     if output is None or (dims, output.shape, output.channels) != wanted:
         raise OptionError(
-            f"a transform changes the shape of the field {layout.name!r}, so that its elements "
-            "have no known place",
+            f"a transform changes the shape of the field {layout.name!r}",
             given="no such field"
             if output is None
             else dict(zip(output.dims, output.shape, strict=True)),
@@ -364,7 +358,6 @@ def _placings(
                 f"the samples have a dimension or a variable called {name!r} already, which "
                 "is the name of a part of the mosaic",
                 given=f"leads along {lead_dims}",
-                allowed=f"any name other than {name!r}",
                 remedy="rename it with xarray, and open that Dataset",
             )
     return tuple(replace(placing, lead_dim=names.get(placing.dim, "")) for placing in placings)
@@ -400,7 +393,6 @@ def _require_one_position(recipe: Recipe, layout: FieldLayout, number: int) -> N
             f"{windows.num_positions[number]:,} windows: all their predictions are for the same "
             "cells",
             given=f"dimensions {layout.dims}",
-            allowed="a field with all dimensions of .window(...)",
             remedy=f"window samples for this mosaic without {dim!r}, or name another field",
         )
 

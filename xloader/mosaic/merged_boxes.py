@@ -157,9 +157,7 @@ class RecordIndex:
                     raise MosaicError(
                         "a sample was written twice, with different predictions",
                         given=f"id {ids[order[again]]} in {paths[0]} and {paths[1]}",
-                        allowed="each id once, or the same bits each time",
-                        remedy="write(batch, prediction) leaves padding rows out; to go on, delete "
-                        "one of these two files, write its samples again, and merge",
+                        remedy="delete one of these two files, write its samples again, and merge",
                     )
 
     def _near(self, axis: PlacedAxis, begin: int, end: int) -> Ints:

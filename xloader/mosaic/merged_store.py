@@ -60,7 +60,6 @@ def open_target(
             raise MosaicError(
                 f"the mosaic at {target} lacks samples, and its folder of parts is gone",
                 given=str(summary),
-                allowed=f"a mosaic whose {folder} is kept",
                 remedy="choose another target, or pass overwrite=True to begin anew",
             )
         if not folder.exists():
@@ -86,11 +85,11 @@ def merge_store(
         raise SourceNotFoundError(
             f"{path} has no predictions or partial statistics to merge",
             given=f"nothing in {parts_folder(path)}" + " (the target is there)" * has_target,
-            allowed="the target of samples.mosaic(target) or samples.stats(path=target, part=...), "
-            "some of which is written",
-            remedy="it may be merged already: open it with xarray"
-            if has_target
-            else "check the path",
+            remedy=(
+                "it may be merged already: open it with xarray"
+                if has_target
+                else "pass the target= of a mosaic, or the path= of parts of statistics"
+            ),
         )
     parts = FolderParts(parts_folder(path))
     if overwrite:
@@ -123,7 +122,6 @@ def merged_summary(target: Path, grid: TargetGrid) -> MosaicSummary | None:
         raise MosaicError(
             f"something else lies at {target} already",
             given="no mosaic" if fingerprint is None else "a mosaic of other samples",
-            allowed="a path where nothing lies, or the same mosaic",
             remedy="choose another target, remove what is there, or pass overwrite=True",
         )
     num_cells = sum(variable.num_cells for variable in grid.variables)

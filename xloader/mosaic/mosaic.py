@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
-from xloader.cluster.noted_mosaics import note_mosaic
+from xloader.cluster.checkpoint_places import note_mosaic
 from xloader.core.axis import Ints
 from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
@@ -253,8 +253,6 @@ class Mosaic:
         if self._was_complete:
             raise MosaicError(
                 f"the mosaic at {self.target} is complete: every sample is written",
-                given="predictions of samples that are done",
-                allowed="out.remaining_ids, of which there are none",
                 remedy="open it with xarray.open_zarr, or pass overwrite=True to write it anew",
             )
         row_ids, is_padding = self._rows.of(ids, selected)
@@ -384,9 +382,7 @@ class Mosaic:
             raise MosaicError(
                 "a sample was written before",
                 given=f"{len(again)} of {len(distinct)} ids, of which the first is {again[0]}",
-                allowed="each id once",
-                remedy="take one epoch of the loader; write(batch, prediction) leaves out the rows "
-                "that only fill up a batch",
+                remedy="take one epoch of the loader; write(batch, ...) leaves padding out",
             )
 
     def _open_parts(self) -> FolderParts | MemoryParts:
@@ -395,7 +391,6 @@ class Mosaic:
                 raise OptionError(
                     "a mosaic in memory holds the predictions of one process only",
                     given=f"no target, on rank {self._world.rank} of {self._world.world_size}",
-                    allowed="a target that all ranks can write to",
                     remedy='pass a path: samples.mosaic("forecast.zarr")',
                 )
             return MemoryParts()
@@ -404,7 +399,6 @@ class Mosaic:
             raise OptionError(
                 "overwrite=True would remove what other ranks have written",
                 given=f"rank {self._world.rank} of {self._world.world_size}",
-                allowed="overwrite=True on a single rank",
                 remedy=f"remove {target} and {parts_folder(target)} before the ranks start",
             )
         opened = open_target(
@@ -423,8 +417,7 @@ class Mosaic:
         if self.is_closed:
             raise ClosedError(
                 "the mosaic is closed",
-                remedy="write inside the with block; to write more samples, call samples.mosaic "
-                "with the same target again",
+                remedy="write inside the with block, or call samples.mosaic(target) again",
             )
 
     def _require_summary(self) -> MosaicSummary:
@@ -432,8 +425,7 @@ class Mosaic:
             raise MosaicError(
                 "the mosaic is not merged yet",
                 given=repr(self),
-                allowed="a mosaic after its with block; one of several ranks after xloader.merge",
-                remedy="close it, or open the merged store with xarray.open_zarr",
+                remedy="close it; after writes of several ranks, call xloader.merge",
             )
         return self.summary
 
@@ -445,7 +437,6 @@ def _as_path(target: object) -> Path | None:
         raise OptionError(
             "the target of a mosaic is not a path of this machine",
             given=repr(target),
-            allowed="a path, or None for a mosaic in memory",
             remedy="write to a path, and copy the merged store to where it shall be",
         )
     return Path(local_path(target))

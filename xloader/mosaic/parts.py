@@ -300,7 +300,6 @@ def parts_folder(target: Path) -> Path:
         raise OptionError(
             "the target of a mosaic has no name of its own",
             given=repr(str(target)),
-            allowed="the path of a folder that will be made",
             remedy='name it, as in "forecast.zarr"',
         )
     return target.with_name(target.name + ".parts")
@@ -323,9 +322,7 @@ def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) ->
         raise MosaicError(
             f"{parts.folder} holds predictions of other samples",
             given=f"samples with another {', '.join(differing)}",
-            allowed="the samples, the field and the blend with which the mosaic was begun",
-            remedy="make the samples as before, choose another target, or pass overwrite=True to "
-            "begin anew",
+            remedy="make them as before, or pass another target, or overwrite=True to begin anew",
         )
     return parts
 

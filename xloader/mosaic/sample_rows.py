@@ -70,7 +70,6 @@ def as_predictions(values: Any, num_rows: int, layout: FieldLayout) -> NDArray[A
         raise UnsupportedDataError(
             "the predictions are not real numbers of up to 64 bits",
             given=f"dtype {array.dtype}",
-            allowed="bool, integer and floating dtypes, and bfloat16",
             remedy='convert them, for example with .astype("float32")',
         )
     is_wide = size == 8 or (kind in "iu" and size == 4)
@@ -107,7 +106,6 @@ class SampleRows:
             raise MosaicError(
                 "the rows of this batch are of several sets, each with ids of its own",
                 given=f"rows of {', '.join(dict.fromkeys(batch.source.tolist()))}",
-                allowed="batches of the samples of the mosaic",
                 remedy="make a mosaic for each set, and write its rows: out.write("
                 "batch.ids[batch.source == name], prediction[batch.source == name])",
             )
@@ -124,10 +122,14 @@ class SampleRows:
         if not is_placed_alike or _unweighted(recipe) != subset:
             raise MosaicError(
                 "the batch is of other samples than the mosaic, so its ids mean other places",
-                given=f"a batch of {recipe.num_ids:,} samples"
-                + " of another selection, or with other windows" * (not is_placed_alike),
-                allowed=f"batches of the {len(subset):,} samples "
-                + ("of the mosaic" if among is None else "that selected= names"),
+                given=(
+                    f"a batch of {recipe.num_ids:,} samples"
+                    + " of another selection, or with other windows" * (not is_placed_alike)
+                ),
+                allowed=(
+                    f"batches of the {len(subset):,} samples "
+                    + ("of the mosaic" if among is None else "that selected= names")
+                ),
                 remedy="for batches of samples.select(ids), pass selected=ids, or write("
                 "ids[batch.ids], prediction); otherwise make the mosaic with the samples that the "
                 "loader has",

@@ -124,9 +124,8 @@ class TargetGrid:
             return cls(**parts)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise MosaicError(
-                "the description of the mosaic cannot be read",
+                "the description of the mosaic cannot be read by this release",
                 given=f"{type(error).__name__}: {error}",
-                allowed=f"a description of version {_VERSION}, as this release writes it",
                 remedy="remove the folder of parts, and write the predictions again",
             ) from error
 

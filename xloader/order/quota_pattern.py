@@ -160,7 +160,6 @@ def _too_fine(weights: Sequence[int]) -> OptionError:
     rounded = [round(weight / total, 3) or 0.001 for weight in weights]
     return OptionError(
         "the weights have so many digits that their pattern is too long",
-        given=f"weights whose proportions repeat after {total:,} rows",
-        allowed=f"proportions that repeat after {_MOST_ROWS:,} rows, or epochs of so many rows",
+        given=f"proportions that repeat after {total:,} rows, where {_MOST_ROWS:,} are allowed",
         remedy=f"round the weights, for example to {rounded}",
     )

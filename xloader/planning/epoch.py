@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from xloader.core.footprint import Footprint
-from xloader.order.ascending import Ascent
 from xloader.order.cohorts import Cohorts, cut_cohorts
 from xloader.order.lane_order import LaneOrder, SubLanes
+from xloader.order.listed import Ascent
 from xloader.order.protocol import AnyOrder
 from xloader.order.shuffle import Shuffle
 from xloader.planning.plan import Plan

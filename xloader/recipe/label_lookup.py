@@ -67,7 +67,6 @@ def elements_at(
         raise OptionError(
             f"labels of points are missing in the column {dim!r}",
             given=f"{len(rows)} of {len(labels)} rows are NaN, first row {rows[0]}",
-            allowed="a label in every row",
             remedy=f"drop these rows: table.dropna(subset=[{dim!r}])",
         )
     labels = _plain(labels)
@@ -96,8 +95,7 @@ def elements_at(
         raise OptionError(
             f"these labels of {dim!r} cannot be looked up: {error}",
             given=f"labels of {labels.dtype}, method={method!r}, tolerance={tolerance!r}",
-            allowed=f"labels like those of {dim!r}, {_known(index)}, and a tolerance that is a "
-            "distance between them",
+            allowed=f"labels like those of {dim!r}, {_known(index)}, and a distance between them",
             remedy='pass a tolerance for each dimension, such as {"lat": 0.5, "time": "1h"}',
         ) from error
     missed = wanted[elements < 0]
@@ -118,8 +116,7 @@ def _check_method(dim: str, method: Any, tolerance: Any) -> None:
         raise OptionError(
             f"method and tolerance do not fit along {dim!r}",
             given=f"method={method!r}, tolerance={tolerance!r}",
-            allowed='method=None or "nearest"; a tolerance only with "nearest"',
-            remedy='pass method="nearest" to take the closest label within the tolerance',
+            remedy='pass method="nearest", with a tolerance or without; or neither of them',
         )
 
 
@@ -130,8 +127,7 @@ def _at_positions(dim: str, labels: pd.Series, size: int) -> LabelHits:
         raise UnsupportedDataError(
             f"the dimension {dim!r} has no labels, and the column {dim!r} no positions",
             given=f"values of {labels.dtype}, such as {labels.iloc[0]}",
-            allowed=f"whole numbers in [0, {size}), which count the selected elements",
-            remedy=f"give the dimension labels in an xarray Dataset: ds.assign_coords({dim}=...)",
+            remedy=f"pass whole numbers in [0, {size}), or ds.assign_coords({dim}=...)",
         )
     elements = np.where((numbers >= 0) & (numbers < size), numbers, -1).astype(np.int64)
     allowed = f"positions in [0, {size}), as {dim!r} has no labels"
@@ -144,7 +140,6 @@ def _check_index(dim: str, index: pd.Index, method: Any) -> None:
         raise OptionError(
             f"the labels of the dimension {dim!r} are text, of which none is the nearest",
             given=f"method={method!r}, labels such as {index[0]!r}",
-            allowed=f"method=None along {dim!r}",
             remedy='pass the method by dimension, such as {"time": "nearest"}',
         )
     if not index.is_unique:
@@ -152,9 +147,7 @@ def _check_index(dim: str, index: pd.Index, method: Any) -> None:
         raise OptionError(
             f"labels of the dimension {dim!r} occur more than once, so a point has no one place",
             given=f"{len(repeated)} repeated labels, first {repeated[0]}",
-            allowed="each label once",
-            remedy=f"drop the repeated ones first: ds.drop_duplicates({dim!r}).xloader, or select "
-            "other elements with .isel",
+            remedy=f"drop them, as with ds.drop_duplicates({dim!r}).xloader, or by .isel",
         )
     is_sorted = index.is_monotonic_increasing or index.is_monotonic_decreasing
     # Names of stations have no order that means a distance.
@@ -166,7 +159,6 @@ def _check_index(dim: str, index: pd.Index, method: Any) -> None:
             "not be neighbours of the point",
             given=f"{index[first - 1]}, {index[first]}, {index[first + 1]} at the elements "
             f"{first - 1} to {first + 1}",
-            allowed="labels that ascend or descend",
             remedy=f"sort the xarray Dataset first: ds.sortby({dim!r}).xloader",
         )
 

@@ -102,8 +102,8 @@ def make_layouts(recipe: Recipe) -> tuple[FieldLayout, ...]:
     if not any(any(layout.elements) for layout in layouts):
         raise EmptySamplesError(
             "no field has a variable along a windowed dimension",
-            given=f"fields {[layout.name for layout in layouts]}",
-            allowed=f"at least one with a dimension of {recipe.require_windows().dims}",
+            given=f"fields {[layout.name for layout in layouts]}, windows along "
+            f"{recipe.require_windows().dims}",
             remedy="pass a dimension of the variables to .window(...), or add a field that has one",
         )
     names = {layout.name for layout in layouts}
@@ -116,7 +116,6 @@ def _label_layout(recipe: Recipe, column: LabelColumn, taken: Collection[str]) -
         raise OptionError(
             f"two fields are called {column.name!r}: a column of the table, and one of variables",
             given=f"fields {sorted(taken)}",
-            allowed="columns with names other than those of the fields",
             remedy=f"name fields with .inputs or .targets, or rename the column: "
             f'table.rename(columns={{{column.name!r}: "{column.name}_at_point"}})',
         )
@@ -137,7 +136,6 @@ def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
         raise StackError(
             f"the field {field.name!r} names a variable twice",
             given=field.variables,
-            allowed="each variable once",
             remedy="leave out the second one, or use it in a second field",
         )
     _refuse_repeats(recipe, field)
@@ -163,7 +161,6 @@ def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
         raise EmptySamplesError(
             f"the field {field.name!r} has no elements",
             given=dict(zip(dims, shape, strict=True)),
-            allowed="at least one element along each dimension",
             remedy="leave the variable out, or select more of it",
         )
     return FieldLayout(
@@ -186,7 +183,6 @@ def _refuse_repeats(recipe: Recipe, field: Field) -> None:
             raise UnsupportedDataError(
                 f"the variable {name!r} has a dimension twice",
                 given=dims,
-                allowed="dimensions of different names",
                 remedy=f"leave {name!r} out, or rename one of them where it is stored",
             )
 
@@ -242,16 +238,13 @@ def _check_pads(
             raise OptionError(
                 f"the field {field.name!r} takes a part of the window along the padded {dim!r}",
                 given=f"{dim}={dict(field.offsets)[dim]}",
-                allowed="fields that take all of the window along padded dimensions",
                 remedy=f"leave the offsets of {dim!r} out, or leave {dim!r} out of pad=",
             )
         if isinstance(pad, float) and dim in dims and not _holds(dtype, pad):
             raise OptionError(
                 f"the field {field.name!r} cannot hold the number that pads {dim!r}",
                 given=f"{pad:g} for numbers of the dtype {dtype}",
-                allowed="a number of that dtype",
-                remedy='choose another number, pad with "edge", or convert the variable to floats '
-                "with xarray first",
+                remedy='choose another number, pad with "edge", or convert the variable to floats',
             )
 
 
@@ -276,15 +269,15 @@ def _common_dims(recipe: Recipe, field: Field, kept: dict[str, tuple[str, ...]])
                 f"the variables of the field {field.name!r} cannot share one array",
                 given=f"{longest!r} with {recipe.dims_of(longest)} and "
                 f"{name!r} with {recipe.dims_of(name)}",
-                allowed=f"dimensions from {dims}, in this order",
-                remedy="; ".join(order_notes(recipe.source.coordinates(), (*dims, *kept_dims)))
-                or "make a field for each variable, or select along the dimension that differs",
+                remedy=(
+                    "; ".join(order_notes(recipe.source.coordinates(), (*dims, *kept_dims)))
+                    or "make a field for each variable, or select along the dimension that differs"
+                ),
             )
     if field.has_channels and CHANNEL in dims:
         raise StackError(
             f"the field {field.name!r} would have two dimensions called {CHANNEL!r}",
             given=f"{longest!r} with {recipe.dims_of(longest)}",
-            allowed=f"dimensions with names other than {CHANNEL!r}",
             remedy="rename the dimension with xarray, and open that Dataset",
         )
     return dims
@@ -348,7 +341,6 @@ def _dtype_of(recipe: Recipe, field: Field) -> np.dtype:
             raise UnsupportedDataError(
                 f"the variable {name!r} does not hold real numbers",
                 given=f"dtype {dtype}",
-                allowed="bool, integer and floating dtypes",
                 remedy="convert it with xarray and open the Dataset",
             )
     dtype = np.result_type(*dtypes)

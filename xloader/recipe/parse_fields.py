@@ -11,7 +11,7 @@ import numpy as np
 
 from xloader.core.windows import Windows
 from xloader.errors import OptionError, UnknownNameError
-from xloader.recipe.durations import is_duration, num_steps
+from xloader.recipe.label_steps import is_duration, num_steps
 from xloader.recipe.layout import layout_of
 from xloader.recipe.names import CHANNEL, SAMPLE
 from xloader.recipe.recipe import Field, Offsets, Recipe, find, unknown
@@ -57,7 +57,6 @@ def _reaching(recipe: Recipe, field: Field) -> Windows:
         raise OptionError(
             f"the field {field.name!r} has a lead beyond the window, which changes what ids mean",
             given=f"leads of {[dict(field.offsets)[dim] for dim in offsets]} after select",
-            allowed="leads beyond the window before select and weighted",
             remedy="call .field, .inputs or .targets first, then .select",
         )
     return replace(windows, extents=tuple(extents))
@@ -160,8 +159,7 @@ def _position(recipe: Recipe, dim: str, dilation: int, given: Any) -> int:
             raise OptionError(
                 f"beside durations, an offset along {dim!r} is no number of steps",
                 given=repr(given),
-                allowed="whole numbers >= 0, counted from the window's start, and durations",
-                remedy='pass a duration for both ends, such as slice("6h", "1D")',
+                remedy='pass durations for both ends, as in slice("6h", "1D"), or numbers >= 0',
             )
         return int(given)
     lead = num_steps(recipe, "lead", dim, given)
@@ -169,8 +167,7 @@ def _position(recipe: Recipe, dim: str, dilation: int, given: Any) -> int:
         raise OptionError(
             f"the lead along {dim!r} falls between two elements of the window",
             given=f"{given}, which is {lead} steps, with a dilation of {dilation}",
-            allowed=f"multiples of {dilation} steps",
-            remedy="choose another lead or dilation",
+            remedy=f"choose a multiple of {dilation} steps, or another dilation",
         )
     return lead // dilation
 

@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from xloader.core.option_checks import check_choice
 from xloader.core.windows import Pad, Segments, Windows
 from xloader.errors import OptionError, UnknownNameError, WindowError
-from xloader.recipe.durations import Duration, num_elements
-from xloader.recipe.label_steps import find_steps
+from xloader.recipe.label_steps import Duration, find_steps, num_elements
 from xloader.recipe.recipe import Recipe, find
 
 Size = int | Duration
@@ -83,7 +83,7 @@ def _pads(
     for dim, value in pad.items():
         find(dim, recipe.dim_sizes, "dimension")
         if dim not in dims:
-            raise _no_windows("pad=", dim, dims)
+            raise no_windows("pad=", dim, dims)
         number = dims.index(dim)
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
         if value not in ("edge", "reflect") and not is_number:
@@ -95,15 +95,12 @@ def _pads(
         if dim in circles:
             raise OptionError(
                 f"{dim!r} has no borders to pad, because its windows wrap",
-                given=f"{dim!r} in pad= and in wrap=",
-                allowed="one of them for each dimension",
-                remedy=f"leave {dim!r} out of one of them",
+                remedy=f"leave {dim!r} out of pad= or of wrap=",
             )
         if dilations[number] > 1:
             raise OptionError(
                 f"dilated windows cannot be padded along {dim!r}",
                 given=f"a dilation of {dilations[number]}",
-                allowed="a dilation of 1",
                 remedy=f"leave out the dilation of {dim!r}, or leave {dim!r} out of pad=",
             )
         if value == "reflect" and window_sizes[number] % 2 == 0:
@@ -141,21 +138,16 @@ def _circles(
     for dim in circles:
         find(dim, recipe.dim_sizes, "dimension")
         if dim not in dims:
-            raise _no_windows("wrap=", dim, dims)
+            raise no_windows("wrap=", dim, dims)
         if isinstance(gaps, Mapping) and gaps.get(dim, "allow") != "allow":
             raise OptionError(
                 f"windows cannot both wrap and stop at gaps along {dim!r}",
-                given=f"wrap={dim!r} and gaps={{{dim!r}: {gaps[dim]!r}}}",
-                allowed="one of them for each dimension",
                 remedy=f"leave {dim!r} out of wrap= or of gaps=",
             )
         if find_steps(recipe, dim, only_times=True) is not None:
             raise OptionError(
                 f"windows cannot wrap along {dim!r}, whose labels are times",
-                given=f"wrap={dim!r}",
-                allowed="dimensions whose first element follows their last one, such as longitudes "
-                "of the whole globe",
-                remedy=f"leave {dim!r} out of wrap=",
+                remedy=f"leave {dim!r} out of wrap=: its first element does not follow its last",
             )
     return circles
 
@@ -171,13 +163,8 @@ def _segments(
     by_dim = gaps if isinstance(gaps, Mapping) else dict.fromkeys(dims, gaps)
     for dim, choice in by_dim.items():
         if dim not in dims:
-            raise _no_windows("gaps=", dim, dims)
-        if choice not in get_args(Gaps):
-            raise OptionError(
-                f"gaps= is not one of its choices along {dim!r}",
-                given=repr(choice),
-                allowed=", ".join(map(repr, get_args(Gaps))),
-            )
+            raise no_windows("gaps=", dim, dims)
+        check_choice(f"gaps= along {dim!r}", choice, get_args(Gaps))
     is_asked = isinstance(gaps, Mapping)
     all_segments = tuple(
         None
@@ -190,7 +177,6 @@ def _segments(
             raise OptionError(
                 f"the borders of {dim!r} cannot be padded, because its labels have gaps",
                 given=f"{len(segments.bounds) - 1} gaps",
-                allowed="labels without gaps, or windows that run across them",
                 remedy=f'pass gaps="allow", or leave {dim!r} out of pad=',
             )
     return all_segments
@@ -215,7 +201,6 @@ def _segments_along(recipe: Recipe, dim: str, choice: Gaps, is_asked: bool) -> S
         raise WindowError(
             f"the labels of {dim!r} have gaps",
             given=f"steps between labels: {steps.describe()}",
-            allowed="steps of equal length",
             remedy='fill the gaps, or pass gaps="drop" to leave out the windows that cross them',
         )
     if not steps.is_regular:
@@ -233,7 +218,7 @@ def _per_dim(
     if isinstance(given, Mapping):
         for dim in given:
             if dim not in dims:
-                raise _no_windows(f"the {word}", dim, dims)
+                raise no_windows(f"the {word}", dim, dims)
         values = [given.get(dim, default) for dim, default in zip(dims, defaults, strict=True)]
     else:
         values = list(defaults) if given is None else [given] * len(dims)
@@ -242,7 +227,8 @@ def _per_dim(
     )
 
 
-def _no_windows(what: str, dim: str, dims: tuple[str, ...]) -> UnknownNameError:
+def no_windows(what: str, dim: str, dims: tuple[str, ...]) -> UnknownNameError:
+    """The error for a dimension that no window runs along."""
     return UnknownNameError(
         f"{what} is given for a dimension without windows",
         given=repr(dim),

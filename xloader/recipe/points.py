@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.messages import closest
+from xloader.core.option_checks import check_choice
 from xloader.core.point_table import LabelColumn, PointTable
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
@@ -35,6 +36,7 @@ from xloader.errors import (
 )
 from xloader.recipe.label_lookup import elements_at
 from xloader.recipe.names import CHANNEL, LABEL, SAMPLE
+from xloader.recipe.parse_windows import no_windows
 from xloader.recipe.recipe import Recipe, find
 
 _MOST_BYTES = 8
@@ -56,9 +58,7 @@ def read_columns(table: Any) -> dict[str, pd.Series]:
         raise UnsupportedDataError(
             "this is not a table of points",
             given=f"{type(table).__module__}.{type(table).__qualname__}",
-            allowed="a pandas DataFrame, an xarray Dataset with one dimension, or a mapping of "
-            "names to 1-d arrays",
-            remedy='pass, for example, {"time": times, "lat": lats, "lon": lons}',
+            remedy='pass a DataFrame, a Dataset of one dimension, or {"lat": lats, ...}',
         )
     return _checked(pairs)
 
@@ -68,7 +68,6 @@ def _of_dataset(table: xr.Dataset) -> dict[str, pd.Series]:
         raise StackError(
             "the table of points does not have exactly one dimension",
             given=f"a Dataset with the dimensions {dict(table.sizes)}",
-            allowed="variables and coordinates along one dimension, one element for each point",
             remedy="pass ds.to_dataframe(), or ds.stack(point=[...]).reset_index('point')",
         )
     (dim,) = table.dims
@@ -93,7 +92,6 @@ def _as_series(name: object, values: Any) -> pd.Series:
         raise StackError(
             f"the column {name!r} of the table is not 1-d",
             given=f"{type(values).__name__} with {np.ndim(values)} dimensions",
-            allowed="one value for each point",
             remedy="pass a 1-d array; repeat a single value with np.full(num_points, value)",
         )
     return pd.Series(values)
@@ -109,16 +107,13 @@ def _checked(pairs: list[tuple[Any, pd.Series]]) -> dict[str, pd.Series]:
             if wrong
             else "two columns of the table have one name",
             given=f"columns {names}",
-            allowed="names that are text, each once; named levels of the index are columns too",
-            remedy="rename them with table.rename(columns={...}), or drop the index with "
-            "table.reset_index(drop=True)",
+            remedy="call table.rename(columns={...}), or table.reset_index(drop=True)",
         )
     lengths = {name: len(column) for name, column in pairs}
     if len(set(lengths.values())) > 1:
         raise StackError(
             "the columns of the table differ in length",
             given=lengths,
-            allowed="one length for all columns",
             remedy="give each point a value in every column",
         )
     return {name: column.reset_index(drop=True) for name, column in pairs}
@@ -142,11 +137,13 @@ def label_column(name: str, column: pd.Series) -> LabelColumn:
         raise UnsupportedDataError(
             f"the column {name!r} cannot become a field",
             given=f"dtype {dtype}, holding {content} values",
-            allowed="numbers, bools, text and categories, or the labels of a windowed dimension",
-            remedy=f"convert it to numbers, such as table[{name!r}].dt.dayofyear, rename it to the "
-            "dimension whose labels it holds, or drop it"
-            if is_time
-            else f"convert it, or drop it: table.drop(columns={name!r})",
+            remedy=(
+                f"convert it to numbers, such as table[{name!r}].dt.dayofyear, rename it to the "
+                "dimension whose labels it holds, or drop it"
+                if is_time
+                else f"convert it to numbers, bools, text or categories, or drop it: "
+                f"table.drop(columns={name!r})"
+            ),
         )
     return LabelColumn(name, numbers)
 
@@ -175,7 +172,6 @@ def _require_all(name: str, column: pd.Series) -> None:
         raise OptionError(
             f"values are missing in the column {name!r}",
             given=f"{len(missing)} of {len(column)} rows, first row {missing[0]}",
-            allowed="a value in every row; only floating numbers may be NaN",
             remedy=f'fill them, as with table[{name!r}].fillna("unknown"), or drop these rows: '
             f"table.dropna(subset=[{name!r}])",
         )
@@ -197,18 +193,12 @@ class PointRules:
 
 def place_points(recipe: Recipe, table: Any, rules: PointRules) -> tuple[Windows, Subset]:
     """The windows around the points of a table, and which of them are samples."""
-    if rules.outside not in ("raise", "drop"):
-        raise OptionError(
-            "outside is not one of the choices",
-            given=f"outside={rules.outside!r}",
-            allowed='"raise" or "drop"',
-            remedy='pass outside="drop" to leave out the points that have no sample',
-        )
+    remedy = 'pass outside="drop" to leave out the points that have no sample'
+    check_choice("outside", rules.outside, ("raise", "drop"), remedy)
     if recipe.subset is not None:
         raise OptionError(
             "at_points comes too late: samples are chosen already",
             given=recipe.subset.describe(),
-            allowed="at_points once, before select and weighted",
             remedy="call .at_points(...) right after the windows and fields, then .select",
         )
     # The same windows, but beginning at every element, gaps left out as before.
@@ -221,7 +211,6 @@ def place_points(recipe: Recipe, table: Any, rules: PointRules) -> tuple[Windows
         raise EmptySamplesError(
             "the table has no points",
             given=f"columns {list(columns)} without rows",
-            allowed="at least one row",
             remedy="check how the table was filtered",
         )
     fields = tuple(label_column(name, column) for name, column in field_columns.items())
@@ -241,7 +230,6 @@ def place_points(recipe: Recipe, table: Any, rules: PointRules) -> tuple[Windows
         raise EmptySamplesError(
             "no point of the table has a sample",
             given=f"left out: {points.left_out}",
-            allowed="at least one point whose window lies in the array",
             remedy='pass outside="raise" to see why, or a smaller window',
         )
     chosen = windows.ids_of(positions[kept])
@@ -266,9 +254,7 @@ def _labels_and_fields(
             raise OptionError(
                 f"the column {name!r} names a dimension that has no windows",
                 given=f"columns {list(columns)}, windows along {list(windows.dims)}",
-                allowed="columns of windowed dimensions, and names that are no dimension",
-                remedy=f"add {name!r} to .window(...), or drop or rename the column: "
-                f"table.drop(columns={name!r})",
+                remedy=f"add {name!r} to .window(...), or rename or drop the column",
             )
         if not name or name in fields | reserved:
             raise OptionError(
@@ -290,7 +276,6 @@ def _no_column(
     return UnknownNameError(
         f"the table has no column for the windowed dimension {dim!r}",
         given=f"columns {list(columns)}",
-        allowed=f"a column of labels for each of {list(windows.dims)}",
         remedy=f"{renamed if close else ''}add the column; or, to take all of {dim!r} for each "
         f"point, leave {dim!r} out of .window(...)",
     )
@@ -324,12 +309,7 @@ def _by_dim(windows: Windows, word: str, given: Any, default: Any) -> dict[str, 
         return dict.fromkeys(windows.dims, given)
     for dim in given:
         if dim not in windows.dims:
-            raise UnknownNameError(
-                f"{word} is given for a dimension without windows",
-                given=repr(dim),
-                allowed=list(windows.dims),
-                remedy=f"leave {dim!r} out, or add it to .window(...)",
-            )
+            raise no_windows(word, dim, windows.dims)
     return {dim: given.get(dim, default) for dim in windows.dims}
 
 
@@ -341,13 +321,8 @@ def _begins_before(windows: Windows, at: Any) -> Ints:
         windows.dims, windows.window_sizes, windows.dilations, strict=True
     ):
         places = {"center": size // 2, "start": 0, "end": size - 1}
-        if not isinstance(chosen[dim], str) or chosen[dim] not in places:
-            raise OptionError(
-                f"at is not one of the choices along {dim!r}",
-                given=f"at={at!r}",
-                allowed='"center", "start" or "end", or a mapping of dimensions to these',
-                remedy='pass, for example, at={"time": "end"}: other dimensions stay centred',
-            )
+        remedy = 'pass for example at={"time": "end"}: other dimensions stay centred'
+        check_choice(f"at along {dim!r}", chosen[dim], tuple(places), remedy)
         before.append(places[chosen[dim]] * dilation)
     return np.array(before, np.int64)
 
@@ -380,8 +355,7 @@ def _leaves_array(
         f"{row}: {named}, at the elements {places}",
         allowed=f"windows that span {extents} elements, without a gap, in an array of "
         f"{dict(zip(windows.dims, windows.dim_sizes, strict=True))}",
-        remedy='pass outside="drop" to leave these points out, a smaller window, or another place '
-        'of the point in it, such as at={"time": "end"}',
+        remedy='pass outside="drop" to leave them out, a smaller window, or at={"time": "end"}',
     )
 
 
@@ -399,9 +373,9 @@ def choose_weights(
         raise OptionError(
             "weighted takes either weights or balance",
             given="both" if num_given else "neither",
-            allowed="weights=..., one for each sample, or balance=..., the name of a column; or "
-            "num_samples=... alone, where all weights are equal",
-            remedy="leave one of them out" if num_given else "pass one of them",
+            remedy="leave one of them out"
+            if num_given
+            else "pass weights=, balance=, or num_samples= alone, where all weights are equal",
         )
     if balance is not None:
         return _balanced(recipe, balance)
@@ -418,9 +392,7 @@ def _balanced(recipe: Recipe, name: str) -> NDArray[np.float64]:
         raise OptionError(
             f"the column {name!r} holds floats, which are not classes",
             given=f"dtype {values.dtype}",
-            allowed="text, categories, integers and bools",
-            remedy=f"make classes before at_points, such as table.assign({name}=pd.cut(...)), or "
-            "pass weights of your own",
+            remedy=f"make classes first: table.assign({name}=pd.cut(...)); or pass weights=",
         )
     _, classes, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray(1.0 / counts[classes], np.float64)

@@ -81,8 +81,7 @@ class Field:
             raise StackError(
                 f"without channels, the field {self.name!r} must have exactly one variable",
                 given=f"{len(self.variables)} variables",
-                allowed="one variable, or has_channels=True",
-                remedy="make a field for each variable",
+                remedy="make a field for each variable, or pass has_channels=True",
             )
 
 
@@ -125,7 +124,7 @@ class Recipe:
         is not compared.
     num_taken : int, optional
         Samples that an epoch takes, if that is fewer than there are. Successive epochs then take
-        successive parts of one pass over the samples; see `xloader.planning.epoch_parts`.
+        successive parts of one pass over the samples; see `xloader.planning.remainder`.
 
     Raises
     ------
@@ -240,7 +239,6 @@ class Recipe:
                     raise StackError(
                         f"two variables differ in the size of their dimension {dim!r}",
                         given=f"{owner[dim]!r} with {sizes[dim]}, {variable.name!r} with {size}",
-                        allowed="one size for each dimension",
                         remedy="open only variables that share a grid, with variables=[...]",
                     )
                 owner.setdefault(dim, variable.name)
@@ -275,7 +273,6 @@ class Recipe:
             raise EmptySamplesError(
                 "no numeric variable has a windowed dimension",
                 given=f"windows along {', '.join(map(repr, windows.dims))}",
-                allowed=f"a dimension of one of {list(self.variables)}",
                 remedy="pass a dimension of the variables to .window(...)",
             )
         return fields

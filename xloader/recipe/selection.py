@@ -51,8 +51,7 @@ def sel(
             raise OptionError(
                 f"the dimension {dim!r} has no labels, so method= cannot be used",
                 given=f"method={method!r}",
-                allowed="positions: an int, a slice or a list of ints",
-                remedy=f"use .isel({dim}=...)",
+                remedy=f"use .isel({dim}=...) with positions",
             )
         else:
             chosen[dim] = label
@@ -77,8 +76,7 @@ def take(dim: str, kept: Several, indexer: Any) -> Kept:
         raise OptionError(
             f"the selection along {dim!r} is not made of positions",
             given=repr(indexer),
-            allowed="an int, a slice, a 1-d sequence of ints, or a mask of the dimension's length",
-            remedy=f"use .sel({dim}=...) for labels",
+            remedy=f"pass an int, a slice, ints or a mask; use .sel({dim}=...) for labels",
         )
     outside = positions[(positions < -len(kept)) | (positions >= len(kept))]
     if outside.size:
@@ -114,8 +112,7 @@ def _take_slice(dim: str, kept: Several, indexer: slice) -> Several:
         raise OptionError(
             f"the slice along {dim!r} is not made of positions",
             given=repr(indexer),
-            allowed="whole numbers, and a step other than 0",
-            remedy=f"use .sel({dim}=...) for labels",
+            remedy=f"pass whole numbers, and a step other than 0; use .sel({dim}=...) for labels",
         ) from error
     _require_some(dim, len(taken), indexer)
     if isinstance(taken, range) and (taken.step > 0 or len(taken) == 1):
@@ -135,7 +132,6 @@ def positions_at(
             raise OptionError(
                 f"every sample holds all of the dimension {dim!r}, which has no windows",
                 given=f"{dim}={labels[dim]!r}",
-                allowed=f"labels along {list(windows.dims)}",
                 remedy=f"select along {dim!r} with .sel before .window",
             )
     positions = []
@@ -217,7 +213,6 @@ def _look_up(
         raise OptionError(
             f"labels of the dimension {dim!r} occur more than once",
             given=f"{label!r}, method={method!r}",
-            allowed="one label, or a slice of them, without a method",
             remedy="ask for one label at a time, or use positions",
         ) from error
     except (TypeError, ValueError, IndexError, NotImplementedError) as error:
@@ -231,7 +226,6 @@ def _look_up(
         raise OptionError(
             f"the labels have dimensions that would replace {dim!r}",
             given=f"labels with the dimensions {chosen.dims}",
-            allowed=f"labels along {dim!r} only",
             remedy=f"pass the labels of {dim!r} as a list",
         )
     if not chosen.size and _is_unsorted(label, index):
@@ -255,8 +249,7 @@ def _not_sorted(dim: str, label: object) -> OptionError:
     return OptionError(
         f"the labels of the dimension {dim!r} are not sorted, so a slice of labels is ambiguous",
         given=repr(label),
-        allowed=f"a label or a list of labels; a slice only if {dim!r} is sorted",
-        remedy=f"sort the xarray Dataset first: ds.sortby({dim!r}).xloader",
+        remedy=f"pass a list of labels, or sort them: ds.sortby({dim!r}).xloader",
     )
 
 
@@ -277,17 +270,13 @@ def _require_some(dim: str, count: int, indexer: object) -> None:
         raise EmptySamplesError(
             f"nothing is selected along the dimension {dim!r}",
             given=repr(indexer),
-            allowed="at least one element",
             remedy="select more of the dimension",
         )
 
 
 def _not_in_order(dim: str, indexer: object) -> OptionError:
     return OptionError(
-        f"the selected positions along {dim!r} have one twice, or come back to a chunk that they "
-        "have left",
+        f"the positions along {dim!r} have one twice, or come back to a chunk that they left",
         given=repr(indexer),
-        allowed="each position once, those of a chunk following each other",
-        remedy="select in stored order, and reorder the sample in .map(fn); or reorder the xarray "
-        f"Dataset first, for example ds.isel({dim}=[...]).xloader",
+        remedy="select in stored order, and reorder in .map(fn), or by ds.isel(...).xloader",
     )

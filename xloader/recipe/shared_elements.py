@@ -31,7 +31,6 @@ def count_shared(first: Recipe, second: Recipe) -> int:
         raise OptionError(
             "the two sets of samples are of different data",
             given=f"{first.source.name} and {second.source.name}",
-            allowed="samples of one source",
             remedy="open the source once, and make both sets of samples from it",
         )
     parts = [_parts(recipe) for recipe in (first, second)]

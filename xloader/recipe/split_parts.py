@@ -17,7 +17,7 @@ from xloader.core.counter_rng import derive_key, permutation
 from xloader.core.element_ranges import sums_before
 from xloader.core.windows import Windows
 from xloader.errors import OptionError, UnknownNameError
-from xloader.recipe.durations import Duration, num_elements
+from xloader.recipe.label_steps import Duration, num_elements
 from xloader.recipe.recipe import Recipe, find
 from xloader.recipe.selection import sel
 
@@ -125,8 +125,7 @@ def labelled_parts(
             raise OptionError(
                 f"the parts along {dim!r} have no names",
                 given=repr(parts),
-                allowed="a mapping of names to labels or fractions",
-                remedy=f'pass for example {dim}={{"train": 0.8, "valid": 0.2}}',
+                remedy=f'pass them by name, such as {dim}={{"train": 0.8, "valid": 0.2}}',
             )
     names = tuple(next(iter(along.values()), ()))
     _check_names(names)
@@ -136,8 +135,7 @@ def labelled_parts(
         if set(parts) != set(names):
             raise OptionError(
                 "the dimensions of a split name different parts",
-                given=f"{sorted(map(str, parts))} along {dim!r}",
-                allowed=f"the parts {list(names)} along each dimension",
+                given=f"{sorted(map(str, parts))} along {dim!r}, {list(names)} along others",
                 remedy="give every part along every dimension; slice(None) is the whole of it",
             )
         is_member = _members(recipe, dim, [parts[name] for name in names])
@@ -155,8 +153,6 @@ def labelled_parts(
             raise OptionError(
                 "two parts of a split share elements",
                 given=f"{earlier!r} and {name!r}",
-                allowed="parts without a common element; the end of a slice of labels belongs to "
-                "it",
                 remedy=f"let {name!r} begin after the last label of {earlier!r}",
             )
         owners[is_own] = number
@@ -198,7 +194,6 @@ def group_parts(
             "some groups are missing",
             given=f"{np.count_nonzero(is_missing)} of {len(groups)} groups are NaN or None, the "
             f"first at {int(np.argmax(is_missing))}",
-            allowed="a group for each element or sample",
             remedy="fill them, or select the others first",
         )
     known, number_of = np.unique(groups, return_inverse=True)
@@ -225,7 +220,6 @@ def group_parts(
             raise OptionError(
                 "a group belongs to two parts of a split",
                 given=f"{twice!r} in {names[int(owner_of[known == twice][0])]!r} and {name!r}",
-                allowed="each group in one part",
                 remedy=f"take it out of {name!r}",
             )
         owner_of[is_own] = number
@@ -267,8 +261,7 @@ def _fraction_edges(fractions: Sequence[Part], count: int) -> list[int]:
         raise OptionError(
             "the fractions of a split do not fit",
             given=list(fractions),
-            allowed="numbers above 0 whose sum is at most 1.0",
-            remedy="pass for example 0.8, 0.1 and 0.1",
+            remedy="pass numbers above 0 with a sum of at most 1, such as 0.8, 0.1 and 0.1",
         )
     edges = np.round(np.cumsum([0.0, *map(float, fractions)]) * count)
     return list(map(int, edges))
@@ -283,10 +276,11 @@ def _cuts(parts: Mapping[str, Part], count: int, what: str) -> list[int]:
             raise OptionError(
                 f"the part {name!r} of a split gets none of the {what}",
                 given=f"{count} {what} for fractions {fractions}",
-                allowed="at least one for each part",
-                remedy="make smaller blocks, or pass a larger fraction"
-                if what == "blocks"
-                else "pass a larger fraction, or name the groups of each part",
+                remedy=(
+                    "make smaller blocks, or pass a larger fraction"
+                    if what == "blocks"
+                    else "pass a larger fraction, or name the groups of each part"
+                ),
             )
     return cuts
 
@@ -335,7 +329,6 @@ def _windowed(recipe: Recipe, dim: str) -> int:
         find(dim, recipe.dim_sizes, "dimension")
         raise OptionError(
             f"every sample holds all of the dimension {dim!r}, so it cannot be split",
-            given=dim,
             allowed=f"dimensions with windows: {list(windowed)}",
             remedy=f"name {dim!r} in .window(...)",
         )
@@ -345,11 +338,9 @@ def _windowed(recipe: Recipe, dim: str) -> int:
 def _check_names(names: tuple[str, ...]) -> None:
     if not names or len(names) > _MOST_PARTS or not all(isinstance(name, str) for name in names):
         raise OptionError(
-            "a split needs names for its parts",
+            f"a split needs 1 to {_MOST_PARTS} names for its parts",
             given=list(names),
-            allowed=f"1 to {_MOST_PARTS} names",
-            remedy='pass for example time={"train": slice(None, "2015"), '
-            '"valid": slice("2016", None)}',
+            remedy='pass for example time={"train": slice("2015"), "valid": slice("2016", None)}',
         )
 
 

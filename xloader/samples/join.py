@@ -241,6 +241,6 @@ def _expanded(sources: list[object]) -> Iterator[object]:
             raise SourceNotFoundError(
                 "no file or folder matches this pattern",
                 given=path,
-                    remedy=f"check the pattern; the search began in {Path.cwd()}",
+                remedy=f"check the pattern; the search began in {Path.cwd()}",
             )
         yield from paths

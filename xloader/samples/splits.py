@@ -15,7 +15,7 @@ from xloader.core.option_checks import check_whole
 from xloader.errors import EmptySamplesError, OptionError
 from xloader.order.cohorts import tile_edges
 from xloader.recipe.demands import make_footprint
-from xloader.recipe.durations import Duration, num_elements
+from xloader.recipe.label_steps import Duration, num_elements
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.points import columns_by_name
 from xloader.recipe.recipe import Recipe, find

@@ -112,10 +112,11 @@ def chosen_chunks(
         raise OptionError(
             "chunks are given twice" if advice is not None else "shards are given without chunks",
             given=f"chunks={chunks!r}, shards={shards!r}" + ", and advice=" * (advice is not None),
-            allowed="chunks, with or without shards; or advice; or none of them",
-            remedy="pass chunks= too, or leave shards= out"
-            if advice is None
-            else "leave advice= out, or the sizes",
+            remedy=(
+                "pass chunks= too, or leave shards= out"
+                if advice is None
+                else "leave advice= out, or the sizes"
+            ),
         )
     if advice is None:
         advice = find_advice(recipe.planned, make_options())
@@ -125,7 +126,6 @@ def chosen_chunks(
         raise OptionError(
             "the advice is not that of samples.advise()",
             given=type(advice).__name__,
-            allowed="an Advice, or one of its proposals",
             remedy="pass advice=samples.advise(batch_size=...)",
         )
     return proposal.chunks, proposal.shards

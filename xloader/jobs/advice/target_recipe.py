@@ -115,7 +115,6 @@ class RechunkedSource(Described):
         raise UnsupportedDataError(
             "these chunks are only described, and not stored",
             given=self._name,
-            allowed="plans and predictions",
             remedy="write them with samples.materialize(target)",
         )
 

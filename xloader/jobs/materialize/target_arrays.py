@@ -107,7 +107,6 @@ class TargetArray:
                 raise PackingError(
                     f"a value of {self.name!r} is too large for the dtype",
                     given=f"{values[lost].flat[0]!s}",
-                    allowed=f"values that {self.dtype} can hold",
                     remedy=f"leave dtype= out, or pass pack={{{self.name!r}: 'int16'}}",
                 )
             return cast, _largest_difference(values, cast)
@@ -218,7 +217,6 @@ def check_sizes(option: str, sizes: object, recipe: Recipe, names: Sequence[str]
         raise OptionError(
             f"{option} is not a mapping of sizes",
             given=repr(sizes),
-            allowed="sizes by dimension, or by variable and dimension",
             remedy='pass chunks={"time": 8}: dimensions that are not named are not cut',
         )
     dims = {dim for name in names for dim in recipe.dims_of(name)}
@@ -260,7 +258,6 @@ def _whole_shards(
             raise OptionError(
                 f"a shard of {name!r} does not hold whole chunks along {dim!r}",
                 given=f"shards of {shard} elements, chunks of {chunk}",
-                allowed="multiples of the chunks",
                 remedy=f"pass shards={{{dim!r}: {-(-shard // chunk) * chunk}}}",
             )
         whole.append(shard)

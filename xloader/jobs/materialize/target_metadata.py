@@ -86,9 +86,7 @@ class TargetMetadata:
                     f"the variables or labels would not read from Zarr as they are now "
                     f"({type(error).__name__}: {error})",
                     given=", ".join(a.name for a in self.arrays),
-                    allowed="one group of variables, which xarray writes and reads alike",
-                    remedy="open the source as xr.open_dataset reads it by default; or open the "
-                    "groups of a DataTree one by one",
+                    remedy="open the source by xr.open_dataset, or one group of a DataTree",
                 ) from error
             differing = packed
         kept = {a.name for a in self.arrays if a.packing is not None and not a.bound}
@@ -101,7 +99,6 @@ class TargetMetadata:
             raise UnsupportedDataError(
                 "a variable would read otherwise from the target",
                 given=", ".join(differing),
-                allowed="variables whose attributes let xarray keep their dtype",
                 remedy='open the source with dtype="float32", or leave the variable out',
             )
         return held
@@ -273,9 +270,7 @@ def parse_compressors(compressor: Any, *, checksum: bool) -> tuple[BytesBytesCod
         raise OptionError(
             "the compressor is not known",
             given=repr(compressor),
-            allowed='"zstd", "lz4", None, or one or more of the bytes-to-bytes codecs of '
-            "zarr.codecs",
-            remedy='leave it out for "zstd"',
+            remedy='pass "zstd", "lz4", None, or bytes-to-bytes codecs of zarr.codecs',
         )
     if checksum and not any(isinstance(codec, Crc32cCodec) for codec in codecs):
         codecs.append(Crc32cCodec())

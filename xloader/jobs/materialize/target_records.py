@@ -48,9 +48,7 @@ def writing(store: WritableStore, marks: Mapping[str, bytes]) -> Iterator[None]:
                 raise TargetError(
                     f"a worker does not find at {store.name} what this call has begun there",
                     given=f"no {key}, or another one",
-                    allowed="a target that all workers reach, and that nothing else writes",
-                    remedy="write to a folder that all machines share or to a URL, or pass "
-                    "client=False",
+                    remedy="write to a URL or a folder that all share, or pass client=False",
                 )
         yield
     finally:
@@ -234,7 +232,6 @@ class TargetContents:
             raise TargetError(
                 f"{store.name} was begun with other arguments",
                 given=f"other {', '.join(differing)}",
-                allowed="the samples and the options with which it was begun",
                 remedy=f"call it as before, {_REMEDY}",
             )
 
@@ -261,7 +258,6 @@ def contents_of(
         raise TargetError(
             f"something else lies at {store.name} already",
             given="another Zarr store" if has_store else "files that are no Zarr store",
-            allowed="a place where nothing lies, or a store that the same call has begun",
             remedy=_REMEDY if has_store else "choose another target, or remove what is there",
         )
     return TargetContents()

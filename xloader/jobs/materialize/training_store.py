@@ -18,12 +18,16 @@ from numpy.typing import DTypeLike
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.cores import usable_cores
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.option_checks import MOST_THREADS, check_whole
+from xloader.core.option_checks import check_part, check_threads
 from xloader.errors import EmptySamplesError, OptionError, TargetError
-from xloader.jobs.materialize.array_rewrite import ArrayRewrite, write_arrays
-from xloader.jobs.materialize.cluster_sections import find_writing_cluster, read_back_on_cluster
+from xloader.jobs.materialize.array_rewrite import (
+    ArrayRewrite,
+    find_writing_cluster,
+    read_back_on_cluster,
+    write_arrays,
+)
 from xloader.jobs.materialize.materialized import Materialized
-from xloader.jobs.materialize.section_writer import needed_shards, parse_part, shards_of_part
+from xloader.jobs.materialize.section_writer import needed_shards, shards_of_part
 from xloader.jobs.materialize.target_arrays import (
     Sizes,
     check_sizes,
@@ -90,10 +94,15 @@ def parse_run(
 ) -> StoreRun:
     """Check the options that say how a store is written."""
     nbytes = parse_nbytes(memory)
-    num_threads = (
-        usable_cores() if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
+    num_threads = check_threads(threads) or usable_cores()
+    return StoreRun(
+        nbytes,
+        num_threads,
+        (0, 1) if part is None else check_part(part),
+        overwrite,
+        verify,
+        progress,
     )
-    return StoreRun(nbytes, num_threads, parse_part(part), overwrite, verify, progress)
 
 
 class TrainingStore:
@@ -123,10 +132,8 @@ class TrainingStore:
         names = written_names(self._recipe)
         if not names:
             raise EmptySamplesError(
-                "the samples take no stored variable",
-                given="forcings only",
-                allowed="samples with a variable of the source",
-                remedy="forcings are computed again from the labels of any store",
+                "the samples take no stored variable, but forcings only",
+                remedy="add a variable: forcings are computed again from the labels of any store",
             )
         check_stored_names(names)
         check_sizes("chunks", options.chunks, self._recipe, names)
@@ -266,7 +273,6 @@ class TrainingStore:
             raise TargetError(
                 f"{len(wrong)} objects of {store.name} are not as they were written",
                 given=", ".join(wrong[:5]),
-                allowed="objects that nothing else changes or removes",
                 remedy="call the same again for those that are gone; else pass overwrite=True",
             )
         before = self._contents.digests or {}
@@ -327,7 +333,6 @@ def materialize(
         raise OptionError(
             "parts cannot share one session",
             given=f"part={run.part} with {store.name}",
-            allowed="one part for a session of icechunk",
             remedy="leave part= out, or write to a path or URL",
         )
     tasks = find_writing_cluster(client, recipe.planned, store, run.part)

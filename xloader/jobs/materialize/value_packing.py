@@ -27,9 +27,9 @@ from xloader.recipe.recipe import Recipe, find
 
 _DTYPES: Final = ("int8", "uint8", "int16", "uint16", "int32")
 
-_REMEDY: Final = 'pass pack={"t2m": "int16"}, ("int16", 0.01) with the largest error allowed, or '
-_REMEDY_SCALE: Final = (
-    _REMEDY + '{"dtype": "int16", "scale_factor": 0.01, "add_offset": 273.0}; see the docs'
+_REMEDY: Final = (
+    'pass pack={"t2m": "int16"}, ("int16", 0.01) with the largest error allowed, or '
+    '{"dtype": "int16", "scale_factor": 0.01, "add_offset": 273.0}; see the docs'
 )
 
 
@@ -50,10 +50,7 @@ def parse_pack(
     requests = {}
     if pack is not None and not isinstance(pack, Mapping):
         raise OptionError(
-            "pack= does not say which variables are packed",
-            given=repr(pack),
-            allowed="a mapping from names of variables, or None",
-            remedy=_REMEDY_SCALE,
+            "pack= does not say which variables are packed", given=repr(pack), remedy=_REMEDY
         )
     for name, request in (pack or {}).items():
         find(name, floats, "variable")
@@ -61,7 +58,6 @@ def parse_pack(
             raise OptionError(
                 f"variable {name!r} does not hold floats, and needs no packing",
                 given=f"dtype {floats[name]}",
-                allowed="pack= for variables of floats",
                 remedy=f"leave {name!r} out of pack=",
             )
         requests[name] = _parse_request(name, request)
@@ -102,9 +98,8 @@ def _unknown(name: str, request: object) -> OptionError:
     return OptionError(
         f"pack= does not say how {name!r} is packed",
         given=repr(request),
-        allowed=f"one of {', '.join(_DTYPES)}, alone, with a largest error above 0, or with a "
-        "scale_factor above 0 and an add_offset",
-        remedy=_REMEDY_SCALE,
+        allowed=f"one of {', '.join(_DTYPES)}, alone, with an error or a scale_factor > 0",
+        remedy=_REMEDY,
     )
 
 
@@ -208,7 +203,6 @@ def pack_values(
         raise PackingError(
             f"a value of {name!r} lies outside the range of its packing",
             given=f"{values[is_out].flat[0]!s}",
-            allowed="values between the smallest and the largest that the packing was made for",
             remedy="pass statistics of these very samples, or leave stats= out",
         )
     packed = steps.astype(packing.stored_dtype)
@@ -217,8 +211,7 @@ def pack_values(
     if error > bound:
         raise PackingError(
             f"a value of {name!r} differs by more than its packing allows",
-            given=f"{error:g}",
-            allowed=f"{bound:g}",
+            given=f"{error:g}, where {bound:g} is allowed",
             remedy=f"pack as int32, or leave {name!r} out of pack=",
         )
     return packed, error
@@ -236,8 +229,7 @@ def parse_dtype(dtype: DTypeLike | None) -> np.dtype | None:
         raise OptionError(
             "values cannot be written in this dtype",
             given=f"dtype={dtype!r}",
-            allowed="float16, float32, float64, or None for that of the source",
-            remedy='for integers, pass pack={"t2m": "int16"}',
+            remedy='pass float16, float32, float64 or None; for integers, pack={"t2m": "int16"}',
         )
     return float_dtype.newbyteorder("=")
 
@@ -259,7 +251,6 @@ def find_bounds(
         raise OptionError(
             "stats is not the result of samples.stats()",
             given=type(stats).__name__,
-            allowed='an xarray.Dataset with the dimension "stat"',
             remedy="leave it out: the bounds are then found by one pass over the values",
         )
     for name in requests:

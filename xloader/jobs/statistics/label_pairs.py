@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnknownNameError
-from xloader.forcings.coordinates import ROLES
-from xloader.recipe.durations import Duration, num_elements
-from xloader.recipe.label_steps import LabelSteps, find_steps
+from xloader.forcings.coordinates import ROLES, holds_times
+from xloader.recipe.label_steps import Duration, LabelSteps, find_steps, months_of, num_elements
 from xloader.recipe.recipe import Recipe
 
 Lead = int | Duration
@@ -41,14 +40,12 @@ def find_time_dim(recipe: Recipe, option: str, *, only_times: bool = True) -> st
         raise OptionError(
             f"several dimensions have times as labels, so {option} is not clear",
             given=", ".join(map(repr, dims)),
-            allowed="samples with one dimension of times",
             remedy="take the variables of one of them at a time",
         )
     if not dims:
         raise UnknownNameError(
             f"no dimension has times as labels, which {option} needs",
             given=f"dimensions {list(recipe.dim_sizes)}",
-            allowed="a dimension with labels of datetime64 or cftime",
             remedy=f"open the data with its time coordinate decoded, or leave {option} out",
         )
     return dims[0]
@@ -70,10 +67,7 @@ def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPai
     counts = [num_elements(recipe, "lead", dim, lead, least=0) for lead in leads]
     if len(set(counts)) < len(counts):
         raise OptionError(
-            "a lead comes twice",
-            given=list(leads),
-            allowed="each lead once",
-            remedy="leave out the second one",
+            "a lead comes twice", given=list(leads), remedy="leave out the second one"
         )
     size = recipe.dim_sizes[dim]
     labels = labels_of(recipe, dim)
@@ -85,7 +79,6 @@ def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPai
         raise OptionError(
             f"the labels of {dim!r} have no common step, so a lead in steps is not clear",
             given=", ".join(map(repr, leads)),
-            allowed="labels that follow each other at a common step, but for a few gaps",
             remedy="select the part of the labels that does",
         )
     else:
@@ -103,7 +96,6 @@ def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPai
             raise OptionError(
                 f"no two labels of {dim!r} differ by a lead",
                 given=repr(lead),
-                allowed="leads within the selected labels",
                 remedy="pass a shorter lead, or select more of the dimension",
             )
         label: int | np.timedelta64 = count
@@ -116,7 +108,7 @@ def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPai
 def _steps_since_first(labels: NDArray[Any], steps: LabelSteps) -> NDArray[np.float64]:
     """How many common steps each label is later than the first one."""
     if steps.months and np.isnan(steps.span):
-        months = _months(labels)
+        months = months_of(labels)
         return np.asarray((months - months[0]) / steps.months, np.float64)
     if steps.is_time:
         spans = labels - labels[0]
@@ -128,15 +120,5 @@ def _steps_since_first(labels: NDArray[Any], steps: LabelSteps) -> NDArray[np.fl
     return np.asarray(since / abs(steps.span), np.float64)
 
 
-def _months(labels: NDArray[Any]) -> Ints:
-    if labels.dtype.kind == "M":
-        return labels.astype("M8[M]").astype(np.int64)
-    return np.array([12 * label.year + label.month for label in labels], np.int64)
-
-
 def _are_times(coord: Any) -> bool:
-    if len(coord.dims) != 1 or coord.dims[0] != coord.name or not coord.size:
-        return False
-    if coord.dtype.kind == "M":
-        return True
-    return coord.dtype == object and hasattr(np.asarray(coord[:1].values)[0], "dayofyr")
+    return coord.dims == (coord.name,) and coord.size > 0 and holds_times(coord)

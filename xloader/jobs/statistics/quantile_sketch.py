@@ -120,7 +120,6 @@ class QuantileSketch:
             raise OptionError(
                 "these are not the bytes of a quantile sketch",
                 given=f"{len(data)} bytes",
-                allowed="bytes that QuantileSketch.to_bytes() returned",
                 remedy="if they come from a file, it is damaged: delete it, and run the job again",
             )
         _, total, low, high = _HEAD.unpack_from(data)
@@ -146,8 +145,7 @@ def _tdigest() -> Any:
         from crick import TDigest
     except ImportError as error:
         raise MissingDependencyError(
-            "quantiles need the library crick",
-            given="not installed",
+            "quantiles need the library crick, which is not installed",
             remedy=f"leave quantiles out, or {extra_remedy('stats')}",
         ) from error
     return TDigest
@@ -195,7 +193,6 @@ def _refuse_infinite(ordered: NDArray[Any]) -> None:
         raise UnsupportedDataError(
             "infinite values have no place in quantiles",
             given=f"values from {ordered[0]} to {ordered[-1]}",
-            allowed="finite numbers and NaN",
             remedy="leave quantiles out, or replace infinite values by NaN in the store",
         )
 
@@ -205,6 +202,5 @@ def not_a_quantile(given: object) -> OptionError:
     return OptionError(
         "a quantile is not between 0 and 1",
         given=given,
-        allowed="numbers from 0 to 1, such as 0.99 for the 99th percentile",
-        remedy="divide percentiles by 100",
+        remedy="pass numbers from 0 to 1: divide percentiles by 100",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from xloader.cluster.cluster_tasks import ClusterTasks, find_cluster
 from xloader.core.cores import usable_cores
 from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.option_checks import MOST_THREADS, check_whole, is_whole
+from xloader.core.option_checks import check_part, check_threads
 from xloader.errors import OptionError, PartsError, StatisticsWarning
 from xloader.jobs.progress_bar import ProgressBar, is_shown
 from xloader.jobs.statistics.label_pairs import Lead
@@ -28,11 +28,15 @@ from xloader.jobs.statistics.stats_merge import (
     write_target,
 )
 from xloader.jobs.statistics.stats_options import Dims
-from xloader.jobs.statistics.stats_parts import PartialStats, StatsParts, open_stats_parts
+from xloader.jobs.statistics.stats_parts import (
+    PartialStats,
+    StatsParts,
+    StatsTrees,
+    open_stats_parts,
+)
 from xloader.jobs.statistics.stats_sweep import Pieces, StatsSweep
 from xloader.jobs.statistics.stats_tasks import StatsOnCluster, StatsWork
 from xloader.jobs.statistics.stats_template import StatsResult
-from xloader.jobs.statistics.stats_trees import StatsTrees
 from xloader.recipe.recipe import Recipe
 from xloader.sources.stores.write_places import check_apart, check_replaceable, check_stored_names
 
@@ -61,11 +65,9 @@ def compute_stats(
     client: Any = None,
 ) -> xr.Dataset | PartialStats:
     """Compute the statistics of the elements that samples need; see `Samples.stats`."""
-    num_threads = (
-        usable_cores() if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
-    )
+    num_threads = check_threads(threads) or usable_cores()
     memory_nbytes = parse_nbytes(memory)
-    own_part = None if part is None else _check_part(part)
+    own_part = None if part is None else check_part(part)
     is_shown(progress)
     target = None if path is None else target_path(path)
     if target is not None:
@@ -124,7 +126,6 @@ def _find_tasks(client: Any, job: StatsJob, part: tuple[int, int] | None) -> Clu
         raise OptionError(
             "a part of the statistics is computed by one process, without a cluster",
             given=f"part={part} together with client= or --scheduler",
-            allowed="either of the two",
             remedy="leave part out: the cluster divides the work itself",
         )
     return None
@@ -180,7 +181,6 @@ def _check_names(job: StatsJob) -> None:
         raise OptionError(
             "statistics of joined data cannot be written to one group",
             given=", ".join(name for name in names if "/" in name),
-            allowed="variables without a '/' in their names",
             remedy="leave path out, and write the variables of each group as you like",
         )
 
@@ -196,18 +196,6 @@ def _finished(job: StatsJob, target: Path) -> xr.Dataset | None:
             StatisticsWarning,
         )
     return result
-
-
-def _check_part(part: Any) -> tuple[int, int]:
-    is_pair = isinstance(part, Sequence) and len(part) == 2 and all(map(is_whole, part))
-    if not is_pair or not 0 <= part[0] < part[1]:
-        raise OptionError(
-            "part is not a number and a count",
-            given=repr(part),
-            allowed="(i, n) with i from 0 to n - 1",
-            remedy="pass part=(0, 8) to part=(7, 8) in eight processes",
-        )
-    return int(part[0]), int(part[1])
 
 
 def _share(pieces: NDArray[np.bool_], part: tuple[int, int]) -> NDArray[np.bool_]:

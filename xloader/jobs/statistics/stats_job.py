@@ -18,8 +18,7 @@ from xloader.core.footprint import Footprint, Group
 from xloader.errors import EmptySamplesError, MemoryBudgetError, OptionError
 from xloader.jobs.chunk_sweep import group_of, whole_recipe
 from xloader.jobs.covered_elements import CoveredElements
-from xloader.jobs.statistics.chunk_order import ChunkOrder, needed_chunks
-from xloader.jobs.statistics.chunk_reduction import LeadPieces
+from xloader.jobs.statistics.chunk_reduction import ChunkOrder, LeadPieces, needed_chunks
 from xloader.jobs.statistics.label_pairs import Lead
 from xloader.jobs.statistics.stats_options import (
     Dims,
@@ -94,8 +93,6 @@ def _check_names(recipe: Recipe, options: StatsOptions, forms: tuple[VariableFor
         raise OptionError(
             "the statistics have dimensions of their own, whose names the data has, too",
             given=", ".join(map(repr, clash)),
-            allowed=f"variables, kept dimensions and their coordinates with other names than "
-            f"{', '.join(map(repr, sorted(added)))}",
             remedy=f'rename it: ds.rename({clash[0]}="my_{clash[0]}")',
         )
 
@@ -239,8 +236,7 @@ class StatsJob:
             raise OptionError(
                 f"the statistics of {name!r} keep its dimension of time",
                 given=f"{time_dim!r}, which becomes channels",
-                allowed="by and leads where the time is not kept",
-                remedy="pass dim=...",
+                remedy="leave by and leads out, or pass dim=...",
             )
         pieces = None
         if options.leads and clock is not None:
@@ -297,7 +293,6 @@ def _variables(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> list[str]:
         raise EmptySamplesError(
             f"the variable {empty[0]!r} has no elements" if empty else "no variable holds numbers",
             given=list(recipe.variables),
-            allowed="variables of bool, integers or floats with at least one element",
             remedy="open other variables, or select more of them",
         )
     return names

@@ -14,10 +14,11 @@ from typing import Any, Final
 import xarray as xr
 
 from xloader.errors import OptionError, PartsError, SourceNotFoundError, TargetError
-from xloader.jobs.statistics.merge_tree import MergeTree, Node
 from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_parts import (
     FORM_FILE,
+    MergeTree,
+    Node,
     PartialStats,
     StatsParts,
     StoredNode,
@@ -47,8 +48,7 @@ def target_path(path: str | os.PathLike[str]) -> Path:
         raise OptionError(
             "the path of statistics is not a local path of a netCDF file or a Zarr store",
             given=repr(path),
-            allowed='a path that ends in ".nc" or ".zarr"',
-            remedy='pass path="stats.nc", or leave path out and write the result yourself',
+            remedy='pass path="stats.nc" or "stats.zarr", or leave it out and write the result',
         )
     return target
 
@@ -68,10 +68,11 @@ def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
     if result is None or key not in (None, result.attrs[JOB]):
         raise TargetError(
             f"something lies at {target} already",
-            given="something else than statistics"
-            if result is None
-            else "statistics of other data, samples or options",
-            allowed="a path where nothing lies, or the result of the same job",
+            given=(
+                "something else than statistics"
+                if result is None
+                else "statistics of other data, samples or options"
+            ),
             remedy="open it with xarray, choose another path, or pass overwrite=True",
         )
     if key_of_parts == key or not folder.exists():
@@ -118,8 +119,7 @@ def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> x
         raise SourceNotFoundError(
             f"{path} has no partial statistics to merge",
             given=f"nothing in {stats_folder(path)}",
-            allowed="the path that was passed to stats(path=..., part=...)",
-            remedy="check the path",
+            remedy="pass the path that was passed to stats(path=..., part=...)",
         )
     try:
         return write_target(path, merge_stored(path), overwrite=overwrite)
@@ -148,22 +148,18 @@ def merge_parts(parts: Sequence[PartialStats]) -> xr.Dataset:
         raise PartsError(
             "these parts were written to files",
             given=", ".join(sorted({part.path for part in parts if part.path})),
-            allowed="parts of stats(part=...) without a path",
             remedy="pass the path instead: xloader.merge(path)",
         )
     for part in parts:
-        differing = [
-            name
-            for name, digest in first.template.fingerprint.items()
-            if part.template.fingerprint[name] != digest
-        ]
+        differing = first.template.differing(part.template)
         if differing or part.part[1] != first.part[1]:
             raise PartsError(
                 "the parts are of different jobs",
-                given=f"parts with other {', '.join(differing)}"
-                if differing
-                else f"parts of {first.part[1]} and of {part.part[1]}",
-                allowed="parts of one job",
+                given=(
+                    f"parts with other {', '.join(differing)}"
+                    if differing
+                    else f"parts of {first.part[1]} and of {part.part[1]}"
+                ),
                 remedy="run all parts with the same samples and options",
             )
     numbers = [part.part[0] for part in parts]
@@ -173,7 +169,6 @@ def merge_parts(parts: Sequence[PartialStats]) -> xr.Dataset:
         raise PartsError(
             "parts are missing" if missing else "a part comes twice",
             given=f"parts {sorted(numbers)} of {first.part[1]}",
-            allowed=f"each of the {first.part[1]} parts once, from 0 on",
             remedy=f"run the parts {missing}" if missing else f"pass the parts {twice} once",
         )
     trees: dict[tuple[int, int], dict[Node, LabelledMoments | StoredNode]] = {}
@@ -202,9 +197,7 @@ def _merge(
         raise PartsError(
             "statistics of some chunks are missing",
             given=f"{num_missing} of {template.num_leaves} missing" + f"; {note}" * bool(note),
-            allowed="the statistics of all chunks",
-            remedy="run the parts that were not run or were killed, and merge again: what is "
-            "there is not computed again",
+            remedy="run the parts that were not run or were killed, and merge again",
         )
     return result.dataset()
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.clock_labels import CLOCKS, clock_rows
-from xloader.core.option_checks import is_number
+from xloader.core.option_checks import check_choice, is_number
 from xloader.errors import OptionError
 from xloader.forcings.coordinates import find_coordinate, is_in_radians
 from xloader.jobs.statistics.label_pairs import (
@@ -29,7 +29,7 @@ from xloader.jobs.statistics.label_pairs import (
 from xloader.jobs.statistics.quantile_sketch import not_a_quantile
 from xloader.jobs.statistics.stats_template import quantile_label
 from xloader.jobs.wanted_elements import check_fits, cut_along
-from xloader.recipe.durations import is_duration
+from xloader.recipe.label_steps import is_duration
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe, find
 
@@ -69,14 +69,12 @@ def parse_weights(recipe: Recipe, variables: list[str], weights: Any) -> Element
         raise OptionError(
             "weights are neither 'area' nor an array of numbers",
             given=repr(weights) if isinstance(weights, str) else type(weights).__name__,
-            allowed="'area', or an xarray.DataArray along some dimensions of the samples",
-            remedy="pass weights='area' to weight by the cosine of the latitude",
+            remedy="pass weights='area' for the cosine of the latitude, or a DataArray of numbers",
         )
     if not (np.isfinite(parsed.values) & (parsed.values >= 0)).all():
         raise OptionError(
             "a weight is negative or not finite",
             given=f"weights from {np.min(parsed.values)} to {np.max(parsed.values)}",
-            allowed="finite numbers of at least 0",
             remedy="replace them by 0 to leave out their elements",
         )
     if not any(set(parsed.dims) <= set(recipe.dims_of(name)) for name in variables):
@@ -159,13 +157,7 @@ def parse_stats_options(
     reduced = _parse_dim(recipe, variables, dim)
     time_dim, rows, labels = "", None, None
     if by is not None:
-        if by not in list(CLOCKS):
-            raise OptionError(
-                "by is no clock",
-                given=repr(by),
-                allowed=", ".join(map(repr, CLOCKS)),
-                remedy="leave it out for statistics over all times",
-            )
+        check_choice("by", by, list(CLOCKS), "leave it out for statistics over all times")
         time_dim = find_time_dim(recipe, f"by={by!r}")
         numbers = clock_rows(labels_of(recipe, time_dim), by)
         occurring, rows = np.unique(numbers, return_inverse=True)
@@ -179,7 +171,6 @@ def parse_stats_options(
         raise OptionError(
             f"{'by' if by else 'leads'} needs statistics over the dimension {time_dim!r}",
             given=f"dim={list(reduced)}",
-            allowed=f"dimensions with {time_dim!r} among them",
             remedy=f"add {time_dim!r} to dim",
         )
     text = "" if weights is None else weights if isinstance(weights, str) else "array"
@@ -225,7 +216,6 @@ def _list_of(option: str, given: Any, single: str) -> list[Any]:
         raise OptionError(
             f"{option} is neither {single} nor several of them",
             given=repr(given),
-            allowed=f"{single}, or a list",
             remedy=f"leave {option} out for its default",
         ) from None
 

@@ -16,16 +16,16 @@ from xloader.core.axis import Ints
 from xloader.core.footprint import Footprint, Group
 from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
 from xloader.jobs.covered_elements import CoveredElements
-from xloader.jobs.statistics.chunk_order import ChunkOrder
 from xloader.jobs.statistics.chunk_reduction import (
     ChunkElements,
+    ChunkOrder,
     LeadPieces,
     WaitingElements,
     reduce_elements,
 )
 from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_options import StatsOptions
-from xloader.jobs.statistics.stats_trees import StatsTrees
+from xloader.jobs.statistics.stats_parts import StatsTrees
 from xloader.recipe.recipe import Recipe
 from xloader.sources.base import Variable
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from xloader.cluster.cluster_tasks import MOST_UNITS, ClusterTasks
 from xloader.core.axis import Ints
-from xloader.jobs.statistics.chunk_order import ChunkOrder
+from xloader.jobs.statistics.chunk_reduction import ChunkOrder
 from xloader.jobs.statistics.stats_job import StatsJob, check_memory
+from xloader.jobs.statistics.stats_parts import Nodes, StatsTrees
 from xloader.jobs.statistics.stats_sweep import Pieces, VariableJob, chunks_of
-from xloader.jobs.statistics.stats_trees import Nodes, StatsTrees
 from xloader.recipe.recipe import Recipe
 from xloader.sources.base import SmallKey, Source
 

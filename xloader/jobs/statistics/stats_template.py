@@ -110,6 +110,11 @@ class StatsTemplate:
         parts["quantiles"] = tuple(parts["quantiles"])
         return cls(variables=tuple(forms), labels=labels, **parts)
 
+    def differing(self, other: StatsTemplate) -> list[str]:
+        """In what another job differs: its data, samples or options."""
+        theirs = other.fingerprint
+        return [name for name, digest in self.fingerprint.items() if theirs.get(name) != digest]
+
     @property
     def key(self) -> str:
         """Text that differs for other data, samples or options."""

@@ -142,8 +142,7 @@ def cache_file(
         raise OptionError(
             "cache is not a folder",
             given=repr(cache),
-            allowed="a path, None for the user's cache folder, or False for no cache",
-            remedy="leave cache out to use the user's cache folder",
+            remedy="pass a path, False for no cache, or leave it out for the user's cache folder",
         )
     names = tuple(sorted(variables))
     # A function may change, and a fingerprint holds its name only.

@@ -57,9 +57,8 @@ class SampleMask:
         given = np.asarray(flags)
         if given.dtype.kind != "b" or given.ndim != 1:
             raise OptionError(
-                "these are not the flags of a mask",
+                "these are not the flags of a mask, one bool for each sample",
                 given=f"{given.dtype} of shape {given.shape}",
-                allowed="one bool for each sample, 1-d",
                 remedy="compare numbers first, for example SampleMask.of(values > 0)",
             )
         return cls(WindowBits.of_flags(given), check)
@@ -89,8 +88,7 @@ class SampleMask:
         raise OptionError(
             "a mask is neither true nor false",
             given=repr(self),
-            allowed="& for both masks, | for one of them, ~ for the opposite",
-            remedy="write mask & other in place of `mask and other`; mask.num_valid is a number",
+            remedy="write & for and, | for or, ~ for not; mask.num_valid is a number",
         )
 
     def __invert__(self) -> SampleMask:
@@ -121,7 +119,6 @@ class SampleMask:
             raise OptionError(
                 "the masks belong to different samples",
                 given=f"masks of {len(self):,} and {len(mask):,} samples",
-                allowed="masks of the same samples, which have the same length",
                 remedy="make both masks by is_valid of the same samples",
             )
         return mask

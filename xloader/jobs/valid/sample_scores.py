@@ -41,8 +41,8 @@ def score_samples(
         raise OptionError(
             "score needs a function",
             given=repr(fn),
-            allowed="a callable that takes a Batch and returns a number for each of its samples",
-            remedy='pass for example lambda batch: batch["rain"].mean(axis=(1, 2, 3))',
+            remedy="pass a function of a Batch that returns a number for each sample, such as "
+            'lambda batch: batch["rain"].mean(axis=(1, 2, 3))',
         )
     # All ranks of a group must get the same numbers, so the whole of a slab counts.
     recipe = _each_once(recipe.planned)
@@ -77,7 +77,6 @@ def _call(fn: ScoreFunction, batch: Batch) -> NDArray[np.float64]:
         raise TransformError(
             f"the function of score failed: {type(error).__name__}: {error}",
             given=f"a batch of {len(batch.ids)} samples, of which the first has id {batch.ids[0]}",
-            allowed="a function that takes any batch of these samples",
             remedy="call it on samples[:2] to find the fault",
         ) from error
     scores = np.asarray(given)
@@ -85,7 +84,6 @@ def _call(fn: ScoreFunction, batch: Batch) -> NDArray[np.float64]:
         raise OptionError(
             "the function of score does not return a number for each sample",
             given=f"{scores.dtype} of shape {scores.shape} for {len(batch.ids)} samples",
-            allowed=f"real numbers of shape ({len(batch.ids)},)",
             remedy="reduce over all axes but the first, for example .mean(axis=(1, 2, 3))",
         )
     return scores.astype(np.float64)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from xloader.cluster.cluster_tasks import ClusterTasks, find_cluster
 from xloader.core.cores import usable_cores
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.option_checks import MOST_THREADS, check_whole, is_number
+from xloader.core.option_checks import check_threads, is_number
 from xloader.core.point_table import LabelColumn
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits
@@ -25,8 +25,7 @@ from xloader.jobs.valid.batch_sweep import BatchSweep
 from xloader.jobs.valid.cache_files import Cache, CacheFile, cache_file
 from xloader.jobs.valid.sample_mask import SampleMask
 from xloader.jobs.valid.sweep_line import SampleCheck, may_hold_nan
-from xloader.jobs.valid.valid_counts import count_on_cluster, count_valid
-from xloader.jobs.valid.window_counter import WindowCounter
+from xloader.jobs.valid.window_counter import WindowCounter, count_on_cluster, count_valid
 from xloader.jobs.wanted_elements import MaskArgument
 from xloader.loader.batches.batch import Batch
 from xloader.recipe.layout import FieldLayout, layout_of
@@ -48,7 +47,7 @@ def find_valid(
     begun = time.monotonic()
     recipe.require_windows()
     share = _check_share(at_least)
-    num_threads = threads if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
+    num_threads = check_threads(threads)
     memory_nbytes = parse_nbytes(memory)
     # All ranks of a group must choose the same samples, so the whole of a slab counts.
     checked, gathered, columns = _of_fields(recipe.planned, fields)
@@ -76,10 +75,7 @@ def find_valid(
         if argument is not None:
             raise OptionError(
                 "a mask cannot be used where windows wrap or are padded",
-                given="mask= together with wrap= or pad= of .window(...)",
-                allowed="mask= with windows that stay within the array",
-                remedy="leave mask= out, and apply the mask to the data first: "
-                "ds.where(mask).xloader",
+                remedy="leave mask= out, and mask the data first: ds.where(mask).xloader",
             )
         tasks = find_cluster(client, checked)
         bits, num_reads = _count_in_batches(
@@ -162,8 +158,7 @@ def _check_share(at_least: Any) -> float:
         raise OptionError(
             "at_least is not a share of a sample's values",
             given=repr(at_least),
-            allowed="a number from 0 to 1",
-            remedy="pass 0.9 to keep samples of which 90 % of the values are valid",
+            remedy="pass a number from 0 to 1: 0.9 keeps samples with 90 % of valid values",
         )
     return float(at_least)
 

@@ -22,9 +22,8 @@ from xloader.core.options import divisors_of
 from xloader.errors import MemoryBudgetError, OptionError, StateError
 from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_plan import RankPlan
-from xloader.planning.make_plan import batch_nbytes, delivered_nbytes
+from xloader.planning.make_plan import batch_nbytes, check_plan, delivered_nbytes
 from xloader.planning.plan import Plan
-from xloader.planning.plan_check import check_plan
 from xloader.recipe.recipe import Recipe
 
 

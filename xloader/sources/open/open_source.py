@@ -84,7 +84,7 @@ def open_source(
         source = source.store
     if isinstance(source, str | os.PathLike):
         refuse_versions(versions)
-        place = location_of(source, storage_options, open_kwargs)
+        place: StoreLocation | str | None = location_of(source, storage_options, open_kwargs)
     else:
         place = place_of(source, versions)
     if isinstance(place, str):

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m xloader.demo.restart
+    python -m examples.restart
 
 runs two trainings under torchrun. One runs to its end on two ranks. The other is killed in the
 middle of an epoch and restarted on one rank. The command prints the steps of both: their global
@@ -21,8 +21,8 @@ from pathlib import Path
 
 import click
 
+from examples.ranked import STEPS_LOG
 from xloader.core.libraries import require_libraries
-from xloader.demo.options import STEPS_LOG
 from xloader.demo.store import ensure_store
 from xloader.demo.waves import WaveSpec
 from xloader.errors import XloaderError
@@ -107,7 +107,7 @@ def compare(folder: Path, spec: WaveSpec, *, epochs: int, every: int, kill_at: i
 def _launch(num_ranks: int, *arguments: object, is_killed: bool = False) -> None:
     """Run a training under torchrun and wait for its end."""
     launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
-    command = [sys.executable, "-m", *launch, "-m", "xloader.demo.ranked", *map(str, arguments)]
+    command = [sys.executable, "-m", *launch, "-m", "examples.ranked", *map(str, arguments)]
     environ = {name: value for name, value in os.environ.items() if name not in _LAUNCHED}
     # All ranks share the cores of one machine, so each computes on one thread.
     environ.setdefault("OMP_NUM_THREADS", "1")

@@ -1,12 +1,38 @@
-"""``xloader inspect``: variables, chunk grids, labels and faults of a store."""
+"""``xloader doctor`` and ``inspect``: what a machine, its libraries and a store have and lack."""
 
 from __future__ import annotations
 
 import click
 
-from xloader.cli.endings import end_incomplete, plain_endings
-from xloader.cli.json_output import print_result
+from xloader.cli.endings import end_incomplete, plain_endings, print_result
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_store
+
+
+@click.command(short_help="Check this machine and its libraries.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+def doctor(is_json: bool) -> None:
+    """Check cores, memory, codecs, PyTorch and its GPUs, and the releases of libraries.
+
+    Each line says ok, note or problem, and what to do about a note or a problem.
+
+    \b
+    Examples:
+      xloader doctor
+      xloader doctor --json
+
+    Exit codes: 0 nothing is broken, 1 something is, 2 an error, 130 interrupted.
+    """
+    # Some checks import libraries that --help does not need.
+
+    from xloader.cli.diagnosis import diagnose
+
+    with plain_endings():
+        diagnosis = diagnose()
+        print_result(diagnosis, is_json=is_json)
+        if diagnosis.problems:
+            names = ", ".join(finding.subject for finding in diagnosis.problems)
+            end_incomplete(f"Broken: {names}.")
+
 
 _ALL = "all"
 

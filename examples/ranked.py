@@ -3,8 +3,8 @@
 It shows how a loader's state belongs in a checkpoint. torchrun starts it. The second command
 continues from the last checkpoint of the first::
 
-    torchrun --nproc-per-node 2 -m xloader.demo.ranked STORE FOLDER
-    torchrun --nproc-per-node 1 -m xloader.demo.ranked STORE FOLDER
+    torchrun --nproc-per-node 2 -m examples.ranked STORE FOLDER
+    torchrun --nproc-per-node 1 -m examples.ranked STORE FOLDER
 
 The number of ranks must divide `LANES`.
 """
@@ -26,13 +26,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from xloader.core.options import PlanRules
-from xloader.demo.assembly import make_net, split_samples
+import xloader
 from xloader.demo.climate import measure_climate
-from xloader.demo.maps import row_weights
-from xloader.demo.options import STEPS_LOG
-from xloader.demo.task import find_task, open_dataset
-from xloader.demo.training import Calendar, loss_weights
+from xloader.demo.task import find_task, open_dataset, row_weights
+from xloader.demo.training import Calendar, loss_weights, make_net, split_samples
 from xloader.demo.waves import VARIABLE_ATTRS
 
 if TYPE_CHECKING:
@@ -50,6 +47,9 @@ It does not depend on the number of ranks, so the global batches do not either.
 
 MEMORY: Final = "12MiB"
 """Memory of each rank's loader."""
+
+STEPS_LOG: Final = "steps.jsonl"
+"""Name of the file in which rank 0 logs the steps, within the folder of the training."""
 
 _CHECKPOINT: Final = "checkpoint.pt"
 
@@ -87,7 +87,7 @@ def train(store: str, folder: Path, epochs: int, every: int, kill_at: int | None
     training = make_training(store)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     loader = training.samples.loader(
-        batch_size=GLOBAL_BATCH // world_size, plan=PlanRules(lanes=LANES), memory=MEMORY
+        batch_size=GLOBAL_BATCH // world_size, plan=xloader.PlanRules(lanes=LANES), memory=MEMORY
     )
     net = DistributedDataParallel(training.net)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)

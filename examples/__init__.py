@@ -1,0 +1,1 @@
+"""Whole programs that use xloader, run in a clone: ``python -m examples.restart``."""
