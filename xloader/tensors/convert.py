@@ -72,7 +72,6 @@ def jax_maker(dtypes: Mapping[str, np.dtype]) -> Callable[[NDArray[Any]], Any]:
         raise OptionError(
             "JAX was started without its CPU, where batches are made",
             given=f"JAX platforms {config.jax_platforms!r}: {str(error).splitlines()[0]}",
-            allowed="platforms that end with cpu",
             remedy="set JAX_PLATFORMS=cuda,cpu before JAX is imported, or leave it unset",
         ) from error
     wide = [name for name, dtype in dtypes.items() if dtype.kind in "iu" and dtype.itemsize == 8]
@@ -80,7 +79,6 @@ def jax_maker(dtypes: Mapping[str, np.dtype]) -> Callable[[NDArray[Any]], Any]:
         raise OptionError(
             "JAX is set to 32 bits, and would cut off integers of 64 bits",
             given=f"fields {wide} with {dtypes[wide[0]]}",
-            allowed="integers of up to 32 bits, or JAX with 64 bits",
             remedy='convert the field, for example with .map(lambda ds: ds.astype("int32")), or '
             'call jax.config.update("jax_enable_x64", True) first',
         )

@@ -358,7 +358,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 "a dataset with batch_size=None delivers samples one by one and cannot resume at "
                 "a step",
                 given=f"step={step}, batch_size=None",
-                allowed="step=0",
                 remedy="pass batch_size to the dataset, or use torchdata's StatefulDataLoader",
             )
         self._cursor.resume(position)

@@ -195,7 +195,6 @@ class WorkerReader:
             raise OptionError(
                 "a ChunkSampler and its dataset have different samples",
                 given="a ChunkSampler and a MapDataset made from different samples",
-                allowed="the same samples for both, with the same select and weighted",
                 remedy="pass the same samples to MapDataset and ChunkSampler, or use data_loader()",
             )
         self._stop()

@@ -107,7 +107,6 @@ class Patches:
             raise EmptySamplesError(
                 f"the batch {batch} has no patch",
                 given={line.dim: line for line in self.lines},
-                allowed="batches in which at least one whole patch begins",
                 remedy="pass batch_dims that are multiples of input_dims - input_overlap",
             )
         return ranges
@@ -209,6 +208,5 @@ def _whole(word: str, dim: Hashable, value: Any) -> int:
         raise OptionError(
             f"the {word} along {dim!r} is not a whole number",
             given=repr(value),
-            allowed="a whole number of elements",
             remedy="pass a number of elements, not of labels",
         ) from None

@@ -73,7 +73,6 @@ def map_batches(generator: Any) -> Samples:
         raise OptionError(
             "the generator does not cut its object: its one batch is the whole object",
             given="neither input_dims nor batch_dims",
-            allowed="input_dims of at least one dimension",
             remedy="use the xarray object itself",
         )
     made = Frames(obj, patches)
@@ -94,7 +93,6 @@ def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
         raise OptionError(
             "the batches of the generator differ in size",
             given=f"patches of a batch, and patches: {_counts(patches)}",
-            allowed="the same number of inputs in each batch",
             remedy="pass batch_dims that divide the dimension evenly, or concat_input_dims=False, "
             "and let samples.loader(batch_size=...) put inputs together",
         )
@@ -103,7 +101,6 @@ def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
         raise OptionError(
             "xbatcher would join these inputs by their labels, which samples cannot do",
             given=f"a {type(made.obj).__name__} with coordinates {list(dataset.coords)}",
-            allowed="a Dataset, or a DataArray without labels along input_dims",
             remedy="pass ds.to_dataset(name=...), or remove these labels with ds.drop_vars(...)",
         )
     lines = patches.lines
@@ -212,7 +209,6 @@ def from_xbatcher(generator: Any) -> Samples:
         raise OptionError(
             "the generator changes batches with cache_preprocess",
             given=f"cache_preprocess={generator.cache_preprocess!r}",
-            allowed="generators without cache_preprocess",
             remedy="make the generator without cache, and call .map(fn) on the samples",
         )
     return map_batches(generator)

@@ -192,7 +192,6 @@ def _transformed(function: Callable[[Any], torch.Tensor], batch: Any, name: str)
         raise UnsupportedDataError(
             f"{name} did not return a tensor",
             given=f"{type(tensor).__name__} from {function!r}",
-            allowed="a function of an xarray object that returns a torch.Tensor",
             remedy="end it with xloader.xbatcher.to_tensor",
         )
     return tensor
