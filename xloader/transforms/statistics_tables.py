@@ -207,13 +207,16 @@ def make_table(recipe: Recipe, name: str, word: str, value: Any, clock_dim: str 
     clocks = dict[str, str]()
     for dim in given:
         if dim in dims:
-            value = _as_selected(recipe, name, value, dim)
-            if value is None:
-                raise misfit(f"other labels or another size along {dim!r}")
+            selected = _as_selected(recipe, name, value, dim)
+            if selected is None:
+                raise misfit(
+                    f"{value.sizes[dim]} values along {dim!r}, another number of them or other labels"
+                )
+            value = selected
             continue
         along = clock_dim if clock_dim in time_dims else "".join(time_dims[:2])
         if dim not in CLOCKS or along not in time_dims or along in (*given, *clocks):
-            raise misfit(f"dimensions {given}, and times along {time_dims}")
+            raise misfit(f"dimensions {tuple(given)}, and times along {time_dims}")
         whole, clocks[along] = _by_rows(name, word, value, dim, along), dim
         if along in windowed:
             value = whole.rename({dim: along})
