@@ -209,12 +209,10 @@ def make_table(recipe: Recipe, name: str, word: str, value: Any, clock_dim: str 
         if dim in dims:
             selected = _as_selected(recipe, name, value, dim)
             if selected is None:
-                raise misfit(
-                    f"{value.sizes[dim]} values along {dim!r}, another number of them or other labels"
-                )
+                raise misfit(f"{value.sizes[dim]} values along {dim!r}, or their labels")
             value = selected
             continue
-        along = clock_dim if clock_dim in time_dims else "".join(time_dims[:2])
+        along = time_dims[0] if len(time_dims) == 1 else clock_dim
         if dim not in CLOCKS or along not in time_dims or along in (*given, *clocks):
             raise misfit(f"dimensions {tuple(given)}, and times along {time_dims}")
         whole, clocks[along] = _by_rows(name, word, value, dim, along), dim
