@@ -62,8 +62,8 @@ class _Use:
 
     def take(self, row: int, block: tuple[int, ...]) -> tuple[list[Ints], list[Ints]]:
         """Where the elements of a block lie in a sample, and which they are, by dimension."""
-        pairs = zip(self.blocks, block, strict=True)
-        targets = [np.flatnonzero(blocks[row] == number) for blocks, number in pairs]
+        numbered = zip(self.blocks, block, strict=True)
+        targets = [np.flatnonzero(blocks[row] == number) for blocks, number in numbered]
         pairs = zip(self.places, targets, strict=True)
         return targets, [places[row][target] for places, target in pairs]
 
@@ -138,13 +138,13 @@ def _cut(axis: Axis, block: int, offsets: Ints) -> slice | Ints:
     origin = axis.cut(block)
     base = origin.start if isinstance(origin, slice) else int(origin[0])
     elements = stored(axis.selection, offsets)
-    (cut,) = _as_index([elements - axis.selection[axis.span_of(block)[0]] + base])
+    cut: slice | Ints = _as_index([elements - axis.selection[axis.span_of(block)[0]] + base])[0]
     return cut
 
 
 def _as_index(elements: list[Ints]) -> tuple[Any, ...]:
     """An index for elements along all dimensions: slices if there is one for each of them."""
-    wanted = [as_selection(along) for along in elements]
-    if all(isinstance(along, range) for along in wanted):
-        return tuple(slice(along.start, along.stop, along.step) for along in wanted)
-    return np.ix_(*elements)
+    ranges = [along for along in map(as_selection, elements) if isinstance(along, range)]
+    if len(ranges) < len(elements):
+        return np.ix_(*elements)
+    return tuple(slice(along.start, along.stop, along.step) for along in ranges)
