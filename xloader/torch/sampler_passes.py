@@ -14,7 +14,7 @@ from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached, Explanation, touched_blocks
 from xloader.planning.remainder import Remainder
 from xloader.torch.lent_tensors import MORE_SLOTS
-from xloader.torch.step_tags import BatchIds, FirstId, PlanTag, StepTag
+from xloader.torch.step_tags import FirstId, PlanTag, StepTag
 
 
 class Passes:
@@ -83,7 +83,8 @@ class Passes:
             if step == start.step and start.row:
                 yield ids[start.row :]
             else:
-                yield BatchIds(ids, StepTag.of(ids, plan_tag, start.epoch, step, pass_number))
+                step_tag = StepTag.of(ids, plan_tag, start.epoch, step, pass_number)
+                yield [FirstId.of(ids[0], step_tag), *ids[1:]]
 
     def _keep(self, remainder: Epoch | Remainder) -> None:
         """Note the chunks that workers keep once they have carried out a part of an epoch."""
@@ -138,7 +139,7 @@ class BatchPass(Iterator[list[int]]):
 
 
 class IdPass(Iterator[int]):
-    """Iterator over one epoch, id by id. The first id of each batch carries its step tag."""
+    """Iterator over one epoch, id by id."""
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
@@ -160,8 +161,7 @@ class IdPass(Iterator[int]):
         num_passed = self._batches.position.row
         ids = next(self._batches)
         self._ids, self._num_rows = iter(ids), num_passed + len(ids)
-        first = next(self._ids)
-        return FirstId.of(first, ids.step_tag) if isinstance(ids, BatchIds) else first
+        return next(self._ids)
 
     def state_dict(self) -> dict[str, Any]:
         """The position and the plan, as plain JSON values under 2 KB."""

@@ -1,7 +1,7 @@
 """Step tags, which tell a worker the step, epoch and plan that a batch of ids belongs to.
 
-A sampler attaches them to ids, and the dataset in a worker reads them. The first id carries a tag
-too, because a ``DataLoader`` puts single ids into lists of its own.
+A sampler attaches them to the first id of each batch, and the dataset in a worker reads them
+there. The list carries no tag, because a ``DataLoader`` puts single ids into lists of its own.
 """
 
 from __future__ import annotations
@@ -64,36 +64,12 @@ class FirstId(int):
         return FirstId.of, (int(self), self.step_tag)
 
 
-class BatchIds(list[int]):
-    """The ids of one batch: a list that carries the step tag."""
-
-    def __init__(self, ids: list[int], step_tag: StepTag) -> None:
-        super().__init__(ids)
-        self.step_tag = step_tag
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the batch belongs to."""
-        return self.step_tag.epoch
-
-    @property
-    def step(self) -> int:
-        """Number of the batch in that epoch, among those of its rank."""
-        return self.step_tag.step
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return BatchIds, (list(self), self.step_tag)
-
-
 def step_tag_of(ids: Sequence[int]) -> StepTag | None:
-    """The step tag that a list or its first id carries; None if there is none.
+    """The step tag that the first of some ids carries; None if there is none.
 
-    :meth:`StepTag.is_of` tells whether the list is the one that the tag was made for.
+    `StepTag.is_of` tells whether the list is the one that the tag was made for.
     """
-    step_tag = getattr(ids, "step_tag", None)
-    if step_tag is None and ids:
-        step_tag = getattr(ids[0], "step_tag", None)
-    return step_tag
+    return getattr(ids[0], "step_tag", None) if ids else None
 
 
 def _checksum(ids: Sequence[int]) -> int:

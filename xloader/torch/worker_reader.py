@@ -60,6 +60,19 @@ class Worker:
         self._run: Run | None = None
         self._nan_warner = NanWarner(rank_plan.options.on_nan)
 
+    @classmethod
+    def here(cls, rank_plan: RankPlan, number: int) -> Worker:
+        """A worker of this process, whose batches wait here or are lent to the training process."""
+        info, options = get_worker_info(), rank_plan.options
+        return cls(
+            rank_plan,
+            number,
+            # In a worker process, batches wait in memory shared with the training process.
+            num_ready=options.prefetch if info is None else 1,
+            num_cores=options.threads or num_cores(0 if info is None else info.num_workers),
+            make_memory=memory_to_lend(rank_plan),
+        )
+
     @property
     def is_foreign(self) -> bool:
         """Whether the process was forked since: threads and locks do not survive that."""
@@ -131,7 +144,6 @@ class WorkerReader:
             compute_synchronously()
         self._num_workers = 1 if info is None else info.num_workers
         self._is_first = info is None or info.id == 0
-        self._is_worker = info is not None
         self._plan_tag: PlanTag | None = None
         self._rank_plan: RankPlan | None = None
         self._ways: dict[int, _Way] = {}
@@ -184,10 +196,6 @@ class WorkerReader:
             self._cache.close()
         self._cache = None
 
-    @property
-    def _num_cores(self) -> int:
-        return self._threads or num_cores(self._num_workers)
-
     def _check_plan_tag_is_kept(self, plan_tag: PlanTag) -> None:
         if self._plan_tag == plan_tag:
             return
@@ -200,7 +208,8 @@ class WorkerReader:
         self._stop()
         self._plan_tag = plan_tag
         # Batches are checked for NaN in this process, so the dataset's option holds.
-        options = replace(plan_tag.options, on_nan=self._on_nan)
+        threads = plan_tag.options.threads or self._threads
+        options = replace(plan_tag.options, on_nan=self._on_nan, threads=threads)
         self._rank_plan = RankPlan(self._recipe, options, plan=plan_tag.plan)
         planned = plan_tag.plan.workers
         if planned != self._num_workers:
@@ -225,15 +234,7 @@ class WorkerReader:
         self._dismiss(number)
         if number not in self._workers:
             assert self._rank_plan is not None
-            options = step_tag.plan_tag.options
-            self._workers[number] = Worker(
-                self._rank_plan,
-                number,
-                # In a worker process, batches wait in memory shared with the training process.
-                num_ready=1 if self._is_worker else options.prefetch,
-                num_cores=options.threads or self._num_cores,
-                make_memory=memory_to_lend(self._rank_plan),
-            )
+            self._workers[number] = Worker.here(self._rank_plan, number)
         worker = self._workers[number]
         steps = worker.steps(step_tag.epoch, step_tag.step - number)
         way = _Way(worker, step_tag.epoch, step_tag.pass_number, step_tag.step, steps)
@@ -280,7 +281,7 @@ class WorkerReader:
                     self._memory_nbytes,
                     batch_size,
                     prefetch=PREFETCH,
-                    num_cores=self._num_cores,
+                    num_cores=self._threads or num_cores(self._num_workers),
                     num_workers=self._num_workers,
                 )
             except MemoryBudgetError:

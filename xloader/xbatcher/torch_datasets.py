@@ -12,7 +12,6 @@ from xloader.core.option_checks import check_callable
 from xloader.errors import BatchGeneratorWarning, MissingDependencyError, UnsupportedDataError
 from xloader.torch.worker_setup import set_up_worker
 from xloader.xbatcher.generator import BatchGenerator
-from xloader.xbatcher.reading import share_of
 
 try:
     import torch
@@ -179,7 +178,7 @@ def _one(generator: Any, idx: Any) -> Any:
 
 def _share(generator: Any, count: int, number: int, num_shares: int) -> Iterator[Any]:
     """One worker's contiguous part of the first ``count`` batches."""
-    batches = share_of(count, number, num_shares)
+    batches = range(number * count // num_shares, (number + 1) * count // num_shares)
     if isinstance(generator, BatchGenerator):
         return generator.iterate(batches, num_shares)
     return (generator[n] for n in batches)
