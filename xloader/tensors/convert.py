@@ -5,6 +5,7 @@ PyTorch is imported only when one of these functions is called.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,28 +43,24 @@ def join_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def require_torch(given: str, allowed: str | None = None) -> None:
     """Raise an error with advice if PyTorch is not installed."""
+    _imported("torch", "PyTorch", given, allowed, extra_remedy("torch"))
+
+
+def _imported(module: str, name: str, given: str, allowed: str | None, remedy: str) -> Any:
+    """A library, imported. Raise an error with advice if it is not installed."""
     try:
-        import torch  # noqa: F401
+        return importlib.import_module(module)
     except ImportError as error:
         raise MissingDependencyError(
-            f"PyTorch is not installed ({error})",
-            given=given,
-            allowed=allowed,
-            remedy=extra_remedy("torch"),
+            f"{name} is not installed ({error})", given=given, allowed=allowed, remedy=remedy
         ) from error
 
 
 def jax_maker(dtypes: Mapping[str, np.dtype]) -> Callable[[NDArray[Any]], Any]:
     """Function that makes a JAX array from an array, on JAX's CPU."""
-    try:
-        import jax
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"JAX is not installed ({error})",
-            given='output="jax"',
-            allowed='without JAX, output="numpy"',
-            remedy=extra_remedy("jax"),
-        ) from error
+    jax = _imported(
+        "jax", "JAX", 'output="jax"', 'without JAX, output="numpy"', extra_remedy("jax")
+    )
     # JAX's types do not list its settings.
     config: Any = jax.config
     try:
@@ -91,15 +88,8 @@ def cupy_maker() -> Callable[[NDArray[Any]], Any]:
     DLPack does not move memory to a GPU, so the array is copied. The copy is done when the
     function returns, since the loader uses the array's memory again.
     """
-    try:
-        import cupy
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"CuPy is not installed ({error})",
-            given='output="cupy"',
-            allowed='without CuPy, output="numpy"',
-            remedy="install the package of CuPy for your CUDA, such as cupy-cuda12x",
-        ) from error
+    remedy = "install the package of CuPy for your CUDA, such as cupy-cuda12x"
+    cupy = _imported("cupy", "CuPy", 'output="cupy"', 'without CuPy, output="numpy"', remedy)
     if not cupy.is_available():
         raise OptionError(
             "CuPy finds no GPU",

@@ -26,7 +26,7 @@ from xloader.sources.arrays.dask_cluster import compute_synchronously
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.chunk_sampler import check_options
-from xloader.torch.lent_tensors import MORE_SLOTS
+from xloader.torch.lent_slots import MORE_SLOTS
 from xloader.torch.misuse import (
     collate_by_default,
     refuse_batches_of_batches,

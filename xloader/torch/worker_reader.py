@@ -30,8 +30,8 @@ from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.sources.arrays.dask_cluster import compute_synchronously
-from xloader.torch.lent_tensors import memory_to_lend
-from xloader.torch.step_tags import PlanTag, StepTag
+from xloader.torch.lent_slots import memory_to_lend
+from xloader.torch.sampler_passes import PlanTag, StepTag
 from xloader.torch.worker_setup import set_up_worker
 from xloader.transforms.apply_steps import finish
 

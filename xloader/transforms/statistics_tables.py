@@ -15,8 +15,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.clock_labels import CLOCKS, clock_rows
 from xloader.errors import OptionError, XloaderError
+from xloader.forcings.calendar import CLOCKS, clock_rows
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.selection import stored
