@@ -5,24 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
 import xarray as xr
+from torch.utils import data
 
-from xloader.core.messages import extra_remedy, warn_caller
+from xloader.core.messages import warn_caller
 from xloader.core.option_checks import check_callable
-from xloader.errors import BatchGeneratorWarning, MissingDependencyError, UnsupportedDataError
+from xloader.errors import BatchGeneratorWarning, UnsupportedDataError
 from xloader.torch.worker_setup import set_up_worker
 from xloader.xbatcher.generator import BatchGenerator
-
-try:
-    import torch
-    from torch.utils import data
-except ImportError as error:
-    raise MissingDependencyError(
-        "PyTorch is not installed",
-        given="xloader.xbatcher's datasets for PyTorch",
-        allowed="without PyTorch, xloader.xbatcher.BatchGenerator",
-        remedy=extra_remedy("torch"),
-    ) from error
 
 if TYPE_CHECKING:
     _MapBase: TypeAlias = data.Dataset[Any]
