@@ -115,14 +115,13 @@ PREFETCH = 2
 
 
 @dataclass
-class _Way:
-    """One worker's share of a pass that is under way in this process."""
+class _Share:
+    """One worker of the plan in this process, and its steps of a pass that is under way."""
 
     worker: Worker
-    epoch: int
-    pass_number: int
-    next_step: int
-    steps: Iterator[Delivery]
+    steps: Iterator[Delivery] = iter(())
+    passing: tuple[int, int] | None = None
+    next_step: int = 0
 
 
 class WorkerReader:
@@ -146,8 +145,7 @@ class WorkerReader:
         self._is_first = info is None or info.id == 0
         self._plan_tag: PlanTag | None = None
         self._rank_plan: RankPlan | None = None
-        self._ways: dict[int, _Way] = {}
-        self._workers: dict[int, Worker] = {}
+        self._shares: dict[int, _Share] = {}
         self._cache: CachedReader | None = None
         self._cache_size = 0
         self._has_warned = False
@@ -163,21 +161,21 @@ class WorkerReader:
             self._leave_plan(reason)
             return None
         self._check_plan_tag_is_kept(step_tag.plan_tag)
-        number = step_tag.step % step_tag.plan_tag.plan.workers
-        way = self._ways.get(number)
+        num_workers = step_tag.plan_tag.plan.workers
+        number, passing = step_tag.step % num_workers, (step_tag.epoch, step_tag.pass_number)
+        share = self._shares.get(number)
         # A trainer that resumes takes the ids of the steps that it skips, and begins in the middle.
-        if way is None or (way.epoch, way.pass_number) != (step_tag.epoch, step_tag.pass_number):
-            way = self._begin(step_tag, number)
-        elif way.next_step != step_tag.step:
+        if share is None or share.passing != passing:
+            share = self._begin(step_tag, number)
+        elif share.next_step != step_tag.step:
             self._leave_plan(f"step {step_tag.step} is out of order, as with in_order=False")
             return None
         # A share that raises is not continued: its next step begins anew.
-        del self._ways[number]
-        delivery = next(way.steps)
+        share.passing = None
+        delivery = next(share.steps)
         is_sample = ~delivery.is_padding
         assert (delivery.ids == ids)[is_sample].all(), "samplers and workers have one order"
-        way.next_step += step_tag.plan_tag.plan.workers
-        self._ways[number] = way
+        share.passing, share.next_step = passing, step_tag.step + num_workers
         return delivery
 
     def read(self, ids: Ints, origin: BatchOrigin) -> Batch:
@@ -227,31 +225,22 @@ class WorkerReader:
                 + "; pass the same num_workers to both, or use data_loader()"
             )
 
-    def _begin(self, step_tag: StepTag, number: int) -> _Way:
+    def _begin(self, step_tag: StepTag, number: int) -> _Share:
         if self._cache is not None:
             self._cache.close()
             self._cache = None
-        self._dismiss(number)
-        if number not in self._workers:
+        # Steps of a process are those of the plan's worker ``number``, and of every
+        # ``num_workers``-th one from there. A DataLoader gives the first step of a pass to its
+        # first process, so a pass that begins at another step than the one before assigns the
+        # plan's workers to other processes.
+        for other in [n for n in self._shares if (n - number) % self._num_workers]:
+            self._shares.pop(other).worker.close()
+        if number not in self._shares:
             assert self._rank_plan is not None
-            self._workers[number] = Worker.here(self._rank_plan, number)
-        worker = self._workers[number]
-        steps = worker.steps(step_tag.epoch, step_tag.step - number)
-        way = _Way(worker, step_tag.epoch, step_tag.pass_number, step_tag.step, steps)
-        self._ways[number] = way
-        return way
-
-    def _dismiss(self, number: int) -> None:
-        """Close the plan's workers whose steps go to other processes.
-
-        Steps of a process are those of the plan's worker ``number``, and of every
-        ``num_workers``-th one from there.
-        """
-        # A DataLoader gives the first step of a pass to its first process, so a pass that begins
-        # at another step than the one before assigns the plan's workers to other processes.
-        for worker_number in [n for n in self._workers if (n - number) % self._num_workers]:
-            self._workers.pop(worker_number).close()
-            self._ways.pop(worker_number, None)
+            self._shares[number] = _Share(Worker.here(self._rank_plan, number))
+        share = self._shares[number]
+        share.steps = share.worker.steps(step_tag.epoch, step_tag.step - number)
+        return share
 
     def _leave_plan(self, reason: str) -> None:
         self._warn(
@@ -266,10 +255,9 @@ class WorkerReader:
             warn_caller(message, WorkersWarning)
 
     def _stop(self) -> None:
-        for worker in self._workers.values():
-            worker.close()
-        self._workers.clear()
-        self._ways.clear()
+        for share in self._shares.values():
+            share.worker.close()
+        self._shares.clear()
 
     def _cache_for(self, batch_size: int) -> CachedReader:
         """A cache for batches of some size; the last one if memory is too small for a new one."""
