@@ -119,7 +119,7 @@ class _Share:
     """One worker of the plan in this process, and its steps of a pass that is under way."""
 
     worker: Worker
-    steps: Iterator[Delivery] = iter(())
+    steps: Iterator[Delivery]
     passing: tuple[int, int] | None = None
     next_step: int = 0
 
@@ -235,12 +235,12 @@ class WorkerReader:
         # plan's workers to other processes.
         for other in [n for n in self._shares if (n - number) % self._num_workers]:
             self._shares.pop(other).worker.close()
-        if number not in self._shares:
-            assert self._rank_plan is not None
-            self._shares[number] = _Share(Worker.here(self._rank_plan, number))
-        share = self._shares[number]
-        share.steps = share.worker.steps(step_tag.epoch, step_tag.step - number)
-        return share
+        assert self._rank_plan is not None
+        share = self._shares.get(number)
+        worker = Worker.here(self._rank_plan, number) if share is None else share.worker
+        steps = worker.steps(step_tag.epoch, step_tag.step - number)
+        self._shares[number] = _Share(worker, steps)
+        return self._shares[number]
 
     def _leave_plan(self, reason: str) -> None:
         self._warn(
