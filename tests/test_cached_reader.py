@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -511,12 +510,6 @@ def test_threads_of_a_user_read_one_after_the_other() -> None:
             thread.join()
     for number, batch in enumerate(batches):
         assert_same(found[number], plain(samples, batch))
-
-
-def test_it_pickles_as_nothing() -> None:
-    with make_reader(line()) as reader:
-        reader.read(np.arange(4))
-        assert pickle.loads(pickle.dumps({"reader": reader})) == {"reader": None}
 
 
 @contextmanager

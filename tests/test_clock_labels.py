@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from xloader.core.clock_labels import CLOCKS, clock_rows
 from xloader.errors import OptionError, UnsupportedDataError
+from xloader.forcings.calendar import CLOCKS, clock_rows
 
 CALENDARS = ["standard", "noleap", "all_leap", "360_day"]
 

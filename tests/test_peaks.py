@@ -25,7 +25,7 @@ from xloader.torch import (
     iterable_dataset,
     sampler_passes,
 )
-from xloader.torch.lent_tensors import MORE_SLOTS
+from xloader.torch.lent_slots import MORE_SLOTS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),

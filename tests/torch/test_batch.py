@@ -16,7 +16,7 @@ from xloader.errors import UnsupportedDataError
 from xloader.loader.batches.row_list import Rows
 from xloader.tensors.collate import collate
 from xloader.tensors.convert import tensor_maker
-from xloader.torch.step_tags import FirstId, step_tag_of
+from xloader.torch.sampler_passes import FirstId, step_tag_of
 
 
 def make_batch(first: int = 0) -> Batch:

@@ -7,7 +7,6 @@ ids. All batches of a process are those of one run, whose program is made as the
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import threading
 import weakref
@@ -33,6 +32,7 @@ from xloader.planning.cache_budget import BlockNumbers, Recent, cache_budget, le
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
+from xloader.sources.stores.per_process import PerProcess
 
 
 class CacheProgram:
@@ -173,18 +173,7 @@ _MOST_LOADS = 1 << 30
 class CacheTally:
     """Counts of what was read in this process.
 
-    Attributes
-    ----------
-    num_reads : int
-        (variable, chunk) pairs that were read.
-    read_nbytes : int
-        Decoded bytes of these chunks, not cut down to the selection.
-    num_missing : int
-        Absent chunks, read as the fill value.
-    num_requests : int
-        Requests made of the store.
-    peak_nbytes : int
-        The most decoded bytes that the cache held after any sample.
+    `peak_nbytes`: the most decoded bytes that the cache held after any sample.
     """
 
     num_reads: int = 0
@@ -197,20 +186,8 @@ class CacheTally:
 class CachedReader:
     """Reader of batches of any ids. Each process makes its own memory and threads on first use.
 
-    Several threads may call `read`; one read follows the other. A reader pickles as None, because
-    its memory and threads cannot be sent to another process. Its owner makes a new one there.
-
-    Parameters
-    ----------
-    parts : EngineParts
-        The parts that read and copy.
-    capacity_nbytes : int
-        The most decoded bytes held: see `xloader.planning.cache_budget.cache_budget`.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If some sample alone needs more than the capacity.
+    Several threads may call `read`; one read follows the other. It keeps the chunks that were used
+    last, of at most ``capacity_nbytes`` decoded bytes: at least those of any one sample.
     """
 
     def __init__(self, parts: EngineParts, capacity_nbytes: int) -> None:
@@ -222,8 +199,10 @@ class CachedReader:
                 minimum_nbytes=least,
             )
         self._batch_size = parts.fields.batch_size
-        self._make_held = partial(_Held, parts, capacity_nbytes)
-        self._held: dict[int, _Held] = {}
+        # A forked child starts afresh. It lacks its parent's threads, so a lock that they held
+        # would never be released.
+        make_runs = partial(_Runs, parts, capacity_nbytes)
+        self._here = PerProcess(make_runs, "a reader", is_remade=True).get
         self._is_closed = False
 
     @classmethod
@@ -237,33 +216,9 @@ class CachedReader:
         num_cores: int,
         num_workers: int = 1,
     ) -> CachedReader:
-        """Make a reader of the samples of a recipe that keeps within a memory budget.
+        """Make a reader that uses one worker's share of a memory budget, for batches as well.
 
-        Parameters
-        ----------
-        recipe : Recipe
-            The samples. Its transforms are not run.
-        memory_nbytes : int
-            Bytes for batches, for chunks that are being read and for kept chunks.
-        batch_size : int
-            Number of samples that are read at a time. A longer list of ids is read in parts.
-        prefetch : int
-            Number of batches that wait for the consumer.
-        num_cores : int
-            Most threads that read and copy.
-        num_workers : int, default 1
-            Number of workers that share the memory. The reader uses the share of one.
-
-        Returns
-        -------
-        CachedReader
-            The reader. It keeps the chunks that were used last.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the memory is too small for the chunks of some single sample. The error gives the
-            minimum that suffices.
+        `batch_size`: samples that are read at a time; a longer list of ids is read in parts.
         """
         layouts = make_layouts(recipe)
         footprint = make_footprint(recipe, layouts)
@@ -290,44 +245,25 @@ class CachedReader:
     def read(self, ids: Ints) -> Arrays:
         """Read some samples, without transforms and without label fields' values.
 
-        Parameters
-        ----------
-        ids : numpy.ndarray of int64, shape (n,)
-            Sample ids in any order and number. They may repeat.
-
-        Returns
-        -------
-        dict of str to numpy.ndarray
-            By field, shape ``(n, *layout.shape)``. The caller may keep and change the arrays.
-
-        Raises
-        ------
-        ChunkError
-            If a chunk cannot be read. A later read tries again.
-        StoreChangedError
-            If the store is no longer what was opened.
-        SampleIndexError
-            If an id lies outside ``[0, num_samples)``.
-        ClosedError
-            If the reader is closed.
+        Ids may repeat. The caller may keep and change the arrays.
         """
-        held = self._here()
-        with held.lock:
+        runs = self._here()
+        with runs.lock:
             if self._is_closed:
                 raise ClosedError("the reader is closed", remedy="make a new reader")
             size = self._batch_size
             begins = range(0, max(len(ids), 1), size)
-            parts = [held.read(ids[begin : begin + size]) for begin in begins]
+            parts = [runs.read(ids[begin : begin + size]) for begin in begins]
         if len(parts) == 1:
             return parts[0]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def close(self) -> None:
         """Release the memory and end the threads. It may be called more than once."""
-        held = self._here()
-        with held.lock:
+        runs = self._here()
+        with runs.lock:
             self._is_closed = True
-            held.end()
+            runs.end()
 
     def __enter__(self) -> CachedReader:
         return self
@@ -335,22 +271,9 @@ class CachedReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
-        return _nothing, ()
 
-    def _here(self) -> _Held:
-        """The run of this process."""
-        # A forked child starts afresh. It lacks its parent's threads, so a lock that they held
-        # would never be released.
-        pid = os.getpid()
-        held = self._held.get(pid) or self._held.setdefault(pid, self._make_held())
-        for other in [own for own in self._held if own != pid]:
-            self._held.pop(other, None)
-        return held
-
-
-class _Held:
-    """The run of one process, its counts, and those of the runs before it."""
+class _Runs:
+    """The runs of one process, one after the other, and the counts of all of them."""
 
     def __init__(self, parts: EngineParts, capacity_nbytes: int) -> None:
         self._parts, self._capacity_nbytes = parts, capacity_nbytes
@@ -401,10 +324,40 @@ class _Held:
 
     def _begin(self) -> None:
         self.end()
-        self._program = CacheProgram(self._parts, self._capacity_nbytes)
-        job = _make_job(self._parts, self._program, self._capacity_nbytes)
+        parts, capacity_nbytes = self._parts, self._capacity_nbytes
+        self._program = CacheProgram(parts, capacity_nbytes)
+        tables = Tables(parts, parts.reader.source, is_resident=False)
+        blocks = make_blocks(parts, tables, capacity_nbytes)
+        num_threads, chunk_nbytes = parts.num_threads, parts.footprint.max_chunk_nbytes
+        scratch_nbytes = tables.scratch_nbytes(chunk_nbytes, num_threads)
+        is_native = blocks.is_native and tables.is_native and not parts.borders
+        limits = Limits(
+            batch_nbytes=0,
+            in_flight_nbytes=parts.in_flight_nbytes,
+            most_chunk_nbytes=chunk_nbytes,
+            num_cores=num_threads,
+            num_held=0,
+            num_known=0,
+            most_scratch=max(1, scratch_nbytes // chunk_nbytes),
+            most_loading_hands=num_threads,
+        )
+        job = Job(
+            program=self._program,
+            parts=parts,
+            tables=tables,
+            finisher=BatchFinish(),
+            last_size=0,
+            num_ahead=0,
+            blocks=blocks,
+            limits=limits,
+            num_threads=num_threads,
+            num_hands=1 if is_native else num_threads,
+            most_fetched_nbytes=parts.in_flight_nbytes - scratch_nbytes,
+            # Each further chunk of a store that hangs would be waited for as long.
+            ends_on_timeout=True,
+        )
         self._run = Run(job)
-        self._end = weakref.finalize(self, _end, self._run, job.blocks)
+        self._end = weakref.finalize(self, _end, self._run, blocks)
         self._end.atexit = False
 
     def end(self) -> None:
@@ -417,40 +370,3 @@ class _Held:
 def _end(run: Run, blocks: BlockMemory) -> None:
     run.close()
     blocks.drop()
-
-
-def _make_job(parts: EngineParts, program: CacheProgram, capacity_nbytes: int) -> Job:
-    """The job of a run, with memory for blocks."""
-    tables = Tables(parts, parts.reader.source, is_resident=False)
-    blocks = make_blocks(parts, tables, capacity_nbytes)
-    num_threads, chunk_nbytes = parts.num_threads, parts.footprint.max_chunk_nbytes
-    scratch_nbytes = tables.scratch_nbytes(chunk_nbytes, num_threads)
-    is_native = blocks.is_native and tables.is_native and not parts.borders
-    return Job(
-        program=program,
-        parts=parts,
-        tables=tables,
-        finisher=BatchFinish(),
-        last_size=0,
-        num_ahead=0,
-        blocks=blocks,
-        limits=Limits(
-            batch_nbytes=0,
-            in_flight_nbytes=parts.in_flight_nbytes,
-            most_chunk_nbytes=chunk_nbytes,
-            num_cores=num_threads,
-            num_held=0,
-            num_known=0,
-            most_scratch=max(1, scratch_nbytes // chunk_nbytes),
-            most_loading_hands=num_threads,
-        ),
-        num_threads=num_threads,
-        num_hands=1 if is_native else num_threads,
-        most_fetched_nbytes=parts.in_flight_nbytes - scratch_nbytes,
-        # Each further chunk of a store that hangs would be waited for as long.
-        ends_on_timeout=True,
-    )
-
-
-def _nothing() -> None:
-    """The value that a pickled reader has in another process: None."""

@@ -61,7 +61,6 @@ class SharedMemory:
             raise WorkersError(
                 f"there is no room for the memory that worker processes share ({error.strerror})",
                 given=f"{nbytes} bytes ({show_nbytes(nbytes)})",
-                allowed="as much as the system can give",
                 remedy="pass a smaller batch_size or prefetch, or fewer processes",
             ) from error
 

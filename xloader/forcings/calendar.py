@@ -1,4 +1,4 @@
-"""Times of any calendar as plain numbers: days, the fraction of the day, the fraction of the year.
+"""Times of any calendar as plain numbers: days, fractions of the day and of the year, months.
 
 Idealised calendars (``noleap``, ``all_leap``, ``360_day``) have no days of the real world. A time
 in one of them has the place of the Earth at the same fraction of the same real year.
@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.core.clock_labels import checked_times
+from xloader.core.axis import Ints
+from xloader.errors import OptionError, UnsupportedDataError
 
 Floats = NDArray[np.float64]
 
@@ -29,6 +32,51 @@ _YEAR_SIZES: Final = {
     "360_day": 360,
 }
 """Days of every year in the calendars in which all years are equally long."""
+
+CLOCKS: Final = {
+    "month": np.arange(1, 13),
+    "dayofyear": np.arange(1, 367),
+    "hour": np.arange(24),
+    "season": np.array(["DJF", "MAM", "JJA", "SON"]),
+}
+"""The labels of each clock, in the order of the rows."""
+
+
+def clock_rows(times: Any, clock: str) -> Ints:
+    """The row, from 0 on, of each time in a table by month, day of the year, hour or season."""
+    labels = checked_times(times, f", and have no {clock}", "open the data with decode_times=True")
+    flat, field = labels.reshape(-1), clock
+    if labels.dtype.kind == "M":
+        index: Any = pd.DatetimeIndex(flat)
+        # Its other name is deprecated, and xarray's index has only the other.
+        field = "day_of_year" if clock == "dayofyear" else clock
+    else:
+        index = xr.CFTimeIndex(flat)  # type: ignore[no-untyped-call]
+    # Of the seasons, December, January and February come first.
+    rows = index.month % 12 // 3 if clock == "season" else getattr(index, field) - CLOCKS[clock][0]
+    return np.asarray(rows, np.int64).reshape(labels.shape)
+
+
+def checked_times(times: Any, lack: str, remedy: str) -> NDArray[Any]:
+    """Labels as an array of datetime64, or of the objects of cftime."""
+    labels = np.asarray(times)
+    if labels.dtype.kind == "M":
+        if np.isnat(labels).any():
+            raise OptionError(
+                "a time is missing",
+                given="NaT among the labels",
+                allowed="a time for each element",
+                remedy="leave these elements out with .isel(time=...)",
+            )
+        return labels
+    if labels.dtype == object and all(hasattr(label, "dayofyr") for label in labels.flat):
+        return labels
+    raise UnsupportedDataError(
+        f"these labels are no times{lack}",
+        given=f"dtype {labels.dtype}" + (f", such as {labels.flat[0]!r}" if labels.size else ""),
+        allowed="datetime64, or the objects of cftime",
+        remedy=remedy,
+    )
 
 
 @dataclass(frozen=True)

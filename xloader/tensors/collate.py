@@ -205,7 +205,6 @@ def _pad(
             raise OptionError(
                 f"the samples of the field {name!r} differ along axes other than {axes}",
                 given=f"shapes {tuple(tensors[0].shape)} and {tuple(tensor.shape)}",
-                allowed="shapes that differ only along the padded axes",
                 remedy="name all axes to pad: PadCollate((0, 1)), or PadCollate({'inputs': 1})",
             )
     dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))

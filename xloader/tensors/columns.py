@@ -25,7 +25,6 @@ def refuse_device_tensors(value: Any, what: str) -> None:
                 "is freed when the worker ends, a forked worker cannot use CUDA at all, and each "
                 "worker would create its own CUDA context on the GPU",
                 given=f"device {str(tensor.device)!r} in worker {worker.id}",
-                allowed="arrays, and tensors on the CPU",
                 remedy="pass pin_memory=True, and move batches in the main process with "
                 "batch.to(device, non_blocking=True)",
             )
@@ -63,7 +62,6 @@ def split_columns(samples: Sequence[Sequence[Any]]) -> tuple[Sequence[str], list
         raise OptionError(
             "samples do not have the same number of fields",
             given=sorted(counts),
-            allowed="the same number of values in each sample's tuple",
         )
     names = samples.names if isinstance(samples, Rows) else None
     columns = [list(column) for column in zip(*samples, strict=True)]
@@ -84,7 +82,6 @@ def stack(values: list[Any], name: str) -> Any:
         raise OptionError(
             f"the samples of the field {name!r} have unequal shapes, so they cannot be stacked",
             given=", ".join(map(str, shapes)),
-            allowed="one shape",
             remedy="pass collate_fn=xloader.torch.PadCollate(), or make the shapes equal in "
             "transform",
         )
@@ -111,6 +108,5 @@ def hand_over(array: Any, name: str) -> Any:
         raise UnsupportedDataError(
             f"the field {name!r} holds values that a tensor cannot hold",
             given=f"dtype {array.dtype}",
-            allowed="bool, integers, floats and complex numbers",
             remedy="convert the values to numbers in map or transform",
         ) from error

@@ -5,6 +5,7 @@ PyTorch is imported only when one of these functions is called.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,28 +43,24 @@ def join_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def require_torch(given: str, allowed: str | None = None) -> None:
     """Raise an error with advice if PyTorch is not installed."""
+    _imported("torch", "PyTorch", given, allowed, extra_remedy("torch"))
+
+
+def _imported(module: str, name: str, given: str, allowed: str | None, remedy: str) -> Any:
+    """A library, imported. Raise an error with advice if it is not installed."""
     try:
-        import torch  # noqa: F401
+        return importlib.import_module(module)
     except ImportError as error:
         raise MissingDependencyError(
-            f"PyTorch is not installed ({error})",
-            given=given,
-            allowed=allowed,
-            remedy=extra_remedy("torch"),
+            f"{name} is not installed ({error})", given=given, allowed=allowed, remedy=remedy
         ) from error
 
 
 def jax_maker(dtypes: Mapping[str, np.dtype]) -> Callable[[NDArray[Any]], Any]:
     """Function that makes a JAX array from an array, on JAX's CPU."""
-    try:
-        import jax
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"JAX is not installed ({error})",
-            given='output="jax"',
-            allowed='without JAX, output="numpy"',
-            remedy=extra_remedy("jax"),
-        ) from error
+    jax = _imported(
+        "jax", "JAX", 'output="jax"', 'without JAX, output="numpy"', extra_remedy("jax")
+    )
     # JAX's types do not list its settings.
     config: Any = jax.config
     try:
@@ -72,7 +69,6 @@ def jax_maker(dtypes: Mapping[str, np.dtype]) -> Callable[[NDArray[Any]], Any]:
         raise OptionError(
             "JAX was started without its CPU, where batches are made",
             given=f"JAX platforms {config.jax_platforms!r}: {str(error).splitlines()[0]}",
-            allowed="platforms that end with cpu",
             remedy="set JAX_PLATFORMS=cuda,cpu before JAX is imported, or leave it unset",
         ) from error
     wide = [name for name, dtype in dtypes.items() if dtype.kind in "iu" and dtype.itemsize == 8]
@@ -80,7 +76,6 @@ def jax_maker(dtypes: Mapping[str, np.dtype]) -> Callable[[NDArray[Any]], Any]:
         raise OptionError(
             "JAX is set to 32 bits, and would cut off integers of 64 bits",
             given=f"fields {wide} with {dtypes[wide[0]]}",
-            allowed="integers of up to 32 bits, or JAX with 64 bits",
             remedy='convert the field, for example with .map(lambda ds: ds.astype("int32")), or '
             'call jax.config.update("jax_enable_x64", True) first',
         )
@@ -93,15 +88,8 @@ def cupy_maker() -> Callable[[NDArray[Any]], Any]:
     DLPack does not move memory to a GPU, so the array is copied. The copy is done when the
     function returns, since the loader uses the array's memory again.
     """
-    try:
-        import cupy
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"CuPy is not installed ({error})",
-            given='output="cupy"',
-            allowed='without CuPy, output="numpy"',
-            remedy="install the package of CuPy for your CUDA, such as cupy-cuda12x",
-        ) from error
+    remedy = "install the package of CuPy for your CUDA, such as cupy-cuda12x"
+    cupy = _imported("cupy", "CuPy", 'output="cupy"', 'without CuPy, output="numpy"', remedy)
     if not cupy.is_available():
         raise OptionError(
             "CuPy finds no GPU",

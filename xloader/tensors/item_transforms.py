@@ -55,7 +55,6 @@ class ItemTransforms:
             raise OptionError(
                 "target_transform needs a second field, but samples have only one",
                 given=f"fields {list(names)}",
-                allowed="samples with two or more fields",
                 remedy="add targets with .targets(...), or pass transform instead",
             )
 
@@ -105,7 +104,6 @@ class ItemTransforms:
         if changed is None or (isinstance(changed, tuple) and any(v is None for v in changed)):
             raise UnsupportedDataError(
                 f"{self._names()} returned None",
-                allowed="arrays, tensors, numbers",
                 remedy="return the array, even if the function changes it in place",
             )
         refuse_device_tensors(changed, f"the result of {self._names()}")

@@ -26,7 +26,7 @@ from xloader.sources.arrays.dask_cluster import compute_synchronously
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.chunk_sampler import check_options
-from xloader.torch.lent_tensors import MORE_SLOTS, memory_to_lend
+from xloader.torch.lent_slots import MORE_SLOTS
 from xloader.torch.misuse import (
     collate_by_default,
     refuse_batches_of_batches,
@@ -34,7 +34,7 @@ from xloader.torch.misuse import (
     refuse_state,
     require_samples,
 )
-from xloader.torch.worker_reader import Worker, as_batch, num_cores
+from xloader.torch.worker_reader import Worker, as_batch
 from xloader.torch.worker_setup import sendable_errors, set_up_worker
 from xloader.transforms.rng import sample_keys
 
@@ -356,7 +356,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 "a dataset with batch_size=None delivers samples one by one and cannot resume at "
                 "a step",
                 given=f"step={step}, batch_size=None",
-                allowed="step=0",
                 remedy="pass batch_size to the dataset, or use torchdata's StatefulDataLoader",
             )
         self._cursor.resume(position)
@@ -451,14 +450,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         if worker is None or worker.is_foreign or worker.number != number:
             if worker is not None and not worker.is_foreign:
                 worker.close()
-            options = rank_plan.options
-            worker = self._worker = Worker(
-                rank_plan,
-                number,
-                num_ready=options.prefetch if info is None else 1,
-                num_cores=options.threads or num_cores(num_workers),
-                make_memory=memory_to_lend(rank_plan),
-            )
+            worker = self._worker = Worker.here(rank_plan, number)
         return self._rows(worker, start)
 
     def _rows(self, worker: Worker, start: Position) -> Iterator[Any]:

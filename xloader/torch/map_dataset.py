@@ -14,7 +14,7 @@ from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.samples.single_samples import listed_ids, normal_ids
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.misuse import require_samples
-from xloader.torch.step_tags import FirstId, step_tag_of
+from xloader.torch.sampler_passes import FirstId, step_tag_of
 from xloader.torch.worker_reader import WorkerReader, as_batch
 from xloader.torch.worker_setup import sendable_errors
 from xloader.transforms.rng import sample_keys

@@ -26,7 +26,6 @@ def require_samples(samples: Any, door: str) -> None:
     raise OptionError(
         f"{door} takes xloader.Samples only",
         given=f"{type(samples).__module__}.{type(samples).__name__}",
-        allowed="xloader.Samples",
         remedy=remedy,
     )
 
@@ -41,7 +40,6 @@ def refuse_batches_of_batches() -> None:
         raise OptionError(
             "a DataLoader would make batches of batches",
             given="an IterableDataset of batches, and a DataLoader with a batch_size",
-            allowed="DataLoader(dataset, batch_size=None): the dataset makes the batches",
             remedy="pass batch_size=None to the DataLoader, or to the dataset for single samples",
         )
 
@@ -93,7 +91,6 @@ def refuse_dealing_twice(what: str) -> None:
             raise RanksError(
                 f"accelerate would divide the batches of {what} among ranks a second time",
                 given=f"a DataLoader over {what}, passed to accelerator.prepare()",
-                allowed="objects other than a DataLoader, which accelerate does not divide",
                 remedy="iterate over samples.loader(...), which divides samples among ranks "
                 "itself, or leave the DataLoader out of prepare()",
             )

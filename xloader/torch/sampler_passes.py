@@ -1,20 +1,89 @@
-"""The iterations of a `ChunkSampler`, batch by batch or id by id, and their positions."""
+"""The iterations of a `ChunkSampler`, batch by batch or id by id, and their positions.
+
+The first id of each batch carries a step tag, which tells a worker the step, epoch and plan that
+the batch belongs to. The list carries none: a ``DataLoader`` puts ids into lists of its own.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
+from xloader.core.options import LoaderOptions
 from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.order.step_dealer import deal_ids
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached, Explanation, touched_blocks
+from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
-from xloader.torch.lent_tensors import MORE_SLOTS
-from xloader.torch.step_tags import BatchIds, FirstId, PlanTag, StepTag
+from xloader.torch.lent_slots import MORE_SLOTS
+
+
+@dataclass(frozen=True)
+class PlanTag:
+    """Plan and options that a sampler and the workers of its rank must have in common."""
+
+    options: LoaderOptions
+    plan: Plan
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class StepTag:
+    """Identification of one step of one pass over an epoch."""
+
+    plan_tag: PlanTag
+    epoch: int
+    step: int
+    pass_number: int
+    num_rows: int
+    checksum: int
+
+    @classmethod
+    def of(
+        cls, ids: Sequence[int], plan_tag: PlanTag, epoch: int, step: int, pass_number: int
+    ) -> StepTag:
+        """The tag of a step with certain ids."""
+        return cls(plan_tag, epoch, step, pass_number, len(ids), _checksum(ids))
+
+    def is_of(self, ids: Sequence[int]) -> bool:
+        """Whether a list holds exactly the ids of the step, in their order."""
+        return len(ids) == self.num_rows and _checksum(ids) == self.checksum
+
+
+class FirstId(int):
+    """The first sample id of a step: an int that carries the step tag into any list of ids."""
+
+    step_tag: StepTag | None
+
+    @classmethod
+    def of(cls, number: int, step_tag: StepTag | None) -> FirstId:
+        """An id with a step tag."""
+        first = cls(number)
+        first.step_tag = step_tag
+        return first
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return FirstId.of, (int(self), self.step_tag)
+
+
+def step_tag_of(ids: Sequence[int]) -> StepTag | None:
+    """The step tag that the first of some ids carries; None if there is none.
+
+    `StepTag.is_of` tells whether the list is the one that the tag was made for.
+    """
+    return getattr(ids[0], "step_tag", None) if ids else None
+
+
+def _checksum(ids: Sequence[int]) -> int:
+    return zlib.crc32(np.asarray(ids, np.int64).tobytes())
 
 
 class Passes:
@@ -83,7 +152,8 @@ class Passes:
             if step == start.step and start.row:
                 yield ids[start.row :]
             else:
-                yield BatchIds(ids, StepTag.of(ids, plan_tag, start.epoch, step, pass_number))
+                step_tag = StepTag.of(ids, plan_tag, start.epoch, step, pass_number)
+                yield [FirstId.of(ids[0], step_tag), *ids[1:]]
 
     def _keep(self, remainder: Epoch | Remainder) -> None:
         """Note the chunks that workers keep once they have carried out a part of an epoch."""
@@ -138,7 +208,7 @@ class BatchPass(Iterator[list[int]]):
 
 
 class IdPass(Iterator[int]):
-    """Iterator over one epoch, id by id. The first id of each batch carries its step tag."""
+    """Iterator over one epoch, id by id."""
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
@@ -160,8 +230,7 @@ class IdPass(Iterator[int]):
         num_passed = self._batches.position.row
         ids = next(self._batches)
         self._ids, self._num_rows = iter(ids), num_passed + len(ids)
-        first = next(self._ids)
-        return FirstId.of(first, ids.step_tag) if isinstance(ids, BatchIds) else first
+        return next(self._ids)
 
     def state_dict(self) -> dict[str, Any]:
         """The position and the plan, as plain JSON values under 2 KB."""

@@ -30,8 +30,8 @@ from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.sources.arrays.dask_cluster import compute_synchronously
-from xloader.torch.lent_tensors import memory_to_lend
-from xloader.torch.step_tags import PlanTag, StepTag
+from xloader.torch.lent_slots import memory_to_lend
+from xloader.torch.sampler_passes import PlanTag, StepTag
 from xloader.torch.worker_setup import set_up_worker
 from xloader.transforms.apply_steps import finish
 
@@ -59,6 +59,19 @@ class Worker:
         )
         self._run: Run | None = None
         self._nan_warner = NanWarner(rank_plan.options.on_nan)
+
+    @classmethod
+    def here(cls, rank_plan: RankPlan, number: int) -> Worker:
+        """A worker of this process, whose batches wait here or are lent to the training process."""
+        info, options = get_worker_info(), rank_plan.options
+        return cls(
+            rank_plan,
+            number,
+            # In a worker process, batches wait in memory shared with the training process.
+            num_ready=options.prefetch if info is None else 1,
+            num_cores=options.threads or num_cores(0 if info is None else info.num_workers),
+            make_memory=memory_to_lend(rank_plan),
+        )
 
     @property
     def is_foreign(self) -> bool:
@@ -102,14 +115,13 @@ PREFETCH = 2
 
 
 @dataclass
-class _Way:
-    """One worker's share of a pass that is under way in this process."""
+class _Share:
+    """One worker of the plan in this process, and its steps of a pass that is under way."""
 
     worker: Worker
-    epoch: int
-    pass_number: int
-    next_step: int
     steps: Iterator[Delivery]
+    passing: tuple[int, int] | None = None
+    next_step: int = 0
 
 
 class WorkerReader:
@@ -131,11 +143,9 @@ class WorkerReader:
             compute_synchronously()
         self._num_workers = 1 if info is None else info.num_workers
         self._is_first = info is None or info.id == 0
-        self._is_worker = info is not None
         self._plan_tag: PlanTag | None = None
         self._rank_plan: RankPlan | None = None
-        self._ways: dict[int, _Way] = {}
-        self._workers: dict[int, Worker] = {}
+        self._shares: dict[int, _Share] = {}
         self._cache: CachedReader | None = None
         self._cache_size = 0
         self._has_warned = False
@@ -151,21 +161,21 @@ class WorkerReader:
             self._leave_plan(reason)
             return None
         self._check_plan_tag_is_kept(step_tag.plan_tag)
-        number = step_tag.step % step_tag.plan_tag.plan.workers
-        way = self._ways.get(number)
+        num_workers = step_tag.plan_tag.plan.workers
+        number, passing = step_tag.step % num_workers, (step_tag.epoch, step_tag.pass_number)
+        share = self._shares.get(number)
         # A trainer that resumes takes the ids of the steps that it skips, and begins in the middle.
-        if way is None or (way.epoch, way.pass_number) != (step_tag.epoch, step_tag.pass_number):
-            way = self._begin(step_tag, number)
-        elif way.next_step != step_tag.step:
+        if share is None or share.passing != passing:
+            share = self._begin(step_tag, number)
+        elif share.next_step != step_tag.step:
             self._leave_plan(f"step {step_tag.step} is out of order, as with in_order=False")
             return None
         # A share that raises is not continued: its next step begins anew.
-        del self._ways[number]
-        delivery = next(way.steps)
+        share.passing = None
+        delivery = next(share.steps)
         is_sample = ~delivery.is_padding
         assert (delivery.ids == ids)[is_sample].all(), "samplers and workers have one order"
-        way.next_step += step_tag.plan_tag.plan.workers
-        self._ways[number] = way
+        share.passing, share.next_step = passing, step_tag.step + num_workers
         return delivery
 
     def read(self, ids: Ints, origin: BatchOrigin) -> Batch:
@@ -184,10 +194,6 @@ class WorkerReader:
             self._cache.close()
         self._cache = None
 
-    @property
-    def _num_cores(self) -> int:
-        return self._threads or num_cores(self._num_workers)
-
     def _check_plan_tag_is_kept(self, plan_tag: PlanTag) -> None:
         if self._plan_tag == plan_tag:
             return
@@ -195,13 +201,13 @@ class WorkerReader:
             raise OptionError(
                 "a ChunkSampler and its dataset have different samples",
                 given="a ChunkSampler and a MapDataset made from different samples",
-                allowed="the same samples for both, with the same select and weighted",
                 remedy="pass the same samples to MapDataset and ChunkSampler, or use data_loader()",
             )
         self._stop()
         self._plan_tag = plan_tag
         # Batches are checked for NaN in this process, so the dataset's option holds.
-        options = replace(plan_tag.options, on_nan=self._on_nan)
+        threads = plan_tag.options.threads or self._threads
+        options = replace(plan_tag.options, on_nan=self._on_nan, threads=threads)
         self._rank_plan = RankPlan(self._recipe, options, plan=plan_tag.plan)
         planned = plan_tag.plan.workers
         if planned != self._num_workers:
@@ -219,39 +225,22 @@ class WorkerReader:
                 + "; pass the same num_workers to both, or use data_loader()"
             )
 
-    def _begin(self, step_tag: StepTag, number: int) -> _Way:
+    def _begin(self, step_tag: StepTag, number: int) -> _Share:
         if self._cache is not None:
             self._cache.close()
             self._cache = None
-        self._dismiss(number)
-        if number not in self._workers:
-            assert self._rank_plan is not None
-            options = step_tag.plan_tag.options
-            self._workers[number] = Worker(
-                self._rank_plan,
-                number,
-                # In a worker process, batches wait in memory shared with the training process.
-                num_ready=1 if self._is_worker else options.prefetch,
-                num_cores=options.threads or self._num_cores,
-                make_memory=memory_to_lend(self._rank_plan),
-            )
-        worker = self._workers[number]
+        # Steps of a process are those of the plan's worker ``number``, and of every
+        # ``num_workers``-th one from there. A DataLoader gives the first step of a pass to its
+        # first process, so a pass that begins at another step than the one before assigns the
+        # plan's workers to other processes.
+        for other in [n for n in self._shares if (n - number) % self._num_workers]:
+            self._shares.pop(other).worker.close()
+        assert self._rank_plan is not None
+        share = self._shares.get(number)
+        worker = Worker.here(self._rank_plan, number) if share is None else share.worker
         steps = worker.steps(step_tag.epoch, step_tag.step - number)
-        way = _Way(worker, step_tag.epoch, step_tag.pass_number, step_tag.step, steps)
-        self._ways[number] = way
-        return way
-
-    def _dismiss(self, number: int) -> None:
-        """Close the plan's workers whose steps go to other processes.
-
-        Steps of a process are those of the plan's worker ``number``, and of every
-        ``num_workers``-th one from there.
-        """
-        # A DataLoader gives the first step of a pass to its first process, so a pass that begins
-        # at another step than the one before assigns the plan's workers to other processes.
-        for worker_number in [n for n in self._workers if (n - number) % self._num_workers]:
-            self._workers.pop(worker_number).close()
-            self._ways.pop(worker_number, None)
+        self._shares[number] = _Share(worker, steps)
+        return self._shares[number]
 
     def _leave_plan(self, reason: str) -> None:
         self._warn(
@@ -266,10 +255,9 @@ class WorkerReader:
             warn_caller(message, WorkersWarning)
 
     def _stop(self) -> None:
-        for worker in self._workers.values():
-            worker.close()
-        self._workers.clear()
-        self._ways.clear()
+        for share in self._shares.values():
+            share.worker.close()
+        self._shares.clear()
 
     def _cache_for(self, batch_size: int) -> CachedReader:
         """A cache for batches of some size; the last one if memory is too small for a new one."""
@@ -281,7 +269,7 @@ class WorkerReader:
                     self._memory_nbytes,
                     batch_size,
                     prefetch=PREFETCH,
-                    num_cores=self._num_cores,
+                    num_cores=self._threads or num_cores(self._num_workers),
                     num_workers=self._num_workers,
                 )
             except MemoryBudgetError:

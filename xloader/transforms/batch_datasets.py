@@ -85,7 +85,6 @@ def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
             raise EmptySamplesError(
                 f"a transform left no elements in {str(name)!r}",
                 given=f"dimensions {dict(variable.sizes)}",
-                allowed="at least one element along each dimension",
                 remedy="xarray matches arrays by label: give the arrays that you combine the same "
                 "labels, or remove their labels with .drop_vars(dim)",
             )
@@ -94,7 +93,6 @@ def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
             raise UnsupportedDataError(
                 f"a transform left no real numbers in {str(name)!r}",
                 given=f"dtype {array.dtype}",
-                allowed="bool, integer and floating dtypes",
                 remedy="convert or drop the variable in the transform",
             )
         arrays[str(name)] = np.ascontiguousarray(array)
@@ -102,7 +100,6 @@ def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
         raise OptionError(
             "a transform left no fields",
             given="a Dataset without data variables",
-            allowed="at least one data variable",
             remedy="return the fields as data variables",
         )
     return arrays

@@ -69,7 +69,6 @@ def _named(
             raise OptionError(
                 "a function without a name cannot name its variable",
                 given=repr(forcing),
-                allowed="a function made with def, or a name for it",
                 remedy="pass it with a name, as in forcing(name=function)",
             )
         given.append((name, forcing))
@@ -86,7 +85,6 @@ def _named(
             raise OptionError(
                 f"two forcings have the name {name!r}",
                 given=repr(name),
-                allowed="a name for each",
                 remedy="rename one, as in forcing(other_name=...)",
             )
         if isinstance(forcing, str):
@@ -126,7 +124,6 @@ def _check_name(name: str, source: Source, labels: xr.Dataset) -> None:
         raise OptionError(
             f"the data already has {taken} named {name!r}",
             given=repr(name),
-            allowed="a new name",
             remedy=f"choose another one, as in forcing({name}_forcing={name!r})",
         )
 
@@ -137,7 +134,6 @@ def _check_coords(functions: Mapping[str, Function], coords: Mapping[str, str]) 
         raise OptionError(
             "coords does not say which coordinate each parameter gets",
             given=f"coords={coords!r}",
-            allowed="a mapping from names of parameters to names of coordinates",
             remedy='pass it like coords={"lat": "latitude"}',
         )
     known = [p for name, fn in functions.items() for p in _parameters(name, fn)]
@@ -153,7 +149,6 @@ def _parameters(name: str, fn: Function) -> Mapping[str, inspect.Parameter]:
         raise OptionError(
             f"the parameters of the function of {name!r} are not known",
             given=text_of(fn),
-            allowed="a function whose parameters are named like coordinates",
             remedy="call it in a function of your own, as in lambda time, lat: ...",
         ) from problem
 
@@ -184,7 +179,6 @@ def _arguments(
         raise OptionError(
             f"the function of {name!r} takes no labels",
             given=text_of(fn),
-            allowed="parameters named time, lat or lon, or like another coordinate",
             remedy="name the parameters after coordinates, as in lambda time, lat: ...",
         )
     return tuple(arguments)

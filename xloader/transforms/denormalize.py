@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,7 @@ class Denormalize:
             raise OptionError(
                 f"the array does not have the shape of the field {self.field!r}",
                 given=type(array).__name__ if shape is None else f"shape {tuple(shape)}",
-                allowed=f"shape {self.shape}, or (n, {', '.join(map(str, self.shape))})",
-                remedy="pass an array with one number for each element of the field",
+                remedy=f"pass shape {self.shape}, or (n, {', '.join(map(str, self.shape))})",
             )
         # NumPy's name is without the order of bytes, which netCDF 3 and GRIB turn around.
         dtype = getattr(array.dtype, "name", str(array.dtype).removeprefix("torch."))
@@ -56,7 +56,6 @@ class Denormalize:
             raise OptionError(
                 "only floating numbers can be denormalised",
                 given=f"dtype {dtype}",
-                allowed="floating dtypes",
                 remedy="convert the array first",
             )
         if dtype in _HALF:
@@ -76,8 +75,8 @@ class Denormalize:
             raise OptionError(
                 f"the statistics of the field {self.field!r} vary from sample to sample",
                 given="no ids" if given is None else f"ids of shape {given.shape}",
-                allowed=f"ids of the {num_samples or 1} samples of the array",
-                remedy=f"pass denormalize(prediction, {self.field!r}, ids=batch.ids)",
+                remedy=f"pass denormalize(prediction, {self.field!r}, ids=batch.ids), with the "
+                f"ids of the {num_samples or 1} samples of the array",
             )
         numbers = self.numbers_of(given.astype(np.int64))
         if num_samples is None:
@@ -110,19 +109,23 @@ def make_denormalize(recipe: Recipe, layouts: tuple[FieldLayout, ...], field: st
         raise OptionError(
             f"the field {field!r} is not normalised",
             given=f"variables {list(variables)}" if layout else "a field that a transform has made",
-            allowed="fields with a variable that .normalize(...) names",
             remedy="use the array as it is, or record .normalize(...) with this variable",
         )
     parts = [step.numbers_of(layout, np.dtype(np.float64)) for step in reversed(steps)]
-    fitted = _Fitted.of(recipe, layouts, layout, frame) if frame is not None else None
+    fit: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    shape = layout.shape
+    if frame is not None:
+        delivered = frame[field].transpose(SAMPLE, ...)
+        shape, names = delivered.shape[1:], dim_names(layouts)
+        # A batch of one sample before all transforms, for its labels.
+        blank = {x.name: np.broadcast_to(np.zeros((), x.dtype), (1, *x.shape)) for x in layouts}
+        before = to_frame(recipe, layouts, blank, np.zeros(1, np.int64))
+        fit = partial(_fitted, [names[field, dim] for dim in layout.dims], before, delivered)
 
     def numbers_of(ids: Ints) -> list[Numbers]:
         numbers = [_lay_out(recipe, layout, step_parts, ids) for step_parts in parts]
-        if fitted is None:
-            return numbers
-        return [(fitted.fit(mean), fitted.fit(std)) for mean, std in numbers]
+        return numbers if fit is None else [(fit(mean), fit(std)) for mean, std in numbers]
 
-    shape = layout.shape if fitted is None else fitted.delivered.shape[1:]
     # Made at once even if not needed, so that an error comes before training.
     first = numbers_of(np.zeros(1, np.int64))
     if any(numbers.varies for step_parts in parts for numbers in step_parts):
@@ -150,63 +153,41 @@ def _lay_out(recipe: Recipe, layout: FieldLayout, parts: list[PartNumbers], ids:
     return means, stds
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    """A field before and after transforms that may have changed its dimensions."""
+def _fitted(
+    names: list[str], before: xr.Dataset, delivered: xr.DataArray, values: NDArray[Any]
+) -> NDArray[Any]:
+    """Numbers along the dimensions of a field, along those that it has after all transforms.
 
-    names: list[str]
-    before: xr.Dataset
-    delivered: xr.DataArray
+    `names`: of the dimensions in ``before``, a batch of one sample before the transforms.
+    """
+    varied = [axis for axis, size in enumerate(values.shape[1:]) if size > 1]
+    dims = [names[axis] for axis in varied]
+    plain = values.reshape([len(values), *(values.shape[1 + axis] for axis in varied)])
+    labels = {dim: before[dim] for dim in dims if dim in before.indexes}
+    table = xr.DataArray(plain, labels, (SAMPLE, *dims))
+    for dim in dims:
+        try:
+            if dim in before.indexes and dim in delivered.coords:
+                table = table.sel({dim: delivered[dim].to_numpy()})
+            elif not _is_as_it_was(before, delivered, dim):
+                raise KeyError(dim)
+        except KeyError as error:
+            raise OptionError(
+                f"a transform after normalize has changed {dim!r}, along which the mean or the "
+                "standard deviation varies",
+                given=f"dimensions {dict(delivered.sizes)}",
+                remedy="denormalise before the transform, or with numbers of your own",
+            ) from error
+    rest = [str(dim) for dim in delivered.dims[1:]]
+    ordered = table.transpose(SAMPLE, *(dim for dim in rest if dim in table.dims))
+    return ordered.to_numpy().reshape([len(values), *(table.sizes.get(dim, 1) for dim in rest)])
 
-    @classmethod
-    def of(
-        cls,
-        recipe: Recipe,
-        layouts: tuple[FieldLayout, ...],
-        layout: FieldLayout,
-        frame: xr.Dataset,
-    ) -> _Fitted:
-        """Compare a field with the one of the same name in a batch that is delivered."""
-        names = dim_names(layouts)
-        # A batch of one sample before all transforms, for its labels.
-        blank = {x.name: np.broadcast_to(np.zeros((), x.dtype), (1, *x.shape)) for x in layouts}
-        return cls(
-            [names[layout.name, dim] for dim in layout.dims],
-            to_frame(recipe, layouts, blank, np.zeros(1, np.int64)),
-            frame[layout.name].transpose(SAMPLE, ...),
-        )
 
-    def fit(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Numbers along samples and the dimensions that the field has after all transforms."""
-        varied = [axis for axis, size in enumerate(values.shape[1:]) if size > 1]
-        dims = [self.names[axis] for axis in varied]
-        plain = values.reshape([len(values), *(values.shape[1 + axis] for axis in varied)])
-        before, delivered = self.before, self.delivered
-        labels = {dim: before[dim] for dim in dims if dim in before.indexes}
-        table = xr.DataArray(plain, labels, (SAMPLE, *dims))
-        for dim in dims:
-            try:
-                if dim in before.indexes and dim in delivered.coords:
-                    table = table.sel({dim: delivered[dim].to_numpy()})
-                elif not self._is_as_it_was(dim, table.sizes[dim]):
-                    raise KeyError(dim)
-            except KeyError as error:
-                raise OptionError(
-                    f"a transform after normalize has changed {dim!r}, along which the mean or the "
-                    "standard deviation varies",
-                    given=f"dimensions {dict(delivered.sizes)}",
-                    allowed=f"{dim!r} with the labels that it had when it was normalised",
-                    remedy="denormalise before the transform, or with numbers of your own",
-                ) from error
-        rest = [str(dim) for dim in delivered.dims[1:]]
-        ordered = table.transpose(SAMPLE, *(dim for dim in rest if dim in table.dims))
-        return ordered.to_numpy().reshape([len(values), *(table.sizes.get(d, 1) for d in rest)])
-
-    def _is_as_it_was(self, dim: str, size: int) -> bool:
-        """Whether a dimension without an index has the same elements as before the transforms."""
-        if self.delivered.sizes.get(dim) != size:
-            return False
-        label = dim + LABEL
-        if label not in self.before.coords or label not in self.delivered.coords:
-            return True
-        return is_same_coord(self.before[label].variable, self.delivered[label].variable)
+def _is_as_it_was(before: xr.Dataset, delivered: xr.DataArray, dim: str) -> bool:
+    """Whether a dimension without an index has the same elements as before the transforms."""
+    if delivered.sizes.get(dim) != before.sizes[dim]:
+        return False
+    label = dim + LABEL
+    if label not in before.coords or label not in delivered.coords:
+        return True
+    return is_same_coord(before[label].variable, delivered[label].variable)

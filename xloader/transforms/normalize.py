@@ -57,24 +57,11 @@ class PartNumbers:
         """The rows of samples in both tables."""
         return rows_of(recipe, self.layout, (self.mean, self.std), ids)
 
-    def at(self, rows: Rows, num_axes: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    def at(self, rows: Rows, num_axes: int) -> list[NDArray[Any]]:
         """Mean and standard deviation, as arrays that broadcast with the field's batch."""
         lacks = tuple(range(1, num_axes - len(self.dims)))
-        mean, std = (
-            np.expand_dims(
-                table.at(self.dims, keys, rows, self.dtype) if keys else self._shared[number], lacks
-            )
-            for number, (table, keys) in enumerate(
-                zip((self.mean, self.std), self._keys, strict=True)
-            )
-        )
-        return mean, std
-
-    @cached_property
-    def _shared(self) -> list[NDArray[Any]]:
-        """Mean and standard deviation, if all samples share them; else empty arrays."""
         return [
-            np.empty(0) if keys else table.along(self.dims, self.dtype)[None]
+            np.expand_dims(table.at(self.dims, keys, rows, self.dtype), lacks)
             for table, keys in zip((self.mean, self.std), self._keys, strict=True)
         ]
 
@@ -89,19 +76,16 @@ class PartNumbers:
         axis = view.ndim - len(self.dims) + self.dims.index(dim)
         step = max(_MOST_AT_ONCE * view.shape[axis] // num, 1)
         for begin in range(0, len(view), most):
-            some = slice(begin, begin + most)
-            if step >= view.shape[axis]:
-                yield view[some], {key: table_rows.some(some) for key, table_rows in rows.items()}
-                continue
+            samples = slice(begin, begin + most)
             for place in range(0, view.shape[axis], step):
-                part = slice(place, place + step)
+                places = slice(place, place + step)
                 index = [slice(None)] * view.ndim
-                index[0], index[axis] = some, part
+                index[0], index[axis] = samples, places
                 yield (
                     view[tuple(index)],
                     {
-                        key: table_rows.some(some, part if key[0] == dim else None)
-                        for key, table_rows in rows.items()
+                        key: numbers[samples, places] if key[0] == dim else numbers[samples]
+                        for key, numbers in rows.items()
                     },
                 )
 
@@ -128,7 +112,10 @@ class Normalize(Transform):
     @cached_property
     def _description(self) -> str:
         digest = hashlib.sha256(repr(self.tables).encode()).hexdigest()[:16]
-        named = [f"{name}{_by_clocks(mean, std)}" for name, _, mean, std in self.tables]
+        named = []
+        for name, _, *tables in self.tables:
+            clocks = dict.fromkeys(clock for table in tables for _, clock in table.clocks)
+            named.append(f"{name} by {' and '.join(clocks)}" if clocks else name)
         return f"normalize({', '.join(named)}; {digest})"
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
@@ -195,11 +182,6 @@ def _change(values: NDArray[Any], mean: NDArray[Any], std: NDArray[Any]) -> None
     np.divide(values, std, out=values)
 
 
-def _by_clocks(mean: Table, std: Table) -> str:
-    clocks = dict.fromkeys(clock for table in (mean, std) for _, clock in table.clocks)
-    return f" by {' and '.join(clocks)}" if clocks else ""
-
-
 def in_words(step: Transform) -> str:
     """A transform in one line for readers: with means and deviations in place of a hash."""
     if not isinstance(step, Normalize):
@@ -215,7 +197,7 @@ def in_words(step: Transform) -> str:
 
 def make_normalize(recipe: Recipe, stats: Any, mean: Any, std: Any) -> Normalize:
     """Make the transform from statistics as :meth:`xloader.Samples.normalize` takes them."""
-    from xloader.transforms.statistics_forms import FORMS, mean_and_std
+    from xloader.transforms.statistics_forms import FORMS, means_and_stds
 
     if stats is not None and std is not None and mean is None:
         stats, mean = None, stats
@@ -226,11 +208,11 @@ def make_normalize(recipe: Recipe, stats: Any, mean: Any, std: Any) -> Normalize
             allowed=f"stats, or mean and std. stats is {FORMS}",
             remedy='pass for example stats={"t2m": (280.0, 20.0)}',
         )
-    pairs, clock_dim = mean_and_std(recipe, stats, mean, std)
+    means, stds, clock_dim = means_and_stds(recipe, stats, mean, std)
     tables = []
-    for name, (centre, scale) in pairs.items():
+    for name in means:
         find(name, recipe.variables, "variable")
-        centres = make_table(recipe, name, "mean", centre, clock_dim)
-        scales = make_table(recipe, name, "std", scale, clock_dim)
+        centres = make_table(recipe, name, "mean", means[name], clock_dim)
+        scales = make_table(recipe, name, "std", stds[name], clock_dim)
         tables.append((name, recipe.variable(name).dims, centres, scales))
     return Normalize(tuple(tables))

@@ -57,7 +57,6 @@ def frame_of_zeros(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> xr.Datas
     except TransformError as error:
         raise OptionError(
             f"a transform failed on a sample of zeros: {error.what}",
-            allowed="functions that work on any batch, even one of a single sample",
             remedy="correct the function: to try it, call it on samples.to_xarray(0), with the "
             "samples as they were before the transform",
         ) from error.__cause__

@@ -32,7 +32,6 @@ def sample_keys(
         raise OptionError(
             "occurrences and ids differ in shape",
             given=f"occurrences of shape {times.shape}, ids of shape {whole.shape}",
-            allowed="the same shape",
         )
     # Occurrences are added to random words: added to the ids, 7 + 1 would have the key of 8.
     words = draw(derive_key(_SAMPLES, seed, epoch), whole)
@@ -204,7 +203,7 @@ class Rng:
         (2, 3, 2)
         """
         if not std >= 0:
-            raise OptionError("the standard deviation is negative", given=std, allowed=">= 0")
+            raise OptionError("the standard deviation is negative", given=std)
         radius_bits, angle_bits = np.moveaxis(self._bits((2, *_as_shape(shape)), name), 1, 0)
         # The Box-Muller transform. 1 minus the first number is in (0, 1]: its logarithm is finite.
         radius = np.sqrt(-2.0 * np.log1p(-_unit(radius_bits)))

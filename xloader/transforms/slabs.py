@@ -13,7 +13,6 @@ checked here.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
@@ -22,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 import xarray as xr
 
+from xloader.core.option_checks import is_whole
 from xloader.errors import OptionError
 from xloader.recipe import selection as selecting
 from xloader.recipe.names import CHANNEL
@@ -45,15 +45,9 @@ _KNOWN: Final = frozenset({*RECORDED, "fillna"}) - {"assign"}
 
 def part_of(total: int, rank: object, size: object) -> range | None:
     """Positions of one rank's part of a dimension. The parts are as equal as possible."""
-    if isinstance(rank, bool) or isinstance(size, bool):
+    if not is_whole(rank) or not is_whole(size) or not 0 <= rank < size <= total:
         return None
-    try:
-        number, count = operator.index(rank), operator.index(size)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-    if not 0 <= number < count <= total:
-        return None
-    return range(number * total // count, (number + 1) * total // count)
+    return range(int(rank * total // size), int((rank + 1) * total // size))
 
 
 def cut(whole: Recipe, dim: str, part: range) -> Recipe:
@@ -72,8 +66,6 @@ def require_apart(whole: Recipe, dim: str) -> None:
                 f"samples cannot be cut into slabs of {dim!r} after a transform that may need the "
                 "whole dimension",
                 given=f"slab after {step.describe()}",
-                allowed="slab after normalize, fillna, and recorded methods that neither work "
-                f"along {dim!r} nor take a function",
                 remedy="call .slab(...) before the transform; each rank then runs the transform "
                 "on its own part only",
             )

@@ -49,53 +49,36 @@ FORMS: Final = (
 )
 
 
-def mean_and_std(
+def means_and_stds(
     recipe: Recipe, stats: Any, mean: Any, std: Any
-) -> tuple[dict[str, tuple[Any, Any]], str | None]:
-    """Means and standard deviations by variable, from any of the forms."""
+) -> tuple[dict[str, Any], dict[str, Any], str | None]:
+    """Means and standard deviations by variable from any of the forms, and the dimension of times.
+
+    The latter is None where no Dataset of ours names it.
+    """
     given = [dataset for dataset in (stats, mean, std) if isinstance(dataset, xr.Dataset)]
     if isinstance(stats, xr.Dataset):
         _check_variables(recipe, stats)
     for dataset in given:
         _check_data(recipe, dataset)
-    named = [str(dataset.attrs[CLOCK_DIM]) for dataset in given if CLOCK_DIM in dataset.attrs]
-    clock_dim = named[0] if named else None
-    if stats is None:
-        return _apart(mean, std), clock_dim
     if isinstance(stats, xr.Dataset):
-        pairs = _pairs_of_dataset(stats)
+        mean, std = _split(stats)
         if OPTIONS in stats.attrs:
             # Those of a whole store may have more variables than the samples of some of them.
-            pairs = {name: pair for name, pair in pairs.items() if name in recipe.variables}
-        return pairs, clock_dim
-    pairs = {}
-    for name, entry in _by_name(stats).items():
-        try:
-            if isinstance(entry, Mapping):
-                pairs[name] = (entry["mean"], entry["std"])
-            else:
-                centre, scale = entry
-                pairs[name] = (centre, scale)
-        except (KeyError, TypeError, ValueError) as error:
-            raise OptionError(
-                f"the statistics of {name!r} are not a pair of mean and std",
-                given=repr(entry),
-                allowed="(mean, std), or a mapping with 'mean' and 'std'",
-                remedy=f'pass {{"{name}": (mean, std)}}',
-            ) from error
-    return pairs, clock_dim
-
-
-def _apart(mean: Any, std: Any) -> dict[str, tuple[Any, Any]]:
+            named = [name for name in recipe.variables if name in mean]
+            mean, std = mean[named], std[named]
+    elif stats is not None:
+        pairs = {name: _pair(name, entry) for name, entry in _by_name(stats).items()}
+        mean, std = ({name: pair[place] for name, pair in pairs.items()} for place in (0, 1))
     means, stds = _by_name(mean), _by_name(std)
     if set(means) != set(stds):
         raise OptionError(
             "mean and std do not name the same variables",
             given=f"mean for {sorted(means)}, std for {sorted(stds)}",
-            allowed="two mappings or Datasets with the same variables",
             remedy="pass both for each variable that you want to normalise",
         )
-    return {name: (means[name], stds[name]) for name in means}
+    clock_dims = [str(dataset.attrs[CLOCK_DIM]) for dataset in given if CLOCK_DIM in dataset.attrs]
+    return means, stds, next(iter(clock_dims), None)
 
 
 def _by_name(values: Any) -> dict[str, Any]:
@@ -113,20 +96,26 @@ def _by_name(values: Any) -> dict[str, Any]:
     )
 
 
-def _pairs_of_dataset(stats: xr.Dataset) -> dict[str, tuple[Any, Any]]:
+def _pair(name: str, entry: Any) -> tuple[Any, Any]:
+    try:
+        centre, scale = (entry["mean"], entry["std"]) if isinstance(entry, Mapping) else entry
+    except (KeyError, TypeError, ValueError) as error:
+        raise OptionError(
+            f"the statistics of {name!r} are not a pair of mean and std",
+            given=repr(entry),
+            remedy=f'pass {{"{name}": (mean, std)}}, or a mapping with "mean" and "std"',
+        ) from error
+    return centre, scale
+
+
+def _split(stats: xr.Dataset) -> list[xr.Dataset]:
+    """The means and the standard deviations of a Dataset, as two of them."""
     if "stat" in stats.indexes and {"mean", "std"} <= set(stats.indexes["stat"]):
-        return {
-            str(name): (value.sel(stat="mean"), value.sel(stat="std"))
-            for name, value in stats.data_vars.items()
-            if "stat" in value.dims
-        }
+        held = stats[[name for name in stats.data_vars if "stat" in stats[name].dims]]
+        return [held.sel(stat=word) for word in ("mean", "std")]
     names = [str(name)[: -len("_mean")] for name in stats if str(name).endswith("_mean")]
-    pairs = {
-        name: (stats[f"{name}_mean"], stats[f"{name}_std"])
-        for name in names
-        if f"{name}_std" in stats
-    }
-    if not pairs:
+    kept = [name for name in names if f"{name}_std" in stats]
+    if not kept:
         raise OptionError(
             "the Dataset does not hold a mean and a standard deviation of any variable",
             given=f"variables {[str(name) for name in stats]}",
@@ -134,7 +123,7 @@ def _pairs_of_dataset(stats: xr.Dataset) -> dict[str, tuple[Any, Any]]:
             remedy="if the means and standard deviations are in two Datasets, call "
             "normalize(mean=means, std=stds)",
         )
-    return pairs
+    return [xr.Dataset({name: stats[name + word] for name in kept}) for word in ("_mean", "_std")]
 
 
 def _check_variables(recipe: Recipe, stats: xr.Dataset) -> None:
@@ -150,7 +139,6 @@ def _check_variables(recipe: Recipe, stats: xr.Dataset) -> None:
         raise OptionError(
             "the statistics are of other variables than the samples",
             given=f"statistics of {', '.join(map(repr, sorted(held)))}",
-            allowed=f"statistics of some of {', '.join(map(repr, recipe.variables))}",
             remedy="make the statistics of these samples, with samples.stats()",
         )
     # Someone who has chosen some of the variables knows that the others stay as they are.
@@ -159,7 +147,6 @@ def _check_variables(recipe: Recipe, stats: xr.Dataset) -> None:
         raise OptionError(
             "the statistics lack variables that the samples use, which would stay as they are",
             given=f"no statistics of {', '.join(map(repr, lacking))}",
-            allowed="statistics of all variables in the fields, besides those that forcing adds",
             remedy="make the statistics of these samples, with samples.stats(). To leave "
             f"{', '.join(lacking)} as stored, call normalize(mean=stats.sel(stat='mean'), "
             "std=stats.sel(stat='std'))",

@@ -63,7 +63,6 @@ def stack_samples(samples: list[xr.Dataset], windowed: frozenset[Hashable]) -> x
             raise OptionError(
                 f"after a transform, samples differ in the dimensions or sizes of {str(name)!r}",
                 given=sorted({str(size if size is None else dict(size)) for size in sizes}),
-                allowed="the same dimensions and sizes for every sample",
                 remedy="pad or cut the samples to one size in the function",
             )
     coords: dict[Hashable, xr.Variable | None] = {}
@@ -156,7 +155,6 @@ class Map(_DatasetStep):
             raise OptionError(
                 f"the function {_name_of(self.fn)} did not return a Dataset",
                 given=type(result).__name__,
-                allowed="an xarray.Dataset whose data variables are the fields",
                 remedy='return ds.assign(name=array), or array.to_dataset(name="name")',
             )
         return result

@@ -28,14 +28,12 @@ def bind_arguments(
             f"xarray.{owner.__name__}.{name} does not take these arguments: {error}",
             given=f"{args}, {kwargs}",
             allowed=f"{name}{signature}",
-            remedy=f"pass the arguments that xarray.{owner.__name__}.{name} takes",
         ) from error
     given = [*args, *kwargs.values()]
     if name != "transpose" and (SAMPLE in kwargs or any(map(_speaks_of_sample, given))):
         raise OptionError(
             f"{name} would work across the samples of a batch, which differ from batch to batch",
             given=f"{args}, {kwargs}",
-            allowed=f"any dimension except {SAMPLE!r}",
             remedy="name dimensions of a single sample",
         )
     return bound
@@ -191,7 +189,6 @@ class MethodWindows(Generic[S]):
                 allowed=", ".join(
                     method for method in OF_WINDOWS if hasattr(windows_class, method)
                 ),
-                remedy="call one of these",
             )
         bound = bind_arguments(windows_class, name, args, kwargs)
         step = replace(self.opened, then=Method(name, bound.args[1:], bound.kwargs))
@@ -328,7 +325,6 @@ def make_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Met
         raise OptionError(
             "squeeze cannot count axes, as a batch has one more than a sample",
             given=f"axis={bound.arguments['axis']}",
-            allowed="dim, or no argument for all dimensions of size 1",
             remedy='name the dimension: squeeze("channel")',
         )
     over_rest = name in REDUCING and bound.arguments.get("dim") in (None, ...)

@@ -30,6 +30,10 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name in _OF_TORCH:
         # `import xloader` imports this module, and must not import PyTorch.
+        from xloader.tensors.convert import require_torch
+
+        allowed = "without PyTorch, xloader.xbatcher.BatchGenerator"
+        require_torch(f"xloader.xbatcher.{name}", allowed)
         from xloader.xbatcher import torch_datasets
 
         return getattr(torch_datasets, _OF_TORCH[name])

@@ -112,7 +112,6 @@ class BatchGenerator:
             raise OptionError(
                 "a generator needs an xarray object",
                 given=type(ds).__name__,
-                allowed="an xarray.Dataset or xarray.DataArray",
                 remedy="open it with xarray first",
             )
         self.ds = ds
@@ -151,8 +150,6 @@ class BatchGenerator:
                 "there is nothing to read",
                 given="preload_batch=False, or only variables in memory, without numbers or "
                 "without a dimension that is cut",
-                allowed="numbers that xarray opened lazily, with a dimension in input_dims or "
-                "batch_dims, and preload_batch=True",
                 remedy="leave out preload_batch=False; for an object in memory, call "
                 "ds.xloader.window(...)",
             )

@@ -107,7 +107,6 @@ class Patches:
             raise EmptySamplesError(
                 f"the batch {batch} has no patch",
                 given={line.dim: line for line in self.lines},
-                allowed="batches in which at least one whole patch begins",
                 remedy="pass batch_dims that are multiples of input_dims - input_overlap",
             )
         return ranges
@@ -135,11 +134,9 @@ class Patches:
     def starts_of(self, batch: int) -> Ints:
         """Offsets of a batch's patches in its hull, int64, shape ``(num_patches, num_dims)``."""
         ranges = self.ranges_of(batch)
-        numbers = np.arange(math.prod(map(len, ranges)), dtype=np.int64)
-        starts = np.empty((len(numbers), len(ranges)), np.int64)
-        for axis in reversed(range(len(ranges))):
-            numbers, starts[:, axis] = np.divmod(numbers, len(ranges[axis]))
-        return starts * np.array([line.stride for line in self.lines], np.int64)
+        counts = [len(along) for along in ranges]
+        numbers = np.indices(counts, np.int64).reshape(len(counts), math.prod(counts)).T
+        return numbers * np.array([line.stride for line in self.lines], np.int64)
 
 
 def make_patches(
@@ -194,11 +191,7 @@ def make_patches(
 
 def _split(number: int, counts: list[int]) -> list[int]:
     """The index along each dimension that a number in C order stands for."""
-    at = []
-    for count in reversed(counts):
-        number, place = divmod(number, count)
-        at.append(place)
-    return at[::-1]
+    return [int(place) for place in np.unravel_index(number, counts)]
 
 
 def _whole(word: str, dim: Hashable, value: Any) -> int:
@@ -209,6 +202,5 @@ def _whole(word: str, dim: Hashable, value: Any) -> int:
         raise OptionError(
             f"the {word} along {dim!r} is not a whole number",
             given=repr(value),
-            allowed="a whole number of elements",
             remedy="pass a number of elements, not of labels",
         ) from None

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -127,9 +128,14 @@ class Reader:
         # second loop at the same time makes a loader of its own.
         loader = self._idle.pop(key, None) or self._loader(batches, num_shares)
         try:
-            rows = _RowTaker(iter(loader))
+            rows = (
+                {name: array[row : row + 1] for name, array in stacked.as_dict().items()}
+                for stacked in loader
+                for row in range(stacked.num_samples)
+            )
             for batch in batches:
-                yield rows.take(math.prod(map(len, self._patches.ranges_of(batch))))
+                count = math.prod(map(len, self._patches.ranges_of(batch)))
+                yield _joined(list(islice(rows, count)))
         finally:
             self._idle = {key: loader}
 
@@ -180,33 +186,8 @@ class Reader:
         return max(1, min(together, len(samples)))
 
 
-def share_of(count: int, number: int, num_shares: int) -> range:
-    """One of several contiguous shares of ``range(count)``, of equal length up to 1."""
-    return range(number * count // num_shares, (number + 1) * count // num_shares)
-
-
-class _RowTaker:
-    """Cuts a stream of loader batches into pieces of other lengths."""
-
-    def __init__(self, stacked: Iterator[Any]) -> None:
-        self._stacked = stacked
-        self._arrays: Mapping[str, NDArray[Any]] = {}
-        self._begin = 0
-        self._end = 0
-
-    def take(self, count: int) -> Arrays:
-        """The next ``count`` rows. They are views if one loader batch holds them all."""
-        pieces: list[Arrays] = []
-        missing = count
-        while missing:
-            if self._begin == self._end:
-                batch = next(self._stacked)
-                self._arrays, self._begin, self._end = batch.as_dict(), 0, batch.num_samples
-            taken = min(missing, self._end - self._begin)
-            rows = slice(self._begin, self._begin + taken)
-            pieces.append({name: array[rows] for name, array in self._arrays.items()})
-            self._begin += taken
-            missing -= taken
-        if len(pieces) == 1:
-            return pieces[0]
-        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+def _joined(rows: list[Arrays]) -> Arrays:
+    """The patches of a batch, from those of one row each. A single one is a view."""
+    if len(rows) == 1:
+        return rows[0]
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}

@@ -73,7 +73,6 @@ def map_batches(generator: Any) -> Samples:
         raise OptionError(
             "the generator does not cut its object: its one batch is the whole object",
             given="neither input_dims nor batch_dims",
-            allowed="input_dims of at least one dimension",
             remedy="use the xarray object itself",
         )
     made = Frames(obj, patches)
@@ -91,10 +90,10 @@ def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
     """Samples that equal the batches of a generator that joins patches."""
     patches, dataset = made.patches, made.dataset
     if not patches.is_even:
+        counts = {str(line.dim): (line.per_batch, line.num_patches) for line in patches.lines}
         raise OptionError(
             "the batches of the generator differ in size",
-            given=f"patches of a batch, and patches: {_counts(patches)}",
-            allowed="the same number of inputs in each batch",
+            given=f"patches of a batch, and patches: {counts}",
             remedy="pass batch_dims that divide the dimension evenly, or concat_input_dims=False, "
             "and let samples.loader(batch_size=...) put inputs together",
         )
@@ -103,7 +102,6 @@ def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
         raise OptionError(
             "xbatcher would join these inputs by their labels, which samples cannot do",
             given=f"a {type(made.obj).__name__} with coordinates {list(dataset.coords)}",
-            allowed="a Dataset, or a DataArray without labels along input_dims",
             remedy="pass ds.to_dataset(name=...), or remove these labels with ds.drop_vars(...)",
         )
     lines = patches.lines
@@ -127,11 +125,6 @@ def _stacked_dims(order: tuple[Hashable, ...], input_dims: tuple[Hashable, ...])
     return tuple(str(dim) for dim in order if dim not in input_dims)
 
 
-def _counts(patches: Patches) -> dict[str, tuple[int, int]]:
-    """Number of patches in a batch, and in all, along each dimension."""
-    return {str(line.dim): (line.per_batch, line.num_patches) for line in patches.lines}
-
-
 def _cut_frame(frame: xr.Dataset, patches: Patches) -> xr.Dataset:
     """Cut each window of a frame into patches, along the new dimension ``input_batch``."""
     starts = patches.starts_of(0)
@@ -152,12 +145,9 @@ def _cut_frame(frame: xr.Dataset, patches: Patches) -> xr.Dataset:
             dims = [BATCH, *dims]
         target = data if name in frame.data_vars else coords
         target[name] = xr.Variable(dims, cut, variable.attrs)
-    return xr.Dataset(data, xr.Coordinates(coords, indexes=_kept(frame, coords)), frame.attrs)
-
-
-def _kept(frame: xr.Dataset, coords: dict[Any, Any]) -> dict[Any, Any]:
-    """Indexes of the coordinates that cutting has not changed."""
-    return {k: index for k, index in frame.xindexes.items() if coords.get(k) is frame.variables[k]}
+    # Indexes of the coordinates that cutting has not changed.
+    kept = {k: v for k, v in frame.xindexes.items() if coords.get(k) is frame.variables[k]}
+    return xr.Dataset(data, xr.Coordinates(coords, indexes=kept), frame.attrs)
 
 
 _NEEDED = ("ds", "input_dims", "input_overlap", "batch_dims", "concat_input_dims")
@@ -212,7 +202,6 @@ def from_xbatcher(generator: Any) -> Samples:
         raise OptionError(
             "the generator changes batches with cache_preprocess",
             given=f"cache_preprocess={generator.cache_preprocess!r}",
-            allowed="generators without cache_preprocess",
             remedy="make the generator without cache, and call .map(fn) on the samples",
         )
     return map_batches(generator)

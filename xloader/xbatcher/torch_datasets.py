@@ -5,25 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
 import xarray as xr
+from torch.utils import data
 
-from xloader.core.messages import extra_remedy, warn_caller
+from xloader.core.messages import warn_caller
 from xloader.core.option_checks import check_callable
-from xloader.errors import BatchGeneratorWarning, MissingDependencyError, UnsupportedDataError
+from xloader.errors import BatchGeneratorWarning, UnsupportedDataError
 from xloader.torch.worker_setup import set_up_worker
 from xloader.xbatcher.generator import BatchGenerator
-from xloader.xbatcher.reading import share_of
-
-try:
-    import torch
-    from torch.utils import data
-except ImportError as error:
-    raise MissingDependencyError(
-        "PyTorch is not installed",
-        given="xloader.xbatcher's datasets for PyTorch",
-        allowed="without PyTorch, xloader.xbatcher.BatchGenerator",
-        remedy=extra_remedy("torch"),
-    ) from error
 
 if TYPE_CHECKING:
     _MapBase: TypeAlias = data.Dataset[Any]
@@ -179,7 +169,7 @@ def _one(generator: Any, idx: Any) -> Any:
 
 def _share(generator: Any, count: int, number: int, num_shares: int) -> Iterator[Any]:
     """One worker's contiguous part of the first ``count`` batches."""
-    batches = share_of(count, number, num_shares)
+    batches = range(number * count // num_shares, (number + 1) * count // num_shares)
     if isinstance(generator, BatchGenerator):
         return generator.iterate(batches, num_shares)
     return (generator[n] for n in batches)
@@ -192,7 +182,6 @@ def _transformed(function: Callable[[Any], torch.Tensor], batch: Any, name: str)
         raise UnsupportedDataError(
             f"{name} did not return a tensor",
             given=f"{type(tensor).__name__} from {function!r}",
-            allowed="a function of an xarray object that returns a torch.Tensor",
             remedy="end it with xloader.xbatcher.to_tensor",
         )
     return tensor

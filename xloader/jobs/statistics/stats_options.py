@@ -15,9 +15,9 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.clock_labels import CLOCKS, clock_rows
 from xloader.core.option_checks import check_choice, is_number
 from xloader.errors import OptionError
+from xloader.forcings.calendar import CLOCKS, clock_rows
 from xloader.forcings.coordinates import find_coordinate, is_in_radians
 from xloader.jobs.statistics.label_pairs import (
     Lead,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from xloader.xbatcher.torch_datasets import GeneratorIterableDataset as IterableDataset
-from xloader.xbatcher.torch_datasets import GeneratorMapDataset as MapDataset
-from xloader.xbatcher.torch_datasets import to_tensor
+from xloader.xbatcher import IterableDataset, MapDataset, to_tensor
 
 __all__ = ["IterableDataset", "MapDataset", "to_tensor"]
