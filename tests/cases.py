@@ -17,7 +17,7 @@ import xloader
 from tests.flat_options import grouped
 from xloader import Samples
 from xloader.core.windows import Pad, Segments
-from xloader.errors import EmptySamplesError, MemoryBudgetError, StackError, WindowError
+from xloader.errors import EmptySamplesError, MemoryBudgetError, OptionError
 from xloader.loader.loader import Loader
 from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, datasets, write_store
@@ -325,7 +325,7 @@ def _fields(
                 )
         try:
             samples = samples.field(f"f{number}", *names, **_given(offsets, spans))
-        except StackError:
+        except OptionError:
             names = names[:1] if number else ["v0"]
             own = dataset[names[0]].dims
             offsets = {dim: taken for dim, taken in offsets.items() if dim in own}
@@ -343,7 +343,7 @@ def _is_within(samples: Samples, dim: str, reach: int) -> bool:
     )
     try:
         replace(windows, extents=extents)
-    except (WindowError, EmptySamplesError):
+    except (OptionError, EmptySamplesError):
         return False
     return True
 

@@ -21,10 +21,8 @@ from xloader.errors import (
     MemoryBudgetError,
     OptionError,
     SourceNotFoundError,
-    StackError,
     UnknownNameError,
     UnsupportedDataError,
-    WindowError,
     XloaderError,
 )
 from xloader.testing import CountingStore, write_store
@@ -85,27 +83,27 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
         r"given for a dimension without windows. Given: 'lat'. Allowed: .*To mend it: add 'lat' to",
     ),
     "a window larger than its dimension": (
-        WindowError, ValueError,
+        OptionError, ValueError,
         lambda s: s.window(time=25),
         r"longer than the dimension 'time'. Given: .*25 elements. Allowed: at most 24.*smaller",
     ),
     "a dilated window larger than its dimension": (
-        WindowError, ValueError,
+        OptionError, ValueError,
         lambda s: s.window(time=12, dilation=3),
         r"longer than the dimension 'time'. Given: .*34 elements. Allowed: at most 24.*dilation",
     ),
     "a stride below 1": (
-        WindowError, ValueError,
+        OptionError, ValueError,
         lambda s: s.window(time=3, stride=0),
         r"the stride along 'time' is too small. Given: 0. To mend it: pass stride={'time': 1}",
     ),
     "a window below 1": (
-        WindowError, ValueError,
+        OptionError, ValueError,
         lambda s: s.window(time=-1),
         r"the window along 'time' is too small. Given: -1. To mend it: pass 1 or more",
     ),
     "a dilation below 1": (
-        WindowError, ValueError,
+        OptionError, ValueError,
         lambda s: s.window(time=3, dilation={"time": 0}),
         r"the dilation along 'time' is too small. Given: 0. To mend it: pass dilation={'time': 1}",
     ),
@@ -130,12 +128,12 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
         r"no field has a variable along a windowed dim.*Given: .*'lat'.*To mend it: ",
     ),
     "dims that cannot be stacked": (
-        StackError, ValueError,
+        OptionError, ValueError,
         lambda s: windowed(s).inputs("t", "turned"),
         r"cannot share one array. Given: 't' with .*'turned' with .*To mend it: make",
     ),
     "a dim that is kept here and a channel there": (
-        StackError, ValueError,
+        OptionError, ValueError,
         lambda s: s.window(time=1).inputs("turned", "series", "t"),
         r"cannot share one array. Given: 't' with .*'turned' with .*To mend it: ",
     ),
@@ -258,9 +256,9 @@ def test_too_little_memory_is_told_in_a_unit_that_fits(num_points: int) -> None:
 
 
 MIXED = pytest.mark.filterwarnings(
-    "ignore::xloader.errors.MixingWarning",
-    "ignore::xloader.errors.AmplificationWarning",
-    "ignore::xloader.errors.EmptyEpochWarning",
+    "ignore::xloader.errors.PlanWarning",
+    "ignore::xloader.errors.PlanWarning",
+    "ignore::xloader.errors.EpochWarning",
 )
 
 

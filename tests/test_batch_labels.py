@@ -17,11 +17,11 @@ import xarray as xr
 
 import xloader
 from xloader import Batch, Samples
-from xloader.errors import OptionError, SkippedWarning, StackError
+from xloader.errors import ChunkWarning, OptionError
 from xloader.loader.batches.batch_origin import as_numpy
 from xloader.testing import CountingStore, FaultyStore, garble, write_store
 
-pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 
 def weather() -> xr.Dataset:
@@ -169,11 +169,11 @@ def test_names_that_a_labelled_batch_adds_are_refused(kind: str) -> None:
         lambda: samples.to_xarray([0, 1]),
         lambda: samples.map(lambda ds: ds).shapes,
     ):
-        with pytest.raises(StackError, match=rf"two parts .*'{name}'.*ds.rename\(") as error:
+        with pytest.raises(OptionError, match=rf"two parts .*'{name}'.*ds.rename\(") as error:
             ask()
         assert f".field(\"my_{name}\", '{name}')" in str(error.value)
     if name in samples.dims and name == "sample":
-        with pytest.raises(StackError, match="called 'sample'"):
+        with pytest.raises(OptionError, match="called 'sample'"):
             samples.positions([0])
 
 
@@ -328,7 +328,7 @@ def test_skipped_rows_have_the_labels_of_the_sample_in_their_place() -> None:
     inner = write_store(weather()[["t2m"]], {"t2m": (4, 4, 6)})
     samples = xloader.open(FaultyStore(inner, {"t2m/c/2/0/0": garble})).window(time=2)
     options = {"batch_size": 5, "on_error": "skip", "output": "numpy"}
-    with samples.loader(**options) as loader, pytest.warns(SkippedWarning):
+    with samples.loader(**options) as loader, pytest.warns(ChunkWarning):
         batches = list(loader)
     assert sum(int(batch.is_padding.sum()) for batch in batches) == 2
     for batch in batches:

@@ -97,7 +97,7 @@ def delivered(loader: object, field: str, epoch: int = 0) -> list[np.ndarray]:
         ),
     ],
 )
-@pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 def test_all_batches_of_an_epoch_against_numpy(options, prepare):
     samples = prepare(opened())
     # A small spread mixes as a small memory does, and leaves room for the sums of all elements.
@@ -276,7 +276,7 @@ def test_a_loader_under_way_goes_on_undisturbed_and_after_a_state():
         assert loader.batch_variance("t", num_batches=8, epoch=1) != first
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 def test_variables_of_fields_have_ratios_of_their_own():
     samples = opened().inputs("t", "u", time=0).targets("t", time=1)
     with samples.loader(

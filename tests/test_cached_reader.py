@@ -38,10 +38,10 @@ from xloader.engine.program import Segment
 from xloader.engine.sample_reader import read_samples
 from xloader.engine.threads import TaskThreads, ThreadTask
 from xloader.errors import (
+    ChunkWarning,
     ClosedError,
     CorruptChunkError,
     MemoryBudgetError,
-    MissingChunkWarning,
     ReadTimeoutError,
     SampleIndexError,
     StoreChangedError,
@@ -392,7 +392,7 @@ def test_absent_chunks_are_counted() -> None:
     store = write_store(xr.Dataset({"a": ("time", values)}), {"a": (4,)})
     samples = xloader.open(FaultyStore(store, {"a/c/2": None})).window(time=1)
     with make_reader(samples, 96) as reader:
-        with pytest.warns(MissingChunkWarning):
+        with pytest.warns(ChunkWarning):
             found = reader.read(np.arange(24))["a"]
         assert np.isnan(found[8:12]).all()
         assert reader.tally.num_missing == 1

@@ -26,9 +26,9 @@ from xloader.transforms.rng import Chance, Rng
 from xloader.transforms.steps import Map
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning"),
 ]
 
 Draw = tuple[int, int]

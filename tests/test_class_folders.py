@@ -263,7 +263,7 @@ def test_a_file_that_does_not_fit(root: Path, kind: str) -> None:
         assert isinstance(caught.value, CorruptChunkError) == (kind == "damaged")
         assert caught.value.chunk[0] == 6
     with samples.loader(batch_size=4, shuffle=False, output="numpy", on_error="skip") as loader:
-        with pytest.warns(xloader.errors.SkippedWarning):
+        with pytest.warns(xloader.errors.ChunkWarning):
             ids = [i for b in loader for i in b.ids[~b.is_padding].tolist()]
         assert ids == [i for i in range(16) if i != 6]
         assert loader.report().num_skipped_samples == 1

@@ -17,9 +17,9 @@ from tests.without_library import without_library
 from xloader.testing import write_store
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning"),
 ]
 
 TYX = ("time", "y", "x")

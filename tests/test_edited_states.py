@@ -25,8 +25,8 @@ from xloader.planning.make_plan import check_plan, delivered_nbytes
 from xloader.testing import write_store
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 VALUES = (0, 1, -1, 2, 5, 10**6, 2**31, 2**63, 10**400, 0.5, math.nan, math.inf)

@@ -28,8 +28,8 @@ from xloader.sources.zarr.fetched_chunks import SingleChunks
 from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 GUARD = 20.0

@@ -26,10 +26,10 @@ from xloader.sources.open.open_source import open_source
 from xloader.testing import SourceRecorder, write_store
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.NanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning"),
 ]
 
 KINDS = {**kinds.KINDS, "concat": concat_kind}

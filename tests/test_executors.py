@@ -19,18 +19,12 @@ from tests import sanitize
 from tests.random_programs import check
 from xloader.compiled.library import load_library
 from xloader.engine import program as programs
-from xloader.errors import (
-    ChunkError,
-    ClosedError,
-    MissingChunkWarning,
-    SkippedWarning,
-    SlowReadWarning,
-)
+from xloader.errors import ChunkError, ChunkWarning, ClosedError
 from xloader.order.step_dealer import LOOK_SIZE
 from xloader.sources.zarr import fetched_chunks
 from xloader.testing import LatencyStore, pretend_codec, pretend_disk
 
-pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 NEEDS_LIBRARY = pytest.mark.skipif(load_library()[0] is None, reason="there is no library")
 
@@ -123,7 +117,7 @@ def plainly(path: Any, *args: Any, **options: Any) -> list[list[bytes]]:
         return batches_of(path, *args, **{**options, "threads": 1})
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
 @pytest.mark.parametrize("seed", range(24))
 def test_random_configurations(executor: str, seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path)
@@ -206,7 +200,7 @@ def test_python_decodes_only_what_native_threads_cannot(
     spoil(path)
     store = LatencyStore(LocalStore(path, read_only=True), 0.0)
     options: dict[str, Any] = {"num_epochs": 1, "on_error": "skip", "batch_size": 12}
-    with pytest.warns(SkippedWarning):
+    with pytest.warns(ChunkWarning):
         wanted = plainly(store, "200kB", **options)
     decode = fetched_chunks._Chunks.decode
 
@@ -215,7 +209,7 @@ def test_python_decodes_only_what_native_threads_cannot(
         return decode(own, outs)
 
     monkeypatch.setattr(fetched_chunks._Chunks, "decode", note)
-    with pytest.warns(SkippedWarning):
+    with pytest.warns(ChunkWarning):
         assert batches_of(store, "200kB", dataset=with_gaps(), **options) == wanted
     num_chunks = 5 * 5 * 2 + 8 * 3 * 5 + 3 * 2
     if executor == "plain":
@@ -254,9 +248,9 @@ def test_a_chunk_that_cannot_be_fetched_is_skipped(executor: str, tmp_path: Path
     (path / "a" / "c" / "1" / "1" / "0").write_bytes(b"broken")
     store = LatencyStore(LocalStore(path, read_only=True), 0.0)
     options: dict[str, Any] = {"num_epochs": 1, "on_error": "skip", "batch_size": 24}
-    with pytest.warns(SkippedWarning):
+    with pytest.warns(ChunkWarning):
         skipping = batches_of(store, "200kB", dataset=make_dataset(), **options)
-    with pytest.warns(SkippedWarning):
+    with pytest.warns(ChunkWarning):
         assert skipping == plainly(store, "200kB", **options)
 
 
@@ -279,7 +273,7 @@ def test_an_absent_chunk_is_filled(executor: str, tmp_path: Path) -> None:
     assert batches_of(path, dataset=with_gaps()) == plainly(path)
     samples = xloader.open(path).window(WINDOW, stride=STRIDE)
     with samples.loader(**OPTIONS) as loader:
-        with pytest.warns(MissingChunkWarning):
+        with pytest.warns(ChunkWarning):
             list(loader)
         assert loader.report().num_missing > 0
 
@@ -297,9 +291,9 @@ def test_rows_of_damaged_chunks_are_skipped(executor: str, tmp_path: Path) -> No
     path = write(tmp_path)
     spoil(path)
     options: dict[str, Any] = {"on_error": "skip", "batch_size": 12, "memory": "60kB"}
-    with pytest.warns(SkippedWarning):
+    with pytest.warns(ChunkWarning):
         wanted = plainly(path, **options)
-    with pytest.warns(SkippedWarning):
+    with pytest.warns(ChunkWarning):
         assert batches_of(path, dataset=make_dataset(), **options) == wanted
 
 
@@ -520,7 +514,7 @@ def test_a_transform_may_close_the_loader(tmp_path: Path) -> None:
 @NEEDS_LIBRARY
 def test_a_slow_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xloader.engine.run.LONG_SECONDS", 0.3)
-    with pretend_disk(1000.0), pytest.warns(SlowReadWarning, match="has not arrived after"):
+    with pretend_disk(1000.0), pytest.warns(ChunkWarning, match="has not arrived after"):
         values_of(four_chunks(tmp_path), threads=2)
 
 

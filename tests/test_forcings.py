@@ -19,7 +19,6 @@ import xloader
 from xloader import Samples, forcings
 from xloader.errors import (
     OptionError,
-    StackError,
     TransformError,
     UnknownNameError,
     UnsupportedDataError,
@@ -638,9 +637,9 @@ NO_TIME = {"time": np.arange(60)}
         ),
         (OptionError, "no latitudes", lambda s: s.forcing("latitude", coords={"lat": "lon"})),
         (UnsupportedDataError, "this dtype", lambda s: s.forcing("latitude", dtype="U3")),
-        (StackError, "wrong shape", lambda s: s.forcing(a=lambda time, lat: np.zeros(3))),
-        (StackError, "wrong shape", lambda s: s.forcing(a=lambda lat: lat.rename(lat="y"))),
-        (StackError, "wrong shape", lambda s: s.forcing(a=lambda lat: lat[:1])),
+        (OptionError, "wrong shape", lambda s: s.forcing(a=lambda time, lat: np.zeros(3))),
+        (OptionError, "wrong shape", lambda s: s.forcing(a=lambda lat: lat.rename(lat="y"))),
+        (OptionError, "wrong shape", lambda s: s.forcing(a=lambda lat: lat[:1])),
         (UnsupportedDataError, "no numbers", lambda s: s.forcing(a=lambda lat: lat.astype(str))),
         (UnsupportedDataError, "no numbers", lambda s: s.forcing(a=lambda time: time)),
         (

@@ -29,7 +29,7 @@ from tests.hanging import (
 )
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.threads import Deadlines
-from xloader.errors import ClosedError, ReadTimeoutError, SlowReadWarning, SourceAccessError
+from xloader.errors import ChunkWarning, ClosedError, ReadTimeoutError, SourceAccessError
 from xloader.sources.retries import Attempts
 from xloader.sources.zarr import object_readers
 from xloader.testing import write_store
@@ -246,7 +246,7 @@ def test_what_comes_back_late_is_written_nowhere(monkeypatch: pytest.MonkeyPatch
 def test_who_waits_long_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xloader.engine.threads.LONG_SECONDS", 0.05)
     samples = make_samples("sync", read_timeout=0.5, max_retries=0)
-    told = pytest.warns(SlowReadWarning, match=r"chunk \(3, 0\) of variable 't'.*t/c/3/0")
+    told = pytest.warns(ChunkWarning, match=r"chunk \(3, 0\) of variable 't'.*t/c/3/0")
     with samples.loader(batch_size=4, output="numpy") as loader, told:
         read_until_error(loader)
 
@@ -254,7 +254,7 @@ def test_who_waits_long_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_who_does_not_wait_long_is_told_nothing() -> None:
     samples = make_samples("sync", read_timeout=0.2, max_retries=0)
     with samples.loader(batch_size=4, output="numpy") as loader, warnings.catch_warnings():
-        warnings.simplefilter("error", SlowReadWarning)
+        warnings.simplefilter("error", ChunkWarning)
         read_until_error(loader)
 
 
@@ -304,7 +304,7 @@ def _interruptible() -> Iterator[None]:
 
 
 # An interrupt between two batches leaves the epoch, and the next loop begins it anew.
-@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
 @pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_at_any_moment_is_a_keyboard_interrupt_and_the_loader_goes_on(
     monkeypatch: pytest.MonkeyPatch,
@@ -346,7 +346,7 @@ def test_ctrl_c_at_any_moment_is_a_keyboard_interrupt_and_the_loader_goes_on(
 
 
 # A thread that begins late begins the epoch once more.
-@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
 def test_three_threads_over_one_loader_end() -> None:
     ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0, dtype="f4").reshape(100, 4))})
     samples = xloader.open(write_store(ds, {"t": (5, 4)})).window(time=1)

@@ -27,19 +27,18 @@ from xloader import Batch, Interleaved, Loader, Samples
 from xloader.errors import (
     ClosedError,
     EmptySamplesError,
+    EpochWarning,
     MemoryBudgetError,
-    MixingWarning,
     OptionError,
+    PlanWarning,
     RanksError,
-    RepeatedEpochWarning,
-    StackError,
     StateError,
 )
 from xloader.testing import CountingStore, FaultyStore, write_store
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 FEW = settings(max_examples=max(settings().max_examples // 2, 10))
@@ -412,7 +411,7 @@ def test_a_break_starts_the_epoch_again_and_epochs_move_on() -> None:
         assert "<xloader.Loader: era5, cmip, obs: " in repr(loader)
         loader.set_epoch(2)
         assert len(list(islice(loader, 2))) == 2
-        with pytest.warns(RepeatedEpochWarning, match="epoch 2") as caught:
+        with pytest.warns(EpochWarning, match="epoch 2") as caught:
             assert len(list(loader)) == len(whole)
         assert [own.filename for own in caught] == [__file__]
     with pytest.raises(ClosedError):
@@ -475,7 +474,7 @@ def test_damaged_chunks_are_skipped_set_by_set() -> None:
     bad = xloader.open(FaultyStore(stored, {"t/c/3/0": lambda raw: b"no"})).window(time=1)
     both = xloader.interleave({"good": (good, 1), "bad": (bad, 1)})
     with both.loader(batch_size=20, on_error="skip", output="numpy") as loader:
-        with pytest.warns(xloader.errors.SkippedWarning):
+        with pytest.warns(xloader.errors.ChunkWarning):
             (batch,) = loader
         assert batch.source[batch.is_padding].tolist() == ["bad"]
         assert loader.report().num_skipped_samples == 1
@@ -501,11 +500,11 @@ def bad_input() -> Iterator[tuple[Any, dict[str, Any], type[Exception], str]]:
     yield (
         {"a": (era5, 1), "b": (wide, 1)},
         {},
-        StackError,
+        OptionError,
         r"'t' has another shape in the set 'b' than in 'a'.*\(time: 1, y: 3, x: 4\).*time: 2",
     )
-    yield {"a": (cmip, 1), "b": (double, 1)}, {}, StackError, "another dtype.*float32.*float64"
-    yield {"a": (cmip, 1), "b": (renamed, 1)}, {}, StackError, "different fields.*'a' with t"
+    yield {"a": (cmip, 1), "b": (double, 1)}, {}, OptionError, "another dtype.*float32.*float64"
+    yield {"a": (cmip, 1), "b": (renamed, 1)}, {}, OptionError, "different fields.*'a' with t"
 
 
 @pytest.mark.parametrize(("sets", "options", "kind", "text"), list(bad_input()))
@@ -523,7 +522,7 @@ def test_classes_must_have_the_same_codes() -> None:
         return xloader.open(ds).window(time=1).at_points(table)
 
     one, other = stations(["a", "b", "b"]), stations(["b", "c", "b"])
-    with pytest.raises(StackError, match="'kind' has another classes"):
+    with pytest.raises(OptionError, match="'kind' has another classes"):
         xloader.interleave({"one": (one, 1), "other": (other, 1)})
 
 
@@ -538,7 +537,7 @@ def test_class_folders_must_have_the_same_classes(tmp_path: Path) -> None:
         (batch,) = loader
         assert batch.label.tolist() == batch.t[:, 0].tolist()
         assert sorted(batch.source) == ["one", "one", "same", "same"]
-    with pytest.raises(StackError, match=r"'label' has another classes.*'b', 'c'.*class folders"):
+    with pytest.raises(OptionError, match=r"'label' has another classes.*'b', 'c'.*class folders"):
         xloader.interleave({"one": (one, 1), "other": (other, 1)})
 
 
@@ -660,7 +659,7 @@ def rows_of_one(rows: Any) -> list[tuple[str, int]]:
     return rows_of([rows.batch])
 
 
-@pytest.mark.filterwarnings("default::xloader.errors.MixingWarning")
+@pytest.mark.filterwarnings("default::xloader.errors.PlanWarning")
 def test_a_warning_names_the_set() -> None:
     days = xloader.open(make_set(3, 2000, 8)).window(time=1)
     pairs = {"era5": (days, 1), "cmip": (samples_of("cmip"), 1)}
@@ -668,7 +667,7 @@ def test_a_warning_names_the_set() -> None:
         xloader.interleave(pairs).loader(
             batch_size=32, plan=xloader.PlanRules(spread=0), output="numpy"
         ) as loader,
-        pytest.warns(MixingWarning, match=r"set 'era5', with .* of the memory: batches mix"),
+        pytest.warns(PlanWarning, match=r"set 'era5', with .* of the memory: batches mix"),
     ):
         iter(loader)
 

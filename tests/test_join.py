@@ -20,7 +20,6 @@ from xloader.errors import (
     EmptySamplesError,
     MissingChunkError,
     OptionError,
-    StackError,
     StoreChangedError,
     UnknownNameError,
     UnsupportedDataError,
@@ -31,8 +30,8 @@ from xloader.testing import CountingStore, write_store
 
 # Budgets are as small as possible, so poor mixing and extra reads are normal here.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 CHUNKS = {"t2m": (8, 6, 4), "rain": (24, 5, 7), "oro": (6, 4)}
@@ -417,7 +416,7 @@ def test_a_grid_in_reverse_order_is_told_and_can_be_turned(dim: str, turned: str
     assert told in repr(joined)
     assert told in str(windows.explain(memory="1MiB"))
     for other in ("b/t", "c/t"):
-        with pytest.raises(StackError, match=f"cannot share one array.*{told}: turn one source"):
+        with pytest.raises(OptionError, match=f"cannot share one array.*{told}: turn one source"):
             windows.inputs("a/t", other).shapes  # noqa: B018
     one[turned] = xloader.open(one[turned]).isel({dim: BACKWARDS})
     again = xloader.join(one).window(time=1).inputs("a/t", "b/t")
@@ -457,7 +456,7 @@ def test_labels_to_join_on_may_differ_by_rounding() -> None:
 
 def test_a_field_of_two_grids_is_refused_and_two_fields_are_not() -> None:
     samples = xloader.join({"era5": era5(), "radar": radar()}).window(time=2)
-    with pytest.raises(StackError, match=r"era5/t2m.*radar/rain|radar/rain.*era5/t2m"):
+    with pytest.raises(OptionError, match=r"era5/t2m.*radar/rain|radar/rain.*era5/t2m"):
         samples.inputs("era5/t2m", "radar/rain").shapes  # noqa: B018
     both = samples.inputs("era5/t2m").targets("radar/rain")
     assert both.shapes == {"inputs": (1, 2, 6, 8), "targets": (1, 2, 5, 7)}

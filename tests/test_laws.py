@@ -35,9 +35,9 @@ from xloader.testing import CountingStore, write_store
 
 # Budgets are as small as possible, so poor mixing and extra reads are normal here.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning"),
 ]
 
 MANY = settings(max_examples=2 * settings().max_examples)

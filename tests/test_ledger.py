@@ -10,7 +10,7 @@ from tests import ledger
 from xloader.compiled.library import load_library
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 

@@ -17,12 +17,12 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.errors import ClosedError, OptionError, RepeatedEpochWarning
+from xloader.errors import ClosedError, EpochWarning, OptionError
 from xloader.loader.epoch_iterator import EpochIterator
 from xloader.testing import write_store
 
 # With memory for a few chunks, threads wait for each other, and mixing is poor.
-pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 STEPS = 40
 
@@ -63,9 +63,9 @@ def repeats_told(loader: Any, *nums: int) -> list[bool]:
     told = []
     for num in nums:
         with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always", RepeatedEpochWarning)
+            warnings.simplefilter("always", EpochWarning)
             assert len(list(islice(loader, num))) == num
-        told += [any(issubclass(one.category, RepeatedEpochWarning) for one in seen)]
+        told += [any(issubclass(one.category, EpochWarning) for one in seen)]
     return told
 
 
@@ -96,7 +96,7 @@ def test_what_is_no_repetition() -> None:
             assert repeats_told(loader, 2) == [False]
         # An iterator that is never used, as trainers make them, hides nothing.
         iter(loader)
-        with pytest.warns(RepeatedEpochWarning, match="epoch 0 .*set_epoch") as caught:
+        with pytest.warns(EpochWarning, match="epoch 0 .*set_epoch") as caught:
             next(iter(loader))
         assert caught[0].filename == __file__
 
@@ -293,7 +293,7 @@ def test_an_error_in_the_training_loop(kind: type[BaseException]) -> None:
         fail_at_the_third_step(loader, kind)
     assert running() == []
     assert loader.epoch == 0
-    with pytest.warns(RepeatedEpochWarning, match="load_state_dict"):
+    with pytest.warns(EpochWarning, match="load_state_dict"):
         assert sorted(ids_of(loader)) == list(range(STEPS))
     loader.close()
 

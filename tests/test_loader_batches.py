@@ -16,7 +16,7 @@ from xloader.loader.batches.batch import Batch
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     # NaN must come through unchanged.
     pytest.mark.filterwarnings("ignore::xloader.errors.NanWarning"),
 ]

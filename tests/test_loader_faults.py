@@ -129,7 +129,7 @@ def test_missing_chunks_give_one_warning_and_are_counted(num_missing: int) -> No
             report = loader.report()
     kinds = [warning.category for warning in caught]
     # The fill value of the missing chunks is NaN, so there is a NaN warning as well.
-    assert sorted(kind.__name__ for kind in kinds) == ["MissingChunkWarning", "NanWarning"]
+    assert sorted(kind.__name__ for kind in kinds) == ["ChunkWarning", "NanWarning"]
     assert report.num_missing == num_missing
     assert ("1 chunk absent" if num_missing == 1 else f"{num_missing} chunks absent") in str(report)
     for number, batch in enumerate(batches):

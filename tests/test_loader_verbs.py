@@ -103,7 +103,7 @@ def test_tensors_go_to_the_device() -> None:
     assert batch.a.device == torch.device("meta")
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
 def test_an_epoch_of_no_batches_is_complete() -> None:
     samples = make_samples()
     with samples.loader(batch_size=50, drop_last=True, output="numpy") as loader:

@@ -18,7 +18,7 @@ from xloader.core.axis import Axis
 from xloader.core.boxes import Boxes
 from xloader.core.footprint import Demand, Footprint
 from xloader.core.windows import Windows
-from xloader.errors import OptionError, WindowError
+from xloader.errors import OptionError
 from xloader.sources.chunk_sizes import join_sizes
 from xloader.testing import write_store
 
@@ -136,7 +136,7 @@ def test_what_strides_pass_over_is_known_without_a_list_of_windows() -> None:
 
 
 def test_more_windows_than_ids() -> None:
-    with pytest.raises(WindowError, match=r"too many windows to number.*Given: .*To mend"):
+    with pytest.raises(OptionError, match=r"too many windows to number.*Given: .*To mend"):
         Windows(("x", "y"), (2**40, 2**40), (1, 1), (1, 1), (1, 1))
 
 

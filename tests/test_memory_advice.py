@@ -12,7 +12,7 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.errors import MixingWarning
+from xloader.errors import PlanWarning
 from xloader.loader.ranks import rank_plan
 from xloader.planning.explain import Explanation
 
@@ -95,7 +95,7 @@ def test_no_more_than_one_other_plan_is_made(monkeypatch: pytest.MonkeyPatch) ->
         note = note_of(loader.explain())
         assert loader.explain().notes
         assert len(made) == 2
-        with pytest.warns(MixingWarning, match=f'pass memory="{memory_in(note)}"'):
+        with pytest.warns(PlanWarning, match=f'pass memory="{memory_in(note)}"'):
             next(iter(loader))
         assert len(made) == 2
     made.clear()

@@ -19,7 +19,7 @@ from xloader.compiled.library import load_library
 from xloader.engine.threads import Threads
 from xloader.testing import LatencyStore, pretend_disk, write_store
 
-pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 NEEDS_LIBRARY = pytest.mark.skipif(load_library()[0] is None, reason="there is no library")
 

@@ -22,8 +22,8 @@ from xloader.testing import write_store
 from xloader.transforms.packed_fields import normalized_packings, packed_fields
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 CHUNKS = {"t": (37, 2, 3, 5), "r": (50, 6, 3), "oro": (6, 8)}

@@ -12,7 +12,7 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.errors import EmptyEpochWarning
+from xloader.errors import EpochWarning
 from xloader.loader.reports import explain_notes
 from xloader.loader.reports.explain_notes import pinning_in_words
 from xloader.testing import write_store
@@ -130,7 +130,7 @@ def test_an_epoch_without_a_batch_says_so() -> None:
         assert len(loader) == 0
         assert loader.explain().notes == (EMPTY,)
         assert EMPTY in str(loader.explain())
-        with pytest.warns(EmptyEpochWarning, match=f"^{EMPTY}: pass drop_last=False or a smaller"):
+        with pytest.warns(EpochWarning, match=f"^{EMPTY}: pass drop_last=False or a smaller"):
             assert list(loader) == []
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -143,7 +143,7 @@ def test_on_several_ranks_the_global_batch_counts(shuffle: bool) -> None:
     options = {"batch_size": 2, "drop_last": True, "output": "numpy", "shuffle": shuffle}
     with samples.loader(world=xloader.World(0, 2), **options) as loader:
         words = "0 batches: 3 samples are fewer than one global batch of 4, 2 on each of 2 ranks"
-        with pytest.warns(EmptyEpochWarning, match=words):
+        with pytest.warns(EpochWarning, match=words):
             assert list(loader) == []
 
 
@@ -232,7 +232,7 @@ def test_the_doors_say_it_as_well(door: str) -> None:
     made = getattr(doors, door)(few(), 16, drop_last=True)
     assert made.explain().notes == (EMPTY,)
     loader = data.DataLoader(made, batch_size=None) if door == "IterableDataset" else made
-    with pytest.warns(EmptyEpochWarning, match=EMPTY):
+    with pytest.warns(EpochWarning, match=EMPTY):
         assert list(loader) == []
 
 

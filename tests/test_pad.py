@@ -12,14 +12,14 @@ import xarray as xr
 import xloader
 from tests.test_wrap import globe, stored
 from xloader import Samples
-from xloader.errors import OptionError, UnknownNameError, WindowError, XloaderError
+from xloader.errors import OptionError, UnknownNameError, XloaderError
 from xloader.recipe.layout import make_layouts
 from xloader.testing import CountingStore, write_store
 from xloader.transforms.packed_fields import normalized_packings, packed_fields
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 PADS: dict[str, Any] = {"edge": "edge", "reflect": "reflect", "a number": -7.5, "NaN": np.nan}
@@ -192,7 +192,7 @@ BAD: dict[str, tuple[Callable[[Samples], Samples], type[XloaderError], str]] = {
         OptionError,
         "cannot hold the number that pads 'lat'.*0.5.*int16",
     ),
-    "too long": (lambda s: s.window(lat=5, pad={"lat": 0}), WindowError, "longer than the dim"),
+    "too long": (lambda s: s.window(lat=5, pad={"lat": 0}), OptionError, "longer than the dim"),
     "gaps": (
         lambda s: s.window(time=3, pad={"time": 0}),
         OptionError,

@@ -28,9 +28,9 @@ from xloader.torch import (
 from xloader.torch.lent_slots import MORE_SLOTS
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning"),
 ]
 
 STEP = 250 * 4

@@ -21,8 +21,8 @@ from xloader.show.cost_figures import Figures
 from xloader.testing import LatencyStore, SourceRecorder, write_store
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 

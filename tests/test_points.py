@@ -23,11 +23,9 @@ from xloader.errors import (
     EmptySamplesError,
     NanError,
     OptionError,
-    StackError,
     StateError,
     UnknownNameError,
     UnsupportedDataError,
-    WindowError,
     XloaderError,
 )
 from xloader.testing import CountingStore, FaultyStore, garble, write_store
@@ -138,8 +136,8 @@ def test_only_needed_chunks_are_read_and_each_once(
     assert len(needed) < 10 * 5 * 5
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
-@pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_reads_are_as_predicted_where_memory_is_short(store: CountingStore, shuffle: bool) -> None:
     samples = at_table(store)
@@ -237,7 +235,7 @@ def test_points_that_have_no_sample_are_counted() -> None:
     table.loc[4, "lat"], table.loc[9, "lon"], table.loc[2, "lat"] = 90.0, 49.0, 78.0
     with pytest.raises(UnknownNameError, match=r"1 of 20 points, first row 4: lat=90\.0"):
         at_table(make_dataset(), table)
-    with pytest.raises(WindowError, match=r"2 of 20 points, first row 2: .*lat=78.0"):
+    with pytest.raises(OptionError, match=r"2 of 20 points, first row 2: .*lat=78.0"):
         at_table(make_dataset(), table.drop(4).reset_index(drop=True).reindex([*range(19), 0]))
     samples = at_table(make_dataset(), table, outside="drop")
     words = "3 of 20 points: 1 match no label, the window of 2 leaves the array or crosses a gap"
@@ -255,7 +253,7 @@ def test_points_whose_windows_cross_a_gap_are_left_out() -> None:
     times = ds.time.values[[5, 19, 20, 21, 22, 30]]
     table = {"time": times, "row": np.arange(6)}
     samples = ds.xloader.window(time=4)
-    with pytest.raises(WindowError, match=r"cross a gap. Given: 3 of 6 points, first row 1"):
+    with pytest.raises(OptionError, match=r"cross a gap. Given: 3 of 6 points, first row 1"):
         samples.at_points(table)
     kept = samples.at_points(table, outside="drop")
     assert "3 of 6 points: the window of 3 leaves the array or crosses a gap" in repr(kept)
@@ -455,7 +453,7 @@ def test_slabs_have_the_labels() -> None:
         assert part[index][1:] == samples[index][1:]
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.SkippedWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.ChunkWarning")
 def test_rows_that_replace_others_have_their_labels() -> None:
     """With on_error="skip", a row has the labels of the sample whose values it has."""
     inner = write_store(make_dataset(), {"t2m": (6, 8, 10)})
@@ -760,7 +758,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], Callable[[], Any], str]] = {
         r"off the grid along 'lon'.*lon=-1.*positions in \[0, 50\)",
     ),
     "windows that leave the array": (
-        WindowError, placed(changed(lat=[0.0, 30.0, 78.0])),
+        OptionError, placed(changed(lat=[0.0, 30.0, 78.0])),
         r"leave the array.*2 of 3 points, first row 0.*lat=0.0.*outside=\"drop\"",
     ),
     "no point that is left": (
@@ -772,13 +770,13 @@ REFUSALS: dict[str, tuple[type[XloaderError], Callable[[], Any], str]] = {
     ),
     "no table": (UnsupportedDataError, placed([1, 2]), r"not a table of points.*builtins.list"),
     "a table of two dimensions": (
-        StackError, placed(make_dataset()), r"exactly one dimension.*to_dataframe",
+        OptionError, placed(make_dataset()), r"exactly one dimension.*to_dataframe",
     ),
     "columns of different lengths": (
-        StackError, placed({"lat": [1, 2], "lon": [1], "time": [1]}), r"differ in length.*'lat': 2",
+        OptionError, placed({"lat": [1, 2], "lon": [1], "time": [1]}), r"in length.*'lat': 2",
     ),
     "a column that is a number": (
-        StackError, placed({"lat": 3.0, "lon": [1], "time": [1]}), r"'lat' of the table is not 1-d",
+        OptionError, placed({"lat": 3.0, "lon": [1], "time": [1]}), r"'lat' of the table is not",
     ),
     "a name that is no text": (
         OptionError, placed(changed().rename(columns={"snow": 7})), r"no names of their own.*7",

@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 import xloader
 from tests.cases import Case, cases
 from xloader.errors import (
+    ChunkWarning,
     ClosedError,
     CorruptChunkError,
     NanWarning,
     OptionError,
-    SkippedWarning,
     TransformError,
     WorkersError,
 )
@@ -36,9 +36,9 @@ from xloader.loader.batches.batch import Batch
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning"),
 ]
 
 FEW = settings(max_examples=max(settings().max_examples // 5, 5))
@@ -487,7 +487,7 @@ def test_rows_that_are_skipped(shuffle: bool, processes: int, tmp_path: Path) ->
     made, reports = [], []
     for num in (0, processes):
         with samples.loader(**options, processes=num) as loader:
-            with pytest.warns(SkippedWarning, match=r"could not be read.*do not decode"):
+            with pytest.warns(ChunkWarning, match=r"could not be read.*do not decode"):
                 made.append(copies(loader))
             reports.append(loader.report())
     assert_same(*made)

@@ -271,8 +271,8 @@ def test_the_world_is_the_same_for_a_rank_that_has_padding_alone() -> None:
     assert (told[0].num_steps, told[0].num_samples, told[0].num_reads) == (1, 1, 3)
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
-@pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 @pytest.mark.parametrize(("window", "epoch"), [(1, 0), (3, 0), (3, 1)])
 def test_chunks_that_several_ranks_read_are_those_that_were_named(window: int, epoch: int) -> None:
     values = np.zeros((400, 4, 6), np.float32)

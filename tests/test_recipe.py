@@ -13,7 +13,7 @@ import xarray as xr
 
 import xloader
 from xloader.core.axis import Axis
-from xloader.errors import EmptySamplesError, OptionError, StackError, UnknownNameError
+from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
 from xloader.recipe.recipe import Field, Recipe
 from xloader.sources.open.open_source import open_source
 
@@ -130,7 +130,7 @@ def test_values_are_frozen(store: Path) -> None:
 
 
 def test_a_field_without_channels_has_one_variable() -> None:
-    with pytest.raises(StackError, match=r"must have exactly one variable. Given: 2 variables"):
+    with pytest.raises(OptionError, match=r"must have exactly one variable. Given: 2 variables"):
         Field("a", ("t2m", "z"), has_channels=False)
 
 
@@ -167,6 +167,6 @@ def test_sizes_that_differ() -> None:
         }
 
     with pytest.raises(
-        StackError, match=r"size of their dimension 'x'. Given: 'a' with 3, 'b' with 4"
+        OptionError, match=r"size of their dimension 'x'. Given: 'a' with 3, 'b' with 4"
     ):
         _ = Recipe(Two()).dim_sizes  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from xloader import Samples
 from xloader.errors import OptionError, UnknownNameError
 from xloader.transforms.xarray_methods import OF_WINDOWS, RECORDED, REFUSED, WINDOWED
 
-pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 
 def weather() -> xr.Dataset:

@@ -26,7 +26,7 @@ colors = pytest.importorskip("matplotlib.colors")
 residences = pytest.importorskip("xloader.show.epoch_plots")
 COLOURS = residences.COLOURS
 
-pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 
 def samples_of(num_chunks: int = 24, window: int = 3, stride: int = 1) -> Samples:
@@ -215,7 +215,7 @@ def test_an_explanation_stays_small_and_says_when_its_plan_is_gone():
         samples_of().explain(order=[3, 1, 2], memory="16MiB").plot()
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 @pytest.mark.parametrize("first_step", [0, 11])
 def test_a_schedule_that_is_made_again_is_not_searched_for_again(
     monkeypatch: pytest.MonkeyPatch, first_step: int

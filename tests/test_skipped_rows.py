@@ -12,10 +12,10 @@ import xarray as xr
 import xloader
 from tests.hanging import KEY, make_samples, released
 from xloader.errors import (
+    ChunkWarning,
     CorruptChunkError,
     MissingChunkError,
     OptionError,
-    SkippedWarning,
     StoreChangedError,
 )
 from xloader.testing import FaultyStore, LatencyStore, garble, write_store
@@ -38,7 +38,7 @@ def samples_of(
 
 def read_all(loader: xloader.Loader) -> list[xloader.Batch]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SkippedWarning)
+        warnings.simplefilter("ignore", ChunkWarning)
         return list(loader)
 
 
@@ -143,7 +143,7 @@ def test_a_chunk_that_never_comes_is_skipped() -> None:
 def test_the_user_is_told_once_of_an_epoch() -> None:
     samples = samples_of({"t/c/6/0": garble, "t/c/2/0": garble})
     with samples.loader(batch_size=8, output="numpy", on_error="skip") as loader:
-        with pytest.warns(SkippedWarning, match="is_padding") as told:
+        with pytest.warns(ChunkWarning, match="is_padding") as told:
             list(loader)
         assert len(told) == 1
 

@@ -14,7 +14,7 @@ from xloader import Samples
 from xloader.errors import OptionError
 from xloader.transforms.rng import Rng
 
-pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 Verb = Callable[[Samples], Samples]
 

@@ -13,7 +13,7 @@ import xarray as xr
 import xloader
 from tests.flat_options import grouped
 from xloader.core.options import LoaderOptions
-from xloader.errors import EmptySamplesError, MixingWarning, OptionError, UnsupportedDataError
+from xloader.errors import EmptySamplesError, OptionError, PlanWarning, UnsupportedDataError
 from xloader.testing import write_store
 
 
@@ -53,7 +53,7 @@ def test_a_spread_that_cannot_mix_is_warned_of() -> None:
         samples.loader(
             batch_size=16, memory="200kB", plan=xloader.PlanRules(spread=0), output="numpy"
         ) as loader,
-        pytest.warns(MixingWarning, match='leave out spread, and pass memory="'),
+        pytest.warns(PlanWarning, match='leave out spread, and pass memory="'),
     ):
         next(iter(loader))
 
@@ -63,7 +63,7 @@ def test_the_memory_that_a_warning_names_is_enough() -> None:
     samples = xloader.open(ds).window(time=3, stride=1)
     with (
         samples.loader(batch_size=16, memory="100kB", output="numpy") as loader,
-        pytest.warns(MixingWarning) as caught,
+        pytest.warns(PlanWarning) as caught,
     ):
         next(iter(loader))
     enough = re.search('memory="(.*?)"', str(caught[0].message))

@@ -15,7 +15,7 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.errors import ClosedError, CorruptChunkError, SkippedWarning, StoreChangedError
+from xloader.errors import ChunkWarning, ClosedError, CorruptChunkError, StoreChangedError
 from xloader.testing import garble, write_store
 
 NUM_STEPS, MEMORY, BATCH = 140, 1 << 20, 3
@@ -23,8 +23,8 @@ VALUES = np.random.default_rng(1).normal(size=(NUM_STEPS, 32, 64)).astype(np.flo
 
 pytestmark = [
     pytest.mark.usefixtures("executor"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 
@@ -54,7 +54,7 @@ def noisy(batch: xr.Dataset, rng: Any) -> xr.Dataset:
 
 def all_of(loader: xloader.Loader) -> list[xloader.Batch]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SkippedWarning)
+        warnings.simplefilter("ignore", ChunkWarning)
         return list(loader)
 
 

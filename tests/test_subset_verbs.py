@@ -93,7 +93,7 @@ def test_only_what_is_selected_is_read(store: CountingStore, samples: xloader.Sa
     assert set(store.reads.values()) == {1}
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 def test_frequencies_match_the_weights_and_chunks_are_read_once(
     store: CountingStore, patches: xloader.Samples
 ) -> None:

@@ -514,7 +514,7 @@ def test_a_dimension_called_sample_is_refused_where_it_clashes() -> None:
     ds = xr.Dataset({"a": (("sample", "x"), np.zeros((4, 3)))})
     samples = ds.xloader.window(sample=1)
     assert samples[2][0].shape == (1, 3)
-    with pytest.raises(xloader.errors.StackError, match=r"called 'sample'"):
+    with pytest.raises(xloader.errors.OptionError, match=r"called 'sample'"):
         samples.map(lambda b: b)[0]
 
 

@@ -209,8 +209,8 @@ def test_visits_need_no_runs_where_tiles_share_nothing(allowed: float) -> None:
     assert (plan.pace.visits > 1) == (allowed > 2)
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning")
-@pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 def test_blocks_that_only_other_visits_use_are_freed() -> None:
     """A row may take a block that is its whole window; the others of its tile go all the same."""
     field, line = np.zeros((14, 4, 19), "f4"), np.zeros((4, 14), "f4")

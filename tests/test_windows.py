@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.ground import slow_starts, with_gaps
 from xloader.core.windows import Segments, Windows
-from xloader.errors import EmptySamplesError, SampleIndexError, WindowError
+from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
 
 
 @st.composite
@@ -103,7 +103,7 @@ def test_gaps_that_leave_no_window() -> None:
     assert len(Windows(("t",), (8,), (4,), (4,), (1,), segments=segments)) == 2
     with pytest.raises(EmptySamplesError, match=r"every window crosses a gap along 't'.*allow"):
         Windows(("t",), (8,), (5,), (1,), (1,), segments=segments)
-    with pytest.raises(WindowError, match=r"a lead beyond the window leaves .*'t'.*9.*at most 8"):
+    with pytest.raises(OptionError, match=r"a lead beyond the window leaves .*'t'.*9.*at most 8"):
         Windows(("t",), (8,), (2,), (1,), (1,), extents=(9,))
 
 
@@ -127,10 +127,10 @@ def test_an_id_out_of_range_names_itself_and_the_range(bad: int) -> None:
 def test_below_one_is_refused_by_name(field: str) -> None:
     windows = Windows(("t", "x"), (9, 9), (2, 2), (1, 1), (1, 1))
     word = {"window_sizes": "window", "strides": "stride", "dilations": "dilation"}[field]
-    with pytest.raises(WindowError, match=rf"the {word} along 'x'.*Given: 0.*>= 1.*{word}="):
+    with pytest.raises(OptionError, match=rf"the {word} along 'x'.*Given: 0.*>= 1.*{word}="):
         replace(windows, **{field: (1, 0)})
 
 
 def test_a_window_longer_than_its_dimension_is_refused() -> None:
-    with pytest.raises(WindowError, match=r"'t'.*spans 9 elements.*at most 8.*smaller window"):
+    with pytest.raises(OptionError, match=r"'t'.*spans 9 elements.*at most 8.*smaller window"):
         Windows(("t",), (8,), (5,), (1,), (2,))

@@ -12,12 +12,12 @@ import xarray as xr
 import xloader
 from xloader import Samples
 from xloader.core.axis import Circle, fold_blocks
-from xloader.errors import OptionError, UnknownNameError, WindowError, XloaderError
+from xloader.errors import OptionError, UnknownNameError, XloaderError
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 
@@ -152,12 +152,12 @@ BAD: dict[str, tuple[Callable[[Samples], Samples], type[XloaderError], str]] = {
     ),
     "too long": (
         lambda s: s.window(lon=37, wrap="lon"),
-        WindowError,
+        OptionError,
         "longer than the dimension 'lon'.*37 elements.*at most 36",
     ),
     "a lead round the globe": (
         lambda s: s.window(lon=1, wrap="lon").targets("t2m", lon="+36"),
-        WindowError,
+        OptionError,
         "leaves the dimension 'lon'",
     ),
 }

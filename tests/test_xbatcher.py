@@ -22,14 +22,13 @@ import xloader
 from xloader import xbatcher as ours
 from xloader.errors import (
     BatchGeneratorWarning,
+    ChunkWarning,
     EmptySamplesError,
     MemoryBudgetError,
-    MissingChunkWarning,
     OptionError,
     SampleIndexError,
     UnknownNameError,
     UnsupportedDataError,
-    WindowError,
 )
 from xloader.testing import CountingStore, write_store
 from xloader.xbatcher.patches import make_patches
@@ -425,7 +424,7 @@ def test_nothing_is_held_for_each_batch():
     tracemalloc.stop()
     assert len(generator) == 10**9 - 2
     assert size < 2**20
-    with pytest.warns(MissingChunkWarning, match="absent"):
+    with pytest.warns(ChunkWarning, match="absent"):
         assert generator[10**8].values.tolist() == [7, 7, 7]
 
 
@@ -497,9 +496,9 @@ def test_batches_are_kept_and_found(preload):
 
 def test_errors_say_what_is_meant():
     ds = opened("demo")
-    with pytest.raises(WindowError, match=r"do not fit along 'time'.*61 elements"):
+    with pytest.raises(OptionError, match=r"do not fit along 'time'.*61 elements"):
         ours.BatchGenerator(ds, {"time": 61})
-    with pytest.raises(WindowError, match="overlap by 10"):
+    with pytest.raises(OptionError, match="overlap by 10"):
         ours.BatchGenerator(ds, {"time": 10}, {"time": 10})
     with pytest.raises(UnknownNameError, match="'lattitude'"):
         ours.BatchGenerator(ds, {"lattitude": 10})

@@ -5,14 +5,10 @@ message says, in this order and as far as each is known: what is wrong, what was
 allowed, and what to do::
 
     XloaderError
-    |-- OptionError (ValueError)            an option outside its range
-    |   |-- WindowError                     a window that does not fit its dimension
+    |-- OptionError (ValueError)            an option outside its range, or of its data
     |   |-- EmptySamplesError               nothing left to deliver
     |   |-- MemoryBudgetError               too little memory; names the minimum
-    |   |-- StackError                      variables that cannot share one array
-    |   |-- StateError                      a state that is damaged, or belongs to another loader
-    |   |-- MosaicError                     predictions that do not fit their mosaic
-    |   |-- PartsError                      partial results that do not make a whole
+    |   |-- StateError                      a state or partial results, damaged or of something else
     |   `-- TargetError                     something else lies where a store is to be written
     |-- UnknownNameError (KeyError)         a variable, dimension, field or key that does not exist
     |-- SampleIndexError (IndexError)       a sample id out of range
@@ -21,7 +17,6 @@ allowed, and what to do::
     |-- SourceNotFoundError (FileNotFoundError)   nothing to open at the given place
     |-- SourceAccessError (OSError)         a store that does not answer, or refuses access
     |-- StoreFullError (OSError)            no room is left where a store is written
-    |-- PackingError (ValueError)           values that their packing cannot hold within its bound
     |-- MissingDependencyError (ImportError)      an optional library that is not installed
     |-- ChunkError (OSError)                a chunk that cannot be read
     |   |-- CorruptChunkError               its bytes do not decode
@@ -37,28 +32,17 @@ allowed, and what to do::
     `-- ClosedError (RuntimeError)          an object used after close()
 
     XloaderWarning (UserWarning)
-    |-- MixingWarning                       the shuffle is far from a full one
-    |-- AmplificationWarning                chunks will be read more often than allowed
-    |-- EmptyEpochWarning                   with drop_last, an epoch has no full batch
-    |-- LongitudeWarning                    a slice of longitudes ends at the seam of the labels
-    |-- WorkersWarning                      a DataLoader is used differently than planned
-    |-- RepeatedEpochWarning                a shuffled epoch begins anew, in the same order
+    |-- PlanWarning                         far from a full shuffle, or more reads than allowed
+    |-- EpochWarning                        an epoch begins anew in the same order, or is empty
+    |-- ChunkWarning                        chunks absent, skipped, or waited for long
     |-- NanWarning                          a batch holds NaN
-    |-- UnplannedWarning                    a DataLoader reads samples without a plan
-    |-- MissingChunkWarning                 absent chunks were read as the fill value
-    |-- UnfinishedStoreWarning              a store that materialize has not completed
-    |-- RepeatedTasksWarning                an epoch runs the same dask tasks again and again
-    |-- CopiesWarning                       data in memory are copied to each process
-    |-- SkippedWarning                      samples were skipped, with on_error="skip"
-    |-- SlowReadWarning                     a batch has waited long for a chunk
-    |-- PinningWarning                      memory that a GPU reads could not be pinned
+    |-- LongitudeWarning                    a slice of longitudes ends at the seam of the labels
     |-- StatisticsWarning                   statistics that may be of other data
-    |-- ShardsWarning                       shards smaller than advised are written
-    |-- MosaicWarning                       a mosaic with holes, or not merged
-    |-- BatchGeneratorWarning               options of xbatcher's generators without effect
-    |-- ClusterWarning                      a cluster is not used, or has no worker yet
-    |-- ZarrReleaseWarning                  an unknown release of zarr; reading is slower
-    `-- LibraryWarning                      the compiled library is missing; epochs take longer
+    |-- TargetWarning                       a store or mosaic unfinished, or written otherwise
+    |-- WorkersWarning                      a DataLoader reads without a plan, or copies much
+    |-- ClusterWarning                      a cluster is not used, or repeats tasks
+    |-- EnvironmentWarning                  what is installed makes epochs slower
+    `-- BatchGeneratorWarning               options of xbatcher's generators without effect
 """
 
 from __future__ import annotations
@@ -157,10 +141,6 @@ class OptionError(XloaderError, ValueError):
     """An option has a value outside its range."""
 
 
-class WindowError(OptionError):
-    """A window, stride or dilation does not fit its dimension."""
-
-
 class EmptySamplesError(OptionError):
     """No sample is left to deliver."""
 
@@ -223,27 +203,12 @@ class MemoryBudgetError(OptionError):
         )
 
 
-class StackError(OptionError):
-    """Variables have names, sizes or dimensions that do not fit together in one array."""
-
-
 class StateError(OptionError):
-    """A saved state is damaged, or belongs to other samples, another global batch or plan."""
-
-
-class MosaicError(OptionError):
-    """Predictions do not fit their mosaic.
-
-    They have another shape, belong to other samples, or were written before.
-    """
-
-
-class PartsError(OptionError):
-    """Partial results do not make a whole: some are missing, come twice, or are of another job."""
+    """A saved state, or partial results, are damaged, incomplete or of other samples or options."""
 
 
 class TargetError(OptionError):
-    """Something else lies where a store is to be written, such as a store of other samples."""
+    """Something else lies where a store or mosaic is written, or what is written does not fit."""
 
 
 class UnknownNameError(XloaderError, KeyError):
@@ -272,10 +237,6 @@ class SourceAccessError(XloaderError, OSError):
 
 class StoreFullError(XloaderError, OSError):
     """No room is left where a store is written. What is written so far stays, and counts."""
-
-
-class PackingError(XloaderError, ValueError):
-    """Values lie outside the range of their packing, or would differ by more than its bound."""
 
 
 class MissingDependencyError(XloaderError, ImportError):
@@ -431,12 +392,8 @@ class XloaderWarning(UserWarning):
     """Base class of all warnings of xloader."""
 
 
-class MixingWarning(XloaderWarning):
-    """Batches come from far fewer regions than batches of a full shuffle would."""
-
-
-class AmplificationWarning(XloaderWarning):
-    """The memory budget is too small to keep to ``max_amplification``."""
+class PlanWarning(XloaderWarning):
+    """The plan mixes far less than a full shuffle, or reads chunks more often than allowed."""
 
 
 class LongitudeWarning(XloaderWarning):
@@ -444,63 +401,27 @@ class LongitudeWarning(XloaderWarning):
 
 
 class WorkersWarning(XloaderWarning):
-    """A ``DataLoader`` takes batches differently than planned."""
+    """A ``DataLoader`` reads without a plan or otherwise than planned, or copies much data."""
 
 
-class RepeatedEpochWarning(XloaderWarning):
-    """A shuffled epoch begins anew with the batches that it began with before."""
+class EpochWarning(XloaderWarning):
+    """A shuffled epoch begins anew with the same batches, or has no full batch."""
 
 
 class NanWarning(XloaderWarning):
     """A batch holds NaN, which would spread to the weights of the trained model."""
 
 
-class EmptyEpochWarning(XloaderWarning):
-    """All samples are left out: they do not fill one global batch, and ``drop_last=True``."""
+class TargetWarning(XloaderWarning):
+    """A store or mosaic is unfinished or has holes, or is written otherwise than advised."""
 
 
-class UnplannedWarning(XloaderWarning):
-    """A ``DataLoader`` indexes samples one by one, so chunks are read again for each sample."""
-
-
-class MissingChunkWarning(XloaderWarning):
-    """Chunks absent from the store were read as the fill value."""
-
-
-class UnfinishedStoreWarning(XloaderWarning):
-    """A store was opened that `Samples.materialize` has not completed."""
-
-
-class RepeatedTasksWarning(XloaderWarning):
-    """Each block of a dask array needs so many tasks that an epoch runs them again and again."""
-
-
-class CopiesWarning(XloaderWarning):
-    """Many bytes that are held in memory are copied to each process that receives them."""
-
-
-class SkippedWarning(XloaderWarning):
-    """Chunks could not be read, so other samples stand in for those that need them."""
-
-
-class SlowReadWarning(XloaderWarning):
-    """A batch has waited a long time for a chunk."""
-
-
-class PinningWarning(XloaderWarning):
-    """Memory could not be pinned, so that copies to the device are slower."""
+class ChunkWarning(XloaderWarning):
+    """Chunks are absent, were skipped, or have been waited for long."""
 
 
 class StatisticsWarning(XloaderWarning):
     """Statistics are in other units or of another grid, or lie at the path of a job already."""
-
-
-class ShardsWarning(XloaderWarning):
-    """Memory is too small to write the advised shards, so smaller ones are written."""
-
-
-class MosaicWarning(XloaderWarning):
-    """A mosaic has holes, lacks damaged files, or was written by another process meanwhile."""
 
 
 class BatchGeneratorWarning(XloaderWarning):
@@ -508,15 +429,12 @@ class BatchGeneratorWarning(XloaderWarning):
 
 
 class ClusterWarning(XloaderWarning):
-    """A dask cluster is not used or no longer used, or has no worker yet."""
+    """A dask cluster is not used, has no worker yet, or must run the same tasks again and again."""
 
 
-class ZarrReleaseWarning(XloaderWarning):
-    """The installed zarr is unknown to xloader, which reads through zarr's own indexing.
+class EnvironmentWarning(XloaderWarning):
+    """What is installed makes epochs slower.
 
-    The values are the same, reading is slower, and absent chunks are not noticed.
+    The compiled library is missing, the release of zarr is unknown, so that zarr's own indexing
+    reads, or the system refused to pin memory for a device.
     """
-
-
-class LibraryWarning(XloaderWarning):
-    """The compiled library is missing, so that epochs take longer."""

@@ -19,7 +19,7 @@ import torch
 from benchmarks.learning.cases import Case, make_blocks, make_waves
 from benchmarks.learning.orders import Way, draw_orders
 from benchmarks.learning.training import Schedule, Settings, evaluate, train
-from xloader.errors import AmplificationWarning, MixingWarning
+from xloader.errors import PlanWarning
 
 SETTINGS: Final = {
     "waves": Settings(num_epochs=2, batch_size=16, peak_rate=2e-3),
@@ -125,8 +125,8 @@ def run(source: Source, settings: Settings, way: Way, seed: int) -> Run:
     begin = time.perf_counter()
     with warnings.catch_warnings():
         # Some plans are meant to mix badly here.
-        warnings.simplefilter("ignore", MixingWarning)
-        warnings.simplefilter("ignore", AmplificationWarning)
+        warnings.simplefilter("ignore", PlanWarning)
+        warnings.simplefilter("ignore", PlanWarning)
         epochs = list(
             draw_orders(
                 way,

@@ -13,7 +13,7 @@ import click.testing
 import pytest
 
 from xloader.cli.endings import end_incomplete, plain_endings
-from xloader.errors import MixingWarning, OptionError
+from xloader.errors import OptionError, PlanWarning
 
 
 def run(body, *arguments):
@@ -53,7 +53,7 @@ def test_a_warning_is_one_line_on_stderr():
     def warn():
         # The tests turn warnings into errors.
         warnings.simplefilter("always")
-        warnings.warn("batches come from few places", MixingWarning, stacklevel=1)
+        warnings.warn("batches come from few places", PlanWarning, stacklevel=1)
         click.echo("done")
 
     result = run(warn)

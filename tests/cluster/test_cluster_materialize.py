@@ -31,7 +31,7 @@ from xloader.sources.base import Fetched, Read
 from xloader.testing import SourceRecorder
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     # A worker that is killed closes its connections.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]

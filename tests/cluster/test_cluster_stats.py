@@ -24,7 +24,7 @@ import xloader
 from tests.cluster.conftest import distributed
 from xloader.cluster import cluster_tasks
 from xloader.cluster.cluster_tasks import ClusterTasks
-from xloader.errors import MemoryBudgetError, MissingChunkWarning, OptionError
+from xloader.errors import ChunkWarning, MemoryBudgetError, OptionError
 from xloader.jobs.statistics import stats_tasks
 from xloader.jobs.statistics.stats_job import StatsJob
 from xloader.jobs.statistics.stats_tasks import StatsOnCluster
@@ -284,7 +284,7 @@ def test_absent_chunks_are_warned_of_once(client: Any, tmp_path: Path) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found.append(samples.stats(client=own))
-        (warning,) = (w for w in caught if w.category is MissingChunkWarning)
+        (warning,) = (w for w in caught if w.category is ChunkWarning)
         assert "is absent from" in str(warning.message)
     assert Path(warning.filename) == Path(__file__)
     xr.testing.assert_identical(*found)

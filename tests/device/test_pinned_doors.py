@@ -57,8 +57,8 @@ def by_stream() -> Iterable[Batch]:
     return DataLoader(own, batch_size=None, pin_memory=True)
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.UnplannedWarning")
-@pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.WorkersWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 @pytest.mark.parametrize("door", [by_data_loader, by_map_dataset, by_single_samples, by_stream])
 def test_batches_are_pinned_and_moved(
     door: Callable[[], Iterable[Batch]], monkeypatch: pytest.MonkeyPatch

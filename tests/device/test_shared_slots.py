@@ -21,12 +21,12 @@ import xarray as xr
 import xloader
 from tests.device.fake_hardware import BusHardware, FakeHardware, HastyHardware, LateHardware
 from xloader.compiled.library import address_of
-from xloader.errors import ClosedError, PinningWarning, TransformError, WorkersError
+from xloader.errors import ClosedError, EnvironmentWarning, TransformError, WorkersError
 from xloader.testing import write_store
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.skipif(sys.platform != "linux", reason="asks Linux which memory is mapped"),
 ]
 
@@ -297,9 +297,9 @@ def test_memory_that_is_refused_is_staged(use_device: UseDevice) -> None:
         assert told_before.endswith(
             "from the memory of the processes, which is pinned when they start"
         )
-        with pytest.warns(PinningWarning, match=r"error 2\). The memory is that of") as told:
+        with pytest.warns(EnvironmentWarning, match=r"error 2\). The memory is that of") as told:
             assert all(map(is_right, loader))
-        assert len([one for one in told if one.category is PinningWarning]) == 1
+        assert len([one for one in told if one.category is EnvironmentWarning]) == 1
         # Neither asked nor told again.
         assert all(map(is_right, loader))
         assert hardware.num_refused == 1
@@ -316,18 +316,18 @@ def test_memory_that_is_refused_is_staged(use_device: UseDevice) -> None:
     assert hardware.pinned == []
 
 
-@pytest.mark.filterwarnings("error::xloader.errors.PinningWarning")
+@pytest.mark.filterwarnings("error::xloader.errors.EnvironmentWarning")
 def test_a_refusal_that_is_an_error(use_device: UseDevice) -> None:
     hardware = use_device(RefusingHardware())
     with make_loader() as loader:
         for _ in range(2):
-            with pytest.raises(PinningWarning):
+            with pytest.raises(EnvironmentWarning):
                 next(iter(loader))
             assert pids_of(loader) == []
     assert hardware.pinned == []
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
 def test_slots_whose_copies_failed_are_replaced(use_device: UseDevice) -> None:
     """Nobody knows whether the device still reads them. The next epoch gets other memory."""
 

@@ -24,16 +24,16 @@ from xloader.engine.slot_layout import FieldBytes
 from xloader.errors import (
     ClosedError,
     CorruptChunkError,
+    EnvironmentWarning,
     OptionError,
-    PinningWarning,
     TransformError,
 )
 from xloader.testing import write_store
 from xloader.transforms.packed_fields import PackedField
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 UseDevice = Callable[[FakeHardware], FakeHardware]
@@ -135,7 +135,7 @@ def test_a_slot_that_is_used_again_too_early_is_noticed(use_device: UseDevice) -
     assert not checksums_hold(use_device(HastyHardware(NUM, 2)), 2)
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
 def test_nothing_is_left_of_an_abandoned_iterator(use_device: UseDevice) -> None:
     use_device(BusHardware(2))
     loader = make_loader()
@@ -310,7 +310,7 @@ def test_memory_that_cannot_be_pinned_is_used_all_the_same(use_device: UseDevice
 
     use_device(Refusing())
     with make_loader(50) as loader:
-        with pytest.warns(PinningWarning, match=r"could not be pinned \(out of memory\)"):
+        with pytest.warns(EnvironmentWarning, match=r"could not be pinned \(out of memory\)"):
             batches = list(loader)
         assert all(map(is_right, batches))
         assert all(map(is_right, loader))

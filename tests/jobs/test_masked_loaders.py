@@ -14,8 +14,8 @@ import xloader
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 

@@ -19,7 +19,7 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.errors import SourceAccessError, StoreFullError, TargetError, UnfinishedStoreWarning
+from xloader.errors import SourceAccessError, StoreFullError, TargetError, TargetWarning
 from xloader.jobs.materialize.section_writer import shards_of_part
 from xloader.sources.stores.writable_store import WritableStore
 from xloader.testing import SourceRecorder, write_store
@@ -202,7 +202,7 @@ def test_who_opens_a_store_that_is_not_complete_is_told(
     for number in range(2):
         samples.materialize(tmp_path / "t.zarr", part=(number, 2), **OPTIONS)
         if not number:
-            with pytest.warns(UnfinishedStoreWarning, match="is not complete.*Call it again"):
+            with pytest.warns(TargetWarning, match="is not complete.*Call it again"):
                 xloader.open(tmp_path / "t.zarr")
     recwarn.clear()
     xloader.open(tmp_path / "t.zarr")

@@ -25,9 +25,9 @@ from xloader.errors import (
     CorruptChunkError,
     MemoryBudgetError,
     OptionError,
-    PartsError,
     SourceAccessError,
     SourceNotFoundError,
+    StateError,
     StatisticsWarning,
     StoreFullError,
     TargetError,
@@ -264,7 +264,7 @@ def test_parts_of_other_jobs_are_refused(tmp_path: Path) -> None:
         ),
     ]
     for run, word in others:
-        with pytest.raises(PartsError, match=word):
+        with pytest.raises(StateError, match=word):
             run()
     # Transforms change no statistics, so they are the same job.
     scaled = samples.normalize({"t2m": (280.0, 10.0)})
@@ -368,19 +368,19 @@ def test_statistics_of_many_cells_stay_within_the_memory(kind: str, tmp_path: Pa
 def test_parts_that_are_missing_or_come_twice(tmp_path: Path) -> None:
     samples = samples_of(write_data())
     parts = [samples.stats(part=(i, 3)) for i in range(3)]
-    with pytest.raises(PartsError, match=r"missing.*\[1, 2\] of 3"):
+    with pytest.raises(StateError, match=r"missing.*\[1, 2\] of 3"):
         xloader.merge(parts[1:])
-    with pytest.raises(PartsError, match="twice"):
+    with pytest.raises(StateError, match="twice"):
         xloader.merge([*parts, parts[1]])
-    with pytest.raises(PartsError, match="parts of 3 and of 2"):
+    with pytest.raises(StateError, match="parts of 3 and of 2"):
         xloader.merge([parts[0], samples.stats(part=(1, 2))])
-    with pytest.raises(PartsError, match="options"):
+    with pytest.raises(StateError, match="options"):
         xloader.merge([parts[0], samples.stats(part=(1, 3), by="month")])
     path = tmp_path / "stats.nc"
     written = samples.stats(part=(0, 3), path=path)
-    with pytest.raises(PartsError, match="files"):
+    with pytest.raises(StateError, match="files"):
         xloader.merge([written, *parts[1:]])
-    with pytest.raises(PartsError, match="missing"):
+    with pytest.raises(StateError, match="missing"):
         xloader.merge(path)
     # A part that was run twice, and one that holds another, are the same bits.
     samples.stats(part=(0, 3), path=path)
@@ -410,7 +410,7 @@ def test_a_damaged_file_counts_as_missing(harm: str, tmp_path: Path) -> None:
         at = data.index(b'"key": "') + 8
         data[at] = ord("x")
     file.write_bytes(bytes(data))
-    with pytest.raises(PartsError, match="damaged"):
+    with pytest.raises(StateError, match="damaged"):
         xloader.merge(path)
     xr.testing.assert_identical(samples.stats(path=path), samples.stats())
 
@@ -420,7 +420,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "stats.nc.parts"
     folder.mkdir()
     (folder / "thesis.tex").write_text("a year of work")
-    with pytest.raises(PartsError, match="something else"):
+    with pytest.raises(StateError, match="something else"):
         samples.stats(path=tmp_path / "stats.nc")
     assert (folder / "thesis.tex").exists()
     with pytest.raises(OptionError):

@@ -14,9 +14,9 @@ import xloader
 from tests.hanging import HangingAsync, HangingSync, released
 from xloader.errors import (
     ChunkError,
+    ChunkWarning,
     CorruptChunkError,
     MissingChunkError,
-    MissingChunkWarning,
     ReadTimeoutError,
     StoreChangedError,
 )
@@ -101,7 +101,7 @@ def test_absent_chunks_are_the_fill_value() -> None:
     """NaN here, so that their samples are not valid; told or refused as everywhere."""
     store = FaultyStore(write_store(make_dataset(), CHUNKS), {"t/c/0/0": None})
     samples = xloader.open(store).window(time=3, stride=1)
-    with pytest.warns(MissingChunkWarning):
+    with pytest.warns(ChunkWarning):
         mask = samples.is_valid()
     assert np.asarray(mask).tolist() == [False] * 5 + WANTED[5:]
     with pytest.raises(MissingChunkError):

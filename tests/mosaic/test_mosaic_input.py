@@ -17,10 +17,10 @@ from xloader.errors import (
     ClosedError,
     EmptySamplesError,
     MemoryBudgetError,
-    MosaicError,
     OptionError,
     SampleIndexError,
     SourceNotFoundError,
+    TargetError,
     UnknownNameError,
     UnsupportedDataError,
 )
@@ -70,14 +70,14 @@ def test_bad_options_are_named(options: Any, error: type[Exception], words: str)
 @pytest.mark.parametrize(
     ("ids", "predictions", "error", "words"),
     [
-        ([0], np.zeros((1, 2, 2, 6)), MosaicError, "shape of the field 'targets'"),
-        ([0, 1], np.zeros((1, 1, 2, 2, 6)), MosaicError, "shape"),
+        ([0], np.zeros((1, 2, 2, 6)), TargetError, "shape of the field 'targets'"),
+        ([0, 1], np.zeros((1, 1, 2, 2, 6)), TargetError, "shape"),
         ([8], np.zeros((1, 1, 2, 2, 6)), SampleIndexError, "out of range"),
         ([-1], np.zeros((1, 1, 2, 2, 6)), SampleIndexError, "out of range"),
         ([0.0], np.zeros((1, 1, 2, 2, 6)), SampleIndexError, "not sample ids"),
         (0, np.zeros((1, 1, 2, 2, 6)), SampleIndexError, "not sample ids"),
-        ([0, 0], np.zeros((2, 1, 2, 2, 6)), MosaicError, "written before"),
-        ([3], np.zeros((1, 1, 2, 2, 6)), MosaicError, "written before"),
+        ([0, 0], np.zeros((2, 1, 2, 2, 6)), TargetError, "written before"),
+        ([3], np.zeros((1, 1, 2, 2, 6)), TargetError, "written before"),
         ([0], np.zeros((1, 1, 2, 2, 6), complex), UnsupportedDataError, "real numbers"),
         ([0], np.full((1, 1, 2, 2, 6), "a"), UnsupportedDataError, "real numbers"),
         ([0], np.zeros((1, 1, 2, 2, 6), object), UnsupportedDataError, "real numbers"),
@@ -96,7 +96,7 @@ def test_bad_predictions_are_named_and_nothing_of_them_is_kept(
 
 def test_a_closed_mosaic_takes_nothing() -> None:
     out = windows().mosaic()
-    with pytest.raises(MosaicError, match="not merged yet"):
+    with pytest.raises(TargetError, match="not merged yet"):
         _ = out.dataset
     out.close()
     out.close()
@@ -182,18 +182,18 @@ def test_a_mosaic_of_other_samples_is_refused(tmp_path: Path) -> None:
     out.write([0], np.zeros((1, 1, 2, 2, 6)))
     out.flush()
     other = weather().xloader.window(time=2, lat=2, stride=1).targets("t")
-    with pytest.raises(MosaicError, match="another windows"):
+    with pytest.raises(TargetError, match="another windows"):
         other.mosaic(path)
-    with pytest.raises(MosaicError, match="another blend"):
+    with pytest.raises(TargetError, match="another blend"):
         samples.mosaic(path, blend="crop")
     assert samples.mosaic(path).num_done == 1
     # To begin anew is allowed, if it is asked for.
     with other.mosaic(path, overwrite=True) as out:
         assert out.num_done == 0
         out.write(np.arange(len(other)), other[:].targets)
-    with pytest.raises(MosaicError, match="a mosaic of other samples"):
+    with pytest.raises(TargetError, match="a mosaic of other samples"):
         samples.mosaic(path)
-    with other.mosaic(path) as out, pytest.raises(MosaicError, match="is complete"):
+    with other.mosaic(path) as out, pytest.raises(TargetError, match="is complete"):
         out.write([0], other[:1].targets)
     with samples.mosaic(path, overwrite=True) as out:
         out.write(range(8), samples[:].targets + 1)
@@ -203,11 +203,11 @@ def test_a_mosaic_of_other_samples_is_refused(tmp_path: Path) -> None:
 def test_something_else_at_the_target_stays(tmp_path: Path) -> None:
     path = tmp_path / "a.zarr"
     weather().to_zarr(path, consolidated=False)
-    with pytest.raises(MosaicError, match=r"something else lies at .* no mosaic"):
+    with pytest.raises(TargetError, match=r"something else lies at .* no mosaic"):
         windows().mosaic(path)
     file = tmp_path / "a.nc"
     file.write_text("mine")
-    with pytest.raises(MosaicError, match="something else"):
+    with pytest.raises(TargetError, match="something else"):
         windows().mosaic(file)
     assert file.read_text() == "mine"
     with windows().mosaic(file, overwrite=True) as out:
@@ -223,7 +223,7 @@ def test_parts_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     text = grid.read_text()
     for damaged in ("{", "[]", text.replace('"version": 1', '"version": 2')):
         grid.write_text(damaged)
-        with pytest.raises(MosaicError, match="cannot be read"):
+        with pytest.raises(TargetError, match="cannot be read"):
             windows().mosaic(path)
 
 
@@ -400,12 +400,12 @@ def test_batches_of_other_samples_are_refused() -> None:
     with samples.mosaic() as out:
         for words, other in others.items():
             batch = next(iter(other.loader(batch_size=2, output="numpy")))
-            with pytest.raises(MosaicError, match=words):
+            with pytest.raises(TargetError, match=words):
                 out.write(batch, np.zeros((2, 1, 2, 2, 6)))
-            with pytest.raises(MosaicError, match="other samples"):
+            with pytest.raises(TargetError, match="other samples"):
                 out.is_done(batch)
         batch = next(iter(others["a batch of 3 samples"].loader(batch_size=3, output="numpy")))
-        with pytest.raises(MosaicError, match="that selected= names"):
+        with pytest.raises(TargetError, match="that selected= names"):
             out.write(batch, batch.targets, selected=left[::-1])
         assert out.num_done == 0
         out.write(batch, batch.targets, selected=left)
@@ -436,6 +436,6 @@ def test_batches_of_several_sets_are_refused() -> None:
     samples = windows()
     both = xloader.interleave({"one": (samples, 1), "two": (windows(), 1)})
     batch = next(iter(both.loader(batch_size=4, output="numpy")))
-    with samples.mosaic() as out, pytest.raises(MosaicError, match="rows of one, two"):
+    with samples.mosaic() as out, pytest.raises(TargetError, match="rows of one, two"):
         out.write(batch, batch.targets)
     assert out.num_done == 0

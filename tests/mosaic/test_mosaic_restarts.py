@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import xloader
 from tests.moments import killed_at
 from xloader import Samples
-from xloader.errors import MosaicError, MosaicWarning, SourceNotFoundError
+from xloader.errors import SourceNotFoundError, TargetError, TargetWarning
 from xloader.mosaic.merged_boxes import MosaicSummary
 from xloader.mosaic.mosaic import Mosaic
 from xloader.testing import write_store
@@ -214,7 +214,7 @@ def test_merging_says_what_is_damaged(tmp_path: Path) -> None:
     out.flush()
     (first,) = path.with_name("forecast.zarr.parts").glob("rank-*/*.records")
     first.write_bytes(first.read_bytes()[:-1])
-    with pytest.warns(MosaicWarning, match="1 files of predictions are damaged"):
+    with pytest.warns(TargetWarning, match="1 files of predictions are damaged"):
         summary = xloader.merge(path)
     assert summary.num_windows == 0
     assert summary.num_uncovered == summary.num_cells
@@ -223,7 +223,7 @@ def test_merging_says_what_is_damaged(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings(HOLES)
 def test_missing_samples_are_counted_and_can_be_written_later(tmp_path: Path) -> None:
     samples, path = patches(), tmp_path / "forecast.zarr"
-    with pytest.warns(MosaicWarning, match="is kept, so that"), samples.mosaic(path) as out:
+    with pytest.warns(TargetWarning, match="is kept, so that"), samples.mosaic(path) as out:
         out.write([0], model(samples, [0]))
     assert out.num_uncovered == 12 * 10 * 14 - 4 * 4 * 6
     counts = xr.open_zarr(path, group="_coverage")
@@ -302,7 +302,7 @@ def test_a_sample_of_two_ranks_needs_the_same_bits(tmp_path: Path) -> None:
     for number, (out, own) in enumerate(zip(outs, (ids[:9], ids[8:]), strict=True)):
         out.write(own, model(samples, own) + number)
         out.flush()
-    with pytest.raises(MosaicError, match="written twice, with different predictions"):
+    with pytest.raises(TargetError, match="written twice, with different predictions"):
         xloader.merge(path)
     assert path.with_name("other.zarr.parts").exists()
     assert not path.exists()

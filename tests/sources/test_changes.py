@@ -18,12 +18,7 @@ from zarr.storage import LocalStore, MemoryStore, ZipStore
 
 import xloader
 from tests.sources import servers, store_kinds
-from xloader.errors import (
-    CorruptChunkError,
-    MissingChunkWarning,
-    SourceAccessError,
-    StoreChangedError,
-)
+from xloader.errors import ChunkWarning, CorruptChunkError, SourceAccessError, StoreChangedError
 from xloader.sources import store_watch
 from xloader.sources.store_watch import generation_of
 from xloader.sources.zarr.array_watch import keys_of
@@ -33,7 +28,7 @@ TIMES, WIDTH, CHUNK = 96, 8, (8, 8)
 PACKED = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 3.0, "_FillValue": -1}
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part"),
 ]
 
@@ -395,7 +390,7 @@ def test_absent_chunks_of_a_store_that_is_still_the_same(tmp_path: Path) -> None
     samples = xloader.open(path).window(time=1)
     (path / "t" / "c" / "3" / "0").unlink()
     with samples.loader(batch_size=4, output="numpy", on_nan="ignore") as loader:
-        with pytest.warns(MissingChunkWarning, match="is absent"):
+        with pytest.warns(ChunkWarning, match="is absent"):
             assert len(list(loader)) == 24
         assert loader.report().num_missing == 1
 

@@ -25,7 +25,6 @@ from xloader.errors import (
     MissingChunkError,
     OptionError,
     SourceNotFoundError,
-    StackError,
     UnknownNameError,
     UnsupportedDataError,
 )
@@ -478,7 +477,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "another size without labels": (
         lambda: concat([y.drop_vars("lat") for y in (year(0, 4), year(4, 4).isel(lat=[0, 1]))]),
-        StackError,
+        OptionError,
         r"differ in the size along 'lat' of 't2m'.*Given: 3 in .*1 of 2\), 2 in .*2 of 2\)",
     ),
     "other labels and other chunks": (
@@ -488,17 +487,17 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "another size of a static": (
         lambda: concat([year(0, 4)[["t2m"]], year(4, 4)[["t2m"]].transpose()]),
-        StackError,
+        OptionError,
         r"differ in the dimensions of 't2m'.*\('time', 'lat'\) in .*\('lat', 'time'\)",
     ),
     "other chunks": (
         lambda: concat([year(0, 4).chunk({"lat": 3}), year(4, 4).chunk({"lat": 2})]),
-        StackError,
+        OptionError,
         r"differ in the chunks along 'lat' of 't2m'.*\(3,\) in .*\(2, 1\) in .*use .chunk",
     ),
     "another dtype": (
         lambda: concat([_of_dtype(0, "f4"), _of_dtype(4, "f8")]),
-        StackError,
+        OptionError,
         "differ in the dtype of 't2m'.*float32 in .*float64 in .*astype.*dtype=",
     ),
     "other labels of another dim": (

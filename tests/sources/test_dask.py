@@ -20,7 +20,7 @@ from dask.array.core import slices_from_chunks
 
 import xloader
 from tests.sources import kinds
-from xloader.errors import CorruptChunkError, RepeatedTasksWarning, UnsupportedDataError
+from xloader.errors import ClusterWarning, CorruptChunkError, UnsupportedDataError
 from xloader.sources.arrays.dask_blocks import BlockComputer, effort_of
 from xloader.sources.arrays.xarray_source import XarraySource, describe
 from xloader.sources.base import Read, Source
@@ -128,7 +128,7 @@ def test_an_interruption_passes():
 def test_a_block_that_needs_all_others_is_warned_of():
     x = da.random.random((64, 3), chunks=(2, 3))
     ds = xr.Dataset({"t": (("time", "x"), x)})
-    with pytest.warns(RepeatedTasksWarning, match=r"32 blocks of variable 't'.*persist") as caught:
+    with pytest.warns(ClusterWarning, match=r"32 blocks of variable 't'.*persist") as caught:
         source = open_source(ds - ds.mean("time"))
     assert len(caught) == 1
     assert source.path_of("t").startswith("block by block through xarray: dask, ")
@@ -155,7 +155,7 @@ ENTRIES: dict[str, Callable[[xr.Dataset], object]] = {
 def test_a_warning_while_opening_points_at_the_line_of_the_user(name):
     x = da.random.random((64, 3), chunks=(2, 3))
     ds = xr.Dataset({"t": (("time", "x"), x)}, {"time": np.arange(64)})
-    with pytest.warns(RepeatedTasksWarning) as caught:
+    with pytest.warns(ClusterWarning) as caught:
         ENTRIES[name](ds - ds.mean("time"))
     assert [one.filename for one in caught] == [__file__]
 

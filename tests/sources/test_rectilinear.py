@@ -22,7 +22,7 @@ from xloader.sources.zarr import stored_grid
 from xloader.sources.zarr.stored_grid import StoredGrid
 from xloader.testing import CountingStore, write_store
 
-pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 has_rectilinear = pytest.mark.skipif(
     Version(zarr.__version__) < Version("3.2"), reason="this zarr reads no rectilinear chunk grids"
 )

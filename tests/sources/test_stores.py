@@ -21,11 +21,11 @@ import xloader
 from tests.sources import kinds, servers, store_kinds
 from tests.sources.store_kinds import STORE_KINDS
 from xloader.errors import (
-    CopiesWarning,
     OptionError,
     SourceAccessError,
     SourceNotFoundError,
     UnsupportedDataError,
+    WorkersWarning,
     XloaderError,
 )
 from xloader.sources.open.from_zarr import ZarrOpener
@@ -179,7 +179,7 @@ def test_much_memory_that_travels_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     store = write_store(kinds.numeric(kinds.make_dataset()), kinds.CHUNKS)
     pickle.dumps(open_source(store))
     monkeypatch.setattr(locations, "MOST_QUIET_NBYTES", 2000)
-    with pytest.warns(CopiesWarning, match="is in memory: .* MiB .* to each process"):
+    with pytest.warns(WorkersWarning, match="is in memory: .* MiB .* to each process"):
         pickle.dumps(open_source(store))
 
 

@@ -29,7 +29,7 @@ sys.modules[gone] = None
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     import xloader
-    from xloader.errors import ZarrReleaseWarning
+    from xloader.errors import EnvironmentWarning
     from xloader.sources.open.open_source import open_source
     sys.modules[gone] = kept
     assert not caught, [str(one.message) for one in caught]
@@ -79,7 +79,7 @@ with warnings.catch_warnings(record=True) as caught:
         assert "cannot detect absent chunks" in str(error), error
     else:
         raise AssertionError("absent chunks would go unnoticed")
-ours = [one for one in caught if issubclass(one.category, ZarrReleaseWarning)]
+ours = [one for one in caught if issubclass(one.category, EnvironmentWarning)]
 assert len(ours) == 1, [str(one.message) for one in caught]
 print(ours[0].filename, "|", ours[0].message)
 """

@@ -30,13 +30,7 @@ from zarr.storage import MemoryStore, WrapperStore, ZipStore
 
 import xloader
 from tests.sources import kinds
-from xloader.errors import (
-    ChunkError,
-    ForkError,
-    MemoryBudgetError,
-    MissingChunkError,
-    MissingChunkWarning,
-)
+from xloader.errors import ChunkError, ChunkWarning, ForkError, MemoryBudgetError, MissingChunkError
 from xloader.sources.base import Source
 from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr_adapter import is_synchronous
@@ -212,7 +206,7 @@ def test_absent_chunks_are_filled_counted_and_told(tmp_path: Path, kind: str, ke
     source = open_source(path)
     out = np.empty((4, 3, 5), source.variables["t"].stored_dtype)
     cut = (slice(0, 4), slice(0, 3), slice(0, 5))
-    with pytest.warns(MissingChunkWarning, match=r"chunk \(1, 0, 0\) of variable 't'") as caught:
+    with pytest.warns(ChunkWarning, match=r"chunk \(1, 0, 0\) of variable 't'") as caught:
         were_there = [kinds.read_into(source, "t", chunk, cut, out) for _ in range(2)]
     assert were_there == [False, False]
     assert len(caught) == 1
@@ -304,7 +298,7 @@ def test_a_store_of_metadata_only_opens_at_once():
     tracemalloc.stop()
     assert peak_nbytes < 4 * 2**20
     out = np.empty(1000, "f4")
-    with pytest.warns(MissingChunkWarning):
+    with pytest.warns(ChunkWarning):
         kinds.read_into(source, "a", (10**6 - 1,), (slice(0, 1000),), out)
     assert (out == 0).all()
 

@@ -19,7 +19,7 @@ from xloader.torch import IterableDataset, MapDataset, data_loader
 TIMES, WIDTH = 480, 8
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     pytest.mark.filterwarnings("ignore:epoch 0 begins anew"),
 ]

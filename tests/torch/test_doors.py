@@ -24,18 +24,18 @@ import xloader
 from xloader import Samples
 from xloader.errors import (
     CorruptChunkError,
+    EpochWarning,
     ForkError,
     MemoryBudgetError,
     OptionError,
-    RepeatedEpochWarning,
     WorkersWarning,
 )
 from xloader.testing import CountingStore, SourceRecorder, write_store
 from xloader.torch import ChunkSampler, IterableDataset, MapDataset, batch_of, collate, data_loader
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
 
@@ -461,7 +461,7 @@ def test_iterating_sample_by_sample(folder: Path, dataset: xr.Dataset) -> None:
 def test_a_repeated_epoch_is_told(folder: Path) -> None:
     own = IterableDataset(samples_of(folder), batch_size=16, memory=MEMORY)
     first = ids_of(own)
-    with pytest.warns(RepeatedEpochWarning, match="set_epoch"):
+    with pytest.warns(EpochWarning, match="set_epoch"):
         assert ids_of(own) == first
     own.set_epoch(1)
     assert ids_of(own) != first

@@ -19,8 +19,8 @@ from xloader.testing import write_store
 from xloader.torch import IterableDataset, MapDataset, PadCollate, collate, data_loader
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.WorkersWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]

@@ -19,7 +19,7 @@ from xloader.errors import RanksError
 from xloader.loader.ranks import rank_resolver as ranks
 from xloader.torch import ChunkSampler, IterableDataset, collate, data_loader
 
-pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 NUM_SAMPLES = 40
 OPTIONS = {"batch_size": 4, "memory": "1MiB"}

@@ -30,8 +30,8 @@ from xloader.torch import IterableDataset, collate, data_loader, lent_slots
 from xloader.torch.lent_slots import Borrower, Lender, LentBatches
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what a process has mapped"),
 ]
@@ -123,7 +123,7 @@ def check(dataset: xr.Dataset, batch: Any) -> None:
     np.testing.assert_array_equal(batch.targets[:, 0].reshape(-1, 6, 10), parts.u)
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_batches_of_a_loop_are_lent(
@@ -142,7 +142,7 @@ def test_batches_of_a_loop_are_lent(
         assert mostly(lent)
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
 @pytest.mark.parametrize("door", DOORS)
 def test_batches_that_are_kept_stay_as_they_are(
     samples: Samples, dataset: xr.Dataset, door: str
@@ -227,7 +227,7 @@ def narrow(batch: Batch) -> Any:
     return half.copy_(inputs.clone()), batch.ids
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
 @pytest.mark.parametrize("door", DOORS)
 def test_loops_that_end_early_lose_no_slot(
     samples: Samples, dataset: xr.Dataset, door: str
@@ -306,7 +306,7 @@ def test_slots_are_one_more_than_the_batches_of_the_plan(samples: Samples) -> No
     assert all(end - begin <= nbytes + 256 + 4096 for begin, end in slots)
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
 def test_a_forked_child_gives_no_slot_back(samples: Samples, dataset: xr.Dataset) -> None:
     loader = mapped_loader(samples)
     kept = [batch for batch, _ in zip(loader, range(3), strict=False)]

@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tests.torch.test_doors import MEMORY, dataset, folder, ids_of, pytestmark, samples_of
-from xloader.errors import RepeatedEpochWarning
+from xloader.errors import EpochWarning
 from xloader.torch import IterableDataset, data_loader
 
 __all__ = ["dataset", "folder", "pytestmark"]
@@ -22,7 +22,7 @@ def test_a_sampler_tells_the_same_batches(folder: Path, num_workers: int) -> Non
     # One batch is a look at the data, whatever the workers have asked for besides.
     for num in (1, 1, 30, 2):
         assert len(list(islice(loader, num))) == num
-    with pytest.warns(RepeatedEpochWarning, match="epoch 1 .*set_epoch.*resume") as caught:
+    with pytest.warns(EpochWarning, match="epoch 1 .*set_epoch.*resume") as caught:
         next(iter(loader))
     assert caught[0].filename == __file__
 
@@ -33,5 +33,5 @@ def test_workers_share_what_a_stream_has_given(folder: Path) -> None:
     assert len(ids_of(islice(loader, 1))) == 16
     assert len(ids_of(loader)) == 480
     # It is said in a worker of the second iteration, where a warning is an error here too.
-    with pytest.raises(RepeatedEpochWarning, match="epoch 0"):
+    with pytest.raises(EpochWarning, match="epoch 0"):
         next(iter(loader))

@@ -21,21 +21,15 @@ from zarr.storage import LocalStore
 import xloader
 from tests.cases import Case, cases
 from xloader import Samples
-from xloader.errors import (
-    MemoryBudgetError,
-    MixingWarning,
-    OptionError,
-    RepeatedEpochWarning,
-    StateError,
-)
+from xloader.errors import EpochWarning, MemoryBudgetError, OptionError, PlanWarning, StateError
 from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, write_store
 from xloader.torch import ChunkSampler, IterableDataset, MapDataset, collate, data_loader
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
 
@@ -192,7 +186,7 @@ def in_turn(own: list[Any], mp: pytest.MonkeyPatch) -> Iterator[Any]:
         own = left
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.RepeatedEpochWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
 @given(case=cases(), workers=st.integers(1, 4), epoch=st.integers(0, 2), data=st.data())
 def test_streams_go_on_from_any_step(
     case: Case, workers: int, epoch: int, data: st.DataObject
@@ -455,7 +449,7 @@ def test_a_remainder_is_no_repetition(folder: Path) -> None:
     assert len(list(dataset)) == 30
     dataset.resume(0, 20)
     assert len(list(dataset)) == 10
-    with pytest.warns(RepeatedEpochWarning, match="set_epoch"):
+    with pytest.warns(EpochWarning, match="set_epoch"):
         assert len(list(dataset)) == 30
 
 
@@ -525,7 +519,7 @@ def test_warnings_point_at_the_line_of_the_user(folder: Path) -> None:
         DataLoader(IterableDataset(samples, **poor), batch_size=None),
     ]
     for door in doors:
-        with pytest.warns(MixingWarning) as told:
+        with pytest.warns(PlanWarning) as told:
             next(iter(door))
         assert {warning.filename for warning in told} == {__file__}
 

@@ -22,8 +22,8 @@ from xloader.testing import write_store
 from xloader.torch import worker_setup
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 PROGRAM = "tests.torch.small_shared_memory"

@@ -21,8 +21,8 @@ from xloader.torch import ChunkSampler, IterableDataset, MapDataset, collate
 stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     # torchdata causes this warning.
     pytest.mark.filterwarnings("ignore:.set_vital. is deprecated"),

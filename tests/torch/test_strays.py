@@ -21,12 +21,7 @@ from zarr.storage import LocalStore
 
 import xloader
 from xloader import Samples
-from xloader.errors import (
-    CorruptChunkError,
-    RanksError,
-    UnplannedWarning,
-    WorkersWarning,
-)
+from xloader.errors import CorruptChunkError, RanksError, WorkersWarning
 from xloader.loader.batches.row_list import Rows
 from xloader.samples import describe
 from xloader.testing import CountingStore, write_store
@@ -39,8 +34,8 @@ from xloader.torch import (
 )
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 MEMORY = "64KiB"
@@ -110,7 +105,7 @@ def test_samples_without_a_door_warn_once(
         ),
     }[kind]()
     words = r"reads its chunks again.*samples\.loader\(.*xloader\.torch\.data_loader\(samples"
-    with pytest.warns(UnplannedWarning, match=words) as caught:
+    with pytest.warns(WorkersWarning, match=words) as caught:
         assert len(list(loader)) == len(list(loader)) == 15
     assert len(caught) == 1
     assert caught[0].filename == __file__

@@ -20,7 +20,7 @@ from tests.trainers.cases import (
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = [
     pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 

@@ -15,7 +15,7 @@ from xloader.loader.loader import Loader
 from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, write_store
 
-pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 
 @pytest.fixture

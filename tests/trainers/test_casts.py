@@ -13,7 +13,7 @@ from tests.trainers.cases import ROOT, make_loader, make_store, read_ranks, run_
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:lightning"),

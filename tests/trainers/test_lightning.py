@@ -22,7 +22,7 @@ from tests.trainers.cases import (
     run_ranks,
     together,
 )
-from xloader.errors import RepeatedEpochWarning
+from xloader.errors import EpochWarning
 from xloader.loader.loader import Loader
 from xloader.testing import CountingStore
 
@@ -35,7 +35,7 @@ pytestmark = [
     # Lightning is looked up without an import, which takes seconds in each process that collects
     # tests.
     pytest.mark.skipif(find_spec("lightning") is None, reason="Lightning is not installed"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     # Lightning warns about itself.
     pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -126,7 +126,7 @@ def test_a_part_of_a_shuffled_validation_is_no_repetition(store: Path) -> None:
     options = {"limit_val_batches": 3, "val_check_interval": 2, "num_sanity_val_steps": 2}
     with warnings.catch_warnings():
         # They would point at Lightning, whose warnings are not looked at elsewhere.
-        warnings.simplefilter("error", RepeatedEpochWarning)
+        warnings.simplefilter("error", EpochWarning)
         net = fit(make_loader(store), is_validated=True, is_shuffled=True, max_epochs=2, **options)
     assert len(net.validated) == 2 * 3 * 3
 

@@ -31,7 +31,7 @@ def test_its_examples_run(tmp_path: Path) -> None:
     assert (tmp_path / "trained" / "checkpoint-60").exists()
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 @pytest.mark.skipif(not find_spec("torch"), reason="PyTorch is not installed")
 def test_its_script_goes_on_with_other_numbers_of_ranks(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "guides" / "training.md").read_text("utf-8")

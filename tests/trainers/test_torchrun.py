@@ -18,7 +18,7 @@ from tests.trainers.cases import (
 )
 
 pytest.importorskip("torch", reason="torchrun comes with PyTorch")
-pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

@@ -22,7 +22,7 @@ pytestmark = [
         not all(find_spec(name) for name in ("torch", "transformers", "accelerate")),
         reason="PyTorch, transformers and accelerate are not all installed",
     ),
-    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
 

@@ -23,10 +23,10 @@ import cloudpickle
 
 from xloader.core.messages import warn_caller
 from xloader.errors import (
+    ChunkWarning,
     ClusterError,
     ClusterWarning,
     MemoryBudgetError,
-    MissingChunkWarning,
     OptionError,
     TransformError,
 )
@@ -76,7 +76,7 @@ class TaskWarnings:
 
 def _text_of(warned: Warned) -> str:
     """The part of a warning in which those of several processes agree."""
-    if issubclass(warned.category, MissingChunkWarning):
+    if issubclass(warned.category, ChunkWarning):
         # Each process names the first absent chunk of a store that it meets itself.
         return warned.message.partition(" is absent from ")[2]
     return warned.message

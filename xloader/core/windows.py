@@ -30,7 +30,7 @@ from typing import Final, Literal
 import numpy as np
 
 from xloader.core.axis import Ends, Ints
-from xloader.errors import EmptySamplesError, SampleIndexError, WindowError
+from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Windows:
         ):
             for dim, value in zip(self.dims, values, strict=True):
                 if value < 1:
-                    raise WindowError(
+                    raise OptionError(
                         f"the {word} along {dim!r} is too small",
                         given=value,
                         allowed="a whole number >= 1",
@@ -154,7 +154,7 @@ class Windows:
                 )
         num_windows = math.prod(self.num_positions)
         if num_windows > MOST_WINDOWS:
-            raise WindowError(
+            raise OptionError(
                 "there are too many windows to number",
                 given=f"{num_windows} windows along {', '.join(map(repr, self.dims))}",
                 allowed=f"up to {MOST_WINDOWS}",
@@ -167,7 +167,7 @@ class Windows:
         ):
             if extent > size:
                 is_lead = extent > span
-                raise WindowError(
+                raise OptionError(
                     f"a lead beyond the window leaves the dimension {dim!r}"
                     if is_lead
                     else f"the window is longer than the dimension {dim!r}",

@@ -22,7 +22,7 @@ from xloader.core.messages import warn_caller
 from xloader.device.hardware import Hardware
 from xloader.engine.buffers import ArrayKind, Arrays, BatchMemory, Buffer, Lease, allocate, leased
 from xloader.engine.slot_layout import ALIGNMENT, FieldBytes, SlotLayout, find_fields
-from xloader.errors import PinningWarning
+from xloader.errors import EnvironmentWarning
 
 _FROM_ORDINARY: Final = (
     "Batches are copied to the device from ordinary memory: this takes two to three times as long, "
@@ -56,7 +56,7 @@ class PinnedBlock:
                 f"{buffer.nbytes} bytes of memory could not be pinned ({self.refusal}). "
                 f"{consequence} Raise the limit on locked memory (ulimit -l), or pass a smaller "
                 "batch_size or prefetch.",
-                PinningWarning,
+                EnvironmentWarning,
             )
 
 

@@ -16,7 +16,7 @@ from xloader.core.nans import FieldNans
 from xloader.engine.buffers import Arrays, Buffer
 from xloader.engine.shared_slots import Parcel
 from xloader.engine.work_clock import WorkTime
-from xloader.errors import SkippedWarning
+from xloader.errors import ChunkWarning
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def warn_of_skipped(num_skipped: int, error: object) -> None:
         f"{rows} of this batch could not be read and repeat other rows; batch.is_padding "
         f"marks them. The error was: {error} Later errors are counted in report() without a "
         "warning.",
-        SkippedWarning,
+        ChunkWarning,
     )
 
 

@@ -54,11 +54,11 @@ from xloader.engine.threads import LONG_SECONDS, MOST_SECONDS, SOME_SECONDS, Dea
 from xloader.engine.work_clock import WorkClock, WorkTime
 from xloader.errors import (
     ChunkError,
+    ChunkWarning,
     ClosedError,
+    EnvironmentWarning,
     ForkError,
-    LibraryWarning,
     ReadTimeoutError,
-    SlowReadWarning,
 )
 from xloader.sources.retries import Abandoned, Attempts
 
@@ -105,7 +105,7 @@ def _warn_of_missing_library() -> None:
             f"xloader runs without its compiled library: {reason}. Whole fields take up to 1.4 "
             "times the processor time, patches two to three times, series of single pixels forty "
             "times: run `xloader doctor`, which says what to do",
-            LibraryWarning,
+            EnvironmentWarning,
         )
 
 
@@ -335,7 +335,7 @@ class Run:
         while True:
             slot = None if self._is_closed else self._executor.take(_SLICE_SECONDS)
             while self._notices:
-                warn_caller(self._notices.popleft(), SlowReadWarning)
+                warn_caller(self._notices.popleft(), ChunkWarning)
             if self._failure is not None:
                 raise self._failure
             if self._is_closed or slot == IS_OVER:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from xloader.core.messages import warn_caller
 from xloader.core.retry_policy import RetryPolicy
-from xloader.errors import SlowReadWarning
+from xloader.errors import ChunkWarning
 from xloader.sources.base import Read
 from xloader.sources.retries import Abandoned, Attempts
 
@@ -431,7 +431,7 @@ class _Call:
         while num_left:
             news = self.ended.get()
             if isinstance(news, str):
-                warn_caller(news, SlowReadWarning)
+                warn_caller(news, ChunkWarning)
             elif news is None:
                 num_left -= 1
             else:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.core.messages import show_count
 from xloader.core.nbytes import parse_nbytes
-from xloader.errors import MemoryBudgetError, MosaicError
+from xloader.errors import MemoryBudgetError, TargetError
 from xloader.mosaic.parts import Record, RecordReader, Shape, Slices
 from xloader.mosaic.target_grid import Box, GridVariable, PlacedAxis, TargetGrid
 from xloader.sources.chunk_sizes import boxes_of
@@ -154,7 +154,7 @@ class RecordIndex:
                 )
                 if not is_same:
                     paths = [str(records[number].path) for number, _ in pair]
-                    raise MosaicError(
+                    raise TargetError(
                         "a sample was written twice, with different predictions",
                         given=f"id {ids[order[again]]} in {paths[0]} and {paths[1]}",
                         remedy="delete one of these two files, write its samples again, and merge",

@@ -18,7 +18,7 @@ import xarray as xr
 import zarr
 
 from xloader.core.messages import warn_caller
-from xloader.errors import MosaicError, MosaicWarning, SourceAccessError, SourceNotFoundError
+from xloader.errors import SourceAccessError, SourceNotFoundError, TargetError, TargetWarning
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
 from xloader.mosaic.parts import (
     LABELS,
@@ -57,7 +57,7 @@ def open_target(
     summary = None if overwrite else merged_summary(target, grid)
     if summary is not None and not has_begun:
         if not summary.is_complete:
-            raise MosaicError(
+            raise TargetError(
                 f"the mosaic at {target} lacks samples, and its folder of parts is gone",
                 given=str(summary),
                 remedy="choose another target, or pass overwrite=True to begin anew",
@@ -119,7 +119,7 @@ def merged_summary(target: Path, grid: TargetGrid) -> MosaicSummary | None:
         attrs = {}
     fingerprint = attrs.get(_ATTRIBUTE)
     if fingerprint != dict(grid.fingerprint):
-        raise MosaicError(
+        raise TargetError(
             f"something else lies at {target} already",
             given="no mosaic" if fingerprint is None else "a mosaic of other samples",
             remedy="choose another target, remove what is there, or pass overwrite=True",
@@ -151,7 +151,7 @@ def _merge(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
         warn_caller(
             f"{len(damaged)} files of predictions are damaged, and are left out; the first is "
             f"{damaged[0]}. Write the mosaic once more: its samples count as not written",
-            MosaicWarning,
+            TargetWarning,
         )
     # In the folder that is removed afterwards, so that a killed process leaves nothing else.
     made = parts.folder / f"{uuid.uuid4().hex[:8]}.merging"

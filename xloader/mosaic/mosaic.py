@@ -19,7 +19,7 @@ from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import check_choice
 from xloader.core.ranks import World, resolve_world
-from xloader.errors import ClosedError, MosaicError, MosaicWarning, OptionError, SourceAccessError
+from xloader.errors import ClosedError, OptionError, SourceAccessError, TargetError, TargetWarning
 from xloader.loader.batches.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid, make_labels
 from xloader.mosaic.merged_boxes import MosaicSummary, merge_boxes, merged_dtype
@@ -163,7 +163,7 @@ class Mosaic:
 
         Raises
         ------
-        MosaicError
+        TargetError
             If the mosaic is not merged yet.
         """
         return self._require_summary().num_uncovered
@@ -174,7 +174,7 @@ class Mosaic:
 
         Raises
         ------
-        MosaicError
+        TargetError
             If the mosaic is not merged yet.
         """
         self._require_summary()
@@ -186,7 +186,7 @@ class Mosaic:
 
         Raises
         ------
-        MosaicError
+        TargetError
             If the mosaic is not merged yet.
         """
         self._require_summary()
@@ -209,7 +209,7 @@ class Mosaic:
         ------
         SampleIndexError
             If an id is out of range.
-        MosaicError
+        TargetError
             If the batch is of other samples than the mosaic.
         """
         row_ids, is_padding = self._rows.of(ids)
@@ -234,7 +234,7 @@ class Mosaic:
         ------
         SampleIndexError
             If an id is out of range.
-        MosaicError
+        TargetError
             If the predictions have another shape, a sample was written before in this run, the
             batch is of other samples than the mosaic, or the mosaic was complete when it was
             opened.
@@ -251,7 +251,7 @@ class Mosaic:
         """
         self._require_open()
         if self._was_complete:
-            raise MosaicError(
+            raise TargetError(
                 f"the mosaic at {self.target} is complete: every sample is written",
                 remedy="open it with xarray.open_zarr, or pass overwrite=True to write it anew",
             )
@@ -305,7 +305,7 @@ class Mosaic:
             warn_caller(
                 f"another process has written all samples of {self.target}, and has merged them. "
                 f"{len(ids)} predictions of this one are left out, and so are any that follow",
-                MosaicWarning,
+                TargetWarning,
             )
             self._states[self._states == _NOT_DONE] = _DONE_BEFORE
         self._waiting, self._waiting_nbytes = [], 0
@@ -318,7 +318,7 @@ class Mosaic:
 
         Raises
         ------
-        MosaicError
+        TargetError
             If a sample was written twice, with different predictions, or something else lies at the
             target.
         MemoryBudgetError
@@ -379,7 +379,7 @@ class Mosaic:
         distinct, counts = np.unique(ids, return_counts=True)
         again = distinct[(counts > 1) | (self._states[distinct] == _DONE_NOW)]
         if len(again):
-            raise MosaicError(
+            raise TargetError(
                 "a sample was written before",
                 given=f"{len(again)} of {len(distinct)} ids, of which the first is {again[0]}",
                 remedy="take one epoch of the loader; write(batch, ...) leaves padding out",
@@ -422,7 +422,7 @@ class Mosaic:
 
     def _require_summary(self) -> MosaicSummary:
         if self.summary is None:
-            raise MosaicError(
+            raise TargetError(
                 "the mosaic is not merged yet",
                 given=repr(self),
                 remedy="close it; after writes of several ranks, call xloader.merge",
@@ -454,5 +454,5 @@ def _warn_of_holes(summary: MosaicSummary, target: Path | None) -> None:
         f"the mosaic has holes: {summary}. Cells stay empty around samples that select, dropna, "
         "split or weights left out, and where a stride passes over them or windows end before the "
         f"border; wrap= and pad= help there.{kept}",
-        MosaicWarning,
+        TargetWarning,
     )

@@ -34,7 +34,7 @@ import zarr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.errors import MosaicError, OptionError
+from xloader.errors import OptionError, TargetError
 from xloader.mosaic.target_grid import GridVariable, TargetGrid
 from xloader.sources.stores.write_places import (
     check_stored_names,
@@ -319,7 +319,7 @@ def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) ->
     before = parts.grid.fingerprint
     differing = [name for name, digest in grid.fingerprint.items() if before.get(name) != digest]
     if differing:
-        raise MosaicError(
+        raise TargetError(
             f"{parts.folder} holds predictions of other samples",
             given=f"samples with another {', '.join(differing)}",
             remedy="make them as before, or pass another target, or overwrite=True to begin anew",

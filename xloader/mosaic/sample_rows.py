@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.subset import Subset
-from xloader.errors import MosaicError, SampleIndexError, UnsupportedDataError
+from xloader.errors import SampleIndexError, TargetError, UnsupportedDataError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.ranks.state import describe_samples
 from xloader.recipe.layout import FieldLayout
@@ -58,7 +58,7 @@ def as_predictions(values: Any, num_rows: int, layout: FieldLayout) -> NDArray[A
     """Check predictions, and give them the dtype in which they are kept."""
     array = as_array(values)
     if array.shape != (num_rows, *layout.shape):
-        raise MosaicError(
+        raise TargetError(
             f"the predictions do not have the shape of the field {layout.name!r}",
             given=array.shape,
             allowed=f"{(num_rows, *layout.shape)}: the samples, then {layout.dims}",
@@ -103,7 +103,7 @@ class SampleRows:
     def _check_batch(self, batch: Batch, among: Ints | None) -> None:
         """Check that the ids of a batch mean the samples of the mosaic, as far as it knows them."""
         if batch.source is not None:
-            raise MosaicError(
+            raise TargetError(
                 "the rows of this batch are of several sets, each with ids of its own",
                 given=f"rows of {', '.join(dict.fromkeys(batch.source.tolist()))}",
                 remedy="make a mosaic for each set, and write its rows: out.write("
@@ -120,7 +120,7 @@ class SampleRows:
         subset = self._subset if among is None else self._subset.select(among)
         is_placed_alike = _places(recipe.planned) == _places(self._recipe)
         if not is_placed_alike or _unweighted(recipe) != subset:
-            raise MosaicError(
+            raise TargetError(
                 "the batch is of other samples than the mosaic, so its ids mean other places",
                 given=(
                     f"a batch of {recipe.num_ids:,} samples"

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
 from xloader.core.option_checks import MOST, check_whole
-from xloader.errors import MosaicError
+from xloader.errors import TargetError
 
 Blend = Literal["mean", "linear", "crop"]
 """The ways in which the values of overlapping windows become one."""
@@ -123,7 +123,7 @@ class TargetGrid:
             parts["variables"] = tuple(map(_variable_of, parts["variables"]))
             return cls(**parts)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise MosaicError(
+            raise TargetError(
                 "the description of the mosaic cannot be read by this release",
                 given=f"{type(error).__name__}: {error}",
                 remedy="remove the folder of parts, and write the predictions again",

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.messages import show_count
-from xloader.errors import OptionError, SourceAccessError, UnsupportedDataError, WindowError
+from xloader.errors import OptionError, SourceAccessError, UnsupportedDataError
 from xloader.recipe.recipe import Kept, Recipe
 
 _TOLERANCE: Final = 0.01
@@ -382,7 +382,7 @@ def num_elements(recipe: Recipe, word: str, dim: str, value: Any, least: int = 1
             remedy=f'pass a number of elements >= {least}, or a duration such as "3D", not a label',
         ) from None
     if count < least:
-        raise WindowError(
+        raise OptionError(
             f"the {word} along {dim!r} is too small",
             given=count,
             remedy=(

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.core.footprint import Access
 from xloader.core.point_table import LabelColumn
-from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
+from xloader.errors import EmptySamplesError, OptionError, UnsupportedDataError
 from xloader.recipe.names import CHANNEL, channel_names
 from xloader.recipe.recipe import Field, Recipe
 from xloader.sources.combined.labels import order_notes
@@ -133,7 +133,7 @@ def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
             remedy=f"pass them, for example .field({field.name!r}, {recipe.variables[0]!r})",
         )
     if len(set(field.variables)) < len(field.variables):
-        raise StackError(
+        raise OptionError(
             f"the field {field.name!r} names a variable twice",
             given=field.variables,
             remedy="leave out the second one, or use it in a second field",
@@ -265,7 +265,7 @@ def _common_dims(recipe: Recipe, field: Field, kept: dict[str, tuple[str, ...]])
     for name, kept_dims in kept.items():
         # This also refuses a dimension that one variable keeps and another turns into channels.
         if tuple(dim for dim in dims if dim in recipe.dims_of(name)) != kept_dims:
-            raise StackError(
+            raise OptionError(
                 f"the variables of the field {field.name!r} cannot share one array",
                 given=f"{longest!r} with {recipe.dims_of(longest)} and "
                 f"{name!r} with {recipe.dims_of(name)}",
@@ -275,7 +275,7 @@ def _common_dims(recipe: Recipe, field: Field, kept: dict[str, tuple[str, ...]])
                 ),
             )
     if field.has_channels and CHANNEL in dims:
-        raise StackError(
+        raise OptionError(
             f"the field {field.name!r} would have two dimensions called {CHANNEL!r}",
             given=f"{longest!r} with {recipe.dims_of(longest)}",
             remedy="rename the dimension with xarray, and open that Dataset",

@@ -11,7 +11,7 @@ import numpy as np
 
 from xloader.core.option_checks import check_choice
 from xloader.core.windows import Pad, Segments, Windows
-from xloader.errors import OptionError, UnknownNameError, WindowError
+from xloader.errors import OptionError, UnknownNameError
 from xloader.recipe.label_steps import Duration, find_steps, num_elements
 from xloader.recipe.recipe import Recipe, find
 
@@ -198,7 +198,7 @@ def _segments_along(recipe: Recipe, dim: str, choice: Gaps, is_asked: bool) -> S
     if steps is None or not len(steps.gaps):
         return None
     if choice == "raise":
-        raise WindowError(
+        raise OptionError(
             f"the labels of {dim!r} have gaps",
             given=f"steps between labels: {steps.describe()}",
             remedy='fill the gaps, or pass gaps="drop" to leave out the windows that cross them',

@@ -26,14 +26,7 @@ from xloader.core.option_checks import check_choice
 from xloader.core.point_table import LabelColumn, PointTable
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
-from xloader.errors import (
-    EmptySamplesError,
-    OptionError,
-    StackError,
-    UnknownNameError,
-    UnsupportedDataError,
-    WindowError,
-)
+from xloader.errors import EmptySamplesError, OptionError, UnknownNameError, UnsupportedDataError
 from xloader.recipe.label_lookup import elements_at
 from xloader.recipe.names import CHANNEL, LABEL, SAMPLE
 from xloader.recipe.parse_windows import no_windows
@@ -65,7 +58,7 @@ def read_columns(table: Any) -> dict[str, pd.Series]:
 
 def _of_dataset(table: xr.Dataset) -> dict[str, pd.Series]:
     if len(table.dims) != 1:
-        raise StackError(
+        raise OptionError(
             "the table of points does not have exactly one dimension",
             given=f"a Dataset with the dimensions {dict(table.sizes)}",
             remedy="pass ds.to_dataframe(), or ds.stack(point=[...]).reset_index('point')",
@@ -89,7 +82,7 @@ def _as_series(name: object, values: Any) -> pd.Series:
     if isinstance(values, xr.DataArray | xr.Variable):
         values = values.to_numpy()
     if np.ndim(values) != 1:
-        raise StackError(
+        raise OptionError(
             f"the column {name!r} of the table is not 1-d",
             given=f"{type(values).__name__} with {np.ndim(values)} dimensions",
             remedy="pass a 1-d array; repeat a single value with np.full(num_points, value)",
@@ -111,7 +104,7 @@ def _checked(pairs: list[tuple[Any, pd.Series]]) -> dict[str, pd.Series]:
         )
     lengths = {name: len(column) for name, column in pairs}
     if len(set(lengths.values())) > 1:
-        raise StackError(
+        raise OptionError(
             "the columns of the table differ in length",
             given=lengths,
             remedy="give each point a value in every column",
@@ -344,12 +337,12 @@ def _positions(windows: Windows, starts: Ints) -> tuple[Ints, NDArray[np.bool_]]
 
 def _leaves_array(
     windows: Windows, labels: Mapping[str, pd.Series], elements: Ints, is_inside: NDArray[np.bool_]
-) -> WindowError:
+) -> OptionError:
     row = int(np.flatnonzero(~is_inside)[0])
     named = ", ".join(f"{dim}={labels[dim].iloc[row]}" for dim in windows.dims)
     places = dict(zip(windows.dims, elements[row].tolist(), strict=True))
     extents = dict(zip(windows.dims, windows.extents, strict=True))
-    return WindowError(
+    return OptionError(
         "the windows of some points leave the array, or cross a gap",
         given=f"{np.count_nonzero(~is_inside)} of {len(labels[windows.dims[0]])} points, first row "
         f"{row}: {named}, at the elements {places}",

@@ -23,7 +23,7 @@ from xloader.core.point_table import LabelColumn
 from xloader.core.retry_policy import RetryPolicy
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
-from xloader.errors import EmptySamplesError, OptionError, StackError, UnknownNameError
+from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
 from xloader.sources.base import Source, Variable
 
 _known: WeakValueDictionary[int, Recipe] = WeakValueDictionary()
@@ -78,7 +78,7 @@ class Field:
 
     def __post_init__(self) -> None:
         if not self.has_channels and len(self.variables) != 1:
-            raise StackError(
+            raise OptionError(
                 f"without channels, the field {self.name!r} must have exactly one variable",
                 given=f"{len(self.variables)} variables",
                 remedy="make a field for each variable, or pass has_channels=True",
@@ -228,7 +228,7 @@ class Recipe:
 
         Raises
         ------
-        StackError
+        OptionError
             If two variables differ in the size of a dimension.
         """
         sizes: dict[str, int] = {}
@@ -236,7 +236,7 @@ class Recipe:
         for variable in map(self.source.variables.__getitem__, self.variables):
             for dim, size in zip(variable.dims, variable.shape, strict=True):
                 if sizes.setdefault(dim, size) != size:
-                    raise StackError(
+                    raise OptionError(
                         f"two variables differ in the size of their dimension {dim!r}",
                         given=f"{owner[dim]!r} with {sizes[dim]}, {variable.name!r} with {size}",
                         remedy="open only variables that share a grid, with variables=[...]",

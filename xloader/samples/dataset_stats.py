@@ -58,7 +58,7 @@ def stats(
 
     Raises
     ------
-    OptionError, UnknownNameError, MemoryBudgetError, ChunkError, TargetError, PartsError,
+    OptionError, UnknownNameError, MemoryBudgetError, ChunkError, TargetError, StateError,
     StoreFullError, ClusterError
         As for :meth:`Samples.stats`.
 
@@ -135,10 +135,10 @@ def merge(
     ------
     SourceNotFoundError
         If nothing was written for this target.
-    MosaicError
+    TargetError
         If something else lies at the target of a mosaic, or a sample was written twice, with
         different predictions.
-    PartsError
+    StateError
         If parts of statistics are missing, come twice, or are of different jobs.
     TargetError
         If something else lies at the path of statistics. Their finished result is returned.

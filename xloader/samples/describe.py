@@ -6,7 +6,7 @@ import sys
 from types import FrameType
 
 from xloader.core.messages import show_count, warn_caller
-from xloader.errors import OptionError, UnplannedWarning
+from xloader.errors import OptionError, WorkersWarning
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.normalize import in_words
 
@@ -95,7 +95,7 @@ def warn_of_no_plan() -> None:
             "iterate over samples.loader(...); if you need a DataLoader, use "
             "xloader.torch.data_loader(samples, ...); if you use your own sampler, pass "
             "xloader.torch.MapDataset(samples) to the DataLoader",
-            UnplannedWarning,
+            WorkersWarning,
         )
 
 

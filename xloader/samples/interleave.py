@@ -15,7 +15,7 @@ from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import LoaderKeywords, LoaderOptions, lists_options, make_options
-from xloader.errors import OptionError, StackError
+from xloader.errors import OptionError
 from xloader.loader.interleaved.sample_sets import SampleSet, SampleSets, num_samples_of
 from xloader.order.quota_pattern import QuotaPattern
 from xloader.samples.samples import Samples
@@ -203,7 +203,7 @@ def interleave(
 
     Raises
     ------
-    StackError
+    OptionError
         If the fields of two sets differ in names, shapes, dtypes or classes.
     OptionError
         If a weight or ``num_samples`` is no number above 0, a set has no windows, or there is no
@@ -293,7 +293,7 @@ def _require_alike(sets: Mapping[str, Samples]) -> None:
     (first_name, first), *later = sets.items()
     for name, second in later:
         if set(first.fields) != set(second.fields):
-            raise StackError(
+            raise OptionError(
                 f"the sets {first_name!r} and {name!r} have different fields",
                 given=f"{first_name!r} with {', '.join(first.fields)}; "
                 f"{name!r} with {', '.join(second.fields)}",
@@ -341,7 +341,7 @@ def _require_same(
         "classes": "give the columns of both tables the same categories, with "
         "pandas.Categorical(values, categories=[...]), or both roots the same class folders",
     }
-    raise StackError(
+    raise OptionError(
         f"the field {field!r} has another {what} in the set {second[0]!r} than in {first[0]!r}",
         given=f"{first[0]!r} with {expected}; {second[0]!r} with {given}",
         allowed=f"the same {what} in all sets",

@@ -173,7 +173,7 @@ def concat(
         If there is nothing to open, or a pattern matches no path.
     UnknownNameError
         If a source lacks the dimension or a variable.
-    StackError
+    OptionError
         If a variable differs between sources in its dimensions, its dtype, or the size or chunks
         of another dimension.
     OptionError

@@ -344,7 +344,7 @@ class Samples(RecordedMethods):
         OptionError
             If the name is taken, a function has no name or takes no labels, several coordinates
             could be meant, latitudes lie beyond 90 degrees, or there are windows already.
-        StackError
+        OptionError
             If a function returns a wrong shape.
         UnsupportedDataError
             If a function returns no numbers, or ``dtype`` is not one of numbers.
@@ -435,7 +435,7 @@ class Samples(RecordedMethods):
 
         Raises
         ------
-        WindowError
+        OptionError
             If a window does not fit its dimension, a number is below 1, or there are gaps, with
             ``gaps="raise"``.
         UnknownNameError
@@ -521,7 +521,7 @@ class Samples(RecordedMethods):
         ------
         UnknownNameError
             If a variable or dimension does not exist.
-        StackError
+        OptionError
             If the variables cannot share one array.
         UnsupportedDataError
             If a variable holds no numbers.
@@ -529,7 +529,7 @@ class Samples(RecordedMethods):
             If the name is taken, an offset does not fit the window, a lead is no whole number of
             steps, or lies beyond the window and comes after :meth:`select`; if there are no
             windows yet, or a transform is recorded that may have changed the fields.
-        WindowError
+        OptionError
             If a lead leaves the dimension.
         """
         self.recipe.require_windows()
@@ -830,7 +830,7 @@ class Samples(RecordedMethods):
         ------
         UnknownNameError
             If the table lacks the column of a windowed dimension, or points lie off the grid.
-        WindowError
+        OptionError
             If the windows of points leave the array, or cross a gap that :meth:`window` drops.
         OptionError
             If a label is missing (NaN); if the labels of a dimension are not sorted, or occur
@@ -840,7 +840,7 @@ class Samples(RecordedMethods):
         UnsupportedDataError
             If the table is of another kind, labels are of another kind than those of their
             dimension, or a column holds neither numbers nor text.
-        StackError
+        OptionError
             If the columns differ in length, or the table is not one-dimensional.
         EmptySamplesError
             If no point is left.
@@ -1083,7 +1083,7 @@ class Samples(RecordedMethods):
             If the dask cluster fails.
         TargetError
             If something else lies at ``path`` already.
-        PartsError
+        StateError
             If partial results there are of other samples, options or data.
         StoreFullError
             If there is no room left for partial results. What is written counts when you call it
@@ -1625,7 +1625,7 @@ class Samples(RecordedMethods):
 
         Warns
         -----
-        UnplannedWarning
+        WorkersWarning
             Once in a process, if a PyTorch ``DataLoader`` asks for the sample.
         """
         warn_of_no_plan()
@@ -2112,7 +2112,7 @@ class Samples(RecordedMethods):
             If the memory is too small for a shard and the chunks that it is made of.
         StoreFullError
             If no room is left. What is written stays; the same call goes on.
-        PackingError
+        OptionError
             If values cannot be packed as asked.
         ClusterError
             If the cluster fails. What is written stays; the same call goes on.
@@ -2208,7 +2208,7 @@ class Samples(RecordedMethods):
         OptionError
             If an option is not valid, a transform changes the shape of the field, or its samples
             have no place on a grid.
-        MosaicError
+        TargetError
             If something else lies at the target, such as the mosaic of other samples.
         UnsupportedDataError
             If a variable or label cannot be stored under its name.

@@ -31,7 +31,7 @@ from zarr.abc.store import Store
 from zarr.storage import StorePath, ZipStore
 
 from xloader.core.messages import warn_caller
-from xloader.errors import ZarrReleaseWarning
+from xloader.errors import EnvironmentWarning
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer
@@ -77,7 +77,7 @@ def warn_of_unknown_release() -> None:
         "arrays are read through zarr's own indexing: the values are the same, reading is slower, "
         "and chunks that are absent from a store are not noticed. Install an older zarr, or a "
         "newer xloader.",
-        ZarrReleaseWarning,
+        EnvironmentWarning,
     )
 
 

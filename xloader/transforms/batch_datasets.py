@@ -19,7 +19,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
+from xloader.errors import EmptySamplesError, OptionError, UnsupportedDataError
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.names import CHANNEL, LABEL, SAMPLE
 from xloader.recipe.recipe import Recipe
@@ -54,7 +54,7 @@ def refuse_clashes(names: Iterable[str]) -> None:
     """Check that no two things in a Dataset of samples have the same name, nor that of the ids."""
     name, count = Counter([*names, SAMPLE]).most_common(1)[0]
     if count > 1:
-        raise StackError(
+        raise OptionError(
             f"two parts of a labelled batch would be called {name!r}",
             given="a variable, a field or a dimension of this name",
             allowed=f"names other than those that labelled batches add: {SAMPLE!r}, "

@@ -71,7 +71,7 @@ class BatchGenerator:
     ------
     UnknownNameError
         If a dimension does not exist.
-    WindowError
+    OptionError
         If an input is longer than its dimension, or the overlap is not less than its length.
     OptionError
         If ``ds`` is not an xarray object, a number is not a whole one, ``memory`` is not a number

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from xloader.core.axis import Ints
-from xloader.errors import EmptySamplesError, OptionError, SampleIndexError, WindowError
+from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
 from xloader.recipe.recipe import unknown
 
 
@@ -159,7 +159,7 @@ def make_patches(
         if dim not in sizes:
             raise unknown(dim, map(str, sizes), "dimension")
         if overlap >= size or size > sizes[dim]:
-            raise WindowError(
+            raise OptionError(
                 f"patches do not fit along {dim!r}",
                 given=f"{size} elements that overlap by {overlap}",
                 allowed=f"at most {sizes[dim]} elements, and a smaller overlap than elements",

@@ -14,7 +14,7 @@ from xloader.core.axis import Axis
 from xloader.core.messages import warn_caller
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.packing import Packing
-from xloader.errors import MemoryBudgetError, OptionError, PackingError, ShardsWarning
+from xloader.errors import MemoryBudgetError, OptionError, TargetWarning
 from xloader.jobs.materialize.rechunking import Rechunking, SectionAxis, plan_sections
 from xloader.jobs.materialize.value_packing import pack_values
 from xloader.recipe.recipe import Recipe, find
@@ -104,7 +104,7 @@ class TargetArray:
         if self.dtype.itemsize < values.dtype.itemsize:
             lost = np.isinf(cast) & ~np.isinf(values)
             if lost.any():
-                raise PackingError(
+                raise OptionError(
                     f"a value of {self.name!r} is too large for the dtype",
                     given=f"{values[lost].flat[0]!s}",
                     remedy=f"leave dtype= out, or pass pack={{{self.name!r}: 'int16'}}",
@@ -196,7 +196,7 @@ def with_fitting_shards(array: TargetArray, memory: int, num_tasks: int = 1) -> 
         warn_caller(
             f"memory={memory} bytes{shared} is too small to write {array.name!r} in the advised "
             f"shards of {array.shards}. It gets {shards}. Pass more memory for the advised ones.",
-            ShardsWarning,
+            TargetWarning,
         )
     return fitting
 

@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.option_checks import is_number
 from xloader.core.packing import Packing
-from xloader.errors import OptionError, PackingError
+from xloader.errors import OptionError
 from xloader.jobs.chunk_sweep import ChunkValues, sweep_values
 from xloader.recipe.recipe import Recipe, find
 
@@ -146,7 +146,7 @@ def make_packing(name: str, request: PackRequest, bounds: ValueBounds, dtype: np
     if bounds.least > bounds.most:
         bounds = ValueBounds(0.0, 0.0)
     if not (math.isfinite(bounds.least) and math.isfinite(bounds.most)):
-        raise PackingError(
+        raise OptionError(
             f"variable {name!r} holds infinite values, which integers cannot stand for",
             given=f"values from {bounds.least:g} to {bounds.most:g}",
             remedy=f"leave {name!r} out of pack=, or mask them first",
@@ -160,7 +160,7 @@ def make_packing(name: str, request: PackRequest, bounds: ValueBounds, dtype: np
     packing = Packing(stored, stored, (np.int64(fill),), scale, offset, wide, dtype)
     ends = np.array([bounds.least, bounds.most])
     if ((packed := np.rint((ends - offset) / scale)) < low).any() or (packed > high).any():
-        raise PackingError(
+        raise OptionError(
             f"values of {name!r} lie outside the range of their packing",
             given=f"values from {bounds.least:g} to {bounds.most:g}, scale_factor={scale:g}, "
             f"add_offset={offset:g}",
@@ -170,7 +170,7 @@ def make_packing(name: str, request: PackRequest, bounds: ValueBounds, dtype: np
         )
     bound = error_bound(packing, bounds)
     if request.max_error is not None and bound > request.max_error:
-        raise PackingError(
+        raise OptionError(
             f"packed as {request.dtype}, values of {name!r} would differ by too much",
             given=f"up to {bound:.3g}, for values from {bounds.least:g} to {bounds.most:g}",
             allowed=f"up to {request.max_error:g}",
@@ -200,7 +200,7 @@ def pack_values(
     steps[is_nan] = fill
     is_out = (steps < limits.min) | (steps > limits.max) | ((steps == fill) & ~is_nan)
     if is_out.any():
-        raise PackingError(
+        raise OptionError(
             f"a value of {name!r} lies outside the range of its packing",
             given=f"{values[is_out].flat[0]!s}",
             remedy="pass statistics of these very samples, or leave stats= out",
@@ -209,7 +209,7 @@ def pack_values(
     read = packing.unpack(packed).astype(np.float64)
     error = float(np.max(np.abs(read - values), initial=0.0, where=~is_nan))
     if error > bound:
-        raise PackingError(
+        raise OptionError(
             f"a value of {name!r} differs by more than its packing allows",
             given=f"{error:g}, where {bound:g} is allowed",
             remedy=f"pack as int32, or leave {name!r} out of pack=",

@@ -17,7 +17,7 @@ from xloader.core.cores import usable_cores
 from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import check_part, check_threads
-from xloader.errors import OptionError, PartsError, StatisticsWarning
+from xloader.errors import OptionError, StateError, StatisticsWarning
 from xloader.jobs.progress_bar import ProgressBar, is_shown
 from xloader.jobs.statistics.label_pairs import Lead
 from xloader.jobs.statistics.stats_job import StatsJob
@@ -167,7 +167,7 @@ def _in_files(
         if part is not None:
             return PartialStats(part, num_reads, job.template, {}, str(target))
         return write_target(target, merge_stored(target), overwrite=overwrite)
-    except (PartsError, OSError):
+    except (StateError, OSError):
         if overwrite or not target.exists():
             raise
         # An equal job that was faster has removed the parts.

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import xarray as xr
 
-from xloader.errors import OptionError, PartsError, SourceNotFoundError, TargetError
+from xloader.errors import OptionError, SourceNotFoundError, StateError, TargetError
 from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_parts import (
     FORM_FILE,
@@ -123,7 +123,7 @@ def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> x
         )
     try:
         return write_target(path, merge_stored(path), overwrite=overwrite)
-    except (PartsError, OSError):
+    except (StateError, OSError):
         if overwrite or not path.exists():
             raise
         # Another process was faster, and has removed the parts.
@@ -145,7 +145,7 @@ def merge_parts(parts: Sequence[PartialStats]) -> xr.Dataset:
     """The result of parts in memory."""
     first = parts[0]
     if any(part.path for part in parts):
-        raise PartsError(
+        raise StateError(
             "these parts were written to files",
             given=", ".join(sorted({part.path for part in parts if part.path})),
             remedy="pass the path instead: xloader.merge(path)",
@@ -153,7 +153,7 @@ def merge_parts(parts: Sequence[PartialStats]) -> xr.Dataset:
     for part in parts:
         differing = first.template.differing(part.template)
         if differing or part.part[1] != first.part[1]:
-            raise PartsError(
+            raise StateError(
                 "the parts are of different jobs",
                 given=(
                     f"parts with other {', '.join(differing)}"
@@ -166,7 +166,7 @@ def merge_parts(parts: Sequence[PartialStats]) -> xr.Dataset:
     twice = sorted({number for number in numbers if numbers.count(number) > 1})
     missing = sorted(set(range(first.part[1])) - set(numbers))
     if twice or missing:
-        raise PartsError(
+        raise StateError(
             "parts are missing" if missing else "a part comes twice",
             given=f"parts {sorted(numbers)} of {first.part[1]}",
             remedy=f"run the parts {missing}" if missing else f"pass the parts {twice} once",
@@ -194,7 +194,7 @@ def _merge(
             if not missing:
                 result.put(variable, number, tree.result())
     if num_missing:
-        raise PartsError(
+        raise StateError(
             "statistics of some chunks are missing",
             given=f"{num_missing} of {template.num_leaves} missing" + f"; {note}" * bool(note),
             remedy="run the parts that were not run or were killed, and merge again",

@@ -41,7 +41,7 @@ from typing import Final, Generic, TypeVar
 import xarray as xr
 
 from xloader.core.messages import show_count
-from xloader.errors import OptionError, PartsError
+from xloader.errors import OptionError, StateError
 from xloader.jobs.statistics.chunk_reduction import ChunkOrder
 from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_template import StatsTemplate
@@ -184,7 +184,7 @@ class StatsParts:
             with xr.open_zarr(folder / _LABELS, consolidated=False) as labels:
                 self.template = StatsTemplate.from_json(text, labels.load())
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise PartsError(
+            raise StateError(
                 f"{folder} holds no partial statistics that this version of xloader can read",
                 given=str(error),
                 remedy="remove it, or pass overwrite=True to begin anew",
@@ -284,12 +284,12 @@ def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) 
         differing = template.differing(parts.template)
         if not differing:
             return parts
-        raise PartsError(
+        raise StateError(
             f"{folder} holds statistics of another job",
             given=f"a job with other {', '.join(differing)}",
             remedy="call it as before, choose another path, or pass overwrite=True to begin anew",
         )
-    except PartsError:
+    except StateError:
         if not overwrite:
             raise
     remove_folder(folder)
@@ -301,7 +301,7 @@ def _check_is_ours(folder: Path) -> None:
     """Refuse a folder that holds something else, such as the predictions of a mosaic."""
     strange = [path.name for path in folder.iterdir() if path.suffix != ".partial"]
     if strange:
-        raise PartsError(
+        raise StateError(
             f"{folder} holds something else than partial statistics",
             given=", ".join(sorted(strange)[:3]),
             remedy="choose another path, or remove the folder",

@@ -8,7 +8,7 @@ from typing import Any
 from xloader.core.messages import warn_caller
 from xloader.core.option_checks import is_whole
 from xloader.core.options import check_epoch
-from xloader.errors import OptionError, RepeatedEpochWarning
+from xloader.errors import EpochWarning, OptionError
 
 _PEEKS = 2
 """How often an epoch may be begun anew after its first batch alone: to look at a batch is usual."""
@@ -68,7 +68,7 @@ class RepeatWatch:
             "call set_epoch(epoch) before each epoch for others; to go on where the loop left off, "
             "call load_state_dict(loader.state_dict()), or resume(epoch, step) of a sampler or an "
             "IterableDataset",
-            RepeatedEpochWarning,
+            EpochWarning,
         )
 
 

@@ -17,7 +17,7 @@ from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World
 from xloader.engine.buffers import BatchPool, Fields
 from xloader.engine.slot_layout import SlotLayout
-from xloader.errors import EmptyEpochWarning, EmptySamplesError, OptionError
+from xloader.errors import EmptySamplesError, EpochWarning, OptionError
 from xloader.planning.epoch import Epoch
 from xloader.planning.make_plan import delivered_nbytes, make_plan, most_rows
 from xloader.planning.plan import Plan
@@ -263,7 +263,7 @@ class RankPlan:
             self._has_warned = True
             warn_caller(
                 f"{self._empty_note}: pass drop_last=False or a smaller batch_size",
-                EmptyEpochWarning,
+                EpochWarning,
             )
 
     @property

@@ -14,7 +14,7 @@ from xloader.core.nbytes import parse_nbytes, show_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.core.output_dtypes import OutputDtype, converted_dtype
 from xloader.engine.field_places import gather_in_words
-from xloader.errors import AmplificationWarning, MixingWarning, XloaderWarning, show_memory
+from xloader.errors import PlanWarning, XloaderWarning, show_memory
 from xloader.loader.reports.advice import helpful_processes, show_given_memory
 from xloader.planning.explain import Explanation
 from xloader.planning.mixing import REGION_CHUNKS
@@ -222,11 +222,11 @@ class MemoryAdvice:
         warnings: list[tuple[str, type[XloaderWarning]]] = []
         if is_poor:
             mixed = f"batches mix {expected.mixing:.1f} regions, those of a full shuffle"
-            warnings.append((f"{mixed} {expected.full_mixing:.1f}: {remedy}", MixingWarning))
+            warnings.append((f"{mixed} {expected.full_mixing:.1f}: {remedy}", PlanWarning))
         if is_costly:
             often = f"each chunk will be read {expected.read_amplification:.2f} times, more than"
             most = f"max_amplification={options.plan.max_amplification}"
-            warnings.append((f"{often} {most}: {remedy}", AmplificationWarning))
+            warnings.append((f"{often} {most}: {remedy}", PlanWarning))
         return warnings
 
     @property

@@ -19,7 +19,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.errors import StackError, TransformError, UnsupportedDataError, XloaderError
+from xloader.errors import OptionError, TransformError, UnsupportedDataError, XloaderError
 from xloader.sources.arrays import catalog
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
 from xloader.sources.chunk_sizes import shape_of, shift
@@ -198,8 +198,8 @@ def _not_numbers(variable: Variable, given: str) -> UnsupportedDataError:
     )
 
 
-def _misshapen(variable: Variable, given: str, sizes: Mapping[Any, int]) -> StackError:
-    return StackError(
+def _misshapen(variable: Variable, given: str, sizes: Mapping[Any, int]) -> OptionError:
+    return OptionError(
         f"the function of {variable.name!r} returns a wrong shape",
         given=given,
         allowed=f"one value for each element of {dict(sizes)}, or fewer dimensions of them",

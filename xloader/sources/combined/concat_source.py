@@ -22,7 +22,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.packing import Packing
-from xloader.errors import OptionError, StackError, UnknownNameError
+from xloader.errors import OptionError, UnknownNameError
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable, key_within
 from xloader.sources.chunk_sizes import each, join_sizes, num_chunks
 from xloader.sources.combined.labels import (
@@ -275,7 +275,7 @@ def _require_alike(
     }
     for what, expected, actual in apart:
         if expected != actual:
-            raise StackError(
+            raise OptionError(
                 f"two sources differ in the {what} of {first.name!r}",
                 given=f"{expected} in {label_of(sources, 0)}, "
                 f"{actual} in {label_of(sources, number)}",

@@ -21,7 +21,7 @@ from zarr.abc.store import Store
 
 from xloader.core.messages import closest, warn_caller
 from xloader.core.packing import Packing
-from xloader.errors import OptionError, RepeatedTasksWarning, UnknownNameError, UnsupportedDataError
+from xloader.errors import ClusterWarning, OptionError, UnknownNameError, UnsupportedDataError
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.dask_blocks import effort_of, share_tasks
 from xloader.sources.arrays.dask_views import view_of_graph
@@ -250,7 +250,7 @@ def _words(array: xr.DataArray, reason: str) -> str:
             f"{effort.num_tasks} dask tasks, so an epoch runs every task "
             f"{effort.num_repeats:.0f} times on average. Call .persist() or .compute() on "
             "results that all blocks need, such as a mean, before you use them.",
-            RepeatedTasksWarning,
+            ClusterWarning,
         )
     noun = "task" if effort.num_tasks == 1 else "tasks"
     tasks = f", {effort.num_tasks} {noun} a block" if effort.num_tasks else ""

@@ -26,7 +26,7 @@ from xloader.errors import (
     ArrayNotGroupError,
     MissingDependencyError,
     SourceNotFoundError,
-    UnfinishedStoreWarning,
+    TargetWarning,
     UnsupportedDataError,
     XloaderError,
 )
@@ -224,7 +224,7 @@ def _warn_if_incomplete(group: zarr.Group, name: str) -> None:
             f"{name} is not complete: the samples.materialize(...) that writes it was killed, or "
             "is still at work. Values that are not written yet read as fill values. Call it again "
             "with the same arguments to complete the store.",
-            UnfinishedStoreWarning,
+            TargetWarning,
         )
 
 

@@ -23,10 +23,10 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 from xloader.core.messages import warn_caller
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import (
-    CopiesWarning,
     OptionError,
     SourceNotFoundError,
     UnsupportedDataError,
+    WorkersWarning,
     XloaderError,
 )
 from xloader.sources import zarr_adapter
@@ -68,7 +68,7 @@ def pack(value: object, name: str, remedy: str) -> bytes:
         warn_caller(
             f"{name} is in memory: {len(data) / 2**20:.0f} MiB are copied to each process that "
             "receives it. Write it to disk and open it from there.",
-            CopiesWarning,
+            WorkersWarning,
         )
     return data
 

@@ -13,9 +13,9 @@ from typing import Final, Literal, NoReturn
 from xloader.core.messages import warn_caller
 from xloader.errors import (
     ChunkError,
+    ChunkWarning,
     CorruptChunkError,
     MissingChunkError,
-    MissingChunkWarning,
     SourceAccessError,
     XloaderError,
     show_attempts,
@@ -64,7 +64,7 @@ class Missing:
                 "same way, and counted without a warning. xarray and zarr leave out chunks of the "
                 'fill value alone, such as NaN over land. Pass on_missing="fill" if chunks are '
                 'absent on purpose, or on_missing="raise" to get an error instead.',
-                MissingChunkWarning,
+                ChunkWarning,
             )
 
     def __reduce__(self) -> tuple[object, ...]:
