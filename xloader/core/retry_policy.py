@@ -45,11 +45,6 @@ class RetryPolicy:
         object.__setattr__(self, "read_timeout", float(seconds))
         object.__setattr__(self, "max_retries", int(retries))
 
-    def but(self, read_timeout: float | None, max_retries: int | None) -> RetryPolicy:
-        """Copy of the policy, with each number replaced that is not None."""
-        seconds = self.read_timeout if read_timeout is None else read_timeout
-        return RetryPolicy(seconds, self.max_retries if max_retries is None else max_retries)
-
     def pause_after(self, num_failed: int) -> float:
         """Longest pause in seconds before the next attempt, after ``num_failed`` failed ones."""
         return min(math.ldexp(_FIRST_PAUSE, num_failed - 1), _LONGEST_PAUSE)
