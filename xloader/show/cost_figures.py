@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from xloader.core.footprint import Group
 from xloader.core.messages import show_count
@@ -206,7 +206,14 @@ def list_variables(
 
 @dataclass(frozen=True)
 class FigureTable:
-    """Base of frozen dataclasses whose values are shown as a table, as text and as HTML."""
+    """Base of frozen dataclasses whose values are shown as a table, as text and as HTML.
+
+    `_derived`: names of properties that are shown beside the fields. `_hints`: explanations of
+    headings of the rows and sections.
+    """
+
+    _derived: ClassVar[tuple[str, ...]] = ()
+    _hints: ClassVar[Mapping[str, str]] = {}
 
     def to_dict(self) -> dict[str, Any]:
         """The figures by name, in types that JSON can hold. Derived figures are included."""
@@ -247,11 +254,7 @@ class FigureTable:
         return flat_numbers(self._figures(), prefix, separator)
 
     def _figures(self) -> dict[str, Any]:
-        return values_by_name(self, *self._derived())
-
-    def _derived(self) -> tuple[str, ...]:
-        """Names of properties that are shown beside the fields."""
-        return ()
+        return values_by_name(self, *self._derived)
 
     def _sections(self) -> list[TitledTable]:
         """Tables below the rows: a title, and rows of cells with a row of headings first."""
@@ -260,10 +263,6 @@ class FigureTable:
     def _rows(self) -> list[tuple[str, str]]:
         """The rows of the table: a heading and a text each."""
         raise NotImplementedError
-
-    def _hints(self) -> Mapping[str, str]:
-        """Explanations of headings of the rows and sections."""
-        return {}
 
     def _title(self) -> str:
         return type(self).__name__
@@ -279,7 +278,7 @@ class FigureTable:
         tables: list[CardPart] = []
         for title, rows in self._sections():
             name, _, rest = title.partition(": ")
-            table = CardTable(rows[0], rows[1:], hints=self._hints())
+            table = CardTable(rows[0], rows[1:], hints=self._hints)
             tables.append(CardSection(name, [table], summary=rest))
         return tables
 
@@ -287,7 +286,7 @@ class FigureTable:
         """Rows, drawings and tables; of several sets, each of them alone as well."""
         sets: Mapping[str, FigureTable] = getattr(self, "sets", {})
         return [
-            Facts(self._rows(), self._hints()),
+            Facts(self._rows(), self._hints),
             *self._drawings(),
             *self._tables(),
             *(
@@ -307,6 +306,7 @@ class FigureTable:
 class EpochFigures(FigureTable):
     """The figures of an epoch that have the same names for one set of samples and for several."""
 
+    _hints = FIGURE_WORDS
     num_samples: int
     num_steps: int
     num_reads: int
@@ -319,9 +319,6 @@ class EpochFigures(FigureTable):
     dropped_windows: Mapping[str, int]
     is_exact: bool
     variables: Mapping[str, VariableFigures]
-
-    def _hints(self) -> Mapping[str, str]:
-        return FIGURE_WORDS
 
     def _rows(self) -> list[tuple[str, str]]:
         dropped = f", {show_count(self.num_dropped_windows, 'window')} dropped"

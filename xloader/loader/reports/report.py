@@ -144,6 +144,13 @@ class Report(Figures, Measurements):
         The bottleneck in words, and what would help.
     """
 
+    _derived = (
+        "headroom",
+        "requests_per_second",
+        "delivered_nbytes_per_second",
+        "read_nbytes_per_second",
+        "cores_busy",
+    )
     skipped_chunks: tuple[tuple[str, tuple[int, ...]], ...]
     num_threads: int
     busy_seconds: Mapping[str, float]
@@ -259,15 +266,6 @@ class Report(Figures, Measurements):
 
     def _per_second(self, amount: float) -> float:
         return amount / self.seconds if self.seconds else 0.0
-
-    def _derived(self) -> tuple[str, ...]:
-        return (
-            "headroom",
-            "requests_per_second",
-            "delivered_nbytes_per_second",
-            "read_nbytes_per_second",
-            "cores_busy",
-        )
 
     def _sections(self) -> list[TitledTable]:
         return [] if self._expected is None else comparison_tables(self._expected, self)
