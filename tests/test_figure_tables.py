@@ -15,7 +15,16 @@ import xloader
 from xloader import Samples
 from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
-from xloader.show.cards import align_columns
+from xloader.show.cards import (
+    Card,
+    CardSection,
+    CardTable,
+    Drawing,
+    Facts,
+    Words,
+    align_columns,
+    facts_text,
+)
 from xloader.show.json_values import flat_numbers, to_json_value
 from xloader.testing import write_store
 
@@ -150,3 +159,30 @@ def test_names_stand_to_the_left_and_figures_to_the_right() -> None:
         "t2m        278.4",
         "u10         -0.1",
     ]
+
+
+def test_the_text_of_a_card_leaves_out_drawings_and_closed_sections() -> None:
+    table = CardTable(["", "planned"], [["reads", "7"]])
+    parts = [
+        Facts([("a", "1"), ("name", "two\nlines")]),
+        Drawing("<svg></svg>", "a caption"),
+        Words(["One.", "Two."]),
+        CardSection("open", [table], summary="4 batches"),
+        CardSection("closed", [table], is_open=False),
+        CardSection("drawn", [Drawing("<svg></svg>", "")]),
+    ]
+    assert Card("Title", "a summary", parts).to_text().splitlines() == [
+        "Title: a summary",
+        "  a     1",
+        r"  name  two\nlines",
+        "  One.",
+        "  Two.",
+        "",
+        "  open: 4 batches",
+        "            planned",
+        "    reads         7",
+    ]
+    assert "<thead>" not in CardTable((), [["a", "b"]]).to_html()
+    assert CardTable((), [["a", "b"]]).to_text() == "a   b"
+    assert facts_text("A", [("n", "1"), ("num", "2")]) == "<A>\n    n    1\n    num  2"
+    assert facts_text("A", []) == "<A>"

@@ -22,7 +22,6 @@ from xloader.show.json_values import values_by_name
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture
-    from xloader.show.epoch_plots import PlanLine
 
 
 @dataclass(frozen=True)
@@ -153,36 +152,21 @@ class PlanComparison:
         require_matplotlib()
         from xloader.show.epoch_plots import draw_plans
 
-        memories = sorted({plan.memory_nbytes for plan in self.plans})
         needs = [plan.minimum_nbytes for plan in self.plans if plan.minimum_nbytes]
-        least = (float(min(needs)), _short_nbytes(min(needs))) if needs else None
         shown = show_count(len(self.plans), "plan")
         summary = f"{shown}, of which {len(self.front):,} on the front: fewest reads, most mixing, "
         summary = f"{summary}least memory" if self.front else f"{shown}, none of which fits"
-        return draw_plans(
-            self._lines(),
-            [(float(nbytes), _short_nbytes(nbytes)) for nbytes in memories],
-            least,
-            summary,
-        )
-
-    def _lines(self) -> list[PlanLine]:
-        from xloader.show.epoch_plots import PlanLine
-
-        by_bound: dict[float, list[ComparedPlan]] = {}
-        for plan in sorted(self.plans, key=lambda p: (p.max_amplification, p.memory_nbytes)):
-            by_bound.setdefault(plan.max_amplification, []).append(plan)
-        nan = float("nan")
-        return [
-            PlanLine(
-                f"{bound:g}",
-                np.array([float(p.memory_nbytes) for p in plans]),
-                np.array([e.read_amplification if (e := p.explanation) else nan for p in plans]),
-                np.array([nan if p.mixing_share is None else p.mixing_share for p in plans]),
-                np.array([p.is_on_front for p in plans]),
+        rows = [
+            (
+                plan.memory_nbytes,
+                plan.max_amplification,
+                getattr(plan.explanation, "read_amplification", None),
+                plan.mixing_share,
+                plan.is_on_front,
             )
-            for bound, plans in by_bound.items()
+            for plan in self.plans
         ]
+        return draw_plans(np.array(rows, np.float64), min(needs, default=None), summary)
 
     def _parts(self, note: str) -> list[CardPart]:
         rows = [plan.cells() for plan in self.plans]
@@ -196,10 +180,6 @@ class PlanComparison:
     def _repr_html_(self) -> str:
         parts = self._parts("Bold, with a star:")
         return Card("PlanComparison", show_count(len(self.plans), "plan"), parts).to_html()
-
-
-def _short_nbytes(nbytes: int) -> str:
-    return show_nbytes(nbytes).replace(".0 ", " ")
 
 
 def mark_front(plans: Sequence[ComparedPlan]) -> tuple[ComparedPlan, ...]:

@@ -31,7 +31,7 @@ from xloader.samples.single_samples import coords_of
 from xloader.show.cards import CardPart
 from xloader.show.cost_figures import FigureTable
 from xloader.show.drawings import draw_counts
-from xloader.show.plot_axes import axis_of, place_text
+from xloader.show.plot_axes import place_text
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture
@@ -193,18 +193,10 @@ class Coverage(FigureTable):
             If matplotlib is not installed.
         """
         require_matplotlib()
-        from xloader.show.epoch_plots import CountGrid, CountLine, draw_coverage
+        from xloader.show.epoch_plots import draw_coverage
 
-        lines = [
-            CountLine(axis_of(dim, dim, sums), sums.values) for dim, sums in self.counts.items()
-        ]
-        grid = None
-        if self.grid is not None:
-            rows, columns = (axis_of(str(dim), str(dim), self.grid) for dim in self.grid.dims)
-            grid = CountGrid(rows, columns, self.grid.values)
-        return draw_coverage(
-            lines, grid, f"{self._title()}, {show_count(self.num_samples, 'sample')}"
-        )
+        title = f"{self._title()}, {show_count(self.num_samples, 'sample')}"
+        return draw_coverage(list(self.counts.values()), self.grid, title)
 
     def _title(self) -> str:
         return f"Coverage of an epoch by {', '.join(self.fields)}"

@@ -16,7 +16,8 @@ def as_text(recipe: Recipe) -> str:
     from xloader.show.cards import facts_text
     from xloader.show.sample_cards import sample_facts
 
-    return facts_text(f"xloader.Samples, {_size(recipe)}", sample_facts(recipe).rows)
+    rows = [row for rows in sample_facts(recipe).values() for row in rows]
+    return facts_text(f"xloader.Samples, {_size(recipe)}", rows)
 
 
 def as_html(recipe: Recipe) -> str:

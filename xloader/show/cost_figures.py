@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from xloader.core.footprint import Group
 from xloader.core.messages import show_count
@@ -211,7 +211,14 @@ def list_variables(
 
 @dataclass(frozen=True)
 class FigureTable:
-    """Base of frozen dataclasses whose values are shown as a table, as text and as HTML."""
+    """Base of frozen dataclasses whose values are shown as a table, as text and as HTML.
+
+    `_derived`: names of properties that are shown beside the fields. `_hints`: explanations of
+    headings of the rows and sections.
+    """
+
+    _derived: ClassVar[tuple[str, ...]] = ()
+    _hints: ClassVar[Mapping[str, str]] = {}
 
     def to_dict(self) -> dict[str, Any]:
         """The figures by name, in types that JSON can hold. Derived figures are included."""
@@ -252,11 +259,7 @@ class FigureTable:
         return flat_numbers(self._figures(), prefix, separator)
 
     def _figures(self) -> dict[str, Any]:
-        return values_by_name(self, *self._derived())
-
-    def _derived(self) -> tuple[str, ...]:
-        """Names of properties that are shown beside the fields."""
-        return ()
+        return values_by_name(self, *self._derived)
 
     def _sections(self) -> list[TitledTable]:
         """Tables below the rows: a title, and rows of cells with a row of headings first."""
@@ -265,10 +268,6 @@ class FigureTable:
     def _rows(self) -> list[tuple[str, str]]:
         """The rows of the table: a heading and a text each."""
         raise NotImplementedError
-
-    def _hints(self) -> Mapping[str, str]:
-        """Explanations of headings of the rows and sections."""
-        return {}
 
     def _title(self) -> str:
         return type(self).__name__
@@ -284,7 +283,7 @@ class FigureTable:
         tables: list[CardPart] = []
         for title, rows in self._sections():
             name, _, rest = title.partition(": ")
-            table = CardTable(rows[0], rows[1:], hints=self._hints())
+            table = CardTable(rows[0], rows[1:], hints=self._hints)
             tables.append(CardSection(name, [table], summary=rest))
         return tables
 
@@ -292,7 +291,7 @@ class FigureTable:
         """Rows, drawings and tables; of several sets, each of them alone as well."""
         sets: Mapping[str, FigureTable] = getattr(self, "sets", {})
         return [
-            Facts(self._rows(), self._hints()),
+            Facts(self._rows(), self._hints),
             *self._drawings(),
             *self._tables(),
             *(
@@ -378,6 +377,8 @@ class Figures(FigureTable):
         The part of each set in an epoch.
     """
 
+    _hints = FIGURE_WORDS
+
     num_samples: int
     num_padding: int = 0
     num_steps: int
@@ -403,9 +404,6 @@ class Figures(FigureTable):
     def _figures(self) -> dict[str, Any]:
         every = super()._figures()
         return {name: v for name, v in every.items() if v or name not in ("sets", "shares")}
-
-    def _hints(self) -> Mapping[str, str]:
-        return FIGURE_WORDS
 
     def _rows(self) -> list[tuple[str, str]]:
         dropped = f", {show_count(self.num_dropped_windows, 'window')} dropped"

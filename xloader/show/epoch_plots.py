@@ -16,10 +16,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
@@ -29,6 +29,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
+from xloader.core.nbytes import show_nbytes
 from xloader.show.canvas import (
     COLOURS,
     MOST_POINTS,
@@ -42,6 +43,7 @@ from xloader.show.canvas import (
 )
 from xloader.show.drawings import ResidenceTimes, count_stays
 from xloader.show.map_plots import draw_map
+from xloader.show.plot_axes import axis_of
 
 Floats = NDArray[np.float64]
 
@@ -255,51 +257,45 @@ _WIDEST, _THINNEST = 5.0, 1.4
 _REFUSED: Final = COLOURS[5]
 
 
-@dataclass(frozen=True, eq=False)
-class PlanLine:
-    """The plans of one bound, by memory.
+def draw_plans(plans: Floats, least: int | None, title: str) -> Picture:
+    """Draw reads and mixing against the memory, a line for each bound.
 
-    `memory`: bytes of memory that were given, ascending.
-    """
-
-    label: str
-    memory: Floats
-    reads: Floats
-    mixing: Floats
-    is_on_front: NDArray[np.bool_]
-
-
-def draw_plans(
-    lines: Sequence[PlanLine],
-    ticks: Sequence[tuple[float, str]],
-    least: tuple[float, str] | None,
-    title: str,
-) -> Picture:
-    """Draw reads and mixing against the memory.
-
-    `ticks`: the memories that were given, ascending, and their texts.
+    `plans` has a row for each plan: bytes of memory that were given, bound, reads a chunk, mixing
+    as a share of a full shuffle, and whether the plan is on the front. Without a plan, reads and
+    mixing are NaN. `least`: the smallest memory that would do, in bytes.
     """
     picture = new_picture(11.0, 4.4)
-    reads, mixing = picture.subplots(1, 2)
-    for number, line in enumerate(lines):
-        style = _style(number, len(lines))
-        _draw_plan_line(reads, line, line.reads, style)
-        _draw_plan_line(mixing, line, 100 * line.mixing, style)
-    known = np.concatenate([line.reads for line in lines])
-    top = float(np.nanmax(known, initial=1.0))
-    span = max(top - 1.0, 0.2)
-    reads.set_ylim(1.0 - 0.15 * span, 1.0 + 1.15 * span)
-    shares = 100 * np.concatenate([line.mixing for line in lines])
-    most = float(np.nanmax(shares, initial=100.0))
+    memory, bound, reads, mixing, front = plans[np.lexsort((plans[:, 0], plans[:, 1]))].T
+    bounds, best, refused = np.unique(bound).tolist(), front > 0, np.isnan(reads)
+    top = max(float(np.nanmax(reads, initial=1.0)) - 1.0, 0.2)
+    most = float(np.nanmax(100 * mixing, initial=100.0))
     # Room below for the crosses.
-    mixing.set_ylim(-0.1 * most, 1.06 * most)
-    panels = {reads: "mean reads of a chunk", mixing: "mixing (% of a full shuffle)"}
-    for axes, label in panels.items():
+    panels = (
+        ("mean reads of a chunk", reads, (1.0 - 0.15 * top, 1.0 + 1.15 * top)),
+        ("mixing (% of a full shuffle)", 100 * mixing, (-0.1 * most, 1.06 * most)),
+    )
+    for axes, (label, values, limits) in zip(picture.subplots(1, 2), panels, strict=True):
+        for number, each in enumerate(bounds):
+            at, style = bound == each, _style(number, len(bounds))
+            size = 3.0 + style["linewidth"]
+            axes.plot(
+                memory[at], values[at], marker="o", markersize=size, label=f"{each:g}", **style
+            )
+        axes.plot(
+            memory[best], values[best], "o", color="black", markersize=12, fillstyle="none",
+            label="front", zorder=4,
+        )  # fmt: skip
+        axes.plot(
+            memory[refused], np.full(refused.sum(), 0.03), "x", color=_REFUSED, markersize=7,
+            markeredgewidth=2, label="does not fit", transform=axes.get_xaxis_transform(), zorder=5,
+        )  # fmt: skip
+        axes.set_ylim(*limits)
         name_axes(axes, label, "memory of the loader")
-        _name_memory(axes, ticks, ticks[-1][0] if least is None else max(least[0], ticks[-1][0]))
+        _name_memory(axes, np.unique(memory), max(least or 0, memory.max()))
         if least is not None:
-            axes.axvline(least[0], color="0.4", linestyle=":", linewidth=1.2)
-    _draw_plan_legend(mixing, lines, least)
+            axes.axvline(least, color="0.4", linestyle=":", linewidth=1.2)
+    handles = _plan_handles(bounds, has_front=best.any(), has_refused=refused.any(), least=least)
+    legend_beside(axes, handles, title="max_amplification", title_fontsize=8)
     picture.suptitle(title, fontsize=10)
     return picture
 
@@ -313,104 +309,72 @@ def _style(number: int, count: int) -> dict[str, Any]:
     return {"color": colormaps["viridis"](0.95 * number / (count - 1)), "linewidth": _THINNEST}
 
 
-def _draw_plan_line(axes: Axes, line: PlanLine, values: Floats, style: dict[str, Any]) -> None:
-    size = 3.0 + style["linewidth"]
-    axes.plot(line.memory, values, marker="o", markersize=size, label=line.label, **style)
-    best = line.is_on_front
-    if best.any():
-        axes.plot(
-            line.memory[best], values[best], "o", color="black", markersize=12, fillstyle="none",
-            label="front", zorder=4,
-        )  # fmt: skip
-    refused = line.memory[np.isnan(values)]
-    if len(refused):
-        axes.plot(
-            refused, np.full(len(refused), 0.03), "x", color=_REFUSED, markersize=7,
-            markeredgewidth=2, label="does not fit", transform=axes.get_xaxis_transform(), zorder=5,
-        )  # fmt: skip
-
-
-def _name_memory(axes: Axes, ticks: Sequence[tuple[float, str]], end: float) -> None:
-    """A scale of doublings with ticks at memories that were given."""
-    begin = ticks[0][0]
+def _name_memory(axes: Axes, memory: Floats, end: float) -> None:
+    """A scale of doublings with ticks at memories that were given, which ascend."""
+    begin = float(memory[0])
     axes.set_xscale("log", base=2)
     axes.set_xlim(begin / 1.5, end * 1.5)
     # Ticks that are nearer than this would write over each other.
     gap = np.log(end / begin * 1.5**2) / _MOST_MARKED
-    shown: list[tuple[float, str]] = []
-    for place, text in ticks:
-        if not shown or np.log(place / shown[-1][0]) >= gap:
-            shown.append((place, text))
-    axes.xaxis.set_major_locator(FixedLocator([place for place, _ in shown]))
+    shown: list[float] = []
+    for place in memory.tolist():
+        if not shown or np.log(place / shown[-1]) >= gap:
+            shown.append(place)
+    axes.xaxis.set_major_locator(FixedLocator(shown))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([text for _, text in shown])
+    axes.set_xticklabels([_short_nbytes(place) for place in shown])
 
 
-def _draw_plan_legend(
-    axes: Axes, lines: Sequence[PlanLine], least: tuple[float, str] | None
-) -> None:
-    step = -(-len(lines) // _MOST_NAMED)
+def _short_nbytes(nbytes: float) -> str:
+    return show_nbytes(int(nbytes)).replace(".0 ", " ")
+
+
+def _plan_handles(
+    bounds: Sequence[float], *, has_front: bool, has_refused: bool, least: int | None
+) -> list[Line2D]:
+    step = -(-len(bounds) // _MOST_NAMED)
     handles = [
-        Line2D([], [], marker="o", label=line.label, **_style(number, len(lines)))
-        for number, line in enumerate(lines)
+        Line2D([], [], marker="o", label=f"{bound:g}", **_style(number, len(bounds)))
+        for number, bound in enumerate(bounds)
         if not number % step
     ]
     if step > 1:
-        handles.append(Line2D([], [], linestyle="", label=f"... {len(lines)} bounds"))
+        handles.append(Line2D([], [], linestyle="", label=f"... {len(bounds)} bounds"))
     mark: dict[str, Any] = {"linestyle": "", "color": "black", "fillstyle": "none"}
-    if any(line.is_on_front.any() for line in lines):
+    if has_front:
         mark["label"] = "no other is better"
         handles.append(Line2D([], [], marker="o", markersize=10, **mark))
-    if any(np.isnan(line.reads).any() for line in lines):
+    if has_refused:
         mark |= {"label": "does not fit", "color": _REFUSED}
         handles.append(Line2D([], [], marker="x", markeredgewidth=2, **mark))
     if least is not None:
-        handles.append(Line2D([], [], color="0.4", linestyle=":", label=f"least: {least[1]}"))
-    legend_beside(axes, handles, title="max_amplification", title_fontsize=8)
+        label = f"least: {_short_nbytes(least)}"
+        handles.append(Line2D([], [], color="0.4", linestyle=":", label=label))
+    return handles
 
 
 _NEVER: Final = COLOURS[5]
 """The colour of elements that no sample needs."""
 
 
-@dataclass(frozen=True, eq=False)
-class CountLine:
-    """The counts along one dimension."""
-
-    axis: PlotAxis
-    counts: NDArray[Any]
-
-
-@dataclass(frozen=True, eq=False)
-class CountGrid:
-    """The counts along two dimensions.
-
-    `counts` has shape (row, column).
-    """
-
-    rows: PlotAxis
-    columns: PlotAxis
-    counts: NDArray[Any]
-
-
-def draw_coverage(lines: Sequence[CountLine], grid: CountGrid | None, title: str) -> Picture:
-    """Draw how often an epoch has each element."""
-    height = 1.9 * len(lines) + 3.8 * (grid is not None) + 0.7
-    picture = new_picture(8.0, height)
-    ratios = [1.9] * len(lines) + [3.8] * (grid is not None)
+def draw_coverage(every: Sequence[xr.DataArray], grid: xr.DataArray | None, title: str) -> Picture:
+    """Draw how often an epoch has each element: counts along each dimension, and along two."""
+    ratios = [1.9] * len(every) + [3.8] * (grid is not None)
+    picture = new_picture(8.0, sum(ratios) + 0.7)
     places = picture.add_gridspec(len(ratios), 1, height_ratios=ratios)
-    for number, line in enumerate(lines):
-        _draw_counts(picture.add_subplot(places[number]), line)
+    for number, counts in enumerate(every):
+        dim = str(counts.dims[0])
+        axis = axis_of(dim, dim, counts)
+        _draw_counts(picture.add_subplot(places[number]), axis, counts.values)
     if grid is not None:
-        _draw_count_grid(picture, picture.add_subplot(places[len(lines)]), grid)
+        _draw_count_grid(picture, picture.add_subplot(places[len(every)]), grid)
     picture.suptitle(title, fontsize=11)
     return picture
 
 
-def _draw_counts(axes: Axes, line: CountLine) -> None:
-    order = np.argsort(line.axis.values, kind="stable")
-    places, counts = line.axis.values[order], line.counts[order]
-    edges = np.sort(line.axis.edges)
+def _draw_counts(axes: Axes, axis: PlotAxis, counts: NDArray[Any]) -> None:
+    order, edges = np.argsort(axis.values, kind="stable"), np.sort(axis.edges)
+    places, counts = axis.values[order], counts[order]
     if len(counts) <= MOST_POINTS:
         axes.stairs(counts, edges, fill=True, color=COLOURS[4], label="samples")
     else:
@@ -422,11 +386,11 @@ def _draw_counts(axes: Axes, line: CountLine) -> None:
     if not counts.all():
         # Beside the panel, where it covers no mark.
         legend_beside(axes, [Patch(color=_NEVER, label="never")])
-    axes.set_xlim(np.min(line.axis.edges), np.max(line.axis.edges))
-    name_axes(axes, "samples an epoch", line.axis.label)
+    axes.set_xlim(edges[0], edges[-1])
+    name_axes(axes, "samples an epoch", axis.label)
     if counts.dtype.kind in "iu":
         count_along(axes.yaxis)
-    line.axis.put_ticks(axes.xaxis)
+    axis.put_ticks(axes.xaxis)
 
 
 def _never(counts: NDArray[Any]) -> list[tuple[int, int]]:
@@ -437,21 +401,22 @@ def _never(counts: NDArray[Any]) -> list[tuple[int, int]]:
     return [(b * size, min(e * size, len(counts))) for b, e in edges.reshape(-1, 2).tolist()]
 
 
-def _draw_count_grid(picture: Picture, axes: Axes, grid: CountGrid) -> None:
-    values = np.where(grid.counts > 0, grid.counts, np.nan)
+def _draw_count_grid(picture: Picture, axes: Axes, grid: xr.DataArray) -> None:
+    values = np.where(grid.values > 0, grid.values, np.nan)
+    rows, columns = (axis_of(str(dim), str(dim), grid) for dim in grid.dims)
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if low == high:
         # Equal counts need a range too.
         low, high = low - 0.5, high + 0.5
-    image = draw_map(axes, grid.columns, grid.rows, values, "viridis", low, high)
-    if grid.columns.is_degrees and grid.rows.is_degrees:
+    image = draw_map(axes, columns, rows, values, "viridis", low, high)
+    if columns.is_degrees and rows.is_degrees:
         axes.set_aspect("equal")
-    axes.set_xlabel(grid.columns.label, fontsize=8)
-    axes.set_ylabel(grid.rows.label, fontsize=8)
+    axes.set_xlabel(columns.label, fontsize=8)
+    axes.set_ylabel(rows.label, fontsize=8)
     axes.tick_params(labelsize=7)
     bar = picture.colorbar(image, ax=axes, aspect=22, pad=0.01)
     bar.set_label("samples an epoch (grey: never)", fontsize=8)
     bar.ax.tick_params(labelsize=7)
-    if grid.counts.dtype.kind in "iu":
+    if grid.dtype.kind in "iu":
         count_along(bar.ax.yaxis)

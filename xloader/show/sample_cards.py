@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from xloader.core.nbytes import show_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.errors import XloaderError
 from xloader.recipe.label_steps import dropped_windows, irregular_note, irregular_steps
-from xloader.recipe.layout import FieldLayout, make_layouts
+from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.show.cards import Card, CardPart, CardSection, CardTable, Drawing, Facts, Words
 from xloader.show.cost_figures import FIGURE_WORDS, FigureTable
@@ -29,47 +28,29 @@ from xloader.transforms.outputs import make_outputs
 Rows = list[tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class SampleFacts:
-    """The rows that describe samples, each a heading and a text."""
-
-    data: Rows
-    windows: Rows
-    fields: Rows
-    steps: Rows
-    layouts: tuple[FieldLayout, ...] = ()
-
-    @property
-    def rows(self) -> Rows:
-        """All rows."""
-        return [*self.data, *self.windows, *self.fields, *self.steps]
-
-
-def sample_facts(recipe: Recipe) -> SampleFacts:
-    """Describe the samples of a recipe. No data is read."""
+def sample_facts(recipe: Recipe) -> dict[str, Rows]:
+    """Describe the samples of a recipe, by title of a section. No data is read."""
     sizes = ", ".join(f"{dim}: {size}" for dim, size in recipe.dim_sizes.items())
     data = [("source", recipe.source.name), ("dimensions", sizes)]
     data += [("note", note) for note in recipe.source.notes]
     if recipe.windows is None:
-        data.append(("variables", ", ".join(recipe.variables)))
-        return SampleFacts(data, [], [], [])
-    fields, layouts = _field_rows(recipe)
-    fields += [("note", note) for note in points_notes(recipe)]
-    steps = [("then", in_words(step)) for step in recipe.steps]
-    return SampleFacts(data, _window_rows(recipe), fields, steps, layouts)
+        return {"data": [*data, ("variables", ", ".join(recipe.variables))]}
+    return {
+        "data": data,
+        "windows": _window_rows(recipe),
+        "fields": [*_field_rows(recipe), *(("note", note) for note in points_notes(recipe))],
+        "methods": [("then", in_words(step)) for step in recipe.steps],
+    }
 
 
 def sample_parts(recipe: Recipe, *, is_open: bool = True) -> list[CardPart]:
     """The parts of a card of samples: their facts, and a window on the grid of chunks."""
-    facts = sample_facts(recipe)
-    drawn = _drawn(recipe, facts.layouts)
-    parts: list[CardPart] = [CardSection("data", [Facts(facts.data)], is_open)]
-    if facts.windows:
-        parts.append(CardSection("windows", [Facts(facts.windows), *drawn], is_open))
-        parts.append(CardSection("fields", [Facts(facts.fields)], is_open))
-    if facts.steps:
-        parts.append(CardSection("methods", [Facts(facts.steps)], is_open))
-    return parts
+    sections: list[CardPart] = []
+    for title, rows in sample_facts(recipe).items():
+        drawn = _drawn(recipe) if title == "windows" else []
+        if rows:
+            sections.append(CardSection(title, [Facts(rows), *drawn], is_open))
+    return sections
 
 
 def _window_rows(recipe: Recipe) -> Rows:
@@ -98,26 +79,24 @@ def _window_rows(recipe: Recipe) -> Rows:
     return rows
 
 
-def _field_rows(recipe: Recipe) -> tuple[Rows, tuple[FieldLayout, ...]]:
+def _field_rows(recipe: Recipe) -> Rows:
     try:
-        layouts = make_layouts(recipe)
-        outputs = make_outputs(recipe, layouts)
+        outputs = make_outputs(recipe, make_layouts(recipe))
     except XloaderError as error:
         # Users print samples to find a fault, so printing must not fail because of it.
-        return [("fields", f"none: {error}")], ()
+        return [("fields", f"none: {error}")]
     rows = []
     for output in outputs:
         dims = ", ".join(
             f"{dim}: {size}" for dim, size in zip(output.dims, output.shape, strict=True)
         )
         rows.append((output.name, f"({dims}) {output.dtype}"))
-    rows += [("note", note) for note in step_notes(recipe, outputs)]
-    return rows, layouts
+    return rows + [("note", note) for note in step_notes(recipe, outputs)]
 
 
-def _drawn(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> list[Drawing]:
+def _drawn(recipe: Recipe) -> list[Drawing]:
     try:
-        drawing = draw_window(recipe, layouts)
+        drawing = draw_window(recipe, make_layouts(recipe))
     except XloaderError:
         # As for the fields: too many chunks to plan for are an error of the plan.
         return []

@@ -72,7 +72,9 @@ def advise(effort: EpochEffort) -> str:
     lacks_threads = effort.num_threads < effort.num_asked and effort.has_free_cores
     is_read_often = effort.read_amplification >= _MUCH_AMPLIFICATION
     if stage in ("fetch", "decode") and is_read_often:
-        remedy = _less_often(effort)
+        cause = f"Too little memory: each chunk is read {effort.read_amplification:.1f} times."
+        memory = show_given_memory(effort.budget.memory_nbytes)
+        remedy = f"{cause} More than {memory}, or smaller chunks, would save reads."
     elif stage == "lock":
         remedy = _of_lock(effort)
     elif lacks_threads and not (stage == "fetch" and effort.is_ahead):
@@ -150,13 +152,6 @@ def _cause(effort: EpochEffort, stage: str) -> str:
         return f"Reading through xarray takes {share}."
     doing = {"decode": "decoding takes", "gather": "gathering rows takes"}
     return f"CPU-bound: {doing.get(stage, 'transforms take')} {share}."
-
-
-def _less_often(effort: EpochEffort) -> str:
-    return (
-        f"Too little memory: each chunk is read {effort.read_amplification:.1f} times. More than "
-        f"{show_given_memory(effort.budget.memory_nbytes)}, or smaller chunks, would save reads."
-    )
 
 
 def _smaller_chunks(effort: EpochEffort) -> str:

@@ -133,6 +133,8 @@ class BatchVariance(FigureTable):
     ...
     """
 
+    _derived = ("effective_batch_size",)
+    _hints = _WORDS
     ratio: float
     standard_error: float
     batch_size: int
@@ -150,12 +152,6 @@ class BatchVariance(FigureTable):
     def effective_batch_size(self) -> float:
         """Number of samples, drawn at random, whose mean varies as much as that of a batch."""
         return effective_size(self.batch_size, self.ratio)
-
-    def _derived(self) -> tuple[str, ...]:
-        return ("effective_batch_size",)
-
-    def _hints(self) -> Mapping[str, str]:
-        return _WORDS
 
     def _rows(self) -> list[tuple[str, str]]:
         batches = f"{self.num_batches:,} of {self.num_epoch_batches:,} of epoch {self.epoch:,}"

@@ -128,7 +128,8 @@ class EpochEffort:
     @property
     def lock_share(self) -> float:
         """Share of the threads' time at work in which they waited for Python's lock."""
-        return self.lock_wait_seconds / max(self._work_seconds, 1e-9)
+        seconds = sum(time.seconds for time in self.tally.work.values())
+        return self.lock_wait_seconds / max(seconds, 1e-9)
 
     @property
     def is_locked(self) -> bool:
@@ -188,11 +189,6 @@ class EpochEffort:
     def num_fetching(self) -> float:
         """Average number of fetches at a time while the consumer waited."""
         return self.tally.fetches.awaited_seconds / max(self.tally.wait_seconds, 1e-9)
-
-    @property
-    def _work_seconds(self) -> float:
-        """Seconds of the threads at work, as their clocks were read."""
-        return sum(time.seconds for time in self.tally.work.values())
 
     @property
     def awaited_threads(self) -> float:

@@ -126,6 +126,9 @@ class EpochProgress:
         of_plan = {field.name: getattr(expected, field.name) for field in fields(Figures)}
         counted = {name: getattr(tally, name) for name in _COUNTED}
         estimated = {name: getattr(effort, name) for name in _ESTIMATED}
+        # Processes that finish batches are on cores too.
+        finish = tally.work["finish"]
+        other_cpu_seconds = finish.cpu_seconds if self.has_processes else 0.0
         measured = {
             "num_samples": self.num_samples,
             "num_padding": self.num_padding,
@@ -137,7 +140,7 @@ class EpochProgress:
             "num_nan": dict(self.num_nan),
             "delivered_nbytes": self.delivered_nbytes,
             "advice": advise(effort),
-            "cpu_seconds": effort.cpu_seconds + self._other_cpu_seconds,
+            "cpu_seconds": effort.cpu_seconds + other_cpu_seconds,
             "pinning_refusal": refusal_of(self.device_path),
             # Threads go on counting meanwhile, so the totals are sums of what was found.
             **sum_variables(variables),
@@ -146,11 +149,6 @@ class EpochProgress:
         planned = replace(expected, _times=None)
         figures = {**of_plan, **counted, **estimated, **measured}
         return Report(**figures, _expected=planned, _series=self._series())
-
-    @property
-    def _other_cpu_seconds(self) -> float:
-        """Seconds on a core of the processes that finish batches, without this one."""
-        return self.tally.work["finish"].cpu_seconds if self.has_processes else 0.0
 
     def _series(self) -> EpochSeries | None:
         if not self.num_steps:

@@ -102,6 +102,14 @@ class Report(Figures):
         The bottleneck in words, and what would help.
     """
 
+    _derived = (
+        "headroom",
+        "requests_per_second",
+        "delivered_nbytes_per_second",
+        "read_nbytes_per_second",
+        "cores_busy",
+    )
+
     num_requests: int
     num_retries: int
     num_missing: int
@@ -238,15 +246,6 @@ class Report(Figures):
 
     def _per_second(self, amount: float) -> float:
         return amount / self.seconds if self.seconds else 0.0
-
-    def _derived(self) -> tuple[str, ...]:
-        return (
-            "headroom",
-            "requests_per_second",
-            "delivered_nbytes_per_second",
-            "read_nbytes_per_second",
-            "cores_busy",
-        )
 
     def _sections(self) -> list[TitledTable]:
         return [] if self._expected is None else comparison_tables(self._expected, self)
