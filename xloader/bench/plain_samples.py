@@ -37,7 +37,7 @@ class PlainOpener:
     def __call__(self) -> xr.Dataset:
         """Open the store."""
         path = os.path.expanduser(self.path)
-        is_zarr = location_of(path, self.storage_options) is not None
+        is_zarr = not isinstance(location_of(path, self.storage_options, {}), str)
         options: dict[str, Any] = {"group": self.group, "engine": "zarr" if is_zarr else None}
         if self.storage_options:
             options["storage_options"] = dict(self.storage_options)

@@ -12,7 +12,7 @@ import zipfile
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import xarray as xr
 import zarr
@@ -206,7 +206,7 @@ def from_zarr(
         return ZarrSource(
             place=opener.place,
             open_dataset=opener.open_dataset,
-            arrays={v: _array_of(group, v) for v in chosen},
+            arrays={v: cast("zarr.Array[Any]", group[v]) for v in chosen},
             dataset=dataset,
             name=opener.name,
             dtype=dtype,
@@ -262,13 +262,6 @@ def _open_either(
         return _open_both(by_fsspec, variables)
     except MissingDependencyError:
         raise failed from failed.__cause__
-
-
-def _array_of(group: zarr.Group, name: str) -> zarr.Array[Any]:
-    """The Zarr array of a variable."""
-    array = group[name]
-    assert isinstance(array, zarr.Array), "xarray makes variables of arrays only"
-    return array
 
 
 def refuse_empty(name: str, groups: list[str]) -> None:
@@ -397,9 +390,7 @@ def _array_error(opener: ZarrOpener) -> ArrayNotGroupError:
         path = opener.place.name.rstrip("/").rpartition("/")[0]
         remedy = f"pass the group above it, {path}" if path else "pass the group above it"
     return ArrayNotGroupError(
-        "this is a single Zarr array, and not a group of arrays",
-        given=opener.name,
-        remedy=remedy,
+        "this is a single Zarr array, and not a group of arrays", given=opener.name, remedy=remedy
     )
 
 
