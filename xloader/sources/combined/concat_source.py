@@ -44,6 +44,10 @@ _MOST_COMPRESSED_NBYTES: Final = 16 * 2**20
 """16 MiB. Larger pickles hold data rather than descriptions, and are not compressed."""
 
 
+_MOST_NAMES = 12
+"""The most sources that a message lists."""
+
+
 def concat_sources(sources: Sequence[Source], dim: str) -> Source:
     """Join several sources along a dimension, lazily.
 
@@ -291,10 +295,6 @@ def _is_alike(first: Packing | None, second: Packing | None) -> bool:
         return first is second
     # 0.1 equals numpy.float64(0.1), but NumPy computes with them in different dtypes.
     return first == second and first.describe() == second.describe()
-
-
-_MOST_NAMES = 12
-"""The most sources that a message lists."""
 
 
 def check_labels(dim: str, labels: Sequence[Labels]) -> None:

@@ -49,6 +49,13 @@ _MARKS: Final = (("zarr.json", 3), (".zgroup", 2))
 """Key that every group has, and the version of the Zarr format that uses it."""
 
 
+WRITTEN_BY: Final = "xloader_materialize"
+"""Attribute of a store that `Samples.materialize` writes: the job, and whether it is complete."""
+
+_ENDING: Final = re.compile(r"\.(nc4?|cdf|h(df|e)?5|hdf|gri?b2?|tiff?|zarr|zip|parq)", re.I)
+"""The ending of a file or store that a folder may hold."""
+
+
 @dataclass(frozen=True)
 class ZarrOpener:
     """Opens one Zarr group with zarr and with xarray. It pickles with the source."""
@@ -171,13 +178,6 @@ def arrays_without_dims(group: zarr.Group) -> list[str]:
     except Exception:
         return []
     return [name for name, array in arrays.items() if dims_of(array) is None]
-
-
-WRITTEN_BY: Final = "xloader_materialize"
-"""Attribute of a store that `Samples.materialize` writes: the job, and whether it is complete."""
-
-_ENDING: Final = re.compile(r"\.(nc4?|cdf|h(df|e)?5|hdf|gri?b2?|tiff?|zarr|zip|parq)", re.I)
-"""The ending of a file or store that a folder may hold."""
 
 
 def from_zarr(
