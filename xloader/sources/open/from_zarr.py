@@ -335,6 +335,7 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         return UnsupportedDataError(
             f"the installed zarr does not read rectilinear chunk grids ({text})",
             given=f"{opener.name}, zarr {zarr.__version__}",
+            allowed="regular chunk grids, and rectilinear ones with zarr 3.2 or newer",
             remedy="use Python 3.12 or newer, and pip install --upgrade zarr",
         )
     if isinstance(error, TypeError) and "unexpected keyword argument" in text:
