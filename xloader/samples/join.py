@@ -105,7 +105,7 @@ def _check(sources: Any, on: Any) -> None:
             "stores of one grid",
         )
     if not isinstance(on, str):
-        raise OptionError("on is not the name of a dimension", given=f"on={on!r}")
+        raise OptionError("on is not the name of a dimension", given=repr(on), allowed="one name")
     if len(sources) < 2:
         raise OptionError(
             "there are too few sources to join",
@@ -191,7 +191,7 @@ def concat(
     (10, [4.0, 5.0, 6.0])
     """
     if not isinstance(dim, str):
-        raise OptionError("dim is not the name of a dimension", given=f"dim={dim!r}")
+        raise OptionError("dim is not the name of a dimension", given=repr(dim), allowed="one name")
     # Each source reads the names: an iterator would be exhausted after the first.
     names = variables if variables is None or isinstance(variables, str) else tuple(variables)
     retry_policy = RetryPolicy(read_timeout, max_retries)

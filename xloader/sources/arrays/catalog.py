@@ -148,23 +148,34 @@ def is_readable(dtype: object) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in READABLE_KINDS
 
 
+def chosen_names(variables: Iterable[str] | str | None, offered: Iterable[str]) -> tuple[str, ...]:
+    """The names that a user has chosen, each once; by default all that are offered."""
+    if variables is None:
+        return tuple(offered)
+    chosen = (variables,) if isinstance(variables, str) else tuple(dict.fromkeys(variables))
+    if not chosen:
+        raise OptionError(
+            "variables= is empty",
+            given=chosen,
+            allowed=", ".join(offered),
+            remedy="leave variables= out to take them all",
+        )
+    return chosen
+
+
 def choose(
     dataset: xr.Dataset, variables: Iterable[str] | str | None, source: str
 ) -> tuple[str, ...]:
     """Choose the data variables that a source offers."""
     there = {str(name): array.dtype for name, array in dataset.data_vars.items()}
     readable = [name for name, dtype in there.items() if is_readable(dtype)]
-    if variables is None:
-        if not readable:
-            raise UnsupportedDataError(
-                f"{source} has no numeric data variable",
-                given={name: str(dtype) for name, dtype in there.items()} or "no data variable",
-                remedy="open another group with group=, or convert them with xarray's astype",
-            )
-        variables = readable
-    chosen = (variables,) if isinstance(variables, str) else tuple(dict.fromkeys(variables))
-    if not chosen:
-        raise none_chosen(chosen, readable)
+    if variables is None and not readable:
+        raise UnsupportedDataError(
+            f"{source} has no numeric data variable",
+            given={name: str(dtype) for name, dtype in there.items()} or "no data variable",
+            remedy="open another group with group=, or convert them with xarray's astype",
+        )
+    chosen = chosen_names(variables, readable)
     for name in chosen:
         if name not in there:
             raise _unknown(name, readable, dataset, source)
@@ -241,13 +252,3 @@ def fingerprint(
     }
     text = json.dumps(described, sort_keys=True, default=str)
     return hashlib.sha256(f"{version}{text}".encode()).hexdigest()
-
-
-def none_chosen(given: object, offered: Iterable[str]) -> OptionError:
-    """The error for an empty choice of variables."""
-    return OptionError(
-        "variables= is empty",
-        given=given,
-        allowed=", ".join(offered),
-        remedy="leave variables= out to take them all",
-    )

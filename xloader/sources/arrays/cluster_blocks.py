@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final, cast
@@ -201,15 +201,13 @@ class BlockRequests:
         with cls._making:
             return cls._all.setdefault(client, cls())
 
-    def get(
-        self, client: Any, make_tasks: Callable[[], Graph], keys: Sequence[Hashable]
-    ) -> list[Any]:
+    def get(self, client: Any, tasks: Graph, keys: Sequence[Hashable]) -> list[Any]:
         """Compute tasks on the cluster, and fetch the values of some of them.
 
         The cluster forgets them afterwards, also if the calling thread is given up.
         """
         attempts = current()
-        request = Request(make_tasks(), keys)
+        request = Request(tasks, keys)
         attempts.on_given_up = partial(self._forget, request)
         try:
             with cluster_errors(_WHAT):

@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,15 +67,16 @@ class BlockComputer:
 
         Tasks that blocks share run once, if all graphs have layers.
         """
+        client = active_client()
         blocks = [(array, _counting_empty(array.chunks, index)) for array, index in blocks]
         if not all(has_layers(array) for array, _ in blocks):
-            return [
-                _checked(_compute_whole(array[_place(array.chunks, index)]), array, index)
-                for array, index in blocks
-            ]
+            scheduler = "synchronous" if client is None else client.get
+            with cluster_errors("computing blocks"):
+                parts = [array[_place(array.chunks, index)] for array, index in blocks]
+                results = [part.compute(scheduler=scheduler) for part in parts]
+            return [_checked(block, *place) for block, place in zip(results, blocks, strict=True)]
         keys = [(array.name, *index) for array, index in blocks]
         graph = self._graph_of([array for array, _ in blocks])
-        client = active_client()
         if client is None and graph.is_shuffled:
             raise _shuffled(keys[0])
         if client is None:
@@ -86,7 +86,7 @@ class BlockComputer:
             results = get_sync(with_held_values(graph.tasks(keys), keys), keys)
         else:
             self._last_client = weakref.ref(client)
-            results = BlockRequests.of(client).get(client, partial(graph.tasks, keys), keys)
+            results = BlockRequests.of(client).get(client, graph.tasks(keys), keys)
         return [_checked(block, *place) for block, place in zip(results, blocks, strict=True)]
 
     def _tell_of_closed(self) -> None:
@@ -149,13 +149,6 @@ def _shuffled(key: Hashable) -> ClusterError:
     )
 
 
-def _compute_whole(array: Any) -> Any:
-    """Compute an array whose graph has no layers."""
-    client = active_client()
-    with cluster_errors("computing blocks"):
-        return array.compute(scheduler="synchronous" if client is None else client.get)
-
-
 def _place(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> tuple[slice, ...]:
     """The slices of an array that a block covers."""
     return tuple(
@@ -172,15 +165,10 @@ def _counting_empty(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> 
     )
 
 
-def _shape(array: Any, index: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a block, as dask says."""
-    return tuple(sizes[place] for sizes, place in zip(array.chunks, index, strict=True))
-
-
 def _checked(block: Any, array: Any, index: tuple[int, ...]) -> NDArray[Any]:
     """A block as an array. Its shape must be the one that dask says."""
     values = np.asarray(block)
-    shape = _shape(array, index)
+    shape = tuple(sizes[place] for sizes, place in zip(array.chunks, index, strict=True))
     if values.shape != shape:
         # A block that is too small would be broadcast when it is copied.
         raise ValueError(f"a block of shape {values.shape}, but dask declares {shape}")

@@ -44,6 +44,10 @@ _MOST_COMPRESSED_NBYTES: Final = 16 * 2**20
 """16 MiB. Larger pickles hold data rather than descriptions, and are not compressed."""
 
 
+_MOST_NAMES = 12
+"""The most sources that a message lists."""
+
+
 def concat_sources(sources: Sequence[Source], dim: str) -> Source:
     """Join several sources along a dimension, lazily.
 
@@ -51,9 +55,7 @@ def concat_sources(sources: Sequence[Source], dim: str) -> Source:
     """
     if not sources:
         raise OptionError(
-            "there is nothing to join",
-            given="no source",
-            remedy="pass a list of paths or Datasets",
+            "there is nothing to join", given="no source", remedy="pass a list of paths or Datasets"
         )
     require_names(sources, dim)
     if len(sources) > 1:
@@ -295,10 +297,6 @@ def _is_alike(first: Packing | None, second: Packing | None) -> bool:
     return first == second and first.describe() == second.describe()
 
 
-_MOST_NAMES = 12
-"""The most sources that a message lists."""
-
-
 def check_labels(dim: str, labels: Sequence[Labels]) -> None:
     """Check that labels continue from each source to the next.
 
@@ -338,20 +336,19 @@ def _goes_on(sign: int, before: Labels, after: Labels) -> bool:
 
 def _common_direction(dim: str, labels: Sequence[Labels]) -> int:
     """The direction of all labels: 1 if they increase, -1 if they decrease."""
-    directions = [(owned.direction, owned) for owned in labels]
-    known = [(sign, owned) for sign, owned in directions if sign]
+    known = [source_labels for source_labels in labels if source_labels.direction]
     if not known:
         # With one label in each source, only the labels of all sources show the direction.
         pairs = list(itertools.pairwise(labels))
         return -1 if pairs and all(_goes_on(-1, before, after) for before, after in pairs) else 1
-    for sign, owned in known:
-        if sign != known[0][0]:
+    for source_labels in known:
+        if source_labels.direction != known[0].direction:
             raise OptionError(
                 f"labels along {dim!r} increase in one source and decrease in another",
-                given=f"{known[0][1]}, {owned}",
+                given=f"{known[0]}, {source_labels}",
                 remedy=f"open those with xarray, use .sortby({dim!r}), and pass the Datasets",
             )
-    return known[0][0]
+    return known[0].direction
 
 
 def _check_distinct(dim: str, labels: Sequence[Labels]) -> None:

@@ -34,6 +34,10 @@ _MOST_NAMES = 4
 """The most sources that the name of a joined source lists."""
 
 
+ALIKE = "xloader.join({'a': one, 'b': other})"
+"""Code, for messages, that opens sources together whose names mean different things."""
+
+
 def match_labels(
     on: str, labels: Mapping[str, Labels], method: Method, tolerance: Any
 ) -> tuple[dict[str, range | ElementList], list[str]]:
@@ -248,10 +252,6 @@ def _pasted(sources: Sequence[Source]) -> str:
     names = [source.name for source in sources]
     is_short = len(names) <= 6 and all(map(os.path.exists, names))
     return repr(names) if is_short else "[...]"
-
-
-ALIKE = "xloader.join({'a': one, 'b': other})"
-"""Code, for messages, that opens sources together whose names mean different things."""
 
 
 @dataclass

@@ -15,15 +15,7 @@ from xloader.core.axis import Axis, Ints
 from xloader.core.element_list import ElementList, as_elements
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.selected_source import Selected, SelectedSource
-from xloader.sources.base import (
-    ChunkFiles,
-    Fetched,
-    Outcome,
-    Read,
-    Source,
-    View,
-    key_within,
-)
+from xloader.sources.base import ChunkFiles, Fetched, Outcome, Read, Source, View, key_within
 from xloader.sources.chunk_sizes import Sizes, compact
 from xloader.sources.combined.labels import order_notes
 from xloader.sources.fetched import Deferred, fetch_from

@@ -54,6 +54,19 @@ _ZARR_MARKS: Final = frozenset({"zarr.json", ".zgroup"})
 """Files by which a folder is known as a Zarr group, whatever its name."""
 
 
+FILE: Final = "file"
+"""The dimension along which files lie."""
+
+CLASS: Final = "class"
+"""The coordinate with the class of each file."""
+
+LABEL_FIELD: Final = "label"
+"""Name of the field with the class of each sample."""
+
+_OWN_NAMES: Final = (FILE, CLASS, LABEL_FIELD, f"{FILE}_label", f"{CLASS}_label")
+"""Names of the samples' own fields, dimensions and coordinates, which files cannot use."""
+
+
 @dataclass(frozen=True, eq=False)
 class ClassFiles:
     """The files below a folder that has a folder for each class.
@@ -217,19 +230,6 @@ def named(texts: Sequence[str]) -> NDArray[Any]:
     array = np.empty(len(texts), object)
     array[:] = texts
     return array
-
-
-FILE: Final = "file"
-"""The dimension along which files lie."""
-
-CLASS: Final = "class"
-"""The coordinate with the class of each file."""
-
-LABEL_FIELD: Final = "label"
-"""Name of the field with the class of each sample."""
-
-_OWN_NAMES: Final = (FILE, CLASS, LABEL_FIELD, f"{FILE}_label", f"{CLASS}_label")
-"""Names of the samples' own fields, dimensions and coordinates, which files cannot use."""
 
 
 class ClassSource(Described):

@@ -279,8 +279,16 @@ def from_tree(
             remedy="convert variables with xarray's astype",
         )
     chosen: dict[str, list[str]] = {}
-    paths = _choose_paths(variables, list(offered), name)
+    paths = catalog.chosen_names(variables, offered)
     for full_path in paths:
+        if full_path not in offered:
+            close = closest(full_path, list(offered))
+            raise UnknownNameError(
+                f"{name} has no data variable of numbers with this path",
+                given=full_path,
+                allowed=", ".join(offered),
+                remedy=f"did you mean {close!r}?" if close else "pass one of these paths",
+            )
         path, variable = offered[full_path]
         chosen.setdefault(path, []).append(variable)
     # The names of the root come first: only those of groups below can be told apart by a path.
@@ -290,27 +298,6 @@ def from_tree(
         if path in chosen
     }
     return tree_source(sources, name, paths)
-
-
-def _choose_paths(
-    variables: Iterable[str] | str | None, offered: list[str], source: str
-) -> list[str]:
-    """The paths of the variables that a tree offers, each once."""
-    if variables is None:
-        return offered
-    paths = [variables] if isinstance(variables, str) else list(dict.fromkeys(variables))
-    if not paths:
-        raise catalog.none_chosen(paths, offered)
-    for name in paths:
-        if name not in offered:
-            close = closest(name, offered)
-            raise UnknownNameError(
-                f"{source} has no data variable of numbers with this path",
-                given=name,
-                allowed=", ".join(offered),
-                remedy=f"did you mean {close!r}?" if close else "pass one of these paths",
-            )
-    return paths
 
 
 def _path(tree: xr.DataTree, node: xr.DataTree) -> str:

@@ -12,7 +12,7 @@ import zipfile
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import xarray as xr
 import zarr
@@ -47,6 +47,13 @@ if TYPE_CHECKING:
 
 _MARKS: Final = (("zarr.json", 3), (".zgroup", 2))
 """Key that every group has, and the version of the Zarr format that uses it."""
+
+
+WRITTEN_BY: Final = "xloader_materialize"
+"""Attribute of a store that `Samples.materialize` writes: the job, and whether it is complete."""
+
+_ENDING: Final = re.compile(r"\.(nc4?|cdf|h(df|e)?5|hdf|gri?b2?|tiff?|zarr|zip|parq)", re.I)
+"""The ending of a file or store that a folder may hold."""
 
 
 @dataclass(frozen=True)
@@ -173,13 +180,6 @@ def arrays_without_dims(group: zarr.Group) -> list[str]:
     return [name for name, array in arrays.items() if dims_of(array) is None]
 
 
-WRITTEN_BY: Final = "xloader_materialize"
-"""Attribute of a store that `Samples.materialize` writes: the job, and whether it is complete."""
-
-_ENDING: Final = re.compile(r"\.(nc4?|cdf|h(df|e)?5|hdf|gri?b2?|tiff?|zarr|zip|parq)", re.I)
-"""The ending of a file or store that a folder may hold."""
-
-
 def from_zarr(
     opener: ZarrOpener,
     variables: Iterable[str] | str | None,
@@ -206,7 +206,7 @@ def from_zarr(
         return ZarrSource(
             place=opener.place,
             open_dataset=opener.open_dataset,
-            arrays={v: _array_of(group, v) for v in chosen},
+            arrays={v: cast("zarr.Array[Any]", group[v]) for v in chosen},
             dataset=dataset,
             name=opener.name,
             dtype=dtype,
@@ -262,13 +262,6 @@ def _open_either(
         return _open_both(by_fsspec, variables)
     except MissingDependencyError:
         raise failed from failed.__cause__
-
-
-def _array_of(group: zarr.Group, name: str) -> zarr.Array[Any]:
-    """The Zarr array of a variable."""
-    array = group[name]
-    assert isinstance(array, zarr.Array), "xarray makes variables of arrays only"
-    return array
 
 
 def refuse_empty(name: str, groups: list[str]) -> None:
@@ -342,6 +335,7 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         return UnsupportedDataError(
             f"the installed zarr does not read rectilinear chunk grids ({text})",
             given=f"{opener.name}, zarr {zarr.__version__}",
+            allowed="regular chunk grids, and rectilinear ones with zarr 3.2 or newer",
             remedy="use Python 3.12 or newer, and pip install --upgrade zarr",
         )
     if isinstance(error, TypeError) and "unexpected keyword argument" in text:
@@ -397,9 +391,7 @@ def _array_error(opener: ZarrOpener) -> ArrayNotGroupError:
         path = opener.place.name.rstrip("/").rpartition("/")[0]
         remedy = f"pass the group above it, {path}" if path else "pass the group above it"
     return ArrayNotGroupError(
-        "this is a single Zarr array, and not a group of arrays",
-        given=opener.name,
-        remedy=remedy,
+        "this is a single Zarr array, and not a group of arrays", given=opener.name, remedy=remedy
     )
 
 

@@ -82,6 +82,7 @@ def open_source(
     if isinstance(source, zarr.Group):
         within = "/".join(piece for piece in (source.path, within) if piece)
         source = source.store
+    place: StoreLocation | str | None
     if isinstance(source, str | os.PathLike):
         refuse_versions(versions)
         place: StoreLocation | str | None = location_of(source, storage_options, open_kwargs)
@@ -118,9 +119,7 @@ def _from_file(
         dataset = opener()
     except FileNotFoundError as error:
         raise SourceNotFoundError(
-            "there is no such file",
-            given=name,
-            remedy="check the path or URL",
+            "there is no such file", given=name, remedy="check the path or URL"
         ) from cause_of(error, secrets)
     except (OSError, ValueError, ImportError, TypeError) as error:
         raise UnsupportedDataError(

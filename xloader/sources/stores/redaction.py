@@ -33,6 +33,28 @@ Shorter texts are no credentials, and hiding them would garble words.
 """
 
 
+_TEXT_SIZE: Final = 300
+"""The most characters of a store's own message that an error quotes."""
+
+_DENIED: Final = frozenset(
+    {"PermissionError", "PermissionDeniedError", "UnauthenticatedError", "NoCredentialsError"}
+    | {"PartialCredentialsError", "TokenRetrievalError", "DefaultCredentialsError", "RefreshError"}
+)
+"""Names of error classes that mean a lack of permission."""
+
+_UNREACHABLE: Final = frozenset(
+    {"ConnectionError", "ClientConnectorError", "ClientConnectionError", "EndpointConnectionError"}
+    | {"HTTPClientError"}
+)
+"""Names of error classes that mean that the store cannot be reached."""
+
+DENIED_REMEDY: Final = (
+    "pass credentials in storage_options= (or to the store object), or anon=True for public data; "
+    "some stores also answer like this if an object does not exist"
+)
+"""Advice for the user if a store refuses access."""
+
+
 class Secrets(tuple[str, ...]):
     """Texts that must not be shown. Their ``repr`` does not show them either."""
 
@@ -94,26 +116,6 @@ def _texts(options: object) -> Iterator[str]:
     elif isinstance(options, list | tuple):
         for value in options:
             yield from _texts(value)
-
-
-_TEXT_SIZE: Final = 300
-"""The most characters of a store's own message that an error quotes."""
-
-_DENIED: Final = frozenset(
-    {"PermissionError", "PermissionDeniedError", "UnauthenticatedError", "NoCredentialsError"}
-    | {"PartialCredentialsError", "TokenRetrievalError", "DefaultCredentialsError", "RefreshError"}
-)
-"""Names of error classes that mean a lack of permission."""
-_UNREACHABLE: Final = frozenset(
-    {"ConnectionError", "ClientConnectorError", "ClientConnectionError", "EndpointConnectionError"}
-    | {"HTTPClientError"}
-)
-"""Names of error classes that mean that the store cannot be reached."""
-DENIED_REMEDY: Final = (
-    "pass credentials in storage_options= (or to the store object), or anon=True for public data; "
-    "some stores also answer like this if an object does not exist"
-)
-"""Advice for the user if a store refuses access."""
 
 
 def access_error(

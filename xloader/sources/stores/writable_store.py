@@ -136,7 +136,8 @@ class WritableStore:
         except XloaderError:
             raise
         except Exception as error:
-            if _is_full(error):
+            is_full = isinstance(error, OSError) and error.errno in FULL_ERRNOS
+            if is_full or _FULL_TEXT.search(str(error)):
                 raise full_error(self.name, tried) from cause_of(error, self._secrets)
             fault = access_error(error, self.name, self._secrets, tried)
             raise fault from cause_of(error, self._secrets)
@@ -160,15 +161,16 @@ def open_writable(
             return _at_url(path, storage_options, retry_policy)
         full = Path(path).expanduser().absolute()
         return WritableStore(LocalStore(full), str(full))
-    store = _store_of(target)
+    icechunk = sys.modules.get("icechunk")
+    if icechunk is not None and isinstance(target, icechunk.Session):
+        target = target.store
+    store = store_of(target, is_read_only=False)
     if store is None or isinstance(store, ZipStore):
         raise _unsuited(f"{type(target).__module__}.{type(target).__qualname__}")
     place = GivenPlace(store)
     if store.read_only:
         raise OptionError(
-            "the target can only be read",
-            given=place.name,
-            remedy="open it for writing",
+            "the target can only be read", given=place.name, remedy="open it for writing"
         )
     # GivenPlace would open a LocalStore with checks for reading; it is written as it was given.
     return WritableStore(_retried(store, retry_policy), place.name, place.secrets)
@@ -196,15 +198,6 @@ def _retried(store: Store, retry_policy: RetryPolicy) -> Store:
     return store if is_near else RetryingStore(store, retry_policy)
 
 
-def _store_of(target: object) -> Store | None:
-    """The store of an object that is open already; None if it is no store."""
-    icechunk = sys.modules.get("icechunk")
-    if icechunk is not None and isinstance(target, icechunk.Session):
-        store: Store = target.store
-        return store
-    return store_of(target, is_read_only=False)
-
-
 def _unsuited(given: str) -> UnsupportedDataError:
     return UnsupportedDataError(
         "no Zarr store can be written there piece by piece",
@@ -213,9 +206,3 @@ def _unsuited(given: str) -> UnsupportedDataError:
         "written, or a writable session of icechunk",
         remedy="of an icechunk.Repository, pass repository.writable_session('main')",
     )
-
-
-def _is_full(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno in FULL_ERRNOS:
-        return True
-    return _FULL_TEXT.search(str(error)) is not None

@@ -30,6 +30,13 @@ from xloader.sources.zarr.stored_array import StoredArray
 OnMissing = Literal["warn", "raise", "fill"]
 
 
+_OF_CODECS: Final = (
+    *(ArithmeticError, AssertionError, EOFError, LookupError, RuntimeError, TypeError, ValueError),
+    *(zlib.error, lzma.LZMAError, gzip.BadGzipFile),
+)
+"""Errors that codecs raise for damaged bytes. The libraries of stores raise others."""
+
+
 class Missing:
     """Counts absent chunks, and warns of them or raises. A pickled copy starts at zero."""
 
@@ -69,13 +76,6 @@ class Missing:
 
     def __reduce__(self) -> tuple[object, ...]:
         return Missing, (self._store, self._on_missing)
-
-
-_OF_CODECS: Final = (
-    *(ArithmeticError, AssertionError, EOFError, LookupError, RuntimeError, TypeError, ValueError),
-    *(zlib.error, lzma.LZMAError, gzip.BadGzipFile),
-)
-"""Errors that codecs raise for damaged bytes. The libraries of stores raise others."""
 
 
 @dataclass(frozen=True)

@@ -97,11 +97,18 @@ def list_names(
         return None
 
 
-def _sizes_of(store: Store, keys: Sequence[str]) -> list[int] | None:
-    """The size of each object in bytes; None if the store does not tell sizes without reading."""
+def _telling_sizes(store: Store) -> Store | None:
+    """The innermost store; None if it does not tell sizes without reading."""
     inner = zarr_adapter.innermost(store)
     # The method that stores inherit from zarr's base class reads the whole object.
-    if not isinstance(inner, Store) or type(inner).getsize is Store.getsize:
+    is_telling = isinstance(inner, Store) and type(inner).getsize is not Store.getsize
+    return inner if is_telling else None
+
+
+def _sizes_of(store: Store, keys: Sequence[str]) -> list[int] | None:
+    """The size of each object in bytes; None if the store does not tell sizes without reading."""
+    inner = _telling_sizes(store)
+    if inner is None:
         return None
 
     async def ask() -> list[int]:
@@ -120,9 +127,8 @@ def stored_share(
 
     None if the store does not tell sizes without reading, or has none of these objects.
     """
-    inner = zarr_adapter.innermost(store)
-    # The method that stores inherit from zarr's base class reads the whole object.
-    if not isinstance(inner, Store) or type(inner).getsize is Store.getsize:
+    inner = _telling_sizes(store)
+    if inner is None:
         return None
     stored = decoded = 0
     for chunk in _chunks_across(grid):

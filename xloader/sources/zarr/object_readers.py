@@ -54,8 +54,29 @@ if TYPE_CHECKING:
 Span: TypeAlias = tuple[int, int]
 """The first byte of a range, and the byte after its last."""
 
-ABSENT: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_ABSENT_ERRORS: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 """Errors that are raised for an absent object."""
+
+
+_ABSENT_SIZE: Final = -1
+"""The number that ``read_files.c`` gives, in place of a size, for a file that is absent."""
+
+_ARGUMENTS: Final = (ADDRESS, ADDRESS, NUMBER, ADDRESS, NUMBER, ADDRESS)
+
+_STORED: Final = 2
+"""Number of the scratch buffer for stored bytes. Chunks are decoded in buffers 0 and 1."""
+
+_ROOM_NBYTES: Final = 1 << 22
+"""Pieces of files are read together up to this many bytes. Larger pieces are read alone."""
+
+_SPARE_NBYTES: Final = 128
+"""More than the alignment of a piece, and what a compressor adds to a small chunk."""
+
+_PENDING: Final = -(2**62)
+"""The size of a piece that is not read yet."""
+
+# With O_NONBLOCK a fifo opens at once, and can be refused. Ordinary files are not affected.
+_READ_ONLY: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class ObjectPiece(NamedTuple):
@@ -116,27 +137,6 @@ class Asking(Objects):
         raise NotImplementedError
 
 
-_ABSENT: Final = -1
-"""The number that ``read_files.c`` gives, in place of a size, for a file that is absent."""
-
-_ARGUMENTS: Final = (ADDRESS, ADDRESS, NUMBER, ADDRESS, NUMBER, ADDRESS)
-
-_STORED: Final = 2
-"""Number of the scratch buffer for stored bytes. Chunks are decoded in buffers 0 and 1."""
-
-_ROOM_NBYTES: Final = 1 << 22
-"""Pieces of files are read together up to this many bytes. Larger pieces are read alone."""
-
-_SPARE_NBYTES: Final = 128
-"""More than the alignment of a piece, and what a compressor adds to a small chunk."""
-
-_PENDING: Final = -(2**62)
-"""The size of a piece that is not read yet."""
-
-# With O_NONBLOCK a fifo opens at once, and can be refused. Ordinary files are not affected.
-_READ_ONLY: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-
-
 def reads_together() -> bool:
     """Whether `read_pieces` can read, because the library was compiled."""
     return find_function("xloader_read_files", _ARGUMENTS) is not None
@@ -165,7 +165,7 @@ def read_pieces(
     if not num:
         return [], answers[1]
     buffers = [
-        None if size == _ABSENT else buffer[begin : begin + size]
+        None if size == _ABSENT_SIZE else buffer[begin : begin + size]
         for begin, size in zip(answers[: 2 * num : 2], answers[1 : 2 * num : 2], strict=True)
     ]
     return buffers, 0
@@ -250,7 +250,7 @@ class Files(Asking):
                 return _read_into(file, start, SCRATCH.take(stop - start, _STORED))
             finally:
                 os.close(file)
-        except ABSENT:
+        except _ABSENT_ERRORS:
             if not os.path.isdir(self._root):
                 # If the whole store is gone, its chunks must not be read as fill values.
                 raise
@@ -429,7 +429,7 @@ class OfObstore(Asking):
                 yield from self._by_zarr.get_pieces(members, room_nbytes)
 
     def _get(self, key: str, most: int) -> Bytes | None:
-        with suppress(*ABSENT):
+        with suppress(*_ABSENT_ERRORS):
             answer = self._obstore.get(self._inner, key)
             # Known from the head of the answer, before the bytes come.
             check_size(key, answer.meta["size"], most)
@@ -438,12 +438,12 @@ class OfObstore(Asking):
 
     def _get_last(self, key: str, nbytes: int) -> Bytes | None:
         options: GetOptions = {"range": {"suffix": nbytes}}
-        with suppress(*ABSENT):
+        with suppress(*_ABSENT_ERRORS):
             return _view(self._obstore.get(self._inner, key, options=options).bytes())
         return None
 
     def _get_range(self, key: str, start: int, stop: int) -> Bytes | None:
-        with suppress(*ABSENT):
+        with suppress(*_ABSENT_ERRORS):
             return _view(self._obstore.get_range(self._inner, key, start=start, end=stop))
         return None
 

@@ -98,6 +98,7 @@ def _check_settings(path: str, codec: Mapping[str, Any]) -> None:
         raise UnsupportedDataError(
             f"array {path!r} has a codec with invalid settings ({error})",
             given=dict(codec),
+            allowed="the settings that numcodecs takes, such as a dtype for delta",
             remedy="write the array again, or correct its zarr.json",
         ) from error
 

@@ -188,6 +188,7 @@ def _check_sizes(array: zarr.Array[Any], grid: StoredGrid) -> None:
             raise UnsupportedDataError(
                 f"array {array.path!r} {what} too large",
                 given=f"shape {shape}, {itemsize} bytes each",
+                allowed="up to 2**60 bytes",
                 remedy="correct the shapes in its metadata, or leave it out with variables=[...]",
             )
     if grid.inner_shape is None:
