@@ -319,7 +319,7 @@ def test_what_cannot_be_sent_is_refused(client: Any, samples: xloader.Samples):
     with pytest.raises(OptionError, match="function cannot be sent"):
         xloader.dask.run(lambda loader: lock, samples, **OPTIONS)
     large = np.zeros(9 << 20, "u1")
-    with pytest.raises(OptionError, match="load a large model there"):
+    with pytest.raises(OptionError, match="load models inside the function"):
         xloader.dask.run(lambda loader: large, samples, **OPTIONS)
     in_memory = xr.Dataset({"t": ("time", np.zeros(2_000_000))}).xloader.window(time=2)
     with pytest.raises(OptionError, match="samples cannot be sent"):

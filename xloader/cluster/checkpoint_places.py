@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from xloader.cluster.cluster_tasks import dump
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import ClusterError, OptionError, SourceAccessError
 from xloader.loader.loader import Loader
@@ -291,12 +292,11 @@ class Checkpoint:
         world_size: int,
         loader: Loader,
         value: Any,
-        dump: Callable[[object], bytes],
         mosaics: Iterable[WaitingPredictions],
     ) -> None:
         self.rank, self.world_size, self.attempt = claim.rank, world_size, claim.attempt
         self.value = value
-        self._claim, self._loader, self._dump = claim, loader, dump
+        self._claim, self._loader = claim, loader
         self._mosaics = mosaics
 
     def save(self, value: Any = None) -> None:
@@ -326,7 +326,7 @@ class Checkpoint:
             if not mosaic.is_closed:
                 mosaic.flush()
         try:
-            data = self._dump((self._loader.state_dict(), value))
+            data = dump((self._loader.state_dict(), value))
         except Exception as error:
             raise OptionError(
                 "the value of a checkpoint cannot be pickled",

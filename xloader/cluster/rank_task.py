@@ -81,7 +81,7 @@ class RankJob:
         with work.loader(rank, self.world_size, shares) as loader:
             loader.load_state_dict(state)
             with noted_mosaics() as mosaics, _closed_if_cancelled(loader):
-                checkpoint = Checkpoint(claim, self.world_size, loader, value, dump, mosaics)
+                checkpoint = Checkpoint(claim, self.world_size, loader, value, mosaics)
                 with current_checkpoint(checkpoint):
                     result = work.call(loader)
         data = _pickled(result, rank)

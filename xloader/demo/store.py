@@ -111,15 +111,13 @@ def _write_coordinates(group: zarr.Group, spec: WaveSpec) -> None:
         ("lat", spec.lats, lat_attrs),
         ("lon", spec.lons, lon_attrs),
     ):
-        array = group.create_array(
+        group.create_array(
             name,
-            shape=values.shape,
+            data=values,
             chunks=values.shape,
-            dtype=values.dtype,
             dimension_names=(name,),
             attributes=dict(attrs),
         )
-        array[:] = values
 
 
 def _remove_stale(cache: Path) -> None:

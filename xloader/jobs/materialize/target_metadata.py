@@ -86,7 +86,7 @@ class TargetMetadata:
                     f"the variables or labels would not read from Zarr as they are now "
                     f"({type(error).__name__}: {error})",
                     given=", ".join(a.name for a in self.arrays),
-                    remedy="open the source by xr.open_dataset, or one group of a DataTree",
+                    remedy="open it by xr.open_dataset, or groups of a DataTree one by one",
                 ) from error
             differing = packed
         kept = {a.name for a in self.arrays if a.packing is not None and not a.bound}

@@ -88,7 +88,7 @@ class SampleMask:
         raise OptionError(
             "a mask is neither true nor false",
             given=repr(self),
-            remedy="write & for and, | for or, ~ for not; mask.num_valid is a number",
+            remedy="write mask & other for and, | for or, ~ for not; mask.num_valid is a number",
         )
 
     def __invert__(self) -> SampleMask:
