@@ -200,7 +200,6 @@ class WorkerReader:
         if plan_tag.fingerprint != self._recipe.fingerprint:
             raise OptionError(
                 "a ChunkSampler and its dataset have different samples",
-                given="a ChunkSampler and a MapDataset made from different samples",
                 remedy="pass the same samples to MapDataset and ChunkSampler, or use data_loader()",
             )
         self._stop()
