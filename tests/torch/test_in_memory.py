@@ -19,7 +19,7 @@ from torch.utils.data import (
 
 import xloader
 from xloader.errors import MemoryBudgetError, OptionError, UnsupportedDataError
-from xloader.tensors.columns import fill_tensors
+from xloader.tensors.collate import fill_tensors
 from xloader.testing import CountingStore, write_store
 
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from xloader.samples.coverage import Coverage
     from xloader.samples.splits import Gap, Split
     from xloader.show.canvas import Picture
-    from xloader.tensors.columns import TensorDataset
+    from xloader.tensors.collate import TensorDataset
     from xloader.transforms.denormalize import Denormalize
 
 
@@ -2388,7 +2388,7 @@ class Samples(RecordedMethods):
         from xloader.tensors.convert import tensor_maker
 
         tensor_maker()
-        from xloader.tensors.columns import fill_tensors
+        from xloader.tensors.collate import fill_tensors
 
         with loader_verbs.whole_loader(self.recipe, memory, on_nan) as batches:
             return fill_tensors(batches, len(self), self.shapes, self.dtypes)

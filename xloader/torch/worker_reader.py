@@ -33,7 +33,7 @@ from xloader.sources.arrays.dask_cluster import compute_synchronously
 from xloader.torch.lent_slots import memory_to_lend
 from xloader.torch.sampler_passes import PlanTag, StepTag
 from xloader.torch.worker_setup import set_up_worker
-from xloader.transforms.apply_steps import finish
+from xloader.transforms.outputs import finish
 
 
 class Worker:
