@@ -138,7 +138,13 @@ class BatchGenerator:
             self._reader = Reader(
                 self._frames.dataset, self._frames.names, self._patches, memory, threads
             )
-        self._warn_of_idle_dims()
+        idle = [dim for dim in self.batch_dims if dim in self.input_dims]
+        if idle and not concat_input_dims:
+            warn_caller(
+                f"batch_dims has no effect along {idle}, because input_dims names it too: pass "
+                "concat_input_dims=True to join the inputs of a batch",
+                BatchGeneratorWarning,
+            )
 
     @property
     def samples(self) -> Samples:
@@ -250,16 +256,6 @@ class BatchGenerator:
 
     def __repr__(self) -> str:
         return f"<xloader.xbatcher.BatchGenerator: {len(self)} batches of {self.input_dims}>"
-
-    def _warn_of_idle_dims(self) -> None:
-        """Warn of dimensions in ``batch_dims`` that have no effect."""
-        idle = [dim for dim in self.batch_dims if dim in self.input_dims]
-        if idle and not self.concat_input_dims:
-            warn_caller(
-                f"batch_dims has no effect along {idle}, because input_dims names it too: pass "
-                "concat_input_dims=True to join the inputs of a batch",
-                BatchGeneratorWarning,
-            )
 
 
 def _rebuild(
