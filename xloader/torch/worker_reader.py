@@ -260,26 +260,26 @@ class WorkerReader:
 
     def _cache_for(self, batch_size: int) -> CachedReader:
         """A cache for batches of some size; the last one if memory is too small for a new one."""
-        cache = self._cache
-        if cache is None or batch_size > self._cache_size:
-            try:
-                made = CachedReader.of(
-                    self._recipe,
-                    self._memory_nbytes,
-                    batch_size,
-                    prefetch=PREFETCH,
-                    num_cores=self._threads or num_cores(self._num_workers),
-                    num_workers=self._num_workers,
-                )
-            except MemoryBudgetError:
-                if cache is None:
-                    raise
-                # A smaller cache reads larger batches in parts.
-                made = cache
-            else:
-                self.close()
-            self._cache, self._cache_size, cache = made, batch_size, made
-        return cache
+        if self._cache is not None and batch_size <= self._cache_size:
+            return self._cache
+        try:
+            made = CachedReader.of(
+                self._recipe,
+                self._memory_nbytes,
+                batch_size,
+                prefetch=PREFETCH,
+                num_cores=self._threads or num_cores(self._num_workers),
+                num_workers=self._num_workers,
+            )
+        except MemoryBudgetError:
+            if self._cache is None:
+                raise
+            # A smaller cache reads larger batches in parts.
+            made = self._cache
+        else:
+            self.close()
+        self._cache, self._cache_size = made, batch_size
+        return made
 
 
 def _why_not(step_tag: StepTag, ids: Sequence[int]) -> str:
