@@ -111,8 +111,8 @@ def _pair(name: str, entry: Any) -> tuple[Any, Any]:
 def _split(stats: xr.Dataset) -> list[xr.Dataset]:
     """The means and the standard deviations of a Dataset, as two of them."""
     if "stat" in stats.indexes and {"mean", "std"} <= set(stats.indexes["stat"]):
-        held = stats[[name for name in stats.data_vars if "stat" in stats[name].dims]]
-        return [held.sel(stat=word) for word in ("mean", "std")]
+        held = [name for name in stats.data_vars if "stat" in stats[name].dims]
+        return [stats.sel(stat=word)[held] for word in ("mean", "std")]
     names = [str(name)[: -len("_mean")] for name in stats if str(name).endswith("_mean")]
     kept = [name for name in names if f"{name}_std" in stats]
     if not kept:
