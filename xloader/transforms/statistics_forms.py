@@ -139,6 +139,7 @@ def _check_variables(recipe: Recipe, stats: xr.Dataset) -> None:
         raise OptionError(
             "the statistics are of other variables than the samples",
             given=f"statistics of {', '.join(map(repr, sorted(held)))}",
+            allowed=f"statistics of some of {', '.join(map(repr, recipe.variables))}",
             remedy="make the statistics of these samples, with samples.stats()",
         )
     # Someone who has chosen some of the variables knows that the others stay as they are.
