@@ -20,8 +20,8 @@ from xloader.errors import (
 )
 from xloader.recipe.layout import make_layouts
 from xloader.transforms import xarray_methods as recorded
-from xloader.transforms.apply_steps import finish
 from xloader.transforms.fillna import BLOCK_SIZE
+from xloader.transforms.outputs import finish
 from xloader.transforms.steps import Map
 from xloader.transforms.xarray_methods import make_method
 

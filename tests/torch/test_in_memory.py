@@ -19,7 +19,7 @@ from torch.utils.data import (
 
 import xloader
 from xloader.errors import MemoryBudgetError, OptionError, UnsupportedDataError
-from xloader.tensors.columns import hand_over
+from xloader.tensors.collate import hand_over
 from xloader.testing import CountingStore, write_store
 from xloader.torch import tensor_dataset
 

@@ -23,8 +23,8 @@ from xloader.planning.epoch import Epoch
 from xloader.planning.remainder import Remainder
 from xloader.recipe.names import SAMPLE
 from xloader.show.sample_panels import draw_samples
-from xloader.transforms.apply_steps import finish
 from xloader.transforms.batch_datasets import show_labels
+from xloader.transforms.outputs import finish
 from xloader.transforms.rng import Chance
 
 if TYPE_CHECKING:

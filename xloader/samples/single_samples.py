@@ -19,8 +19,8 @@ from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.names import LABEL, SAMPLE
 from xloader.recipe.recipe import Recipe
-from xloader.transforms.apply_steps import finish, finish_frame
 from xloader.transforms.batch_datasets import auxiliary_coords, refuse_clashes, show_labels
+from xloader.transforms.outputs import finish, finish_frame
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture

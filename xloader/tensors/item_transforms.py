@@ -17,7 +17,7 @@ from xloader.core.option_checks import check_callable
 from xloader.errors import OptionError, UnsupportedDataError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.row_list import Rows
-from xloader.tensors.columns import refuse_device_tensors
+from xloader.tensors.collate import refuse_device_tensors
 
 
 @dataclass(frozen=True)

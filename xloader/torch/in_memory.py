@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from xloader.core.nans import OnNan
 from xloader.samples.loader_verbs import whole_loader
-from xloader.tensors.columns import hand_over
+from xloader.tensors.collate import hand_over
 from xloader.torch.misuse import require_samples
 
 if TYPE_CHECKING:

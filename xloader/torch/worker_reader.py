@@ -33,7 +33,7 @@ from xloader.sources.arrays.dask_cluster import compute_synchronously
 from xloader.torch.lent_slots import memory_to_lend
 from xloader.torch.sampler_passes import PlanTag, StepTag
 from xloader.torch.worker_setup import set_up_worker
-from xloader.transforms.apply_steps import finish
+from xloader.transforms.outputs import finish
 
 
 class Worker:
@@ -200,7 +200,6 @@ class WorkerReader:
         if plan_tag.fingerprint != self._recipe.fingerprint:
             raise OptionError(
                 "a ChunkSampler and its dataset have different samples",
-                given="a ChunkSampler and a MapDataset made from different samples",
                 remedy="pass the same samples to MapDataset and ChunkSampler, or use data_loader()",
             )
         self._stop()
@@ -261,26 +260,26 @@ class WorkerReader:
 
     def _cache_for(self, batch_size: int) -> CachedReader:
         """A cache for batches of some size; the last one if memory is too small for a new one."""
-        cache = self._cache
-        if cache is None or batch_size > self._cache_size:
-            try:
-                made = CachedReader.of(
-                    self._recipe,
-                    self._memory_nbytes,
-                    batch_size,
-                    prefetch=PREFETCH,
-                    num_cores=self._threads or num_cores(self._num_workers),
-                    num_workers=self._num_workers,
-                )
-            except MemoryBudgetError:
-                if cache is None:
-                    raise
-                # A smaller cache reads larger batches in parts.
-                made = cache
-            else:
-                self.close()
-            self._cache, self._cache_size, cache = made, batch_size, made
-        return cache
+        if self._cache is not None and batch_size <= self._cache_size:
+            return self._cache
+        try:
+            made = CachedReader.of(
+                self._recipe,
+                self._memory_nbytes,
+                batch_size,
+                prefetch=PREFETCH,
+                num_cores=self._threads or num_cores(self._num_workers),
+                num_workers=self._num_workers,
+            )
+        except MemoryBudgetError:
+            if self._cache is None:
+                raise
+            # A smaller cache reads larger batches in parts.
+            made = self._cache
+        else:
+            self.close()
+        self._cache, self._cache_size = made, batch_size
+        return made
 
 
 def _why_not(step_tag: StepTag, ids: Sequence[int]) -> str:

@@ -56,7 +56,6 @@ def refuse_clashes(names: Iterable[str]) -> None:
     if count > 1:
         raise OptionError(
             f"two parts of a labelled batch would be called {name!r}",
-            given="a variable, a field or a dimension of this name",
             allowed=f"names other than those that labelled batches add: {SAMPLE!r}, "
             f"'<dimension>{LABEL}' and '<field>_<dimension>'",
             remedy=f"rename it with xarray, and open that Dataset: ds.rename({{{name!r}: "
@@ -99,7 +98,6 @@ def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
     if not arrays:
         raise OptionError(
             "a transform left no fields",
-            given="a Dataset without data variables",
             remedy="return the fields as data variables",
         )
     return arrays

@@ -84,7 +84,6 @@ def _named(
         if name in by_name:
             raise OptionError(
                 f"two forcings have the name {name!r}",
-                given=repr(name),
                 remedy="rename one, as in forcing(other_name=...)",
             )
         if isinstance(forcing, str):
@@ -123,7 +122,6 @@ def _check_name(name: str, source: Source, labels: xr.Dataset) -> None:
     if taken:
         raise OptionError(
             f"the data already has {taken} named {name!r}",
-            given=repr(name),
             remedy=f"choose another one, as in forcing({name}_forcing={name!r})",
         )
 

@@ -60,8 +60,17 @@ class PartNumbers:
     def at(self, rows: Rows, num_axes: int) -> list[NDArray[Any]]:
         """Mean and standard deviation, as arrays that broadcast with the field's batch."""
         lacks = tuple(range(1, num_axes - len(self.dims)))
+        tables = zip((self.mean, self.std), self._keys, self._shared, strict=True)
         return [
-            np.expand_dims(table.at(self.dims, keys, rows, self.dtype), lacks)
+            np.expand_dims(table.at(self.dims, keys, rows, self.dtype) if keys else shared, lacks)
+            for table, keys, shared in tables
+        ]
+
+    @cached_property
+    def _shared(self) -> list[NDArray[Any]]:
+        """Mean and standard deviation, if all samples share them; else empty arrays."""
+        return [
+            np.empty(0) if keys else table.along(self.dims, self.dtype)[None]
             for table, keys in zip((self.mean, self.std), self._keys, strict=True)
         ]
 

@@ -111,8 +111,8 @@ def _pair(name: str, entry: Any) -> tuple[Any, Any]:
 def _split(stats: xr.Dataset) -> list[xr.Dataset]:
     """The means and the standard deviations of a Dataset, as two of them."""
     if "stat" in stats.indexes and {"mean", "std"} <= set(stats.indexes["stat"]):
-        held = stats[[name for name in stats.data_vars if "stat" in stats[name].dims]]
-        return [held.sel(stat=word) for word in ("mean", "std")]
+        held = [name for name in stats.data_vars if "stat" in stats[name].dims]
+        return [stats.sel(stat=word)[held] for word in ("mean", "std")]
     names = [str(name)[: -len("_mean")] for name in stats if str(name).endswith("_mean")]
     kept = [name for name in names if f"{name}_std" in stats]
     if not kept:
@@ -139,6 +139,7 @@ def _check_variables(recipe: Recipe, stats: xr.Dataset) -> None:
         raise OptionError(
             "the statistics are of other variables than the samples",
             given=f"statistics of {', '.join(map(repr, sorted(held)))}",
+            allowed=f"statistics of some of {', '.join(map(repr, recipe.variables))}",
             remedy="make the statistics of these samples, with samples.stats()",
         )
     # Someone who has chosen some of the variables knows that the others stay as they are.

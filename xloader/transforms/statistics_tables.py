@@ -94,9 +94,7 @@ class Table:
     def at(
         self, dims: tuple[str, ...], keys: list[Key], rows: Rows, dtype: np.dtype
     ) -> NDArray[np.floating]:
-        """The numbers of some samples, which come first; of all samples if there are no keys."""
-        if not keys:
-            return self.along(dims, dtype)[None]
+        """The numbers of some samples, along samples and ``dims``."""
         by_axis = {self.dims.index(key[0]): rows[key] for key in keys}
         num_samples = len(rows[keys[0]])
         numbers = self._of_one(by_axis) if num_samples == 1 else self._of_many(by_axis)

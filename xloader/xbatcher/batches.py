@@ -82,30 +82,24 @@ def _concat(patches: Sequence[Obj]) -> Obj:
     )
 
 
-def cut_patches(
-    array: NDArray[Any], axes: Sequence[int], sizes: Sequence[int], starts: Ints
-) -> NDArray[Any]:
-    """Cut boxes of equal size out of an array.
+def cut_variable(variable: xr.Variable, lines: Sequence[Line], starts: Ints) -> NDArray[Any]:
+    """Cut the patches out of a variable, along the lines that it has.
 
-    Copies of the ``n`` boxes, shape ``(n, ...)``, their axes in the array's order.
+    Copies of the ``n`` boxes, shape ``(n, ...)``, their axes in the variable's order.
     """
-    if not axes:
+    array = variable.to_numpy()
+    numbers = [number for number, line in enumerate(lines) if line.dim in variable.dims]
+    if not numbers:
         return np.broadcast_to(array, (len(starts), *array.shape)).copy()
-    windows = np.lib.stride_tricks.sliding_window_view(array, tuple(sizes), axis=tuple(axes))
+    axes = [variable.dims.index(lines[number].dim) for number in numbers]
+    sizes = tuple(lines[number].size for number in numbers)
+    windows = np.lib.stride_tricks.sliding_window_view(array, sizes, axis=tuple(axes))
     # The axes are now: starts along the cut axes, axes that are not cut, elements of a window.
     windows = np.moveaxis(windows, axes, range(len(axes)))
-    boxes: NDArray[Any] = windows[tuple(starts.T)]
+    boxes: NDArray[Any] = windows[tuple(starts[:, numbers].T)]
     whole = [axis for axis in range(array.ndim) if axis not in axes]
     order = np.argsort([*whole, *axes]) + 1
     return boxes.transpose(0, *order)
-
-
-def cut_variable(variable: xr.Variable, lines: Sequence[Line], starts: Ints) -> NDArray[Any]:
-    """Cut the patches out of a variable, along the lines that it has."""
-    numbers = [number for number, line in enumerate(lines) if line.dim in variable.dims]
-    axes = [variable.dims.index(lines[number].dim) for number in numbers]
-    sizes = [lines[number].size for number in numbers]
-    return cut_patches(variable.to_numpy(), axes, sizes, starts[:, numbers])
 
 
 @dataclass(frozen=True)
@@ -150,8 +144,15 @@ class Joining:
     ) -> xr.Dataset:
         """Join the patches of a batch."""
         ds = self._dataset
-        values = {**arrays, **self._cut_all(hull, starts)}
-        differing = {n for n, cut in values.items() if n in ds.coords and _is_changing(cut)}
+        cut_dims = set(self._patches.input_dims)
+        # The values of these may differ between patches.
+        cut = {
+            str(name): cut_variable(variable, self._patches.lines, starts)
+            for name, variable in hull.variables.items()
+            if name in ds.data_vars or cut_dims & set(variable.dims)
+        }
+        values = {**arrays, **cut}
+        differing = {n for n, v in values.items() if n in ds.coords and _is_changing(v)}
         shown = self.shown(frozenset(differing), len(starts) > 1)
         variables = {
             name: (dims, values[name] if BATCH in dims else values[name][0], ds[name].attrs)
@@ -217,15 +218,6 @@ class Joining:
                 new_dims = tuple(f"{dim}{SUFFIX}" if dim in inputs else dim for dim in dims)
                 renamed.coords[name] = (new_dims, values)
         return renamed
-
-    def _cut_all(self, hull: xr.Dataset, starts: Ints) -> dict[str, NDArray[Any]]:
-        """Cut the patches of all variables in a hull whose values may differ between patches."""
-        lines, inputs = self._patches.lines, set(self._patches.input_dims)
-        values = {}
-        for name, variable in hull.variables.items():
-            if name in self._dataset.data_vars or inputs & set(variable.dims):
-                values[str(name)] = cut_variable(variable, lines, starts)
-        return values
 
 
 def _is_changing(cut: NDArray[Any]) -> bool:

@@ -107,6 +107,7 @@ class BatchGenerator:
     ) -> None:
         from xloader.xbatcher.batches import Frames
         from xloader.xbatcher.patches import make_patches
+        from xloader.xbatcher.reading import Reader
 
         if not isinstance(ds, xr.Dataset | xr.DataArray):
             raise OptionError(
@@ -132,8 +133,18 @@ class BatchGenerator:
             is_joined=concat_input_dims,
         )
         self._frames = Frames(ds, self._patches)
-        self._reader = self._make_reader()
-        self._warn_of_idle_dims()
+        self._reader: Reader | None = None
+        if self._frames.names and preload_batch:
+            self._reader = Reader(
+                self._frames.dataset, self._frames.names, self._patches, memory, threads
+            )
+        idle = [dim for dim in self.batch_dims if dim in self.input_dims]
+        if idle and not concat_input_dims:
+            warn_caller(
+                f"batch_dims has no effect along {idle}, because input_dims names it too: pass "
+                "concat_input_dims=True to join the inputs of a batch",
+                BatchGeneratorWarning,
+            )
 
     @property
     def samples(self) -> Samples:
@@ -201,7 +212,16 @@ class BatchGenerator:
             cached = load_batch(self.cache, batch, is_loaded=self.preload_batch)
             if cached is not None:
                 return cached
-        return self._keep(batch, self._make(batch, num_shares))
+        if self.preload_batch:
+            arrays = {} if self._reader is None else self._reader.read(batch, num_shares)
+            made = self._frames.make(batch, arrays)
+        else:
+            made = self._frames.make_lazily(batch)
+        if self.cache is not None:
+            if self.cache_preprocess is not None:
+                made = self.cache_preprocess(made)
+            made.to_zarr(self.cache, group=str(batch), mode="a", consolidated=False)
+        return made
 
     def iterate(self, batches: range | None = None, num_shares: int = 1) -> Iterator[Any]:
         """Read consecutive batches in order.
@@ -236,42 +256,6 @@ class BatchGenerator:
 
     def __repr__(self) -> str:
         return f"<xloader.xbatcher.BatchGenerator: {len(self)} batches of {self.input_dims}>"
-
-    def _make(self, batch: int, num_shares: int) -> Any:
-        """Make a batch, without the cache."""
-        if not self.preload_batch:
-            return self._frames.make_lazily(batch)
-        arrays = {} if self._reader is None else self._reader.read(batch, num_shares)
-        return self._frames.make(batch, arrays)
-
-    def _keep(self, batch: int, made: Any) -> Any:
-        """Preprocess a batch and write it to the cache, if there is one. Return the batch."""
-        if self.cache is None:
-            return made
-        if self.cache_preprocess is not None:
-            made = self.cache_preprocess(made)
-        made.to_zarr(self.cache, group=str(batch), mode="a", consolidated=False)
-        return made
-
-    def _make_reader(self) -> Reader | None:
-        """The reader of the variables that xloader reads, or None if there are none."""
-        from xloader.xbatcher.reading import Reader
-
-        names = self._frames.names
-        if not names or not self.preload_batch:
-            return None
-        dataset = self._frames.dataset
-        return Reader(dataset, names, self._patches, self.memory, self.threads)
-
-    def _warn_of_idle_dims(self) -> None:
-        """Warn of dimensions in ``batch_dims`` that have no effect."""
-        idle = [dim for dim in self.batch_dims if dim in self.input_dims]
-        if idle and not self.concat_input_dims:
-            warn_caller(
-                f"batch_dims has no effect along {idle}, because input_dims names it too: pass "
-                "concat_input_dims=True to join the inputs of a batch",
-                BatchGeneratorWarning,
-            )
 
 
 def _rebuild(

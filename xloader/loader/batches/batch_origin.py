@@ -15,9 +15,9 @@ from xloader.errors import OptionError, TransformError
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.names import SAMPLE
 from xloader.recipe.recipe import Recipe, recall
-from xloader.transforms.apply_steps import finish_frame
 from xloader.transforms.batch_datasets import to_frame
 from xloader.transforms.normalize import in_words
+from xloader.transforms.outputs import finish_frame
 from xloader.transforms.rng import NO_EPOCH, Chance
 from xloader.transforms.steps import Map
 

@@ -15,7 +15,7 @@ from xloader.engine.finishes import BatchFinish, unconverted, untransformed
 from xloader.loader.batches.row_list import SampleNames
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
-from xloader.transforms.apply_steps import finish
+from xloader.transforms.outputs import finish
 from xloader.transforms.packed_fields import PackedField, normalized_packings, stored_layouts
 from xloader.transforms.rng import Chance
 
