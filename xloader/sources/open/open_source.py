@@ -85,7 +85,7 @@ def open_source(
     place: StoreLocation | str | None
     if isinstance(source, str | os.PathLike):
         refuse_versions(versions)
-        place: StoreLocation | str | None = location_of(source, storage_options, open_kwargs)
+        place = location_of(source, storage_options, open_kwargs)
     else:
         place = place_of(source, versions)
     if isinstance(place, str):
