@@ -354,15 +354,26 @@ _INSTEAD = {
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 
-def lists_options(method: MethodT) -> MethodT:
-    """Show a loader's options, with their defaults, in the signature of a method with ``**``."""
-    own = [p for p in inspect.signature(method).parameters.values() if p.kind != p.VAR_KEYWORD]
-    names = {p.name for p in own}
-    options = inspect.signature(LoaderOptions).parameters.values()
-    rest = [p.replace(kind=p.KEYWORD_ONLY) for p in options if p.name not in names]
-    shown = inspect.signature(method).replace(parameters=[*own, *rest])
-    method.__signature__ = shown  # type: ignore[attr-defined]
-    return method
+def lists_options_of(source: Callable[..., Any]) -> Callable[[MethodT], MethodT]:
+    """Show options of another callable in the signature of a function that takes them as ``**``."""
+
+    def decorate(method: MethodT) -> MethodT:
+        signature = inspect.signature(method)
+        own = {p.name: p for p in signature.parameters.values() if p.kind != p.VAR_KEYWORD}
+        options = [
+            option.replace(kind=option.KEYWORD_ONLY)
+            for name, option in inspect.signature(source).parameters.items()
+            if name not in own and name != "self"
+        ]
+        shown = signature.replace(parameters=[*own.values(), *options])
+        method.__signature__ = shown  # type: ignore[attr-defined]
+        return method
+
+    return decorate
+
+
+lists_options = lists_options_of(LoaderOptions)
+"""Shows a loader's options, with their defaults, in the signature of a method."""
 
 
 def divisors_of(number: int) -> list[int]:

@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import xarray as xr
 
+from xloader.core.options import lists_options_of
 from xloader.errors import OptionError, UnsupportedDataError
-from xloader.jobs.statistics.label_pairs import Lead
 from xloader.jobs.statistics.stats_merge import has_stats, merge_parts, merge_stats
-from xloader.jobs.statistics.stats_options import Clock, Dims
 from xloader.jobs.statistics.stats_parts import PartialStats
 from xloader.mosaic.merged_boxes import MosaicSummary
 from xloader.mosaic.merged_store import merge_store
 from xloader.samples.samples import Samples, open
 
 
+@lists_options_of(Samples.stats)
 def stats(
-    dataset: Any,
-    *,
-    variables: Iterable[str] | str | None = None,
-    dim: Dims = None,
-    by: Clock | None = None,
-    quantiles: Iterable[float] = (),
-    leads: Lead | Iterable[Lead] = (),
-    weights: Literal["area"] | xr.DataArray | None = None,
-    memory: int | str = "2GiB",
-    threads: int | None = None,
-    progress: bool | None = None,
-    path: str | os.PathLike[str] | None = None,
-    part: tuple[int, int] | None = None,
-    overwrite: bool = False,
-    client: Any = None,
-) -> Any:
+    dataset: Any, *, variables: Iterable[str] | str | None = None, **options: Any
+) -> xr.Dataset | PartialStats:
     """Compute statistics of a dataset, each chunk read once.
 
     To prepare training, call :meth:`Samples.stats` instead: it leaves out what the samples do not
@@ -46,10 +32,8 @@ def stats(
         Whatever :func:`open` takes.
     variables : iterable of str, optional
         The variables; by default all that hold bool, integers or floats.
-    dim : str, iterable of str, or ..., optional
-        The dimensions that are reduced, as in xarray; by default all.
-    by, quantiles, leads, weights, memory, threads, progress, path, part, overwrite, client
-        As for :meth:`Samples.stats`.
+    **options
+        As for :meth:`Samples.stats`. By default all dimensions are reduced.
 
     Returns
     -------
@@ -80,20 +64,8 @@ def stats(
             )
     else:
         samples = open(dataset, variables=variables)
-    return samples.stats(
-        dim=dim,
-        by=by,
-        quantiles=quantiles,
-        leads=leads,
-        weights=weights,
-        memory=memory,
-        threads=threads,
-        progress=progress,
-        path=path,
-        part=part,
-        overwrite=overwrite,
-        client=client,
-    )
+    result: xr.Dataset | PartialStats = samples.stats(**options)
+    return result
 
 
 @overload
