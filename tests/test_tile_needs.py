@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.ground import footprints, slow_needs
 from xloader.core.footprint import Footprint
 from xloader.order.cohorts import cut_cohorts
-from xloader.planning.candidates import needed_nbytes
+from xloader.order.tile_needs import needed_nbytes
 
 
 def slow_nbytes(footprint: Footprint, tiling: tuple[int, ...]) -> list[int]:
