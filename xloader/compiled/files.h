@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-/* What is told in place of a size, as in object_readers.py. */
+/* What is told in place of a size, as in file_objects.py. */
 enum { ABSENT = -1, UNUSUAL = -2 };
 
 /* A file that is to be read; without a descriptor, which is negative then, it is not open. */

@@ -1,6 +1,6 @@
 /* Reads several parts of files in one call, one after the other into one buffer.
 
-   xloader/sources/zarr/object_readers.py describes the arguments. */
+   xloader/sources/zarr/file_objects.py describes the arguments. */
 
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
