@@ -359,13 +359,13 @@ def lists_options_of(source: Callable[..., Any]) -> Callable[[MethodT], MethodT]
 
     def decorate(method: MethodT) -> MethodT:
         signature = inspect.signature(method)
-        own = {p.name: p for p in signature.parameters.values() if p.kind != p.VAR_KEYWORD}
+        before = {p.name: p for p in signature.parameters.values() if p.kind != p.VAR_KEYWORD}
         options = [
             option.replace(kind=option.KEYWORD_ONLY)
             for name, option in inspect.signature(source).parameters.items()
-            if name not in own and name != "self"
+            if name not in before and name != "self"
         ]
-        shown = signature.replace(parameters=[*own.values(), *options])
+        shown = signature.replace(parameters=[*before.values(), *options])
         method.__signature__ = shown  # type: ignore[attr-defined]
         return method
 

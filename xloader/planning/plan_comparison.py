@@ -198,7 +198,7 @@ def mark_front(plans: Sequence[ComparedPlan]) -> tuple[ComparedPlan, ...]:
 
 def _costs(plan: ComparedPlan) -> tuple[float, float, float]:
     """Numbers of which less is better; infinite without a plan."""
-    told = plan.explanation
-    if told is None:
+    explanation = plan.explanation
+    if explanation is None:
         return np.inf, np.inf, np.inf
-    return told.num_reads, -told.mixing, told.peak_nbytes
+    return explanation.num_reads, -explanation.mixing, explanation.peak_nbytes
