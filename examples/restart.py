@@ -22,7 +22,7 @@ from pathlib import Path
 import click
 
 from examples.ranked import STEPS_LOG
-from xloader.core.libraries import require_libraries
+from xloader.core.messages import require_libraries
 from xloader.demo.store import ensure_store
 from xloader.demo.waves import WaveSpec
 from xloader.errors import XloaderError

@@ -16,8 +16,7 @@ from xloader.errors import EmptySamplesError
 from xloader.order.cohorts import Cohorts, Pieces, cut_cohorts
 from xloader.order.lane_order import LaneOrder
 from xloader.order.shuffle import Pace, Shuffle
-from xloader.planning.budget import Budget
-from xloader.planning.plan import Plan
+from xloader.planning.plan import Budget, Plan
 
 Span = tuple[int, int, int]
 

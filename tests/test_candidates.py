@@ -22,9 +22,8 @@ from xloader.order.shuffle import Shuffle
 from xloader.planning import reduced_model
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import explain_epoch
-from xloader.planning.goal import PlanGoal
 from xloader.planning.plan import Plan
-from xloader.planning.reduced_model import ReducedModel
+from xloader.planning.reduced_model import PlanGoal, ReducedModel
 from xloader.planning.schedule import Schedule
 from xloader.planning.search import _numbers_up_to, find_plan
 

@@ -12,8 +12,7 @@ import xarray as xr
 
 import xloader
 from xloader.core import cores
-from xloader.core.cores import CoreShare, find_cores
-from xloader.core.machine_limits import CgroupLimits
+from xloader.core.cores import CgroupLimits, CoreShare, find_cores
 
 PARENT = os.getppid()
 

@@ -409,7 +409,7 @@ def test_masked_points_do_not_reach_the_network():
 
 def test_plain_dataset_gives_the_two_steps():
     pytest.importorskip("torch")
-    from xloader.demo.baseline import PlainDataset, measure_plain
+    from xloader.demo.run import PlainDataset, measure_plain
 
     dataset = make_dataset().astype(np.float32)
     task = find_task(dataset, variables=["sst", "wind"], lead=3)

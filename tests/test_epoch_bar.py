@@ -112,7 +112,7 @@ def test_several_sets_have_one_bar() -> None:
 def test_without_tqdm_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        "xloader.core.libraries.find_spec", lambda name: None if name == "tqdm" else find(name)
+        "xloader.core.messages.find_spec", lambda name: None if name == "tqdm" else find(name)
     )
     with pytest.raises(MissingDependencyError, match=r"progress bars need tqdm.*viz"):
         loader_of().progress()

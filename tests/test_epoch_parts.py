@@ -17,7 +17,7 @@ from tests.flat_options import grouped
 from xloader import Samples
 from xloader.errors import EmptySamplesError, MemoryBudgetError, StateError
 from xloader.loader.interleaved.sample_sets import num_samples_of, taking
-from xloader.planning.remainder import EpochParts
+from xloader.planning.epoch import EpochParts
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xloader
-from xloader.core.element_list import ElementList, as_elements
+from xloader.core.axis import ElementList, as_elements
 from xloader.errors import (
     EmptySamplesError,
     MissingChunkError,

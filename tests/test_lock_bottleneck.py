@@ -22,7 +22,7 @@ from xloader.loader.reports import progress
 from xloader.loader.reports.advice import advise
 from xloader.loader.reports.bottleneck import EpochEffort
 from xloader.loader.reports.report import Report
-from xloader.planning.budget import Budget
+from xloader.planning.plan import Budget
 from xloader.testing import write_store
 
 MIB = 2**20

@@ -16,11 +16,9 @@ from tests.ground import all_ids, line_footprint, plan_of
 from xloader.core.options import LoaderOptions
 from xloader.errors import MemoryBudgetError
 from xloader.order.shuffle import Pace
-from xloader.planning.budget import Budget
 from xloader.planning.epoch import Epoch
-from xloader.planning.goal import PlanGoal
 from xloader.planning.make_plan import make_plan
-from xloader.planning.plan import Plan
+from xloader.planning.plan import Budget, Plan, PlanGoal
 from xloader.planning.search import find_plan
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
@@ -170,9 +168,9 @@ BILLION = """
 import resource
 from tests.ground import line_footprint
 from xloader.planning.epoch import Epoch
-from xloader.planning.budget import Budget
+from xloader.planning.plan import Budget
 from xloader.planning.search import find_plan
-from xloader.planning.goal import PlanGoal
+from xloader.planning.plan import PlanGoal
 
 def peak_nbytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

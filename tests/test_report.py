@@ -22,7 +22,7 @@ from xloader.loader.reports.advice import (
     too_short,
 )
 from xloader.loader.reports.bottleneck import EpochEffort
-from xloader.planning.budget import Budget
+from xloader.planning.plan import Budget
 from xloader.testing import LatencyStore, write_store
 
 MIB = 2**20

@@ -17,8 +17,7 @@ from xloader import Samples
 from xloader.errors import OptionError
 from xloader.loader.loader import Loader
 from xloader.loader.ranks.cursor import Position
-from xloader.planning.epoch import Epoch
-from xloader.planning.remainder import RemainingOrder
+from xloader.planning.epoch import Epoch, RemainingOrder
 from xloader.show.drawings import ResidenceTimes
 from xloader.testing import write_store
 

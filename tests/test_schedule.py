@@ -18,8 +18,7 @@ from xloader.core.boxes import Boxes
 from xloader.core.footprint import Footprint, Group
 from xloader.order.shuffle import Pace
 from xloader.planning import schedule as stays
-from xloader.planning.epoch import Epoch
-from xloader.planning.remainder import Remainder
+from xloader.planning.epoch import Epoch, Remainder
 from xloader.planning.schedule import Residences, Schedule
 
 

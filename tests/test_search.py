@@ -16,12 +16,10 @@ from xloader.core.footprint import Demand, Footprint
 from xloader.core.windows import Windows
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.order.shuffle import Pace
-from xloader.planning.budget import Budget
 from xloader.planning.epoch import Epoch
-from xloader.planning.goal import PlanGoal, best_of, preference
 from xloader.planning.mixing import full_mixing, measure_mixing
-from xloader.planning.plan import Plan
-from xloader.planning.reduced_model import Candidate
+from xloader.planning.plan import Budget, Plan
+from xloader.planning.reduced_model import Candidate, PlanGoal, best_of, preference
 from xloader.planning.search import find_ascent, find_plan
 
 

@@ -24,9 +24,9 @@ from xloader.core.footprint import Footprint
 from xloader.errors import OptionError
 from xloader.order.cohorts import Cohorts
 from xloader.order.shuffle import RUN_ORDER, Pace, Shuffle, positions
-from xloader.planning.budget import Budget
 from xloader.planning.epoch import Epoch
-from xloader.planning.goal import PlanGoal
+from xloader.planning.plan import Budget
+from xloader.planning.reduced_model import PlanGoal
 from xloader.planning.search import find_plan
 
 

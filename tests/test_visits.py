@@ -27,7 +27,7 @@ from xloader.core.footprint import Footprint
 from xloader.loader.ranks.state import sign
 from xloader.order.shuffle import Pace, deal_visits, lay_out
 from xloader.planning.epoch import Epoch
-from xloader.planning.goal import PlanGoal
+from xloader.planning.reduced_model import PlanGoal
 from xloader.planning.search import find_plan
 from xloader.testing import CountingStore, write_store
 

@@ -41,7 +41,7 @@ allowed, and what to do::
     |-- TargetWarning                       a store or mosaic unfinished, or written otherwise
     |-- WorkersWarning                      a DataLoader reads without a plan, or copies much
     |-- ClusterWarning                      a cluster is not used, or repeats tasks
-    |-- EnvironmentWarning                  what is installed makes epochs slower
+    |-- EnvironmentWarning                  libraries or the system make epochs slower
     `-- BatchGeneratorWarning               options of xbatcher's generators without effect
 """
 
@@ -433,7 +433,7 @@ class ClusterWarning(XloaderWarning):
 
 
 class EnvironmentWarning(XloaderWarning):
-    """What is installed makes epochs slower.
+    """The libraries or the system make epochs slower than they could be.
 
     The compiled library is missing, the release of zarr is unknown, so that zarr's own indexing
     reads, or the system refused to pin memory for a device.

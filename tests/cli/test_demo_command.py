@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 from xloader import cli
-from xloader.core import libraries
+from xloader.core import messages as libraries
 
 
 def run(*arguments):

@@ -20,9 +20,8 @@ from xloader.cli import diagnosis
 from xloader.cli.diagnosis import NEWEST_TESTED, TestedLibrary, find_libraries, requirements_in
 from xloader.cli.findings import Finding, show_findings
 from xloader.compiled.library import load_library
-from xloader.core import machine_limits
-from xloader.core.cores import CoreShare, usable_cores
-from xloader.core.machine_limits import CgroupLimits, read_cgroup_limits
+from xloader.core import cores as machine_limits
+from xloader.core.cores import CgroupLimits, CoreShare, read_cgroup_limits, usable_cores
 
 NO_LIMITS = CgroupLimits(None, None)
 

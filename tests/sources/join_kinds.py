@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from xloader.core.element_list import ElementList
+from xloader.core.axis import ElementList
 from xloader.sources.base import Source
 from xloader.sources.combined.join_sources import merge_sources
 from xloader.sources.combined.mixed_source import SourceView, one_source

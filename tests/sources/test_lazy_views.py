@@ -29,7 +29,7 @@ from tests.sources.lazy_kinds import (
     opened,
     values_of,
 )
-from xloader.core.element_list import ElementList
+from xloader.core.axis import ElementList
 from xloader.errors import ChunkError, ForkError, MissingChunkError
 from xloader.sources.arrays import xarray_views as lazy
 from xloader.sources.arrays.selected_source import Selected, SelectedSource

@@ -12,7 +12,7 @@ import click
 
 from xloader.cli.endings import plain_endings, print_json
 from xloader.cli.option_texts import split_names
-from xloader.core.libraries import require_libraries
+from xloader.core.messages import require_libraries
 
 _DEMO_LIBRARIES = ("torch", "tqdm", "matplotlib")
 _COUNT = click.IntRange(min=1)

@@ -26,7 +26,7 @@ from packaging.version import Version
 from xloader.cli.findings import Finding, problems_among, show_findings
 from xloader.compiled.library import load_library
 from xloader.core import cores
-from xloader.core.machine_limits import CgroupLimits, memory_of, read_cgroup_limits
+from xloader.core.cores import CgroupLimits, memory_of, read_cgroup_limits
 from xloader.core.messages import extra_remedy
 from xloader.core.nbytes import parse_nbytes, show_nbytes
 from xloader.core.options import LoaderOptions

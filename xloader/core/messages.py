@@ -1,4 +1,4 @@
-"""Texts for users: counts, hints, and errors and warnings that point at the user's line."""
+"""Texts for users: counts, hints, libraries that are missing, and whose line an error points at."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import sys
 import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import Final
 
-from xloader.errors import TransformError, XloaderError, XloaderWarning, printable
+from xloader.errors import (
+    MissingDependencyError,
+    TransformError,
+    XloaderError,
+    XloaderWarning,
+    printable,
+)
 
 _PASSED: Final = (
     *("xloader.", "xarray.", "dask.", "distributed.", "torch.utils.data.", "torchdata."),
@@ -71,3 +78,26 @@ def show_count(count: float, thing: str) -> str:
     number = f"{int(count):,}" if count == int(count) else f"{count:,g}"
     ending = "es" if thing.endswith(("s", "x", "sh", "tch")) else "s"
     return f"{number} {thing}{'' if count == 1 else ending}"
+
+
+def require_libraries(names: tuple[str, ...]) -> None:
+    """Check that optional libraries are installed, without importing them."""
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise _not_installed(f"the demo needs {', '.join(missing)}", "torch,viz")
+
+
+def require_matplotlib() -> None:
+    """Check that pictures can be drawn, without importing matplotlib."""
+    if find_spec("matplotlib") is None:
+        raise _not_installed("pictures need matplotlib", "viz")
+
+
+def require_tqdm() -> None:
+    """Check that progress bars can be shown, without importing tqdm."""
+    if find_spec("tqdm") is None:
+        raise _not_installed("progress bars need tqdm", "viz")
+
+
+def _not_installed(need: str, extras: str) -> MissingDependencyError:
+    return MissingDependencyError(need, given="not installed", remedy=extra_remedy(extras))

@@ -7,7 +7,7 @@ import threading
 from importlib.util import find_spec
 from typing import Any, Self
 
-from xloader.core.libraries import require_tqdm
+from xloader.core.messages import require_tqdm
 from xloader.core.option_checks import check_choice
 
 

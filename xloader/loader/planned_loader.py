@@ -33,10 +33,9 @@ from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.loader.ranks.state import read_state
 from xloader.loader.reports.explain_notes import processes_note, rank_note
 from xloader.loader.reports.progress import EpochProgress
-from xloader.planning.epoch import Epoch
+from xloader.planning.epoch import Epoch, Remainder
 from xloader.planning.explain import Cached
 from xloader.planning.plan import Plan
-from xloader.planning.remainder import Remainder
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.packed_fields import PackedField
 from xloader.transforms.rng import Chance

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.libraries import require_matplotlib
-from xloader.core.messages import show_count
+from xloader.core.messages import require_matplotlib, show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_whole
 from xloader.engine.sample_reader import read_samples
@@ -19,8 +18,7 @@ from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.order.protocol import take_places
-from xloader.planning.epoch import Epoch
-from xloader.planning.remainder import Remainder
+from xloader.planning.epoch import Epoch, Remainder
 from xloader.recipe.names import SAMPLE
 from xloader.show.sample_panels import draw_samples
 from xloader.transforms.batch_datasets import show_labels

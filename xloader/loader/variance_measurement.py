@@ -32,8 +32,7 @@ from xloader.loader.preview import num_full_steps, rows_of_steps
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.reports.batch_variance import BatchVariance, VariableVariance, effective_size
 from xloader.loader.sweep_loader import make_sweep_loader
-from xloader.planning.epoch import Epoch
-from xloader.planning.remainder import Remainder
+from xloader.planning.epoch import Epoch, Remainder
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.names import CHANNEL
 from xloader.recipe.recipe import Recipe, unknown

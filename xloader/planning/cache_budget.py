@@ -16,7 +16,7 @@ from xloader.core.footprint import Footprint
 from xloader.core.sorting import number_rows
 from xloader.errors import MemoryBudgetError
 from xloader.order.listed import ListedOrder
-from xloader.planning.budget import Budget
+from xloader.planning.plan import Budget
 from xloader.recipe.layout import FieldLayout
 from xloader.show.cost_figures import GroupReads, VariableFigures, count_reads, num_needed
 from xloader.sources.base import MOST_INDEX_NBYTES

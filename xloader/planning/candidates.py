@@ -22,10 +22,8 @@ from xloader.core.footprint import Footprint
 from xloader.order.cohorts import Cohorts, cut_cohorts
 from xloader.order.shuffle import Pace
 from xloader.order.tile_needs import tile_nbytes
-from xloader.planning.budget import Budget
-from xloader.planning.goal import PlanGoal
-from xloader.planning.plan import Plan
-from xloader.planning.reduced_model import Candidate, ReducedModel
+from xloader.planning.plan import Budget, Plan
+from xloader.planning.reduced_model import Candidate, PlanGoal, ReducedModel
 
 FEW_TILES = 256
 """Tiles of a lane below which an epoch draws several lines of runs.

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xloader.core.footprint import Footprint
-from xloader.core.libraries import require_matplotlib
-from xloader.core.messages import show_count
+from xloader.core.messages import require_matplotlib, show_count
 from xloader.errors import OptionError
 from xloader.order.cohorts import tile_edges
-from xloader.planning.epoch import Epoch, Lane
+from xloader.planning.epoch import Epoch, Lane, Remainder
 from xloader.planning.mixing import full_mixing, measure_mixing
-from xloader.planning.remainder import Remainder
 from xloader.planning.residence_times import TimesMaker, stay_parts
 from xloader.recipe.label_steps import irregular_note
 from xloader.show.cost_figures import (

@@ -19,10 +19,9 @@ from xloader.core.option_checks import MOST, MOST_NBYTES, check_number, check_wh
 from xloader.core.options import LoaderOptions
 from xloader.core.output_dtypes import OutputDtype, converted_dtype
 from xloader.errors import MemoryBudgetError, OptionError
-from xloader.planning.budget import Budget
 from xloader.planning.candidates import Tiling
-from xloader.planning.goal import PlanGoal
-from xloader.planning.plan import Plan
+from xloader.planning.plan import Budget, Plan
+from xloader.planning.reduced_model import PlanGoal
 from xloader.planning.search import MOST_DRAWS, MOST_STRETCHES, find_ascent, find_plan
 from xloader.recipe.layout import FieldLayout
 from xloader.sources.base import MOST_INDEX_NBYTES

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xloader.core.libraries import require_matplotlib
-from xloader.core.messages import show_count
+from xloader.core.messages import require_matplotlib, show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.planning.explain import Explanation
 from xloader.show.cards import Card, CardPart, CardTable, Words, text_of

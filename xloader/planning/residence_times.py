@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.order.protocol import AnyOrder
-from xloader.planning.epoch import Epoch
+from xloader.planning.epoch import Epoch, Remainder, RemainingOrder
 from xloader.planning.mixing import batch_regions
-from xloader.planning.remainder import Remainder, RemainingOrder
 from xloader.show.cards import CardPart, CardSection, Words
 from xloader.show.drawings import ResidenceTimes, draw_stays
 

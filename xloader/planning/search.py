@@ -22,12 +22,10 @@ from xloader.order.cohorts import Cohorts
 from xloader.order.lane_order import SubLanes
 from xloader.order.listed import Ascent
 from xloader.order.shuffle import Pace
-from xloader.planning.budget import Budget
 from xloader.planning.candidates import NEARLY_FULL, CandidateSearch, Tiling
-from xloader.planning.goal import WORTH_READING, PlanGoal, best_of
 from xloader.planning.mixing import full_mixing
-from xloader.planning.plan import Plan
-from xloader.planning.reduced_model import Candidate, model_lanes
+from xloader.planning.plan import Budget, Plan
+from xloader.planning.reduced_model import WORTH_READING, Candidate, PlanGoal, best_of, model_lanes
 from xloader.planning.schedule import Schedule
 
 LEAST_VISITS: Final = 2

@@ -124,7 +124,7 @@ class Recipe:
         is not compared.
     num_taken : int, optional
         Samples that an epoch takes, if that is fewer than there are. Successive epochs then take
-        successive parts of one pass over the samples; see `xloader.planning.remainder`.
+        successive parts of one pass over the samples; see `xloader.planning.epoch`.
 
     Raises
     ------

@@ -19,8 +19,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.element_ranges import ElementRanges
-from xloader.core.libraries import require_matplotlib
-from xloader.core.messages import show_count
+from xloader.core.messages import require_matplotlib, show_count
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowSet
 from xloader.core.windows import Windows

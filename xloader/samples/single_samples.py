@@ -10,7 +10,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.libraries import require_matplotlib
+from xloader.core.messages import require_matplotlib
 from xloader.engine.sample_reader import read_samples
 from xloader.errors import OptionError, SampleIndexError
 from xloader.loader.batches.batch import Batch

@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.core.libraries import require_matplotlib
+from xloader.core.messages import require_matplotlib
 from xloader.core.option_checks import is_whole
 from xloader.errors import OptionError, SampleIndexError, UnknownNameError
 from xloader.forcings.coordinates import angle_of

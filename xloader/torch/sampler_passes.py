@@ -19,10 +19,9 @@ from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.order.step_dealer import deal_ids
-from xloader.planning.epoch import Epoch
+from xloader.planning.epoch import Epoch, Remainder
 from xloader.planning.explain import Cached, Explanation, touched_blocks
 from xloader.planning.plan import Plan
-from xloader.planning.remainder import Remainder
 from xloader.torch.lent_slots import MORE_SLOTS
 
 

@@ -24,10 +24,10 @@ from xloader.jobs.advice.chunk_shapes import MEDIUM_NBYTES, ChunkedPart, Shape, 
 from xloader.jobs.advice.read_speed import ReadSpeed
 from xloader.jobs.advice.target_recipe import chunked_part, recipe_in_chunks, taken_variables
 from xloader.loader.ranks.rank_plan import RankPlan
+from xloader.planning.epoch import Remainder
 from xloader.planning.explain import mixing_on
 from xloader.planning.make_plan import batch_nbytes, delivered_nbytes
 from xloader.planning.mixing import full_mixing
-from xloader.planning.remainder import Remainder
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe

@@ -11,7 +11,7 @@ from typing import Any, Never
 import numpy as np
 import xarray as xr
 
-from xloader.core.element_list import ElementList
+from xloader.core.axis import ElementList
 from xloader.errors import UnsupportedDataError
 from xloader.jobs.advice.chunk_shapes import ChunkedDim, ChunkedPart, ChunkedVariable
 from xloader.recipe.recipe import Recipe

@@ -26,9 +26,8 @@ from xloader.errors import MemoryBudgetError
 from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.ranks.finishing import Finishing
 from xloader.loader.ranks.rank_plan import RankPlan
-from xloader.planning.epoch import Epoch, Lane
+from xloader.planning.epoch import Epoch, Lane, Remainder
 from xloader.planning.mixing import Regions
-from xloader.planning.remainder import Remainder
 
 if TYPE_CHECKING:
     from xloader.planning.explain import Explanation

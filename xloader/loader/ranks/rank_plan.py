@@ -18,10 +18,9 @@ from xloader.core.ranks import World
 from xloader.engine.buffers import BatchPool, Fields
 from xloader.engine.slot_layout import SlotLayout
 from xloader.errors import EmptySamplesError, EpochWarning, OptionError
-from xloader.planning.epoch import Epoch
+from xloader.planning.epoch import Epoch, EpochParts, Remainder
 from xloader.planning.make_plan import delivered_nbytes, make_plan, most_rows
 from xloader.planning.plan import Plan
-from xloader.planning.remainder import EpochParts, Remainder
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.engine.tally import Gauge, Tally
-from xloader.planning.budget import Budget
+from xloader.planning.plan import Budget
 
 STAGES = ("fetch", "decode", "gather", "transform")
 """Stages of the work of the threads."""

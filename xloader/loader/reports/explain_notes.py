@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from xloader.core.cores import find_cores, usable_cores
+from xloader.core.cores import find_cores, usable_cores, usable_nbytes
 from xloader.core.footprint import Footprint
-from xloader.core.machine_limits import usable_nbytes
 from xloader.core.nbytes import parse_nbytes, show_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.core.output_dtypes import OutputDtype, converted_dtype

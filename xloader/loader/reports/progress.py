@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 from xloader.compiled.library import load_library
 from xloader.core.cores import usable_cores
 from xloader.core.footprint import Group
-from xloader.core.libraries import require_tqdm
+from xloader.core.messages import require_tqdm
 from xloader.engine.batches import Delivery
 from xloader.engine.tally import Tally
 from xloader.loader.batches.device_path import DevicePath, refusal_of
 from xloader.loader.reports.advice import advise, show_rate
 from xloader.loader.reports.bottleneck import EpochEffort, EpochSeries, SeriesRecorder
 from xloader.loader.reports.report import Report
-from xloader.planning.budget import Budget
 from xloader.planning.explain import Explanation
+from xloader.planning.plan import Budget
 from xloader.show.cost_figures import Figures, measured_variables, sum_variables
 
 _COUNTED = (

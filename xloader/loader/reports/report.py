@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from xloader.core.libraries import require_matplotlib
-from xloader.core.messages import show_count
+from xloader.core.messages import require_matplotlib, show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
 from xloader.loader.reports.advice import show_rate, show_speed

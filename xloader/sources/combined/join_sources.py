@@ -10,8 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.axis import Ints
-from xloader.core.element_list import ElementList, as_elements
+from xloader.core.axis import ElementList, Ints, as_elements
 from xloader.core.messages import closest
 from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
 from xloader.sources.base import Source

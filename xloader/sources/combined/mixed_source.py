@@ -11,8 +11,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.core.axis import Axis, Ints
-from xloader.core.element_list import ElementList, as_elements
+from xloader.core.axis import Axis, ElementList, Ints, as_elements
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.selected_source import Selected, SelectedSource
 from xloader.sources.base import ChunkFiles, Fetched, Outcome, Read, Source, View, key_within
