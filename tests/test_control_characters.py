@@ -141,10 +141,10 @@ def shown(store: Path, folder: Path) -> Iterator[Any]:
 
 OTHERS = {
     # They show names as repr does, or none at all.
-    *("Attempts", "BatchGenerator", "Checkpoint", "Comparison", "CoreShare", "Diagnosis"),
+    *("Attempts", "BatchGenerator", "Checkpoint", "CoreShare", "Diagnosis"),
     "ElementList",
     *("FieldNans", "GivenPlace", "HidingStore", "LoaderComparison", "Loader", "MosaicSummary"),
-    *("PartialStats", "Rng", "Rollout", "Secrets", "Segment", "Subset", "Table", "Tables"),
+    *("PartialStats", "Rng", "Secrets", "Segment", "Subset", "Table", "Tables"),
     "Windows",
     # Their texts are printed in others, which the tests of commands and errors look at.
     *("Labels", "MethodWindows", "StoreInspection", "XloaderError"),

@@ -96,11 +96,8 @@ def test_the_chunk_that_hangs_is_named_in_joined_stores() -> None:
     """Chunks of two stores are one task, and named as in the whole."""
     ds = xr.Dataset({"t": (("time", "x"), np.arange(80.0).reshape(20, 4))})
     stores = [write_store(ds, {"t": (5, 4)}) for _ in range(2)]
-    parts = [
-        xloader.open(store, read_timeout=0.2, max_retries=0)
-        for store in (stores[0], HangingSync(stores[1]))
-    ]
-    whole = xloader.concat(parts, dim="time")
+    parts = [stores[0], HangingSync(stores[1])]
+    whole = xloader.concat(parts, dim="time", read_timeout=0.2, max_retries=0)
     with whole.window(time=40).loader(batch_size=1, output="numpy") as loader:
         error = read_until_error(loader)
     assert (error.variable, error.chunk, error.key) == ("t", (7, 0), KEY)

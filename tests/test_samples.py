@@ -280,7 +280,7 @@ def test_what_there_is() -> None:
         .isel(time=slice(0, 8, 2), level=0, lon=[0, 3, 4])
         .drop_vars(["t2m", "z", "co2", "oro"])
     )
-    xr.testing.assert_identical(samples.coordinates, expected)
+    xr.testing.assert_identical(samples.coords.to_dataset(), expected)
     windowed = samples.window(time=2)
     assert windowed.fields == ("t2m", "z", "co2")
     assert windowed.shapes == {"t2m": (2, 6, 3), "z": (2, 6, 3), "co2": (2,)}

@@ -83,7 +83,7 @@ def _open(path: Path) -> Samples:
 
 def make_ring(samples: Samples, scale: Scale, device: torch.device, **more: Any) -> Feed:
     """Make a loader that brings batches to the device itself."""
-    loader = samples.loader(**_options(scale), device=device, **more)
+    loader = samples.loader(**_options(scale), device=xloader.OnDevice(device, **more))
     return Feed(loader, lambda batch: batch, loader)
 
 

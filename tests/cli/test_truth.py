@@ -88,7 +88,7 @@ def test_inspect_finds_all_faults_of_a_store_at_once(broken):
     assert whole["nans"]["share"] == 0
     result = run("inspect", broken)
     assert result.exit_code == 1
-    assert result.stderr == "Broken: nojson, codec, sizes, absent, empty.\n"
+    assert result.stderr == "Broken: codec, nojson, sizes, absent, empty.\n"
 
 
 def test_explain_of_metadata_that_cannot_be_opened_names_the_next_step(broken):

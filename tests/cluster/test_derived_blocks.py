@@ -43,14 +43,11 @@ def mapped(function: Callable[..., np.ndarray], *args: Any) -> xr.Dataset:
     return dataset_of(rows().map_blocks(function, *args, dtype="f8", meta=np.ones(())))
 
 
-def read_epoch(ds: xr.Dataset, **options: Any) -> np.ndarray:
+def read_epoch(ds: xr.Dataset, limits: Any = None, **options: Any) -> np.ndarray:
     """The rows of an epoch of single steps, in the order of the data."""
     found = np.full(ds["t"].shape, np.nan)
-    with (
-        xloader.open(ds, **options)
-        .window(time=1)
-        .loader(batch_size=8, memory="1MiB", output="numpy") as loader
-    ):
+    samples = xloader.open(ds, **(limits or {})).window(time=1)
+    with samples.loader(batch_size=8, memory="1MiB", output="numpy", **options) as loader:
         for batch in loader:
             found[batch.ids] = batch["t"][:, 0]
     return found
@@ -176,7 +173,7 @@ def test_functions_that_compute_do_so_on_their_thread_within_tasks(client: Any):
 def read_beside_client(ds: xr.Dataset) -> np.ndarray:
     # From now on, dask takes the worker's own client for the active one.
     distributed.get_client()
-    return read_epoch(ds, read_timeout=10, max_retries=0)
+    return read_epoch(ds, {"read_timeout": 10, "max_retries": 0})
 
 
 def test_tasks_of_the_user_compute_blocks_themselves(client: Any):
@@ -295,7 +292,7 @@ def test_a_block_that_takes_too_long(client: Any, tmp_path: Path):
     gate = tmp_path / "gate"
     try:
         with pytest.raises(ReadTimeoutError, match=r"variable 't'"):
-            read_epoch(mapped(linger, gate), read_timeout=0.3, max_retries=0)
+            read_epoch(mapped(linger, gate), {"read_timeout": 0.3, "max_retries": 0})
     finally:
         gate.touch()
     wait_until_forgotten(client)

@@ -18,6 +18,7 @@ from xloader.device.unpacking import TensorUnpacker, unpack_array
 from xloader.errors import NanError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.loader import Loader
+from xloader.loader.planned_loader import PlannedLoader
 from xloader.recipe.layout import make_layouts
 from xloader.testing import write_store
 from xloader.transforms.packed_fields import PackedField, packed_fields
@@ -39,7 +40,7 @@ def fields_of(samples: Samples, **options: Any) -> tuple[PackedField, ...]:
 def packed_loader(samples: Samples, fields: tuple[PackedField, ...], **options: Any) -> Loader:
     """A loader of arrays as they are gathered for a device."""
     asked = {"batch_size": 5, "seed": 1, "on_nan": "ignore", **options}
-    return Loader(samples.recipe, LoaderOptions(output="numpy", **asked), np.asarray, fields)
+    return PlannedLoader(samples.recipe, LoaderOptions(output="numpy", **asked), np.asarray, fields)
 
 
 def unpacked(batch: Batch, fields: tuple[PackedField, ...]) -> dict[str, list[np.ndarray]]:
@@ -345,7 +346,7 @@ def test_explain_says_what_crosses_to_the_device() -> None:
     samples = make_samples().normalize({"t": (280.0, 2.0), "u": (0.5, 0.25)})
     fields = fields_of(samples)
     options = LoaderOptions(device="cpu", batch_size=5)
-    with Loader(samples.recipe, options, torch.from_numpy, fields) as loader:
+    with PlannedLoader(samples.recipe, options, torch.from_numpy, fields) as loader:
         told = loader.explain()
     # Per sample 2 * 4 * 6 numbers, of 2 bytes and of 4.
     assert told.transfer == "1.4 KiB a batch to cpu: t as stored (int16), u as values"

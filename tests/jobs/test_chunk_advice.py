@@ -31,7 +31,7 @@ from xloader.jobs.advice.chunk_search import find_advice
 from xloader.jobs.advice.chunk_trials import ChunkTrials
 from xloader.jobs.advice.read_speed import ReadSpeed
 from xloader.jobs.advice.target_recipe import RechunkedSource, recipe_in_chunks, taken_variables
-from xloader.loader.loader import Loader
+from xloader.loader.planned_loader import PlannedLoader
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
@@ -110,7 +110,7 @@ def check_case(case: Case, chunks: dict[str, int], shards: dict[str, int] | None
     for rank in range(case.world_size):
         options = make_options(**case.options_of(rank))
         trials = ChunkTrials(recipe, options, ReadSpeed())
-        with Loader(target, options, np.asarray) as loader:
+        with PlannedLoader(target, options, np.asarray) as loader:
             told = loader.explain()
             proposal = trials._predicted(
                 proposal_of(chunks, shards),
@@ -160,7 +160,7 @@ def test_advice_on_any_samples_is_right_and_no_worse_than_today(case: Case, divi
     for proposal in advice.proposals:
         target, _ = written(part, recipe, proposal.chunks, proposal.shards)
         assert proposal.explanation is not None
-        with Loader(target, options, np.asarray) as loader:
+        with PlannedLoader(target, options, np.asarray) as loader:
             assert figures(loader.explain()) == figures(proposal.explanation)
         assert_no_worse(advice.current, proposal)
 
@@ -265,7 +265,7 @@ def test_each_kind_of_samples_is_predicted_exactly(
                 fields=recipe.fields,
             )
         assert proposal.explanation is not None
-        with Loader(target, trials.options, np.asarray) as loader:
+        with PlannedLoader(target, trials.options, np.asarray) as loader:
             assert figures(loader.explain()) == figures(proposal.explanation)
     assert any(proposal.shards for proposal in proposals)
 
@@ -291,7 +291,7 @@ def test_the_options_of_the_loader_count(options: dict[str, Any]) -> None:
     (proposal,) = trials.propose([chunks])
     target, _ = written(weather(), samples.recipe, chunks, proposal.shards)
     assert proposal.explanation is not None
-    with Loader(target, trials.options, np.asarray) as loader:
+    with PlannedLoader(target, trials.options, np.asarray) as loader:
         assert figures(loader.explain()) == figures(proposal.explanation)
 
 

@@ -87,12 +87,7 @@ def test_those_of_numpy(case: Case, data: st.DataObject) -> None:
 @given(case=cases(has_nan=True, may_be_weighted=False))
 def test_the_chunks_that_are_read_are_those_of_an_epoch(case: Case) -> None:
     with case.loader(
-        memory=1 << 30,
-        world=xloader.World(world_size=1),
-        plan=xloader.PlanRules(lanes=None),
-        batch_size=1,
-        drop_last=False,
-        on_nan="ignore",
+        memory=1 << 30, world_size=1, lanes=None, batch_size=1, drop_last=False, on_nan="ignore"
     ) as loader:
         case.store.reset()
         for _ in loader:

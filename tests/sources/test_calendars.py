@@ -57,7 +57,7 @@ def test_times_and_coordinates_are_xarrays_own(tmp_path: Path, calendar: str, ki
     with xr.open_dataset(path, chunks=None, **kwargs, **options) as dataset:
         whole = dataset.load()
     assert whole["time"].dt.calendar == {"standard": "proleptic_gregorian"}.get(calendar, calendar)
-    xr.testing.assert_identical(opened.coordinates, whole.coords.to_dataset())
+    xr.testing.assert_identical(opened.coords.to_dataset(), whole.coords.to_dataset())
     for wanted in (slice(whole["time"].values[9], None), slice("2001-01-27", "2001-02-02")):
         samples = opened.sel(time=wanted).window(time=4, stride=3)
         expected = whole.sel(time=wanted)

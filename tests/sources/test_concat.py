@@ -159,7 +159,7 @@ def test_sources_without_labels_are_taken_as_they_come() -> None:
     parts = [year(first, 4).drop_vars("time") for first in (4, 0)]
     samples = concat(parts).window(time=2).inputs("t2m")
     assert samples[0][0][0, 0, 0] == 40.0
-    assert "time" not in samples.coordinates.coords
+    assert "time" not in samples.coords
 
 
 def _rounded(first: int, dtype: str, off: float = 0.0) -> xr.Dataset:
@@ -169,7 +169,7 @@ def _rounded(first: int, dtype: str, off: float = 0.0) -> xr.Dataset:
 def test_a_grid_that_differs_by_rounding_is_one_grid() -> None:
     samples = concat([_rounded(0, "f8"), _rounded(4, "f4"), _rounded(8, "f8")])
     assert len(samples.window(time=2, stride=1)) == 11
-    assert samples.coordinates.lat.values.tolist() == [0.1, 0.2, 0.3]
+    assert samples.coords["lat"].values.tolist() == [0.1, 0.2, 0.3]
 
 
 def test_text_labels_have_no_order() -> None:
@@ -178,7 +178,7 @@ def test_text_labels_have_no_order() -> None:
         for names in (["r2", "r10"], ["r1", "r3"])
     ]
     samples = concat(parts, "member")
-    assert samples.coordinates["member"].values.tolist() == ["r2", "r10", "r1", "r3"]
+    assert samples.coords["member"].values.tolist() == ["r2", "r10", "r1", "r3"]
     with pytest.raises(OptionError, match=r"'member' occurs twice. Given: 'r2' in .*number 1 of 2"):
         concat([parts[0], parts[0]], "member")
 
@@ -377,13 +377,13 @@ def test_coordinates_along_the_dim_that_all_have_are_joined(tmp_path: Path) -> N
         parts.append(part)
     expected = joined(parts).coords.to_dataset()
     lone = [parts[0].assign_coords(lone=("time", np.arange(5))), parts[1]]
-    xr.testing.assert_identical(concat(lone).coordinates.drop_attrs(), expected)
+    xr.testing.assert_identical(concat(lone).coords.to_dataset().drop_attrs(), expected)
     paths = [tmp_path / "a.nc", tmp_path / "b.nc"]
     for part, path in zip(parts, paths, strict=True):
         part.to_netcdf(path)
-    coordinates = concat(paths).coordinates
+    coordinates = concat(paths).coords
     assert coordinates["swath"].chunks is not None, "read although nobody asked"
-    xr.testing.assert_identical(coordinates.drop_attrs(), expected)
+    xr.testing.assert_identical(coordinates.to_dataset().drop_attrs(), expected)
     one = concat(paths).window(time=2, stride=1).inputs("t2m", time=1).to_xarray(4)
     assert one["swath"].values.tolist() == [50.5, 51.5, 52.5]
 
@@ -406,7 +406,7 @@ def test_a_pattern_stands_for_what_matches(tmp_path: Path, monkeypatch: pytest.M
     ):
         concat("z*")
     (tmp_path / "y[0].zarr").symlink_to(tmp_path / "y1.zarr")
-    assert concat(["y[0].zarr"]).coordinates["time"][0] == year(5, 1)["time"][0]
+    assert concat(["y[0].zarr"]).coords["time"][0] == year(5, 1)["time"][0]
 
 
 def test_a_single_source_is_itself() -> None:
@@ -572,7 +572,7 @@ def test_refusals_say_which_and_how(make: Any, kind: type[Exception], words: str
 
 def test_dates_of_one_calendar_join() -> None:
     samples = concat([_calendar(0, "noleap"), _calendar(4, "noleap")])
-    assert samples.coordinates.indexes["time"].calendar == "noleap"
+    assert samples.coords.indexes["time"].calendar == "noleap"
     assert samples.sizes["time"] == 8
 
 

@@ -98,12 +98,11 @@ class EpochIterator:
     def _take(self) -> Any:
         if not self._has_begun:
             self._has_begun = True
-            is_latest = self._cursor.num_begun == self._number
-            if is_latest and self._cursor.epoch != self._position.epoch:
-                # As in DataLoader. Lightning makes the iterator before it calls set_epoch.
-                self.close()
-                self._take_up(self._begin())
             if not self.run.is_closed:
+                # As in DataLoader. Lightning makes the iterator before it calls set_epoch.
+                if self._cursor.epoch != self._position.epoch:
+                    self.close()
+                    self._take_up(self._begin())
                 self._cursor.repeats.begin(self._position)
         run, progress = self._epoch_run.run, self._epoch_run.progress
         progress.start()

@@ -522,7 +522,6 @@ class Loader(ABC):
     def _begin(self) -> EpochRun:
         """Stop the run under way, and make the next one."""
         with self._lock:
-            self._check_open()
             self._stop()
             epoch_run = self._prepare()
             self._run, self._progress = epoch_run.run, epoch_run.progress

@@ -71,6 +71,7 @@ class Rollout(Loader):
         self._make = make
         self._loader = self._make_loader(0)
         self._made_for = 0
+        self._outdated: list[PlannedLoader] = []
 
     def __len__(self) -> int:
         return len(self._aligned())
@@ -98,8 +99,8 @@ class Rollout(Loader):
         return self._aligned().batch_variance(variable, num_batches, epoch=number)
 
     def _prepare(self) -> EpochRun:
-        # Only now: trainers ask for an iterator before they set the epoch.
         loader = self._aligned()
+        self._stop()
         loader.move_to(self._cursor.start)
         loader._announce()
         return loader._begin()
@@ -140,6 +141,11 @@ class Rollout(Loader):
         self._loader, self._made_for = loader, epoch
         self._cursor.load(loader._cursor.position, len(loader))
 
+    def _stop(self) -> None:
+        super()._stop()
+        while self._outdated:
+            self._outdated.pop().close()
+
     def _release(self) -> None:
         self._loader.close()
 
@@ -159,7 +165,8 @@ class Rollout(Loader):
         if epoch != self._made_for:
             samples = self._samples_of(epoch)
             if not _are_alike(samples.recipe, self._loader.recipe):
-                self._loader.close()
+                # Not closed yet: an iterator that has not begun goes over to the new epoch.
+                self._outdated.append(self._loader)
                 self._loader = make_loader(samples.recipe, self.options)
             self._made_for = epoch
         return self._loader
