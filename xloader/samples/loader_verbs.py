@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -112,16 +112,14 @@ def compare_plans(
     from xloader.planning.plan_comparison import ComparedPlan, PlanComparison, mark_front
 
     sizes = [memory] if isinstance(memory, int | str) else list(memory)
-    bounds = (
-        [max_amplification] if is_number(max_amplification) else [*cast(Any, max_amplification)]
-    )
+    bounds: Any = max_amplification
+    bounds = [bounds] if is_number(bounds) else [*bounds]
     for name, values in (("memory", sizes), ("max_amplification", bounds)):
         if not values:
             raise OptionError(
                 f"there is no {name} to plan for",
                 given=f"{name}=[]",
-                allowed=f"one or more values of {name}",
-                remedy=f"leave {name}= out for the usual ones",
+                remedy=f"pass one value or more, or leave {name}= out for the usual ones",
             )
     given = make_options(**{"output": "numpy", **options})
     plans = []

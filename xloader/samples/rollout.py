@@ -69,7 +69,7 @@ class Rollout(Loader):
         check_callable("make", make)
         super().__init__(make_options(**options))
         self._make = make
-        self._loader = self._make_loader(0)
+        self._loader = make_loader(self._samples_of(0).recipe, self.options)
         self._made_for = 0
         self._outdated: list[PlannedLoader] = []
 
@@ -124,7 +124,7 @@ class Rollout(Loader):
         epoch = given.get("epoch") if isinstance(given, Mapping) else None
         if type(epoch) is not int or epoch < 0:
             raise unusable_state("it has no epoch", type(state).__name__)
-        loader = self._make_loader(epoch)
+        loader = make_loader(self._samples_of(epoch).recipe, self.options)
         plan = loader.plan
         loader.load_state_dict(state)
         if loader.plan != plan:
@@ -150,11 +150,8 @@ class Rollout(Loader):
         self._loader.close()
 
     def _card(self) -> Card:
-        shown = self._loader
-        is_next = self.epoch == self._made_for
-        note = "The samples of the next epoch" if is_next else "The samples of an earlier epoch"
-        note += " and their loader:" if is_next else " and their loader, until the next one begins:"
-        return Card("xloader.Rollout", self._in_words(), [Words([note]), *shown._card().parts])
+        note = Words(["The samples for which a loader was made last, and this loader:"])
+        return Card("xloader.Rollout", self._in_words(), [note, *self._loader._card().parts])
 
     def _in_words(self) -> str:
         return f"batches of {self.batch_size}, epoch {self.epoch}"
@@ -170,9 +167,6 @@ class Rollout(Loader):
                 self._loader = make_loader(samples.recipe, self.options)
             self._made_for = epoch
         return self._loader
-
-    def _make_loader(self, epoch: int) -> PlannedLoader:
-        return make_loader(self._samples_of(epoch).recipe, self.options)
 
     def _samples_of(self, epoch: int) -> Samples:
         samples = self._make(epoch)

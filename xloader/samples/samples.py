@@ -133,7 +133,7 @@ def open(  # noqa: A001
     >>> len(samples), samples[7][0].tolist()
     (8, [[[28.0, 29.0, 30.0, 31.0], [32.0, 33.0, 34.0, 35.0]]])
     """
-    from xloader.samples.join import longest_policy, merged_source
+    from xloader.samples.whole_sources import longest_policy, merged_source
     from xloader.sources.open.open_source import open_source
 
     retry_policy = RetryPolicy(read_timeout, max_retries)
