@@ -18,7 +18,8 @@ from xloader.errors import MemoryBudgetError
 from xloader.order.shuffle import Pace
 from xloader.planning.epoch import Epoch
 from xloader.planning.make_plan import make_plan
-from xloader.planning.plan import Budget, Plan, PlanGoal
+from xloader.planning.plan import Budget, Plan
+from xloader.planning.reduced_model import PlanGoal
 from xloader.planning.search import find_plan
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
@@ -170,7 +171,7 @@ from tests.ground import line_footprint
 from xloader.planning.epoch import Epoch
 from xloader.planning.plan import Budget
 from xloader.planning.search import find_plan
-from xloader.planning.plan import PlanGoal
+from xloader.planning.reduced_model import PlanGoal
 
 def peak_nbytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

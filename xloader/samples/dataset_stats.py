@@ -121,7 +121,7 @@ def merge(
 
     Examples
     --------
-    >>> import numpy as np, tempfile, xarray as xr
+    >>> import numpy as np, tempfile, xarray as xr, xloader
     >>> ds = xr.Dataset({"sst": ("time", np.arange(6.0))})
     >>> samples = ds.xloader.window(time=3)
     >>> path = tempfile.mkdtemp() + "/forecast.zarr"
