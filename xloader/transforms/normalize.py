@@ -24,7 +24,7 @@ from xloader.core.axis import Ints
 from xloader.errors import OptionError
 from xloader.recipe.layout import FieldLayout, FieldPart
 from xloader.recipe.recipe import Recipe, Transform, find
-from xloader.transforms.statistics_tables import Key, Rows, Table, make_table, rows_of
+from xloader.transforms.statistics_tables import Key, Rows, Table, each_of, make_table, rows_of
 
 _MOST_AT_ONCE: Final = 1 << 18
 """Numbers that are looked up at a time. Arrays of this size fit the cache, and need no budget."""
@@ -53,7 +53,7 @@ class PartNumbers:
         """Whether each sample has numbers of its own."""
         return any(self._keys)
 
-    def rows(self, recipe: Recipe, ids: Ints) -> Rows:
+    def rows(self, recipe: Recipe, ids: Ints) -> dict[Key, Ints]:
         """The rows of samples in both tables."""
         return rows_of(recipe, self.layout, (self.mean, self.std), ids)
 
@@ -74,29 +74,32 @@ class PartNumbers:
             for table, keys in zip((self.mean, self.std), self._keys, strict=True)
         ]
 
-    def pieces(self, view: NDArray[Any], rows: Rows) -> Iterator[tuple[NDArray[Any], Rows]]:
+    def pieces(
+        self, view: NDArray[Any], rows: dict[Key, Ints]
+    ) -> Iterator[tuple[NDArray[Any], Rows]]:
         """The view of a batch in pieces for which few numbers are looked up, with their rows."""
         if not self.varies:
-            yield view, rows
+            yield view, {}
             return
         num = max(table.num_looked_up(self.layout) for table in (self.mean, self.std))
-        most = 1 if num > _FEW else _MOST_AT_ONCE // num
+        if num <= _FEW:
+            most = _MOST_AT_ONCE // num
+            for begin in range(0, len(view), most):
+                some = slice(begin, begin + most)
+                yield view[some], {key: numbers[some] for key, numbers in rows.items()}
+            return
         dim = next(iter(rows))[0]
         axis = view.ndim - len(self.dims) + self.dims.index(dim)
         step = max(_MOST_AT_ONCE * view.shape[axis] // num, 1)
-        for begin in range(0, len(view), most):
-            samples = slice(begin, begin + most)
-            for place in range(0, view.shape[axis], step):
-                places = slice(place, place + step)
-                index = [slice(None)] * view.ndim
-                index[0], index[axis] = samples, places
-                yield (
-                    view[tuple(index)],
-                    {
-                        key: numbers[samples, places] if key[0] == dim else numbers[samples]
-                        for key, numbers in rows.items()
-                    },
-                )
+        for place in range(0, view.shape[axis], step):
+            index = [slice(None)] * view.ndim
+            index[axis] = places = slice(place, place + step)
+            samples = {
+                key: each_of(numbers[:, places] if key[0] == dim else numbers)
+                for key, numbers in rows.items()
+            }
+            for number, piece in enumerate(view[tuple(index)]):
+                yield piece[None], {key: each[number] for key, each in samples.items()}
 
 
 @dataclass(frozen=True)

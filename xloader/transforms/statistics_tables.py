@@ -29,8 +29,8 @@ Key = tuple[str, str | None]
 
 _TIMES: Final = (pd.DatetimeIndex, xr.CFTimeIndex)
 
-Rows = dict[Key, Ints]
-"""By dimension and clock: the rows of samples, of shape ``(n, count)``."""
+Rows = Mapping[Key, Ints | slice]
+"""By dimension and clock: rows of samples, of shape ``(n, count)``, or of one as in `each_of`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,11 +96,11 @@ class Table:
     ) -> NDArray[np.floating]:
         """The numbers of some samples, along samples and ``dims``."""
         by_axis = {self.dims.index(key[0]): rows[key] for key in keys}
-        num_samples = len(rows[keys[0]])
-        numbers = self._of_one(by_axis) if num_samples == 1 else self._of_many(by_axis)
+        is_one = not isinstance(first := rows[keys[0]], np.ndarray) or first.ndim == 1
+        numbers = self._of_one(by_axis) if is_one else self._of_many(by_axis)
         if self.has_gaps and not np.isfinite(numbers).all():
             pairs = enumerate(self.shape)
-            used = [np.unique(by_axis.get(axis, np.arange(size))) for axis, size in pairs]
+            used = [np.arange(size)[by_axis.get(axis, slice(None))].ravel() for axis, size in pairs]
             named = self.clock_labels(~np.isfinite(self.values), used)
             raise OptionError(
                 "a sample needs statistics that are missing",
@@ -109,21 +109,22 @@ class Table:
                 "after all fields, where it looks for gaps",
             )
         sizes = dict(zip(self.dims, numbers.shape[1:], strict=True))
-        shape = [num_samples, *(sizes.get(dim, 1) for dim in dims)]
+        shape = [len(numbers), *(sizes.get(dim, 1) for dim in dims)]
         return numbers.reshape(shape).astype(dtype, copy=False)
 
-    def _of_one(self, rows: Mapping[int, Ints]) -> NDArray[np.floating]:
+    def _of_one(self, rows: Mapping[int, Ints | slice]) -> NDArray[np.floating]:
         """The numbers of a single sample, by axis."""
-        pieces = {axis: _as_slice(axis_rows[0]) for axis, axis_rows in rows.items()}
-        numbers = self.values
+        index: list[Any] = [rows.get(axis, slice(None)) for axis in range(len(self.dims))]
+        listed = {axis: r for axis, r in enumerate(index) if not isinstance(r, slice)}
         # Slices come first, since they are not copied. Not by take, which would copy all of them.
-        for axis in sorted(pieces, key=lambda axis: pieces[axis] is None):
-            piece = pieces[axis]
-            index = rows[axis][0] if piece is None else piece
-            numbers = numbers[(*(slice(None),) * axis, index)]
+        for axis in listed:
+            index[axis] = slice(None)
+        numbers: NDArray[np.floating] = self.values[tuple(index)]
+        for axis, axis_rows in listed.items():
+            numbers = numbers[(*(slice(None),) * axis, axis_rows)]
         return numbers[None]
 
-    def _of_many(self, rows: Mapping[int, Ints]) -> NDArray[np.floating]:
+    def _of_many(self, rows: Mapping[int, Any]) -> NDArray[np.floating]:
         """The numbers of several samples, by axis."""
         index = []
         for axis, size in enumerate(self.shape):
@@ -152,24 +153,26 @@ class Table:
         return math.prod(counts)
 
 
-def _as_slice(rows: Ints) -> slice | None:
-    """Rows as a slice; of a single one, which broadcasts, if all are the same. None for others."""
-    # As a list, which is faster than an array for few rows.
-    numbers = rows.tolist()
-    first = numbers[0]
-    if numbers.count(first) == len(numbers):
-        return slice(first, first + 1)
-    whole = range(first, first + len(numbers))
-    return slice(whole.start, whole.stop) if numbers == list(whole) else None
+def each_of(rows: Ints) -> list[Ints | slice]:
+    """The rows of each sample: a slice if they follow each other, or of one if all are the same."""
+    steps = np.diff(rows, axis=1)
+    is_run = (steps == 1).all(axis=1)
+    sizes = np.where(steps.any(axis=1), is_run * rows.shape[1], 1)
+    return [
+        slice(first, first + size) if size else sample
+        for sample, first, size in zip(rows, rows[:, 0].tolist(), sizes.tolist(), strict=True)
+    ]
 
 
-def rows_of(recipe: Recipe, layout: FieldLayout, tables: tuple[Table, ...], ids: Ints) -> Rows:
+def rows_of(
+    recipe: Recipe, layout: FieldLayout, tables: tuple[Table, ...], ids: Ints
+) -> dict[Key, Ints]:
     """The rows of samples in some tables, along windowed dimensions."""
     keys = dict.fromkeys(key for table in tables for key in table.keys(layout))
     if not keys:
         return {}
     windows, positions = recipe.require_windows(), recipe.positions_of(ids)
-    rows: Rows = {}
+    rows = dict[Key, Ints]()
     for dim, clock in keys:
         axis, taken = windows.dims.index(dim), layout.elements_of(dim)
         assert taken is not None
