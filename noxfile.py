@@ -33,15 +33,14 @@ OLDEST = (3, 11)
 EXTRAS = ".[xbatcher,cloud,netcdf,geotiff,viz,fast]"
 
 DEPENDENT = (
-    *("tests/test_dependencies.py", "tests/sources", "tests/test_oracle.py", "tests/test_laws.py"),
+    *("tests/test_dependencies.py", "tests/sources", "tests/test_oracle.py"),
     *("tests/test_every_store.py", "tests/test_samples.py", "tests/test_transforms.py"),
-    *("tests/test_xbatcher.py", "tests/test_cached_reader.py", "tests/test_golden.py"),
-    *("tests/test_real_files.py", "tests/test_loader_faults.py", "tests/test_selection.py"),
-    *("tests/test_oracle_joins.py", "tests/test_forcings.py", "tests/test_recorded_methods.py"),
+    *("tests/test_xbatcher.py", "tests/test_golden.py", "tests/test_real_files.py"),
+    *("tests/test_selection.py", "tests/test_oracle_joins.py", "tests/test_forcings.py"),
+    *("tests/test_recorded_methods.py", "tests/test_normalize_clocks.py"),
     *("tests/mosaic/test_mosaic_values.py", "tests/jobs/test_quantile_sketch.py"),
-    *("tests/jobs/test_stats.py", "tests/jobs/test_materialize.py"),
-    *("tests/jobs/test_shard_encoder.py", "tests/test_normalize_clocks.py"),
-    *("tests/cluster/test_cluster_tasks.py", "tests/cluster/test_derived_blocks.py"),
+    *("tests/jobs/test_materialize.py", "tests/jobs/test_shard_encoder.py"),
+    "tests/cluster/test_cluster_tasks.py",
 )
 """Tests of code that calls a dependency. The other tests use NumPy alone."""
 

@@ -23,13 +23,13 @@ hypothesis.settings.register_profile(
     # Every run tries the same examples, so a test fails only because of a change in the code.
     derandomize=True,
     deadline=None,
-    max_examples=32,
+    max_examples=20,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
     print_blob=True,
 )
 hypothesis.settings.register_profile("deep", deadline=None, max_examples=1000)
 # The runs with the oldest and the newest dependencies try the same properties on fewer examples.
-hypothesis.settings.register_profile("end", hypothesis.settings.get_profile("ci"), max_examples=8)
+hypothesis.settings.register_profile("end", hypothesis.settings.get_profile("ci"), max_examples=5)
 _PROFILE = "end" if "XLOADER_END" in os.environ else "ci"
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", _PROFILE))
 

@@ -81,6 +81,7 @@ def num_chunks(store: CountingStore) -> int:
     return sum(num for key, num in store.reads.items() if key.startswith("t2m/"))
 
 
+@pytest.mark.ends(every=4)
 @pytest.mark.parametrize("row", SUNLIGHT, ids=[row[0] for row in SUNLIGHT])
 def test_insolation_is_that_of_pvlib(row: tuple[str, float, float, float]) -> None:
     time, lat, lon, expected = row
@@ -90,6 +91,7 @@ def test_insolation_is_that_of_pvlib(row: tuple[str, float, float, float]) -> No
     assert abs(float(other) - expected) <= 0.1
 
 
+@pytest.mark.ends(every=4)
 @pytest.mark.parametrize("mean", ["1h", "6h", "1D", "3D", "30h"])
 @pytest.mark.parametrize("lat", [-90.0, -66.0, -20.0, 0.0, 51.0, 78.0, 90.0])
 def test_means_are_those_of_many_instants(mean: str, lat: float) -> None:

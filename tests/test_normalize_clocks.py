@@ -148,6 +148,7 @@ def some_ids(samples: Samples) -> np.ndarray:
     return np.random.default_rng(1).integers(0, len(samples), min(len(samples), 40))
 
 
+@pytest.mark.ends(every=4)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("statistics", STATISTICS)
 def test_values_are_those_of_xarray(statistics: str, windows: str) -> None:

@@ -260,6 +260,7 @@ def test_with_few_chunks_in_memory(
     expect_change(samples, lambda: change(path, {}), num_before, **options)
 
 
+@pytest.mark.ends(every=4)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_over_http_before_the_epoch_ends(zarr_format: int, change: Callable[..., str]) -> None:

@@ -92,6 +92,7 @@ def refuse(store: zarr.abc.store.Store, key: str) -> CorruptChunkError:
     return error
 
 
+@pytest.mark.ends(every=4)
 @pytest.mark.parametrize("codecs", CODECS)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_one_error(codecs: str, damage: str):
@@ -101,6 +102,7 @@ def test_damage_is_one_error(codecs: str, damage: str):
     refuse(FaultyStore(make_store(codecs), {key: DAMAGES[damage]}), key)
 
 
+@pytest.mark.ends(every=2)
 @pytest.mark.parametrize("codecs", ["gzip", "v2-zlib"])
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("library", ["zlib", "isal.isal_zlib"])
@@ -114,6 +116,7 @@ def test_each_library_for_zlib_finds_damage(
     refuse(FaultyStore(store, {key: DAMAGES[damage]}), key)
 
 
+@pytest.mark.ends(every=4)
 @pytest.mark.parametrize("codecs", CODECS)
 @pytest.mark.parametrize("shape", [(32, 31), (32, 33), (16, 32), (64, 32)])
 def test_a_chunk_of_another_size_is_damage(codecs: str, shape: tuple[int, int]):

@@ -53,6 +53,7 @@ def test_views_are_read_directly(how: str, name: str):
     xr.testing.assert_identical(source.coordinates().load(), ds.coords.to_dataset().load())
 
 
+@pytest.mark.ends(every=2)
 @pytest.mark.parametrize("how", OPENED)
 @pytest.mark.parametrize("name", OTHERS)
 def test_anything_else_is_read_through_xarray(how: str, name: str):
@@ -228,6 +229,7 @@ def test_a_version_of_xarray_with_other_attributes(monkeypatch: pytest.MonkeyPat
 EPOCHS = [name for name in VIEWS if name not in ("one element", "nothing left")]
 
 
+@pytest.mark.ends(every=2)
 @pytest.mark.parametrize("how", ["lazy", "dask"])
 @pytest.mark.parametrize("name", EPOCHS)
 def test_an_epoch_reads_each_chunk_once(how: str, name: str):

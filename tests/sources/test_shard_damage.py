@@ -68,6 +68,7 @@ def refuse(store: Store, chunk: int = 3) -> CorruptChunkError:
     return caught.value
 
 
+@pytest.mark.ends(every=4)
 @pytest.mark.parametrize("location", ["start", "end"])
 @pytest.mark.parametrize("is_checked", [True, False], ids=["checked", "unchecked"])
 @pytest.mark.parametrize(
@@ -137,6 +138,7 @@ def test_chunks_do_not_lie_in_an_unchecked_index_at_the_end():
     read(open_source(store), [7], values)
 
 
+@pytest.mark.ends(every=4)
 @pytest.mark.parametrize("location", ["start", "end"])
 @pytest.mark.parametrize("codecs", [[], [ZstdCodec()]], ids=["plain", "zstd"])
 @pytest.mark.parametrize(
@@ -198,6 +200,7 @@ def test_a_failed_request_names_the_chunk_and_tells_no_secret():
     read(source, [3, 4], values)
 
 
+@pytest.mark.ends(every=3)
 @pytest.mark.parametrize("kind", ["obstore-local", "obstore-http", "fsspec-http"])
 @pytest.mark.parametrize("location", ["start", "end"])
 @pytest.mark.parametrize(
