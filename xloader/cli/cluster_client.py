@@ -7,12 +7,11 @@ import os
 import queue
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-import click
-
+from xloader.cli.option_texts import option
 from xloader.errors import ClusterError, MissingDependencyError, OptionError
 
 _SECONDS: Final = 8.0
@@ -21,14 +20,12 @@ _SECONDS: Final = 8.0
 _ADDRESS: Final = re.compile(r"(tcp|tls|ws|wss|ucx|ucxx)://\S+")
 
 
-def takes_scheduler(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command with the option ``--scheduler``."""
-    return click.option(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="Scheduler of a dask cluster that does the work: tcp://host:8786, or the path of its "
-        "scheduler file. --memory then holds for each worker process.",
-    )(command)
+takes_scheduler: Final = option(
+    "--scheduler",
+    "ADDRESS",
+    "Scheduler of a dask cluster that does the work: tcp://host:8786, or the path of its "
+    "scheduler file. --memory then holds for each worker process.",
+)
 
 
 @contextmanager
