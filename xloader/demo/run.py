@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,7 @@ from xloader.demo.training import (
 from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec
 from xloader.jobs.valid.cache_files import default_cache_dir
 from xloader.show.canvas import PlotAxis, new_picture
+from xloader.show.json_values import values_by_name
 from xloader.show.map_plots import draw_map
 from xloader.show.plot_axes import axis_of
 
@@ -96,11 +97,6 @@ def draw(panels: Panels, path: Path) -> None:
         states = {"Truth": panels.truth, "Forecast": panels.forecast}
         low, high = np.nanpercentile(np.stack(list(states.values())), [0.5, 99.5])
         _draw_row(figure, axes[0], panels, states, "viridis", (float(low), float(high)))
-        for axis, values in zip(axes[0], states.values(), strict=True):
-            if high > low and not np.isnan(values).any():
-                x, y = panels.columns.values, panels.rows.values
-                levels = np.linspace(low, high, 13)
-                axis.contour(x, y, values, levels, colors="white", linewidths=0.4)
         guesses = {"Forecast": panels.forecast, "Persistence": panels.persistence}
         errors = {
             f"{name} minus truth: RMSE {panels.rmse(guess):.3g} {panels.units}".rstrip(): guess
@@ -178,14 +174,11 @@ class DemoResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The results by name, in types that JSON can hold but for those of the report."""
-        training = self.training
-        return {
-            "scores": [asdict(score) for score in self.scores],
-            "training": {each.name: getattr(training, each.name) for each in fields(training)},
-            "speed": {**asdict(self.speed), "gb_per_second": self.speed.gb_per_second},
-            "plain": {**asdict(self.plain), "gb_per_second": self.plain.gb_per_second},
-            "picture": str(self.picture.resolve()),
+        speeds = {
+            name: values_by_name(speed, "gb_per_second")
+            for name, speed in (("speed", self.speed), ("plain", self.plain))
         }
+        return values_by_name(self) | speeds | {"picture": self.picture.resolve()}
 
 
 def run_demo(options: DemoOptions) -> DemoResult:
@@ -334,11 +327,7 @@ class _Demo:
         with self.loader(samples) as loader:
             speed = measure_speed(loader, seconds=max(options.plain_seconds, 1.0))
         plain = measure_plain(
-            self.dataset,
-            self.task,
-            batch_size=options.batch_size,
-            seed=options.seed,
-            seconds=options.plain_seconds,
+            self.dataset, self.task, options.batch_size, options.seed, options.plain_seconds
         )
         for name, result in (("xloader", speed), ("DataLoader(shuffle=True) over isel", plain)):
             cut = f"cut off after {result.seconds:.0f} s"
@@ -431,7 +420,7 @@ class Speed:
 
 
 def measure_plain(
-    dataset: xr.Dataset, task: ForecastTask, *, batch_size: int, seed: int, seconds: float
+    dataset: xr.Dataset, task: ForecastTask, batch_size: int, seed: int, seconds: float
 ) -> Speed:
     """Time torch's own ``DataLoader(shuffle=True)`` over a `PlainDataset`, without a model."""
     loader = DataLoader(
@@ -446,9 +435,7 @@ def measure_plain(
 def measure_speed(loader: object, *, seconds: float) -> Speed:
     """Time the batches of one epoch of a loader, without a model."""
     begin = time.perf_counter()
-    num_batches = num_bytes = 0
-    elapsed = 0.0
-    is_whole = True
+    num_batches, num_bytes, elapsed, is_whole = 0, 0, 1e-9, True
     for inputs, targets in loader:  # type: ignore[attr-defined]
         num_batches += 1
         num_bytes += inputs.nbytes + targets.nbytes
@@ -456,4 +443,4 @@ def measure_speed(loader: object, *, seconds: float) -> Speed:
         if elapsed > seconds:
             is_whole = False
             break
-    return Speed(num_batches, num_bytes, max(elapsed, 1e-9), is_whole)
+    return Speed(num_batches, num_bytes, elapsed, is_whole)

@@ -198,7 +198,7 @@ class _Arrays:
 
     def _conflicts(self) -> dict[str, str]:
         """The arrays that have another number of elements along a dimension than most others."""
-        broken = {}
+        broken: dict[str, str] = {}
         for dim in dict.fromkeys(dim for sizes in self._sizes.values() for dim in sizes):
             of_array = {name: sizes[dim] for name, sizes in self._sizes.items() if dim in sizes}
             votes = Counter(of_array.values())
