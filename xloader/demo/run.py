@@ -59,9 +59,6 @@ if TYPE_CHECKING:
     from xloader.samples.samples import Samples
 
 
-_DPI = 150
-
-
 @dataclass(frozen=True)
 class Panels:
     """The content of the picture: maps of one variable of one sample."""
@@ -105,12 +102,10 @@ def draw(panels: Panels, path: Path) -> None:
         }
         edge = float(np.nanpercentile(np.abs(panels.persistence - panels.truth), 99.5)) or 1.0
         _draw_row(figure, axes[1], panels, errors, "RdBu_r", (-edge, edge))
-        for axis in axes[1]:
-            axis.set_xlabel(panels.columns.label)
-        for axis in axes[:, 0]:
-            axis.set_ylabel(panels.rows.label)
+        figure.supxlabel(panels.columns.label)
+        figure.supylabel(panels.rows.label)
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=_DPI, format="png")
+        figure.savefig(path, dpi=150, format="png")
 
 
 def _draw_row(
@@ -222,9 +217,9 @@ class _Demo:
     options: DemoOptions
 
     @cached_property
-    def rows(self) -> NDArray[np.float64]:
-        """Weight of each row of a map."""
-        return row_weights(self.dataset, self.task.space_dims[0])
+    def weights(self) -> NDArray[np.float64]:
+        """Weight of each point of each channel."""
+        return loss_weights(row_weights(self.dataset, self.task.space_dims[0]), self.climate)
 
     @property
     def lead(self) -> str:
@@ -283,7 +278,7 @@ class _Demo:
                 net,
                 loader,
                 calendar=self.calendar(slice(self.task.num_train)),
-                weights=loss_weights(self.rows, self.climate),
+                weights=self.weights,
                 spread=spread,
                 steps=self.options.steps,
                 seconds=self.options.seconds,
@@ -303,7 +298,7 @@ class _Demo:
             loader,
             calendar=self.calendar(slice(task.num_train, None)),
             climate=climate,
-            weights=loss_weights(self.rows, climate),
+            weights=self.weights,
             example_index=task.num_test_samples // 2,
             seconds=max(30.0, self.options.seconds / 2),
         )
@@ -360,7 +355,7 @@ class _Demo:
             truth=shown(example.truth),
             forecast=shown(example.forecast),
             persistence=shown(example.persistence),
-            weights=mask * self.rows[:, None],
+            weights=self.weights[0],
             rows=axis_of(row_dim, row_dim, dataset),
             columns=axis_of(column_dim, column_dim, dataset),
         )
