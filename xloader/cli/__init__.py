@@ -13,7 +13,7 @@ import click
 
 from xloader.cli.check_commands import doctor, inspect
 from xloader.cli.demo_command import demo
-from xloader.cli.endings import full_disk_ending
+from xloader.cli.endings import full_disk_ending, plain_endings
 from xloader.cli.job_commands import materialize, merge, stats
 from xloader.cli.loader_commands import advise, bench, explain
 
@@ -31,6 +31,11 @@ class SectionedGroup(click.Group):
         """Run a command. Where its output cannot be written, say so on one line."""
         with full_disk_ending():
             return super().main(*args, **kwargs)
+
+    def invoke(self, context: click.Context) -> Any:
+        """Read the options of a command and call it."""
+        with plain_endings():
+            return super().invoke(context)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands of each section, in the order in which a user meets them."""

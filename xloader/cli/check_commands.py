@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from xloader.cli.endings import end_incomplete, plain_endings, print_result
+from xloader.cli.endings import end_incomplete, print_result
+from xloader.cli.option_texts import option, takes_json
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_store
 
 
 @click.command(short_help="Check this machine and its libraries.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@takes_json
 def doctor(is_json: bool) -> None:
     """Check cores, memory, codecs, PyTorch and its GPUs, and the releases of libraries.
 
@@ -23,22 +26,20 @@ def doctor(is_json: bool) -> None:
     Exit codes: 0 nothing is broken, 1 something is, 2 an error, 130 interrupted.
     """
     # Some checks import libraries that --help does not need.
-
     from xloader.cli.diagnosis import diagnose
 
-    with plain_endings():
-        diagnosis = diagnose()
-        print_result(diagnosis, is_json=is_json)
-        if diagnosis.problems:
-            names = ", ".join(finding.subject for finding in diagnosis.problems)
-            end_incomplete(f"Broken: {names}.")
+    _show(diagnose(), is_json)
 
 
-_ALL = "all"
+def _show(result: Any, is_json: bool) -> None:
+    print_result(result, is_json=is_json)
+    if result.problems:
+        names = ", ".join(dict.fromkeys(problem.subject for problem in result.problems))
+        end_incomplete(f"Broken: {names}.")
 
 
-def _num_chunks(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    if value is None or value == _ALL:
+def _num_chunks(value: str | None) -> int | None:
+    if value is None or value == "all":
         return None if value is None else 0
     if not value.isdecimal() or not int(value):
         raise click.BadParameter(
@@ -52,14 +53,13 @@ def _num_chunks(_context: click.Context, _option: click.Parameter, value: str | 
     "inspect", cls=SampleCommand, short_help="Show what is in a store, and what is broken."
 )
 @takes_store
-@click.option(
-    "--nan",
-    "nan_chunks",
+@option(
+    "--nan nan_chunks",
+    "[N]",
+    "Count NaN, and find chunks that cannot be read: of all chunks, or of N of each variable.",
+    _num_chunks,
     is_flag=False,
-    flag_value=_ALL,
-    metavar="[N]",
-    callback=_num_chunks,
-    help="Count NaN, and find chunks that cannot be read: of all chunks, or of N of each variable.",
+    flag_value="all",
 )
 @click.option(
     "--on-missing",
@@ -68,9 +68,9 @@ def _num_chunks(_context: click.Context, _option: click.Parameter, value: str | 
     show_default=True,
     help="fill: absent chunks are absent on purpose, and no problem.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@takes_json
 def inspect(
-    description: SampleDescription, nan_chunks: int | None, on_missing: str, is_json: bool
+    description: SampleDescription, nan_chunks: int | None, on_missing: Any, is_json: bool
 ) -> None:
     """Show the variables, chunk grids and labels of STORE, and what is broken.
 
@@ -88,16 +88,12 @@ def inspect(
     # Counting needs modules that --help does not.
     from xloader.cli.store_inspection import inspect_store
 
-    with plain_endings():
-        inspection = inspect_store(
-            description.store,
-            variables=description.variable_names,
-            group=description.group,
-            storage_options=description.storage_options,
-            nan_chunks=nan_chunks,
-            on_missing="fill" if on_missing == "fill" else "warn",
-        )
-        print_result(inspection, is_json=is_json)
-        if inspection.problems:
-            names = ", ".join(dict.fromkeys(problem.subject for problem in inspection.problems))
-            end_incomplete(f"Broken: {names}.")
+    inspection = inspect_store(
+        description.store,
+        variables=description.variable_names,
+        group=description.group,
+        storage_options=description.storage_options,
+        nan_chunks=nan_chunks,
+        on_missing=on_missing,
+    )
+    _show(inspection, is_json)

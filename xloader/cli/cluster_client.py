@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final
 
-import click
-
+from xloader.cli.option_texts import option
 from xloader.errors import ClusterError, MissingDependencyError, OptionError
 
 _SECONDS: Final = 8.0
@@ -21,14 +20,12 @@ _SECONDS: Final = 8.0
 _ADDRESS: Final = re.compile(r"(tcp|tls|ws|wss|ucx|ucxx)://\S+")
 
 
-def takes_scheduler(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command with the option ``--scheduler``."""
-    return click.option(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="Scheduler of a dask cluster that does the work: tcp://host:8786, or the path of its "
-        "scheduler file. --memory then holds for each worker process.",
-    )(command)
+takes_scheduler: Final = option(
+    "--scheduler",
+    "ADDRESS",
+    "Scheduler of a dask cluster that does the work: tcp://host:8786, or the path of its "
+    "scheduler file. --memory then holds for each worker process.",
+)
 
 
 @contextmanager
@@ -53,7 +50,7 @@ def cluster_client(scheduler: str | None) -> Iterator[dict[str, Any]]:
     except (OSError, ValueError, ImportError) as error:
         raise ClusterError(
             "the scheduler of the dask cluster does not answer",
-            given=f"--scheduler {scheduler}: {error}",
+            given=f"--scheduler {scheduler}: {str(error) or 'no answer'}",
             remedy="check the address, and that the scheduler runs with the same packages",
         ) from error
     with client:
@@ -62,25 +59,21 @@ def cluster_client(scheduler: str | None) -> Iterator[dict[str, Any]]:
 
 def _connect(address: str) -> Any:
     """Make a client, on a thread of its own: distributed waits for ever for what never speaks."""
-    made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    made: Future[Any] = Future()
 
     def make() -> None:
         from distributed import Client
 
         try:
             # The verb is given the client, so it need not be the active one.
-            made.put(Client(address, timeout=_SECONDS, set_as_default=False))  # type: ignore[no-untyped-call]
+            client = Client(address, timeout=_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
         except BaseException as error:
-            made.put(error)
+            made.set_exception(error)
+        else:
+            made.set_result(client)
 
     threading.Thread(target=make, name="xloader-connect", daemon=True).start()
-    try:
-        outcome = made.get(timeout=_SECONDS + 1)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {_SECONDS:.0f} s") from None
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
+    return made.result(timeout=_SECONDS + 1)
 
 
 def _address_of(scheduler: str) -> str:

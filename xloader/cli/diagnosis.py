@@ -13,13 +13,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numcodecs.registry
 import numpy as np
-
-# xarray and zarr bring it along.
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -36,6 +33,8 @@ from xloader.sources.zarr.compressors import ZLIB
 
 _LEAST_SHM_NBYTES: Final = 1 << 30
 """Below this size, batches of a few DataLoader workers may not fit into shared memory."""
+
+_MORE_SHM: Final = "start the container with --shm-size=8g"
 
 _MUCH_OF_MEMORY: Final = 0.5
 """Share of the memory from which on the default memory of a loader is named."""
@@ -74,13 +73,9 @@ def find_memory(limits: CgroupLimits, meminfo: Path = Path("/proc/meminfo")) -> 
     default = LoaderOptions.memory
     if parse_nbytes(default) <= _MUCH_OF_MEMORY * total:
         return Finding("memory", "ok", text, value=total)
-    return Finding(
-        "memory",
-        "note",
-        f"{text}; a loader takes {default} by default",
-        f'pass memory="{total // 4 >> 20}MiB" or less to your loaders',
-        total,
-    )
+    text = f"{text}; a loader takes {default} by default"
+    remedy = f'pass memory="{total // 4 >> 20}MiB" or less to your loaders'
+    return Finding("memory", "note", text, remedy, total)
 
 
 def find_shared_memory(folder: Path = Path("/dev/shm")) -> Finding | None:
@@ -90,24 +85,16 @@ def find_shared_memory(folder: Path = Path("/dev/shm")) -> Finding | None:
     try:
         sizes = os.statvfs(folder)
     except OSError:
-        return Finding(
-            "shared memory",
-            "problem",
-            f"there is no {folder}, so workers of a DataLoader cannot pass batches",
-            "start the container with --shm-size=8g; or use samples.loader(processes=...), which "
-            "does not need it",
-        )
+        text = f"there is no {folder}, so workers of a DataLoader cannot pass batches"
+        remedy = f"{_MORE_SHM}; or use samples.loader(processes=...), which does not need it"
+        return Finding("shared memory", "problem", text, remedy)
     total, free = (blocks * sizes.f_frsize for blocks in (sizes.f_blocks, sizes.f_bavail))
     text = f"{folder} has {show_nbytes(total)}, of which {show_nbytes(free)} are free"
     if free >= _LEAST_SHM_NBYTES:
         return Finding("shared memory", "ok", text, value=total)
-    return Finding(
-        "shared memory",
-        "note",
-        f"{text}; workers of other datasets pass all batches there",
-        "start the container with --shm-size=8g for those: datasets of xloader do with less",
-        total,
-    )
+    text = f"{text}; workers of other datasets pass all batches there"
+    remedy = f"{_MORE_SHM} for those: datasets of xloader do with less"
+    return Finding("shared memory", "note", text, remedy, total)
 
 
 def find_torch(name: str = "torch") -> list[Finding]:
@@ -138,43 +125,38 @@ def find_devices(torch: Any) -> Finding:
     if mps is not None and mps.is_available():
         return Finding("GPU", "ok", "Metal (mps)", value=1)
     if built:
-        return Finding(
-            "GPU",
-            "note",
-            f"PyTorch is built for CUDA {built}, but finds no GPU",
-            "if there is one, check nvidia-smi and the driver's release",
-            0,
-        )
+        remedy = "if there is one, check nvidia-smi and the driver's release"
+        text = f"PyTorch is built for CUDA {built}, but finds no GPU"
+        return Finding("GPU", "note", text, remedy, 0)
     return Finding("GPU", "ok", "none: this PyTorch is built for the CPU alone", value=0)
 
 
-NEWEST_TESTED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "numpy": "2.5.5",
-        "xarray": "2026.9.0",
-        "zarr": "3.4.2",
-        "numcodecs": "0.17.1",
-        "dask": "2026.8.0",
-        "cloudpickle": "3.1.3",
-        "click": "8.5.1",
-        "torch": "2.13.0",
-        "tqdm": "4.70.1",
-        "jax": "0.10.2",
-        "xbatcher": "0.4.0",
-        "aiohttp": "3.14.5",
-        "fsspec": "2026.9.0",
-        "icechunk": "1.1.21",
-        "obstore": "0.12.1",
-        "s3fs": "2026.9.0",
-        "h5netcdf": "1.8.2",
-        "h5py": "3.16.0",
-        "netcdf4": "1.7.5.1",
-        "crick": "0.0.8",
-        "matplotlib": "3.11.2",
-        "distributed": "2026.8.0",
-        "isal": "1.9.1",
-    }
-)
+NEWEST_TESTED: Final[Mapping[str, str]] = {
+    "numpy": "2.5.5",
+    "xarray": "2026.9.0",
+    "zarr": "3.4.2",
+    "numcodecs": "0.17.1",
+    "dask": "2026.8.0",
+    "cloudpickle": "3.1.3",
+    "click": "8.5.1",
+    "packaging": "26.4",
+    "torch": "2.13.0",
+    "tqdm": "4.70.1",
+    "jax": "0.10.2",
+    "xbatcher": "0.4.0",
+    "aiohttp": "3.14.5",
+    "fsspec": "2026.9.0",
+    "icechunk": "1.1.21",
+    "obstore": "0.12.1",
+    "s3fs": "2026.9.0",
+    "h5netcdf": "1.8.2",
+    "h5py": "3.16.0",
+    "netcdf4": "1.7.5.1",
+    "crick": "0.0.8",
+    "matplotlib": "3.11.2",
+    "distributed": "2026.8.0",
+    "isal": "1.9.1",
+}
 """The newest release of each library that xloader was used or tested with, without a fault."""
 
 _EXTRA: Final = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
@@ -195,22 +177,6 @@ class TestedLibrary:
     newest: str | None
     extra: str
     installed: str | None
-
-    @property
-    def is_too_old(self) -> bool:
-        """Whether the installed release is older than the oldest allowed."""
-        return self.installed is not None and Version(self.installed) < Version(self.oldest)
-
-    @property
-    def is_newer(self) -> bool:
-        """Whether the installed release is newer than the newest tested, by its first two numbers.
-
-        Releases that differ in later numbers only mend faults.
-        """
-        if self.installed is None or self.newest is None:
-            return False
-        installed, newest = Version(self.installed), Version(self.newest)
-        return (installed.major, installed.minor) > (newest.major, newest.minor)
 
 
 def find_libraries(package: str = "xloader") -> list[TestedLibrary] | None:
@@ -260,32 +226,22 @@ _UNFORKABLE: Final = ("obstore", "icechunk", "s3fs", "gcsfs", "adlfs")
 
 def find_xloader(release: str | None) -> Finding:
     """The release of xloader itself."""
-    if release is None:
-        return Finding(
-            "xloader",
-            "note",
-            "used from a folder: it is not installed, so its requirements are not known",
-            "run pip install . in a clone of xloader",
-        )
-    return Finding("xloader", "ok", release, value=release)
+    if release is not None:
+        return Finding("xloader", "ok", release, value=release)
+    text = "used from a folder: it is not installed, so its requirements are not known"
+    return Finding("xloader", "note", text, "run pip install . in a clone of xloader")
 
 
 def find_releases(libraries: Sequence[TestedLibrary] | None = None) -> list[Finding]:
     """The releases of the libraries that xloader needs or can use, beside those tested."""
     if libraries is None:
         libraries = find_libraries() or ()
-    findings = [
-        _of_release(library)
-        for library in libraries
-        if library.installed is not None or not library.extra
-    ]
     absent = [library for library in libraries if library.installed is None and library.extra]
+    findings = [_of_release(library) for library in libraries if library not in absent]
     if absent:
         names = ", ".join(f"{library.name} ({library.extra})" for library in absent)
-        extras = ",".join(dict.fromkeys(library.extra for library in absent))
-        findings.append(
-            Finding("not installed", "ok", names, f"if you need one, {extra_remedy(extras)}")
-        )
+        remedy = extra_remedy(",".join(dict.fromkeys(library.extra for library in absent)))
+        findings.append(Finding("not installed", "ok", names, f"if you need one, {remedy}"))
     return findings
 
 
@@ -293,14 +249,12 @@ def _of_release(library: TestedLibrary) -> Finding:
     name, installed = library.name, library.installed
     oldest, newest = library.oldest, library.newest
     tested = f"{oldest} to {newest}" if newest else f"{oldest} or newer"
-    if installed is None:
-        remedy = f'pip install "{name}>={oldest}"'
-        return Finding(name, "problem", f"not installed; xloader needs {tested}", remedy)
-    if library.is_too_old:
-        text = f"{installed} is too old; xloader needs {tested}"
+    if installed is None or Version(installed) < Version(oldest):
+        text = "not installed" if installed is None else f"{installed} is too old"
         remedy = f'pip install --upgrade "{name}>={oldest}"'
-        return Finding(name, "problem", text, remedy, installed)
-    if library.is_newer:
+        return Finding(name, "problem", f"{text}; xloader needs {tested}", remedy, installed)
+    # Releases that differ in later numbers only mend faults.
+    if newest and Version(installed).release[:2] > Version(newest).release[:2]:
         text = f"{installed} is newer than the releases tested, {tested}"
         remedy = f'if something fails, try pip install "{name}<={newest}"'
         return Finding(name, "note", text, remedy, installed)
@@ -320,51 +274,37 @@ def find_codecs(names: Iterable[str] = _CODECS) -> Finding:
         # A library that does not load raises errors of any kind.
         except Exception as error:
             broken.append(f"{name} ({type(error).__name__}: {error})")
-    if broken:
-        return Finding(
-            "codecs",
-            "problem",
-            f"{', '.join(broken)} do not work",
-            "pip install --force-reinstall numcodecs",
-        )
-    return Finding("codecs", "ok", f"{', '.join(works)} work", value=len(works))
+    if not broken:
+        return Finding("codecs", "ok", f"{', '.join(works)} work", value=len(works))
+    remedy = "pip install --force-reinstall numcodecs"
+    return Finding("codecs", "problem", f"{', '.join(broken)} do not work", remedy)
 
 
 def find_gzip() -> Finding:
     """The library that decodes gzip and zlib."""
     if ZLIB.__name__.startswith("isal"):
         return Finding("gzip and zlib", "ok", "decoded by isal", value="isal")
-    return Finding(
-        "gzip and zlib",
-        "note",
-        "decoded by Python's own zlib, which takes twice as long as isal",
-        f"if your stores are compressed with gzip or zlib, {extra_remedy('fast')}",
-        "zlib",
-    )
+    text = "decoded by Python's own zlib, which takes twice as long as isal"
+    remedy = f"if your stores are compressed with gzip or zlib, {extra_remedy('fast')}"
+    return Finding("gzip and zlib", "note", text, remedy, "zlib")
 
 
 def find_compiled() -> Finding:
     """Whether compiled threads read, decode and copy, with which codecs, or why not."""
     library, reason = load_library()
     if library is None:
-        return Finding(
-            "compiled library",
-            "note",
-            f"not in use, so that NumPy copies under Python's lock: {reason}",
+        text = f"not in use, so that NumPy copies under Python's lock: {reason}"
+        remedy = (
             "install xloader again by pip, which has it for Linux and macOS on x86-64 and ARM; "
-            "elsewhere, install a C compiler such as gcc first",
-            "numpy",
+            "elsewhere, install a C compiler such as gcc first"
         )
+        return Finding("compiled library", "note", text, remedy, "numpy")
     made = decoder()
     missing = [name for name in ("zstd", "blosc") if made is None or name not in made.codecs]
     if missing:
-        return Finding(
-            "compiled library",
-            "note",
-            f"in use, but numcodecs does not offer it {' and '.join(missing)}: Python decodes them",
-            "install a numcodecs from PyPI or conda-forge",
-            "compiled",
-        )
+        text = f"in use, but numcodecs offers it no {' and no '.join(missing)}: Python decodes them"
+        remedy = "install a numcodecs from PyPI or conda-forge"
+        return Finding("compiled library", "note", text, remedy, "compiled")
     text = "in use: threads without Python's lock read, decode zstd and blosc, and copy"
     return Finding("compiled library", "ok", text, value="compiled")
 
@@ -373,13 +313,8 @@ def find_direct_reads() -> Finding:
     """Whether this release of zarr has the parts with which xloader decodes chunks itself."""
     if zarr_adapter.is_known():
         return Finding("direct reads", "ok", "of Zarr chunks, on xloader's own threads")
-    return Finding(
-        "direct reads",
-        "note",
-        "not with this release of zarr: arrays are read through zarr's own indexing, and absent "
-        "chunks are not noticed",
-        "install an older zarr, or a newer xloader",
-    )
+    text = "not with this release of zarr: through its own indexing, which misses absent chunks"
+    return Finding("direct reads", "note", text, "install an older zarr, or a newer xloader")
 
 
 def find_fork_safety(
@@ -392,17 +327,15 @@ def find_fork_safety(
     default = methods[0]
     if default != "fork":
         return Finding("forks", "ok", f"processes start by {default}", value=default)
-    safe = "processes start by fork, which directories and zip files given by path survive"
+    text = "processes start by fork, which directories and zip files given by path survive"
     if not installed:
-        return Finding("forks", "ok", safe, value=default)
-    return Finding(
-        "forks",
-        "note",
-        f"{safe}; stores of {', '.join(installed)} do not, and raise a ForkError in a child",
+        return Finding("forks", "ok", text, value=default)
+    text += f"; stores of {', '.join(installed)} do not, and raise a ForkError in a child"
+    remedy = (
         'pass multiprocessing_context="forkserver" to a DataLoader over such stores, and guard '
-        'the script with if __name__ == "__main__":',
-        default,
+        'the script with if __name__ == "__main__":'
     )
+    return Finding("forks", "note", text, remedy, default)
 
 
 @dataclass(frozen=True)
@@ -443,20 +376,18 @@ def diagnose() -> Diagnosis:
         One finding for each check.
     """
     limits = read_cgroup_limits()
-    shared = find_shared_memory()
-    return Diagnosis(
-        (
-            find_xloader(installed_release("xloader")),
-            find_system(),
-            find_cores(limits),
-            find_memory(limits),
-            *((shared,) if shared is not None else ()),
-            find_compiled(),
-            find_codecs(),
-            find_gzip(),
-            find_direct_reads(),
-            find_fork_safety(),
-            *find_torch(),
-            *find_releases(),
-        )
+    findings = (
+        find_xloader(installed_release("xloader")),
+        find_system(),
+        find_cores(limits),
+        find_memory(limits),
+        find_shared_memory(),
+        find_compiled(),
+        find_codecs(),
+        find_gzip(),
+        find_direct_reads(),
+        find_fork_safety(),
+        *find_torch(),
+        *find_releases(),
     )
+    return Diagnosis(tuple(finding for finding in findings if finding is not None))

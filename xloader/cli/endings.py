@@ -20,6 +20,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache, partial
 from typing import Any, Final
 
 import click
@@ -49,7 +50,10 @@ def plain_endings(on_interrupt: str = "") -> Iterator[None]:
     """Context that prints errors and warnings without a traceback, and ends with an exit code."""
     _ASYNCIO.addFilter(_is_shown)
     with warnings.catch_warnings():
-        warnings.showwarning = _OncePerText()
+        # A text comes once, however often xarray opens the same file. The file and the line of a
+        # warning say nothing to someone who has written neither.
+        show = cache(partial(say, err=True))
+        warnings.showwarning = lambda message, *_, **__: show(f"Warning: {message}")
         try:
             yield
         except XloaderError as error:
@@ -93,20 +97,6 @@ def _is_shown(record: logging.LogRecord) -> bool:
     arrays with their tracebacks, and arrays that were still being opened when the process ended.
     """
     return not record.getMessage().startswith(_BESIDE_AN_ERROR)
-
-
-class _OncePerText:
-    """Prints each warning once, however often xarray opens the same file."""
-
-    def __init__(self) -> None:
-        self._seen: set[str] = set()
-
-    def __call__(self, message: Warning | str, *_: Any, **__: Any) -> None:
-        # The file and the line of a warning say nothing to someone who has written neither.
-        text = f"Warning: {message}"
-        if text not in self._seen:
-            self._seen.add(text)
-            say(text, err=True)
 
 
 def print_result(result: Any, *, is_json: bool) -> None:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from xloader.core.cores import usable_cores
-from xloader.core.footprint import Footprint, Group
+from xloader.core.footprint import Footprint
 from xloader.core.nbytes import show_nbytes
 from xloader.engine.threads import ThreadTask
 from xloader.errors import ChunkError
 from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues, group_of, whole_recipe
 from xloader.recipe.recipe import Recipe
 from xloader.show.json_values import values_by_name
-from xloader.sources.base import Read, Source, Variable
+from xloader.sources.base import Source, Variable
 from xloader.sources.chunk_sizes import Sizes, num_chunks
 from xloader.sources.retries import Attempts
 from xloader.sources.stores.stored_objects import encoding_of, inventory_of, stored_objects_of
@@ -68,74 +66,52 @@ def count_nans(recipe: Recipe, name: str, most_chunks: int | None = None) -> Nan
     """Count NaN in the chunks of a variable."""
     if not math.prod(recipe.variable(name).shape):
         return NanCount(0, 0, 0, 0, (), is_whole=True)
+    packing = recipe.variable(name).packing
     whole = whole_recipe(recipe, (name,))
     group = group_of(whole, name)
-    count = min(group.num_blocks, most_chunks or group.num_blocks)
-    places = np.linspace(0, group.num_blocks - 1, count).astype(np.int64)
-    tally = _NanTally(recipe, name)
-    footprint = Footprint(whole.require_windows(), (group,))
-    with ChunkSweep(whole, footprint, _MOST_NBYTES, usable_cores()) as sweep:
-        for begin in range(0, len(places), _WAVE_CHUNKS):
-            chunks = np.unravel_index(places[begin : begin + _WAVE_CHUNKS], group.shape or (1,))
-            blocks = list(zip(*(numbers.tolist() for numbers in chunks), strict=True))
-            if not group.shape:
-                blocks = [()] * len(blocks)
-            _read(sweep, group, blocks, tally)
-    return NanCount(
-        tally.num_chunks,
-        tally.num_values,
-        tally.num_nans,
-        len(tally.errors),
-        # Threads find them in any order.
-        tuple(text for _, text in sorted(tally.errors.items())[:_NUM_NAMED]),
-        count == group.num_blocks,
-    )
+    num_asked = min(group.num_blocks, most_chunks or group.num_blocks)
+    places = np.linspace(0, group.num_blocks - 1, num_asked).astype(np.int64)
+    # Several threads add to these at once.
+    counts: list[tuple[int, int]] = []
+    errors: dict[tuple[int, ...], str] = {}
 
+    def count(chunk: ChunkValues) -> None:
+        values = chunk.values if packing is None else packing.unpack(chunk.values)
+        is_nan = np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, bool)
+        counts.append((values.size, int(is_nan.sum())))
 
-class _NanTally:
-    """Counts of the chunks read so far, which several threads add to."""
-
-    def __init__(self, recipe: Recipe, name: str) -> None:
-        self._packing = recipe.variable(name).packing
-        self._lock = threading.Lock()
-        self.num_chunks = self.num_values = self.num_nans = 0
-        self.errors: dict[tuple[int, ...], str] = {}
-
-    def add(self, chunk: ChunkValues) -> None:
-        """Count the values of a chunk."""
-        values = chunk.values if self._packing is None else self._packing.unpack(chunk.values)
-        num_nans = int(np.isnan(values).sum()) if values.dtype.kind == "f" else 0
-        with self._lock:
-            self.num_chunks += 1
-            self.num_values += values.size
-            self.num_nans += num_nans
-
-    def note(self, read: Read, error: ChunkError) -> None:
-        """Keep the error of a chunk that could not be read."""
-        with self._lock:
-            self.errors[read.chunk] = str(error)
-
-
-def _read(
-    sweep: ChunkSweep, group: Group, blocks: Sequence[tuple[int, ...]], tally: _NanTally
-) -> None:
-    def tolerant(task: ThreadTask) -> Callable[[Attempts], None]:
+    def tolerant(task: ThreadTask) -> ThreadTask:
         def do(attempts: Attempts) -> None:
             try:
                 task.do(attempts)
             except ChunkError as error:
                 if len(task.reads) == 1:
-                    tally.note(task.reads[0], error)
+                    errors[task.reads[0].chunk] = str(error)
                     return
                 # One broken chunk fails all that are read with it.
                 for read in task.reads:
-                    for single in sweep.read(group, [read.chunk], tally.add):
-                        tolerant(single)(attempts)
+                    for single in sweep.read(group, [read.chunk], count):
+                        tolerant(single).do(attempts)
 
-        return do
+        return ThreadTask(task.reads, do)
 
-    tasks = sweep.read(group, blocks, tally.add)
-    sweep.do([ThreadTask(task.reads, tolerant(task)) for task in tasks])
+    footprint = Footprint(whole.require_windows(), (group,))
+    with ChunkSweep(whole, footprint, _MOST_NBYTES, usable_cores()) as sweep:
+        for begin in range(0, len(places), _WAVE_CHUNKS):
+            blocks = [
+                tuple(map(int, np.unravel_index(place, group.shape)))
+                for place in places[begin : begin + _WAVE_CHUNKS]
+            ]
+            sweep.do([tolerant(task) for task in sweep.read(group, blocks, count)])
+    return NanCount(
+        len(counts),
+        sum(size for size, _ in counts),
+        sum(num_nans for _, num_nans in counts),
+        len(errors),
+        # Threads find them in any order.
+        tuple(text for _, text in sorted(errors.items())[:_NUM_NAMED]),
+        num_asked == group.num_blocks,
+    )
 
 
 COLUMNS: Final = (
@@ -204,14 +180,14 @@ class InspectedVariable:
     is_estimated: bool
     path: str
     is_direct: bool
-    num_objects: int | None
-    num_absent: int | None
-    num_beyond: int | None
-    num_empty: int | None
-    absent: tuple[str, ...]
-    beyond: tuple[str, ...]
-    empty: tuple[str, ...]
-    nans: NanCount | None
+    num_objects: int | None = None
+    num_absent: int | None = None
+    num_beyond: int | None = None
+    num_empty: int | None = None
+    absent: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+    nans: NanCount | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -250,7 +226,11 @@ def inspect_variable(
     stored_all = math.prod(variable.shape) * variable.stored_dtype.itemsize
     inventory = inventory_of(source, variable.name)
     objects = stored_objects_of(source, variable.name)
-    stored_nbytes, is_estimated = None, False
+    stored_nbytes, is_estimated, listed = None, False, {}
+    if inventory is not None:
+        listed = values_by_name(inventory)
+        del listed["nbytes"]
+        listed |= {"num_empty": len(inventory.empty), "empty": inventory.empty[:_NUM_NAMED]}
     if inventory is not None and inventory.nbytes is not None:
         stored_nbytes = inventory.nbytes
     elif objects is not None and objects.stored_share is not None:
@@ -278,14 +258,8 @@ def inspect_variable(
         is_estimated=is_estimated,
         path=path,
         is_direct=path.startswith("direct"),
-        num_objects=None if inventory is None else inventory.num_objects,
-        num_absent=None if inventory is None else inventory.num_absent,
-        num_beyond=None if inventory is None else inventory.num_beyond,
-        num_empty=None if inventory is None else len(inventory.empty),
-        absent=() if inventory is None else inventory.absent,
-        beyond=() if inventory is None else inventory.beyond,
-        empty=() if inventory is None else inventory.empty[:3],
         nans=nans,
+        **listed,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +15,15 @@ import xloader
 from xloader.cli import option_texts
 from xloader.cli.cluster_client import cluster_client, takes_scheduler
 from xloader.cli.endings import end_incomplete, plain_endings, print_json, say
-from xloader.cli.loader_options import takes_loader_options
-from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
+from xloader.cli.option_texts import option, takes_json
+from xloader.cli.sample_description import (
+    Decorator,
+    SampleCommand,
+    SampleDescription,
+    decorated,
+    takes_loader_options,
+    takes_samples,
+)
 from xloader.core.messages import show_count
 from xloader.errors import OptionError, SourceNotFoundError
 from xloader.samples.dataset_stats import merge as merge_target
@@ -85,47 +93,53 @@ def _number(name: str, value: float) -> str:
     return f"{value:.6g}"
 
 
+def _takes_job_options(part: str, overwrite: str) -> Decorator:
+    """Decorate a command with the options of a job over a whole archive."""
+    options = (
+        option("--part", "I/N", part, option_texts.read_part),
+        option("--memory", "SIZE", "For the job.", default="2GiB", show_default=True),
+        option("--threads", "N", "Default: the number of cores.", type=int),
+        takes_scheduler,
+        click.option("--overwrite", is_flag=True, help=overwrite),
+    )
+    return lambda command: decorated(command, options)
+
+
 @click.command(cls=SampleCommand, short_help="Compute statistics of what samples cover.")
 @takes_samples
-@click.option("--out", metavar="PATH", help="Write the result to PATH: stats.nc or stats.zarr.")
-@click.option(
+@option("--out path", "PATH", "Write the result to PATH: stats.nc or stats.zarr.")
+@option(
     "--dim",
-    metavar="A,B",
-    help="Dimensions to reduce, or all; time gives statistics of each cell. Default: those that "
-    "do not become channels of the samples.",
+    "A,B",
+    "Dimensions to reduce, or all; time gives statistics of each cell. Default: those that do not "
+    "become channels of the samples.",
+    lambda text: ... if text == "all" else option_texts.split_names(text) or None,
 )
-@click.option("--by", metavar="CLOCK", help="By month, dayofyear, season or hour.")
-@click.option("--quantiles", metavar="Q,Q", help="Quantiles from 0 to 1: 0.01,0.99.")
-@click.option(
+@option("--by", "CLOCK", "By month, dayofyear, season or hour.")
+@option(
+    "--quantiles",
+    "Q,Q",
+    "Quantiles from 0 to 1: 0.01,0.99.",
+    partial(option_texts.read_numbers, "--quantiles"),
+)
+@option(
     "--leads",
-    metavar="LEAD,LEAD",
-    help="Of differences along time instead of values: 6h,24h. 0 is the values.",
+    "LEAD,LEAD",
+    "Of differences along time instead of values: 6h,24h. 0 is the values.",
+    lambda text: tuple(map(option_texts.read_size, option_texts.split_names(text))),
 )
-@click.option("--weights", metavar="WEIGHTS", help="area weights cells by the cosine of latitude.")
-@click.option(
-    "--part", metavar="I/N", help="Only one of N parts, from 0/N. xloader merge joins them."
+@option("--weights", "WEIGHTS", "area weights cells by the cosine of latitude.")
+@_takes_job_options(
+    "Only one of N parts, from 0/N. xloader merge joins them.", "Replace PATH and its parts."
 )
-@click.option("--memory", metavar="SIZE", default="2GiB", show_default=True, help="For the job.")
-@click.option(
-    "--threads", type=click.IntRange(min=1), metavar="N", help="Default: the number of cores."
-)
-@takes_scheduler
-@click.option("--overwrite", is_flag=True, help="Replace PATH and its parts.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@takes_json
 def stats(
     description: SampleDescription,
-    out: str | None,
-    dim: str | None,
-    by: str | None,
-    quantiles: str | None,
-    leads: str | None,
-    weights: str | None,
-    part: str | None,
-    memory: str,
-    threads: int | None,
+    path: str | None,
+    part: tuple[int, int] | None,
     scheduler: str | None,
-    overwrite: bool,
     is_json: bool,
+    **options: Any,
 ) -> None:
     """Compute statistics of what the samples of STORE cover, each element once.
 
@@ -142,59 +156,37 @@ def stats(
 
     Exit codes: 0 done, 2 an error, 130 interrupted.
     """
-    how_to_go_on = f"What is done lies in {out}.parts; run the same command again to go on."
-    if out is None:
+    how_to_go_on = f"What is done lies in {path}.parts; run the same command again to go on."
+    if path is None:
         how_to_go_on = "Nothing was written; pass --out, and a job that is killed can go on."
-    with plain_endings(how_to_go_on):
-        number = option_texts.read_part(part)
-        if number is not None and out is None:
-            raise OptionError(
-                "a part of statistics has to be written",
-                remedy="pass --out stats.nc to all parts, then run: xloader merge stats.nc",
-            )
-        options: dict[str, Any] = {
-            "dim": ... if dim == "all" else option_texts.split_names(dim) or None,
-            "by": by,
-            "quantiles": option_texts.read_numbers("--quantiles", quantiles),
-            "leads": tuple(map(option_texts.read_size, option_texts.split_names(leads))),
-            "weights": weights,
-            "memory": memory,
-            "threads": threads,
-            "path": None if out is None else Path(out),
-            "part": number,
-            "overwrite": overwrite,
-        }
-        with cluster_client(scheduler) as cluster_options:
-            result = _compute(description, {**options, **cluster_options})
-        if number is not None:
-            _show_part(number, out, is_json)
-        else:
-            show_stats(result, out, is_json=is_json)
-
-
-def _compute(description: SampleDescription, options: dict[str, Any]) -> Any:
-    samples = description.open()
-    if description.has_windows:
-        return samples.stats(**options)
-    return xloader.stats(samples, **options)
-
-
-def _show_part(part: tuple[int, int], out: str | None, is_json: bool) -> None:
-    if is_json:
-        print_json({"path": out, "part": list(part)})
-        return
-    number, count = part
-    say(
-        f"Part {number} of {count} (0 to {count - 1}) is done. "
-        f"When all are done, run: xloader merge {out}"
-    )
+    if part is not None and path is None:
+        raise OptionError(
+            "a part of statistics has to be written",
+            remedy="pass --out stats.nc to all parts, then run: xloader merge stats.nc",
+        )
+    with plain_endings(how_to_go_on), cluster_client(scheduler) as cluster_options:
+        samples = description.open()
+        compute = samples.stats if description.has_windows else partial(xloader.stats, samples)
+        result: Any = compute(
+            path=None if path is None else Path(path), part=part, **options, **cluster_options
+        )
+    if part is None:
+        show_stats(result, path, is_json=is_json)
+    elif is_json:
+        print_json({"path": path, "part": part})
+    else:
+        number, count = part
+        say(
+            f"Part {number} of {count} (0 to {count - 1}) is done. "
+            f"When all are done, run: xloader merge {path}"
+        )
 
 
 @click.command(short_help="Merge what several processes have written.")
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--memory", metavar="SIZE", default="256MiB", show_default=True, help="For a mosaic.")
+@option("--memory", "SIZE", "For a mosaic.", default="256MiB", show_default=True)
 @click.option("--overwrite", is_flag=True, help="Replace something else that lies at TARGET.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@takes_json
 def merge(target: Path, memory: str, overwrite: bool, is_json: bool) -> None:
     """Merge what several processes have written for TARGET.
 
@@ -225,66 +217,73 @@ def merge(target: Path, memory: str, overwrite: bool, is_json: bool) -> None:
             )
 
 
+def _open_stats(text: str | None) -> xr.Dataset | None:
+    if text is None:
+        return None
+    path = Path(text)
+    if not path.exists():
+        raise SourceNotFoundError(
+            "there are no statistics at this path",
+            given=f"--stats {path}",
+            remedy=f"write them first: xloader stats STORE --out {path}",
+        )
+    engine = "zarr" if path.is_dir() else None
+    with xr.open_dataset(path, engine=engine) as stats:
+        return stats.load()
+
+
 @click.command(cls=SampleCommand, short_help="Write a store with chunks that suit it.")
 @takes_samples
 @click.argument("target")
-@click.option(
+@option(
     "--chunks",
+    "DIM=...",
+    "Chunks: time=24,lat=90. Default: those that xloader advise proposes first.",
+    partial(option_texts.read_counts, "--chunks"),
     multiple=True,
-    metavar="DIM=...",
-    help="Chunks: time=24,lat=90. Default: those that xloader advise proposes first.",
 )
-@click.option("--shards", multiple=True, metavar="DIM=...", help="Shards of many chunks each.")
-@click.option("--dtype", metavar="DTYPE", help="Cast to this dtype, such as float32.")
-@click.option(
+@option(
+    "--shards",
+    "DIM=...",
+    "Shards of many chunks each.",
+    partial(option_texts.read_counts, "--shards"),
+    multiple=True,
+)
+@option("--dtype", "DTYPE", "Cast to this dtype, such as float32.")
+@option(
     "--pack",
+    "NAME=INT",
+    "Pack to integers: t2m=int16, or t2m=int16,0.01 with the largest error allowed.",
+    option_texts.read_packing,
     multiple=True,
-    metavar="NAME=INT",
-    help="Pack to integers: t2m=int16, or t2m=int16,0.01 with the largest error allowed.",
 )
-@click.option(
+@option(
     "--stats",
-    metavar="PATH",
-    help="Statistics of these samples, with the bounds of what is packed. Without it, these are "
+    "PATH",
+    "Statistics of these samples, with the bounds of what is packed. Without it, these are "
     "read first.",
+    _open_stats,
 )
-@click.option("--compressor", metavar="NAME", help="zstd (the default) or lz4.")
-@click.option(
-    "--target-option",
+@option("--compressor", "NAME", "zstd (the default) or lz4.")
+@option(
+    "--target-option storage_options",
+    "NAME=VALUE",
+    "Option of the file system of TARGET, such as profile=mine.",
+    partial(option_texts.read_storage, "--target-option"),
     multiple=True,
-    metavar="NAME=VALUE",
-    help="Option of the file system of TARGET, such as profile=mine.",
 )
-@click.option("--part", metavar="I/N", help="Write only one of N parts, from 0/N.")
-@click.option("--memory", metavar="SIZE", default="2GiB", show_default=True, help="For the job.")
-@click.option(
-    "--threads", type=click.IntRange(min=1), metavar="N", help="Default: the number of cores."
-)
-@takes_scheduler
-@click.option("--overwrite", is_flag=True, help="Replace what lies at TARGET.")
+@_takes_job_options("Write only one of N parts, from 0/N.", "Replace what lies at TARGET.")
 @click.option("--verify", is_flag=True, help="Read all objects back at the end.")
 @click.option("--dry-run", is_flag=True, help="Say what would be read and written, and stop.")
 @takes_loader_options("--loader-memory")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@takes_json
 def materialize(
     description: SampleDescription,
     target: str,
-    chunks: tuple[str, ...],
-    shards: tuple[str, ...],
-    dtype: str | None,
-    pack: tuple[str, ...],
-    stats: str | None,
-    compressor: str | None,
-    target_option: tuple[str, ...],
-    part: str | None,
-    memory: str,
-    threads: int | None,
     scheduler: str | None,
-    overwrite: bool,
-    verify: bool,
-    dry_run: bool,
     loader_options: dict[str, Any],
     is_json: bool,
+    **options: Any,
 ) -> None:
     """Write the variables that the samples of STORE take to a new Zarr store TARGET.
 
@@ -301,50 +300,22 @@ def materialize(
 
     Exit codes: 0 done, 1 objects are missing, 2 an error, 130 interrupted.
     """
+    options = {name: value for name, value in options.items() if value is not None}
+    if loader_options and "chunks" in options:
+        raise OptionError(
+            "options of a loader only help to choose chunks",
+            given=f"--chunks, and {', '.join(loader_options)} of the loader",
+            remedy="leave one of them out",
+        )
     with plain_endings(f"What is done lies in {target}; run the same command again to go on."):
-        given: dict[str, Any] = {
-            "chunks": option_texts.read_counts("--chunks", chunks),
-            "shards": option_texts.read_counts("--shards", shards),
-            "dtype": dtype,
-            "pack": option_texts.read_packing(pack),
-            "part": option_texts.read_part(part),
-            "memory": memory,
-            "threads": threads,
-            "overwrite": overwrite,
-            "verify": verify,
-            "dry_run": dry_run,
-            "storage_options": option_texts.read_storage("--target-option", target_option),
-        }
-        if compressor is not None:
-            given["compressor"] = compressor
-        if stats is not None:
-            given["stats"] = _open_stats(Path(stats))
-        if loader_options and chunks:
-            raise OptionError(
-                "options of a loader only help to choose chunks",
-                given=f"--chunks, and {', '.join(loader_options)} of the loader",
-                remedy="leave one of them out",
-            )
         samples = description.open()
         if loader_options:
-            given["advice"] = samples.advise(**loader_options)
+            options["advice"] = samples.advise(**loader_options)
         with cluster_client(scheduler) as cluster_options:
-            summary = samples.materialize(target, **given, **cluster_options)
-        if is_json:
-            print_json({"target": target, "summary": summary})
-        else:
-            say(str(summary))
-        if not (summary.is_complete or summary.is_plan or part):
-            end_incomplete(f"{target} is not complete: run the same command again.")
-
-
-def _open_stats(path: Path) -> xr.Dataset:
-    if not path.exists():
-        raise SourceNotFoundError(
-            "there are no statistics at this path",
-            given=f"--stats {path}",
-            remedy=f"write them first: xloader stats STORE --out {path}",
-        )
-    engine = "zarr" if path.is_dir() else None
-    with xr.open_dataset(path, engine=engine) as stats:
-        return stats.load()
+            summary = samples.materialize(target, **options, **cluster_options)
+    if is_json:
+        print_json({"target": target, "summary": summary})
+    else:
+        say(str(summary))
+    if not (summary.is_complete or summary.is_plan or "part" in options):
+        end_incomplete(f"{target} is not complete: run the same command again.")

@@ -9,9 +9,13 @@ import click
 
 from xloader.cli.cluster_client import cluster_client, takes_scheduler
 from xloader.cli.endings import end_incomplete, plain_endings, print_result, say
-from xloader.cli.loader_options import takes_loader_options
-from xloader.cli.option_texts import split_names
-from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
+from xloader.cli.option_texts import option, split_names, takes_json
+from xloader.cli.sample_description import (
+    SampleCommand,
+    SampleDescription,
+    takes_loader_options,
+    takes_samples,
+)
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import OptionError
 from xloader.show.pages import write_page
@@ -22,19 +26,18 @@ from xloader.sources.stores.write_places import writing
 @click.command(cls=SampleCommand, short_help="Predict what an epoch reads and needs.")
 @takes_samples
 @takes_loader_options(has_order=True)
-@click.option(
+@option(
     "--compare",
-    metavar="SIZE,SIZE,...",
-    help="Plan for each of these memories, and show the plans beside each other.",
+    "SIZE,SIZE,...",
+    "Plan for each of these memories, and show the plans beside each other.",
 )
-@click.option(
-    "--html",
-    "page",
-    metavar="FILE",
+@option(
+    "--html page",
+    "FILE",
+    "Also write a page with the samples, the plan and drawings. A file there is replaced.",
     type=click.Path(dir_okay=False),
-    help="Also write a page with the samples, the plan and drawings. A file there is replaced.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@takes_json
 def explain(
     description: SampleDescription,
     loader_options: dict[str, Any],
@@ -55,23 +58,22 @@ def explain(
 
     Exit codes: 0 done, 1 no memory of --compare is large enough, 2 an error, 130 interrupted.
     """
-    with plain_endings():
-        # The kind of arrays changes no figure, and NumPy's are there without PyTorch.
-        options = {**loader_options, "output": "numpy"}
-        samples = description.open_windowed()
-        compared = None if compare is None else _compare(samples, compare, options)
-        shown = samples.explain(**options) if compared is None else compared
-        # First, because after an error nothing is done.
-        if page is not None:
-            with writing(Path(page)):
-                write_page(page, f"An epoch of {safe_name(description.store)}", samples, shown)
-            # Standard output holds JSON alone, if that is asked for.
-            say(f"Written to {page}.", err=True)
-        print_result(shown, is_json=is_json)
-        if compared is not None and not compared.front:
-            needs = [plan.minimum_nbytes for plan in compared.plans if plan.minimum_nbytes]
-            least = f" The smallest that would do is {show_nbytes(min(needs))}." if needs else ""
-            end_incomplete(f"None of these memories is large enough for a plan.{least}")
+    # The kind of arrays changes no figure, and NumPy's are there without PyTorch.
+    options = {**loader_options, "output": "numpy"}
+    samples = description.open_windowed()
+    compared = None if compare is None else _compare(samples, compare, options)
+    shown = samples.explain(**options) if compared is None else compared
+    # First, because after an error nothing is done.
+    if page is not None:
+        with writing(Path(page)):
+            write_page(page, f"An epoch of {safe_name(description.store)}", samples, shown)
+        # Standard output holds JSON alone, if that is asked for.
+        say(f"Written to {page}.", err=True)
+    print_result(shown, is_json=is_json)
+    if compared is not None and not compared.front:
+        needs = [plan.minimum_nbytes for plan in compared.plans if plan.minimum_nbytes]
+        least = f" The smallest that would do is {show_nbytes(min(needs))}." if needs else ""
+        end_incomplete(f"None of these memories is large enough for a plan.{least}")
 
 
 def _compare(samples: Any, compare: str, options: dict[str, Any]) -> Any:
@@ -98,13 +100,13 @@ def _compare(samples: Any, compare: str, options: dict[str, Any]) -> Any:
     show_default=True,
     help="Time for each loader, in three turns.",
 )
-@click.option(
+@option(
     "--workers",
+    "N",
+    "Worker processes of each DataLoader. Default: the number of cores.",
     type=click.IntRange(min=0),
-    metavar="N",
-    help="Worker processes of each DataLoader. Default: the number of cores.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@takes_json
 def bench(
     description: SampleDescription,
     loader_options: dict[str, Any],
@@ -129,15 +131,14 @@ def bench(
     from xloader.bench.plain_samples import PlainOpener
     from xloader.core.cores import usable_cores
 
-    with plain_endings():
-        comparison = compare_loaders(
-            description.open_windowed(),
-            PlainOpener(description.store, description.group, description.storage_options),
-            seconds=seconds,
-            num_workers=usable_cores() if workers is None else workers,
-            loader_options=loader_options,
-        )
-        print_result(comparison, is_json=is_json)
+    comparison = compare_loaders(
+        description.open_windowed(),
+        PlainOpener(description.store, description.group, description.storage_options),
+        seconds=seconds,
+        num_workers=usable_cores() if workers is None else workers,
+        loader_options=loader_options,
+    )
+    print_result(comparison, is_json=is_json)
 
 
 @click.command(cls=SampleCommand, short_help="Find chunks that suit the training.")
@@ -149,7 +150,7 @@ def bench(
     help="Read up to four chunks, and measure how fast they decode and how small they become.",
 )
 @takes_scheduler
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@takes_json
 def advise(
     description: SampleDescription,
     loader_options: dict[str, Any],

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import click
+
 from xloader.errors import OptionError
 
 Texts = tuple[str, ...]
@@ -23,6 +25,21 @@ _CLOCK: Final = re.compile(
     # follow are the year after the colon of a slice.
     r"(?<=-\d\d)[T ]\d\d(?::\d\d(?!\d)(?::\d\d(?!\d)(?:\.\d+)?)?)?Z?"
 )
+
+
+takes_json: Final = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+
+
+def option(
+    flags: str, metavar: str, text: str, read: Callable[[Any], Any] | None = None, **settings: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a command with an option, whose text is read by a function.
+
+    `flags`: the option as it is written, and after a blank the name of the command's argument.
+    """
+    if read is not None:
+        settings["callback"] = lambda _context, _option, value: read(value)
+    return click.option(*flags.split(), metavar=metavar, help=text, **settings)
 
 
 def split_names(text: str | None) -> Texts:
@@ -41,22 +58,29 @@ def split_pairs(option: str, texts: Sequence[str]) -> dict[str, Texts]:
                 name = before.strip()
             if not name or (sign and name in pairs):
                 problem = "names something twice" if name else "has a value without a name"
-                raise OptionError(
-                    f"the option {option} {problem}",
-                    given=f"{option} {text}",
-                    remedy=f"write for example {_EXAMPLES.get(option, option + ' time=24,lat=90')}",
-                )
+                raise _unreadable(option, f"{option} {text}", problem=problem)
             pairs[name] = (*pairs.get(name, ()), (value if sign else part).strip())
     return pairs
 
 
 _EXAMPLES: Final = {
-    "--sel": "--sel time=1979:2017,level=500",
-    "--isel": "--isel time=0:100",
-    "--storage-option": "--storage-option anon=true",
-    "--pack": "--pack t2m=int16",
-    "--gaps": "--gaps time=allow, or --gaps allow for all dimensions",
+    "--sel": "time=1979:2017,level=500",
+    "--isel": "time=0:100",
+    "--gaps": "time=allow, or --gaps allow for all dimensions",
+    "--field": "past=t2m@time=0:2",
+    "--inputs": "t2m,u10@time=0:2",
+    "--targets": "t2m@time=5",
+    "--quantiles": "0.01,0.99",
+    "--pack": "t2m=int16, or t2m=int16,0.01",
 }
+
+
+def _unreadable(
+    option: str, given: str | None, example: str = "", problem: str = "cannot be read"
+) -> OptionError:
+    example = example or _EXAMPLES.get(option, "time=24,lat=90")
+    remedy = f"write for example {option} {example}"
+    return OptionError(f"the option {option} {problem}", given=given, remedy=remedy)
 
 
 def plain_or_pairs(option: str, texts: Sequence[str], read: Callable[[str], Any]) -> Any:
@@ -66,11 +90,8 @@ def plain_or_pairs(option: str, texts: Sequence[str], read: Callable[[str], Any]
     pairs = split_pairs(option, texts)
     for name, values in pairs.items():
         if len(values) > 1:
-            raise OptionError(
-                f"the option {option} has several values for {name!r}",
-                given=",".join(values),
-                remedy=f"write for example {option} {name}={values[0]}",
-            )
+            problem, example = f"has several values for {name!r}", f"{name}={values[0]}"
+            raise _unreadable(option, ",".join(values), example, problem)
     return {name: read(value) for name, (value,) in pairs.items()}
 
 
@@ -103,6 +124,14 @@ def read_selection(values: Texts, read: Callable[[str], Any] = read_size) -> Any
     return slice(begin, end, int(parts[2]) if parts[2:] and parts[2] else None)
 
 
+def read_selections(
+    option: str, texts: Sequence[str], read: Callable[[str], Any] = read_size
+) -> dict[str, Any]:
+    """Read what is selected of each dimension."""
+    pairs = split_pairs(option, texts)
+    return {dim: read_selection(values, read) for dim, values in pairs.items()}
+
+
 def _bad_slice(text: str) -> OptionError:
     return OptionError(
         "a slice cannot be read",
@@ -130,20 +159,13 @@ def read_number(text: str) -> float:
         ) from None
 
 
-def _unreadable(option: str, given: str | None, example: str) -> OptionError:
-    return OptionError(
-        f"the option {option} cannot be read", given=given, remedy=f"write for example {example}"
-    )
-
-
 def read_fields(option: str, text: str) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Read the variables and the offsets of a field: ``t2m,u10@time=0:2``."""
     names, at, offsets = text.partition("@")
     variables = split_names(names)
     if not variables or "=" in names or (at and not offsets.strip()):
-        raise _unreadable(option, text, "--field past=t2m@time=0:2, or --inputs t2m,u10@time=0:2")
-    pairs = split_pairs(option, [offsets]) if at else {}
-    return variables, {dim: read_selection(values) for dim, values in pairs.items()}
+        raise _unreadable(option, text)
+    return variables, read_selections(option, [offsets]) if at else {}
 
 
 def read_storage(option: str, texts: Sequence[str]) -> Mapping[str, Any] | None:
@@ -163,7 +185,7 @@ def read_storage(option: str, texts: Sequence[str]) -> Mapping[str, Any] | None:
         except ValueError:
             # The value may be a secret.
             given = f"a value of {name!r}" if sign else "text without an equals sign"
-            example = f"{option} anon=true, each name once; a value may be JSON in braces"
+            example = "anon=true, each name once; a value may be JSON in braces"
             raise _unreadable(option, given, example) from None
     return options or None
 
@@ -189,7 +211,7 @@ def read_numbers(option: str, text: str | None) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in split_names(text))
     except ValueError:
-        raise _unreadable(option, text, f"{option} 0.01,0.99") from None
+        raise _unreadable(option, text) from None
 
 
 def read_counts(option: str, texts: Sequence[str]) -> dict[str, int] | None:
@@ -198,7 +220,7 @@ def read_counts(option: str, texts: Sequence[str]) -> dict[str, int] | None:
         return None
     counts = plain_or_pairs(option, texts, read_size)
     if not isinstance(counts, dict) or not all(isinstance(size, int) for size in counts.values()):
-        raise _unreadable(option, " ".join(texts), f"{option} time=24,lat=90")
+        raise _unreadable(option, " ".join(texts))
     return counts
 
 
@@ -210,7 +232,6 @@ def read_packing(texts: Sequence[str]) -> dict[str, Any] | None:
         try:
             (error,) = map(float, errors) if errors else (None,)
         except ValueError:
-            given = f"--pack {name}={','.join(values)}"
-            raise _unreadable("--pack", given, "--pack t2m=int16,0.01") from None
+            raise _unreadable("--pack", f"--pack {name}={','.join(values)}") from None
         packing[name] = dtype if error is None else (dtype, error)
     return packing or None

@@ -1,21 +1,35 @@
-"""The description of samples that all commands share, and the options that it is made of."""
+"""The description of samples and of a loader that commands share: their options, as values."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
 
 from xloader.cli import option_texts
 from xloader.cli.option_texts import Texts
+from xloader.core.options import PlanRules
+from xloader.core.ranks import World
 from xloader.errors import ArrayNotGroupError, OptionError, UnsupportedDataError
 from xloader.samples.samples import Samples
 from xloader.samples.samples import open as open_samples
 from xloader.sources.stores.redaction import safe_name
+
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
+
+
+def _option(metavar: str | None, text: str, default: Any = None, **settings: Any) -> Any:
+    """A field of `SampleDescription` that is an option of commands, too."""
+    settings |= {"metavar": metavar, "help": text}
+    return field(default=default, metadata=settings)
+
+
+def _by_dim(text: str) -> Any:
+    return _option("DIM=...", text, (), multiple=True)
 
 
 @dataclass(frozen=True)
@@ -23,22 +37,44 @@ class SampleDescription:
     """The texts of the options that describe samples, which become verbs of `Samples`."""
 
     store: str
-    variables: str | None = None
-    group: str | None = None
-    storage_option: Texts = ()
-    sel: Texts = ()
-    isel: Texts = ()
-    window: Texts = ()
-    stride: Texts = ()
-    dilation: Texts = ()
-    gaps: Texts = ()
-    wrap: str | None = None
-    pad: Texts = ()
-    inputs: str | None = None
-    targets: str | None = None
-    field: Texts = ()
-    dropna: bool = False
-    at_least: float | None = None
+    variables: str | None = _option("A,B", "Variables to offer. Default: all with numbers.")
+    group: str | None = _option("PATH", "Group within the store.")
+    storage_option: Texts = _option(
+        "NAME=VALUE",
+        "Option of the file system of a URL, such as anon=true.",
+        (),
+        multiple=True,
+    )
+    sel: Texts = _by_dim("Labels to keep: time=1979:2017,level=500. Ends are included.")
+    isel: Texts = _by_dim("Positions to keep, after --sel: time=0:100.")
+    window: Texts = _by_dim("Elements of a window: time=6,lat=64, or a duration: time=3D.")
+    stride: Texts = _by_dim("Elements between windows: time=1. Default: the window's size.")
+    dilation: Texts = _by_dim("Elements between those of a window: time=4.")
+    gaps: Texts = _by_dim("Windows across gaps: time=drop (the default), raise or allow.")
+    wrap: str | None = _option("DIM,DIM", "Dimensions along which windows wrap: lon.")
+    pad: Texts = _by_dim("Borders: lat=edge, lat=reflect or a number.")
+    inputs: str | None = _option(
+        "A,B@DIM=...",
+        "Variables of the field inputs, and what it takes of the window: t2m,u10@time=0:2. The "
+        "end of a slice is not included, as in Python.",
+    )
+    targets: str | None = _option(
+        "A@DIM=...", "The same of the field targets: t2m@time=5 or time=+10D."
+    )
+    field: Texts = _option(
+        "NAME=A@DIM=...",
+        "The same of a field with another name: past=t2m@time=0:2.",
+        (),
+        multiple=True,
+    )
+    dropna: bool = _option(
+        None, "Drop samples that hold too few valid values.", False, is_flag=True
+    )
+    at_least: float | None = _option(
+        "SHARE",
+        "Share of the values that must be valid, with --dropna. Default: all.",
+        type=click.FloatRange(0, 1),
+    )
 
     @property
     def variable_names(self) -> Texts:
@@ -95,43 +131,34 @@ class SampleDescription:
         labels = option_texts.split_pairs("--sel", self.sel)
         if labels:
             indexes = samples.coords.to_dataset().indexes
-            readers = {
-                # Labels that are dates or text stay text. Without labels, positions are selected.
-                dim: option_texts.read_number
-                if dim not in indexes or indexes[dim].dtype.kind in "iuf"
-                else str
-                for dim in labels
+            # Labels that are dates or text stay text. Without labels, positions are selected.
+            texts = {
+                dim for dim in labels if dim in indexes and indexes[dim].dtype.kind not in "iuf"
             }
             samples = samples.sel(
                 {
-                    dim: option_texts.read_selection(values, readers[dim])
+                    dim: option_texts.read_selection(
+                        values, str if dim in texts else option_texts.read_number
+                    )
                     for dim, values in labels.items()
                 }
             )
-        positions = option_texts.split_pairs("--isel", self.isel)
-        if positions:
-            samples = samples.isel(
-                {dim: option_texts.read_selection(values) for dim, values in positions.items()}
-            )
-        return samples
+        positions = option_texts.read_selections("--isel", self.isel)
+        return samples.isel(positions) if positions else samples
 
     def _window_arguments(self) -> dict[str, Any]:
         read_size = option_texts.read_size
         sizes = option_texts.plain_or_pairs("--window", self.window, read_size)
         arguments: dict[str, Any] = {"sizes": sizes or None}
-        for word in ("stride", "dilation"):
-            if texts := getattr(self, word):
-                arguments[word] = option_texts.plain_or_pairs(f"--{word}", texts, read_size)
-        if self.gaps:
-            arguments["gaps"] = option_texts.plain_or_pairs("--gaps", self.gaps, str)
+        for name, read in (("stride", read_size), ("dilation", read_size), ("gaps", str)):
+            if texts := getattr(self, name):
+                arguments[name] = option_texts.plain_or_pairs(f"--{name}", texts, read)
         if self.wrap:
             arguments["wrap"] = option_texts.split_names(self.wrap)
         if self.pad:
-            pairs = option_texts.split_pairs("--pad", self.pad)
-            arguments["pad"] = {
-                dim: option_texts.read_selection(values, option_texts.read_pad)
-                for dim, values in pairs.items()
-            }
+            arguments["pad"] = option_texts.read_selections(
+                "--pad", self.pad, option_texts.read_pad
+            )
         return arguments
 
     def _field_texts(self) -> list[tuple[str, str]]:
@@ -153,8 +180,15 @@ class SampleOption(click.Option):
     """An option that describes samples; `SampleCommand` lists these under a heading."""
 
 
+class LoaderOption(click.Option):
+    """An option of a loader that decides its plan."""
+
+
 class SampleCommand(click.Command):
-    """A command whose help lists the options of the samples apart, and keeps its examples."""
+    """A command that takes the options of samples as ``description``, and lists them apart.
+
+    Those of a loader it takes as ``loader_options``.
+    """
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under two headings."""
@@ -166,90 +200,109 @@ class SampleCommand(click.Command):
                 and isinstance(param, SampleOption) == is_sample
                 and (row := param.get_help_record(context)) is not None
             ]
-            if rows:
-                with formatter.section(heading):
-                    formatter.write_dl(rows)
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+    def invoke(self, context: click.Context) -> Any:
+        """Call the function of the command."""
+        kinds = {param.name: type(param) for param in self.params}
+        options = dict(context.params)
+        of_samples, of_loader = (
+            {name: options.pop(name) for name, kind in kinds.items() if kind is wanted}
+            for wanted in (SampleOption, LoaderOption)
+        )
+        options["description"] = SampleDescription(options.pop("store"), **of_samples)
+        if of_loader:
+            options["loader_options"] = _read_loader_options(of_loader)
+        assert self.callback is not None, "every command has a function"
+        return context.invoke(self.callback, **options)
 
 
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+def _read_loader_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a loader that are given, as `Samples.loader` takes them."""
+    options = {
+        # For a job, the loader's memory has another name than its own.
+        name.removeprefix("loader_"): value
+        for name, value in given.items()
+        if value is not None
+    }
+    rules = {name: options.pop(name) for name in PlanRules.__dataclass_fields__ if name in options}
+    if rules:
+        options["plan"] = PlanRules(**rules)
+    if "world_size" in options:
+        # Plans are alike on all ranks, so any one will do.
+        options["world"] = World(0, options.pop("world_size"))
+    return options
 
 
-def _option(flag: str, metavar: str, text: str, **settings: Any) -> tuple[str, Decorator]:
-    """The name of an option as a field of `SampleDescription`, and what adds it to a command."""
-    name = flag.removeprefix("--").replace("-", "_")
-    settings |= {"help": text, "metavar": metavar or None}
-    return name, click.option(flag, cls=SampleOption, **settings)
+def decorated(command: Command, decorators: Iterable[Decorator]) -> Command:
+    """A command with options, which its help lists in this order."""
+    for decorate in reversed(tuple(decorators)):
+        command = decorate(command)
+    return command
 
 
-def _by_dim(flag: str, text: str) -> tuple[str, Decorator]:
-    return _option(flag, "DIM=...", text, multiple=True)
-
-
-_STORE_OPTIONS: tuple[tuple[str, Decorator], ...] = (
-    _option("--variables", "A,B", "Variables to offer. Default: all with numbers."),
-    _option("--group", "PATH", "Group within the store."),
-    _option(
-        "--storage-option",
-        "NAME=VALUE",
-        "Option of the file system of a URL, such as anon=true.",
-        multiple=True,
-    ),
+_SAMPLE_OPTIONS: Final = tuple(
+    click.option(f"--{each.name.replace('_', '-')}", cls=SampleOption, **each.metadata)
+    for each in fields(SampleDescription)[1:]
 )
-_OPTIONS: tuple[tuple[str, Decorator], ...] = (
-    *_STORE_OPTIONS,
-    _by_dim("--sel", "Labels to keep: time=1979:2017,level=500. Ends are included."),
-    _by_dim("--isel", "Positions to keep, after --sel: time=0:100."),
-    _by_dim("--window", "Elements of a window: time=6,lat=64, or a duration: time=3D."),
-    _by_dim("--stride", "Elements between windows: time=1. Default: the window's size."),
-    _by_dim("--dilation", "Elements between those of a window: time=4."),
-    _by_dim("--gaps", "Windows across gaps: time=drop (the default), raise or allow."),
-    _option("--wrap", "DIM,DIM", "Dimensions along which windows wrap: lon."),
-    _by_dim("--pad", "Borders: lat=edge, lat=reflect or a number."),
-    _option(
-        "--inputs",
-        "A,B@DIM=...",
-        "Variables of the field inputs, and what it takes of the window: t2m,u10@time=0:2. The "
-        "end of a slice is not included, as in Python.",
-    ),
-    _option("--targets", "A@DIM=...", "The same of the field targets: t2m@time=5 or time=+10D."),
-    _option(
-        "--field",
-        "NAME=A@DIM=...",
-        "The same of a field with another name: past=t2m@time=0:2.",
-        multiple=True,
-    ),
-    _option("--dropna", "", "Drop samples that hold too few valid values.", is_flag=True),
-    _option(
-        "--at-least",
-        "SHARE",
-        "Share of the values that must be valid, with --dropna. Default: all.",
-        type=click.FloatRange(0, 1),
-    ),
+# The completion of a store's path is left to the shell.
+_STORE: Final = click.argument(
+    "store", shell_complete=lambda *given: [CompletionItem(given[-1], type="file")]
 )
 
 
-def takes_samples(command: Callable[..., None]) -> Callable[..., None]:
+def takes_samples(command: Command) -> Command:
     """Decorate a command with ``STORE`` and the options that describe samples."""
-    return _described(command, _OPTIONS)
+    return decorated(command, (_STORE, *_SAMPLE_OPTIONS))
 
 
-def takes_store(command: Callable[..., None]) -> Callable[..., None]:
+def takes_store(command: Command) -> Command:
     """Decorate a command with ``STORE`` and the options with which it is opened."""
-    return _described(command, _STORE_OPTIONS)
+    return decorated(command, (_STORE, *_SAMPLE_OPTIONS[:3]))
 
 
-def _described(
-    command: Callable[..., None], options: tuple[tuple[str, Decorator], ...]
-) -> Callable[..., None]:
-    @functools.wraps(command)
-    def described(**given: Any) -> None:
-        texts = {name: given.pop(name) for name in ("store", *dict(options))}
-        command(description=SampleDescription(**texts), **given)
+def _loader_option(flag: str, text: str, metavar: str | None = "N", **settings: Any) -> Decorator:
+    return click.option(flag, cls=LoaderOption, help=text, metavar=metavar, **settings)
 
-    decorated: Callable[..., None] = described
-    for _, decorate in reversed(options):
-        decorated = decorate(decorated)
-    # The completion of a store's path is left to the shell.
-    return click.argument(
-        "store", shell_complete=lambda *given: [CompletionItem(given[-1], type="file")]
-    )(decorated)
+
+_PLAN_OPTIONS: Final = (
+    _loader_option("--batch-size", "Samples of a batch on each rank. Default: 32.", type=int),
+    _loader_option("--world-size", "Number of ranks. Default: 1.", type=int),
+    _loader_option("--lanes", "Independent parts of the order.", type=int),
+    _loader_option("--prefetch", "Batches made ahead. Default: 2.", type=int),
+    _loader_option(
+        "--max-amplification",
+        "How often a chunk may be read on average. Default: 1.05.",
+        "X",
+        type=float,
+    ),
+)
+_ORDER_OPTIONS: Final = (
+    _loader_option(
+        "--shuffle/--no-shuffle",
+        "Whether samples come in random order. Default: they do.",
+        None,
+        default=None,
+    ),
+    _loader_option("--seed", "Seed of the order. Default: 0.", type=int),
+    _loader_option(
+        "--drop-last/--keep-last",
+        "Whether a last batch that is not full is left out.",
+        None,
+        default=None,
+    ),
+    _loader_option(
+        "--spread", "Tiles in memory beside the newest one. Default: as many as fit.", type=int
+    ),
+    _loader_option("--processes", "Worker processes. Default: 0.", type=int),
+    _loader_option("--threads", "Default: the number of cores.", type=int),
+)
+"""Options for commands that plan or run one loader just as a training would."""
+
+
+def takes_loader_options(memory_flag: str = "--memory", *, has_order: bool = False) -> Decorator:
+    """Decorate a command with options of a loader."""
+    memory = _loader_option(memory_flag, "The loader's memory. Default: 2GiB.", "SIZE")
+    order = _ORDER_OPTIONS if has_order else ()
+    return lambda command: decorated(command, (*_PLAN_OPTIONS, *order, memory))

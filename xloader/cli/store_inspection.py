@@ -7,13 +7,12 @@ import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from xloader.cli.findings import Finding, problems_among, show_findings
 from xloader.cli.inspected_variable import (
@@ -26,7 +25,7 @@ from xloader.cli.inspected_variable import (
 from xloader.core.messages import show_count
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import XloaderError
-from xloader.recipe.label_steps import LabelSteps, find_steps, show_label
+from xloader.recipe.label_steps import find_steps, show_label
 from xloader.recipe.recipe import Recipe
 from xloader.show.cards import CardPart, CardSection, CardTable, Words, text_of
 from xloader.show.json_values import to_json_value, values_by_name
@@ -92,20 +91,19 @@ class InspectedLabels:
         """The labels in one line."""
         if self.problem:
             return self.problem
-        units = f" {self.units}" * bool(self.units)
-        is_unread = not self.first and not self.num_missing and all(self.shape)
-        range_ = f" from {self.first} to {self.last}{units}" if self.first else ""
         size = " x ".join(f"{n:,}" for n in self.shape) or "1"
-        parts = [size + (range_ or ", not read" * is_unread)]
-        parts += [f"step {self.step}"] if self.step else []
-        parts += [f"steps are irregular: {self.gaps}"] if self.gaps else []
-        for count, what in (
-            (self.num_duplicates, "more than once"),
-            (self.num_backward, "out of order"),
-            (self.num_missing, "missing"),
-        ):
-            parts += [f"{count:,} {what}"] if count else []
-        return "; ".join(parts)
+        if self.first:
+            size += f" from {self.first} to {self.last} {self.units}".rstrip()
+        elif not self.num_missing and all(self.shape):
+            size += ", not read"
+        notes = (
+            (self.step, f"step {self.step}"),
+            (self.gaps, f"steps are irregular: {self.gaps}"),
+            (self.num_duplicates, f"{self.num_duplicates:,} more than once"),
+            (self.num_backward, f"{self.num_backward:,} out of order"),
+            (self.num_missing, f"{self.num_missing:,} missing"),
+        )
+        return "; ".join([size, *(text for value, text in notes if value)])
 
 
 def inspect_labels(recipe: Recipe) -> tuple[InspectedLabels, ...]:
@@ -117,64 +115,41 @@ def inspect_labels(recipe: Recipe) -> tuple[InspectedLabels, ...]:
 
 
 def _inspect(recipe: Recipe, name: str, labels: xr.DataArray) -> InspectedLabels:
-    units = str(labels.attrs.get("units", ""))
-    facts: dict[str, Any] = {
-        "name": name,
-        "dims": tuple(map(str, labels.dims)),
-        "shape": tuple(labels.shape),
-        "dtype": str(labels.dtype),
-        "units": units,
-    }
+    plain = InspectedLabels(
+        name,
+        tuple(map(str, labels.dims)),
+        tuple(labels.shape),
+        str(labels.dtype),
+        str(labels.attrs.get("units", "")),
+    )
     if labels.size > _MOST_LABELS:
-        return InspectedLabels(**facts)
+        return plain
+    is_line = labels.dims == (name,) and name in recipe.dim_sizes
     try:
         values = np.asarray(labels.variable.values)
-        is_line = labels.dims == (name,) and name in recipe.dim_sizes
         steps = find_steps(recipe, name) if is_line else None
     except XloaderError as error:
-        return InspectedLabels(**facts, problem=f"cannot be read ({error})")
+        return replace(plain, problem=f"cannot be read ({error})")
     # Labels are read by xarray, whose backends raise errors of many kinds.
     except Exception as error:
-        told_error = f"{type(error).__name__}: {error}".splitlines()[0]
-        return InspectedLabels(**facts, problem=f"cannot be read ({told_error})")
-    if not values.size:
-        return InspectedLabels(**facts)
-    return InspectedLabels(**facts, **_ends(values), **(_order(values, steps) if is_line else {}))
-
-
-def _ends(values: NDArray[Any]) -> dict[str, Any]:
-    is_missing = _is_missing(values)
-    known = values[~is_missing]
+        first_line = f"{type(error).__name__}: {error}".splitlines()[0]
+        return replace(plain, problem=f"cannot be read ({first_line})")
+    is_missing = xr.Variable(labels.dims, values).isnull().values
+    kept = values[~is_missing]
     facts: dict[str, Any] = {"num_missing": int(is_missing.sum())}
-    if known.size:
-        has_range = values.ndim > 1 and known.dtype.kind in "biufmM"
-        ends = (known.min(), known.max()) if has_range else (known[0], known[-1])
+    if kept.size:
+        has_range = values.ndim > 1 and kept.dtype.kind in "biufmM"
+        ends = (kept.min(), kept.max()) if has_range else (kept[0], kept[-1])
         facts["first"], facts["last"] = map(show_label, ends)
-    return facts
-
-
-def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
-    if values.dtype.kind == "f":
-        return np.asarray(np.isnan(values))
-    return (
-        np.asarray(np.isnat(values)) if values.dtype.kind in "mM" else np.zeros(values.shape, bool)
-    )
-
-
-def _order(values: NDArray[Any], steps: LabelSteps | None) -> dict[str, Any]:
-    """The step, and labels that come again or go back."""
-    kept = values[~_is_missing(values)]
-    facts: dict[str, Any] = {"num_duplicates": len(kept) - len(set(kept.tolist()))}
+    if is_line:
+        facts["num_duplicates"] = len(kept) - len(set(kept.tolist()))
+        if kept.dtype.kind in "iufmMO":
+            ascends, descends = kept[1:] > kept[:-1], kept[1:] < kept[:-1]
+            facts["num_backward"] = int(min(ascends.sum(), descends.sum()))
     if steps is not None:
-        facts["step"], facts["gaps"] = steps.text, steps.describe()
-        facts["is_time"] = steps.is_time
-        if not steps.is_regular:
-            facts["step"] = ""
-    if kept.dtype.kind in "iufmMO" and len(kept) > 1:
-        ascends = kept[1:] > kept[:-1]
-        descends = kept[1:] < kept[:-1]
-        facts["num_backward"] = int(min(ascends.sum(), descends.sum()))
-    return facts
+        step = steps.text if steps.is_regular else ""
+        facts |= {"step": step, "gaps": steps.describe(), "is_time": steps.is_time}
+    return replace(plain, **facts)
 
 
 @dataclass(frozen=True)
@@ -211,9 +186,8 @@ class StoreInspection:
         """The different chunk grids: sizes by dimension, and the variables that have them."""
         names_by_grid: dict[tuple[Any, ...], list[str]] = {}
         for variable in self.variables:
-            names_by_grid.setdefault(
-                tuple(zip(variable.dims, variable.chunks, strict=True)), []
-            ).append(variable.name)
+            grid = tuple(zip(variable.dims, variable.chunks, strict=True))
+            names_by_grid.setdefault(grid, []).append(variable.name)
         return [{"chunks": dict(grid), "variables": names} for grid, names in names_by_grid.items()]
 
     @property
@@ -221,9 +195,8 @@ class StoreInspection:
         """The dimensions along which variables have different chunks."""
         sizes: dict[str, set[Any]] = {}
         for variable in self.variables:
-            for dim, size, length in zip(
-                variable.dims, variable.chunks, variable.shape, strict=True
-            ):
+            along = zip(variable.dims, variable.chunks, variable.shape, strict=True)
+            for dim, size, length in along:
                 # A chunk that reaches past the end is as long as the dimension.
                 whole = min(size, length) if isinstance(size, int) else size
                 sizes.setdefault(dim, set()).add(whole)
@@ -392,30 +365,23 @@ def _remedy_of_broken(name: str) -> str:
 def _of_variable(variable: InspectedVariable, on_missing: str) -> list[Finding]:
     unit = "chunk" if variable.shards is None else "shard"
     shape = " x ".join(map(str, variable.shape))
-    is_filled = on_missing == "fill"
-    nans = variable.nans
-    num_absent, num_beyond = variable.num_absent or 0, variable.num_beyond or 0
-    num_empty = variable.num_empty or 0
-    unreadable = 0 if nans is None else nans.num_unreadable
-    first_error = nans.errors[0] if nans is not None and nans.errors else ""
-    rows = (
+    nans, listed = variable.nans, (variable.num_absent, variable.num_beyond, variable.num_empty)
+    num_absent, num_beyond, num_empty = (count or 0 for count in listed)
+    all_objects = show_count(variable.num_objects or 0, unit)
+    restore = (
+        'if they hold nothing on purpose, pass on_missing="fill" to xloader.open; else restore them'
+    )
+    rows = [
         (
             num_absent,
-            (
-                f"{num_absent:,} of {show_count(variable.num_objects or 0, unit)} absent, so "
-                f"their values are the fill value: {_named(variable.absent, num_absent)}"
-            ),
-            ""
-            if is_filled
-            else "if they hold nothing on purpose, pass "
-            'on_missing="fill" to xloader.open; otherwise restore them',
+            f"{num_absent:,} of {all_objects} absent, so their values are the fill value: "
+            + _named(variable.absent, num_absent),
+            "" if on_missing == "fill" else restore,
         ),
         (
             num_beyond,
-            (
-                f"{show_count(num_beyond, unit)} outside the shape {shape}, so nothing reads "
-                f"them: {_named(variable.beyond, num_beyond)}"
-            ),
+            f"{show_count(num_beyond, unit)} outside the shape {shape}, so nothing reads them: "
+            + _named(variable.beyond, num_beyond),
             "check the shape and the chunks in its metadata; they may be of another array",
         ),
         (
@@ -423,12 +389,11 @@ def _of_variable(variable: InspectedVariable, on_missing: str) -> list[Finding]:
             f"{show_count(num_empty, unit)} of 0 bytes: {_named(variable.empty, num_empty)}",
             "write them again; a full disk leaves such files",
         ),
-        (
-            unreadable,
-            f"{show_count(unreadable, 'chunk')} cannot be read; the first: {first_error}",
-            "write them again",
-        ),
-    )
+    ]
+    if nans is not None and nans.errors:
+        count = show_count(nans.num_unreadable, "chunk")
+        text = f"{count} cannot be read; the first: {nans.errors[0]}"
+        rows.append((nans.num_unreadable, text, "write them again"))
     return [
         Finding(variable.name, "problem" if remedy else "note", text, remedy, count)
         for count, text, remedy in rows

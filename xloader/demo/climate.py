@@ -6,16 +6,18 @@ The demo normalises values by them, and scores its forecast against the climatol
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+import xloader
 from xloader.demo.task import ForecastTask, channel_variables, stack_channels
 from xloader.errors import UnsupportedDataError
 
 _MAX_STEPS = 1024
-_DEFAULT_BLOCK = 16
+_BLOCK = 16
 _MONTH = np.timedelta64(27 * 24, "h"), np.timedelta64(32 * 24, "h")
 
 
@@ -51,80 +53,55 @@ def _per_channel(values: dict[str, float], names: tuple[str, ...]) -> NDArray[np
 
 def measure_climate(dataset: xr.Dataset, task: ForecastTask) -> Climate:
     """Statistics of the training part, from blocks of time steps spread evenly over it."""
-    phases = _phases(dataset, task)
-    num_phases = int(phases.max()) + 1
-    count = total = square = np.zeros(0)
-    num_steps = 0
-    for start, stop in _blocks(dataset, task):
-        steps = dataset.isel({task.time_dim: slice(start, stop)})
-        block = stack_channels(steps, task).astype(np.float64)
-        if not num_steps:
-            count, total, square = (np.zeros((num_phases, *block.shape[1:])) for _ in range(3))
-        is_valid = np.isfinite(block)
-        values = np.where(is_valid, block, 0.0)
-        for phase in np.unique(phases[start:stop]):
-            rows = phases[start:stop] == phase
-            count[phase] += is_valid[rows].sum(axis=0)
-            total[phase] += values[rows].sum(axis=0)
-            square[phase] += np.square(values[rows]).sum(axis=0)
-        num_steps += stop - start
-    return _sum_up(task, channel_variables(dataset, task), phases, num_steps, count, total, square)
-
-
-def _sum_up(
-    task: ForecastTask,
-    names: tuple[str, ...],
-    phases: NDArray[np.int64],
-    num_steps: int,
-    count: NDArray[np.float64],
-    total: NDArray[np.float64],
-    square: NDArray[np.float64],
-) -> Climate:
-    """The `Climate` from sums over time."""
-    mask = count.sum(axis=0) == num_steps
-    mean, std, nan_share = {}, {}, {}
+    names, phases, steps = channel_variables(dataset, task), _phases(dataset, task), _steps(task)
+    part = dataset[list(task.variables)].isel({task.time_dim: steps})
+    by = "month" if phases.any() else None
+    stats: Any = xloader.stats(part, dim=task.time_dim, by=by, progress=False)
+    stats = stats.rename({by: task.time_dim}) if by else stats.expand_dims(task.time_dim)
+    # Each is float64 (phase, channel, row, column).
+    count, mean, std = (
+        np.nan_to_num(stack_channels(stats.sel(stat=stat), task))
+        for stat in ("count", "mean", "std")
+    )
+    points = count.sum(axis=0)
+    mask = points == len(steps)
+    means, stds, nan_share = {}, {}, {}
     for name in task.variables:
         rows = [channel for channel, owner in enumerate(names) if owner == name]
         if not all(mask[row].any() for row in rows):
             raise UnsupportedDataError(
                 f"variable {name!r} has no grid point with values at every step",
-                given=f"{num_steps} steps of the training part",
+                given=f"{len(steps)} steps of the training part",
                 remedy="name other variables with --variables",
             )
-        num_values = count[:, rows].sum()
-        mean[name] = float(total[:, rows].sum() / num_values)
-        variance = square[:, rows].sum() / num_values - mean[name] ** 2
-        std[name] = float(np.sqrt(max(variance, 0.0)))
-        nan_share[name] = float(1 - num_values / (num_steps * mask[rows].size))
-    fill = np.array([mean[name] for name in names])[:, None, None]
-    points = count.sum(axis=0)
-    point_mean = np.where(points > 0, total.sum(axis=0) / np.maximum(points, 1), fill)
-    cycle = np.where(count > 0, total / np.maximum(count, 1), point_mean)
-    scatter = (square - total**2 / np.maximum(count, 1)).sum(axis=0) / np.maximum(points, 1)
-    spread = np.sqrt([np.mean(np.maximum(s[m], 0.0)) for s, m in zip(scatter, mask, strict=True)])
+        weights = count[:, rows]
+        means[name] = float(np.average(mean[:, rows], weights=weights))
+        squares = std[:, rows] ** 2 + (mean[:, rows] - means[name]) ** 2
+        stds[name] = float(np.sqrt(np.average(squares, weights=weights)))
+        nan_share[name] = float(1 - weights.sum() / (len(steps) * mask[rows].size))
+    fill = np.array([means[name] for name in names])[:, None, None]
+    held = np.maximum(points, 1)
+    point_mean = np.where(points > 0, (count * mean).sum(axis=0) / held, fill)
+    scatter = (count * std**2).sum(axis=0) / held
+    spread = np.sqrt([np.mean(values[has]) for values, has in zip(scatter, mask, strict=True)])
     for name, size in zip(names, spread, strict=True):
-        # A difference of sums of squares keeps only about half of the digits of a float64.
-        if not size > 1e-7 * max(abs(mean[name]), std[name]):
+        # Sums of many values keep only some of the digits of a float64.
+        if not size > 1e-7 * max(abs(means[name]), stds[name]):
             raise UnsupportedDataError(
                 f"variable {name!r} does not change with time",
                 given=f"standard deviation {size:.3g} about each grid point's mean",
                 remedy="name other variables with --variables",
             )
-    return Climate(
-        mean, std, cycle.astype(np.float32), phases, spread, mask, nan_share, names, num_steps
-    )
+    cycle = np.where(count > 0, mean, point_mean).astype(np.float32)
+    return Climate(means, stds, cycle, phases, spread, mask, nan_share, names, len(steps))
 
 
-def _blocks(dataset: xr.Dataset, task: ForecastTask) -> list[tuple[int, int]]:
-    """Blocks ``[start, stop)`` of time steps to read, spread evenly over the training part."""
-    chunks = dataset[task.variables[0]].encoding.get("preferred_chunks", {})
-    size = int(chunks.get(task.time_dim, _DEFAULT_BLOCK))
-    # Short chunks are read several at a time, for speed. Long ones are cut, to save memory.
-    size = min(size * -(-_DEFAULT_BLOCK // size), 4 * _DEFAULT_BLOCK)
-    starts = np.arange(0, task.num_train, size)
-    num_blocks = min(starts.size, max(1, _MAX_STEPS // size))
-    chosen = starts[np.linspace(0, starts.size - 1, num_blocks).round().astype(int)]
-    return [(int(start), min(int(start) + size, task.num_train)) for start in chosen]
+def _steps(task: ForecastTask) -> NDArray[np.int64]:
+    """The time steps to read: all, or blocks of them spread evenly over the training part."""
+    if task.num_train <= _MAX_STEPS:
+        return np.arange(task.num_train)
+    blocks = np.linspace(0, task.num_train // _BLOCK - 1, _MAX_STEPS // _BLOCK).round().astype(int)
+    return (_BLOCK * blocks[:, None] + np.arange(_BLOCK)).ravel()
 
 
 def _phases(dataset: xr.Dataset, task: ForecastTask) -> NDArray[np.int64]:

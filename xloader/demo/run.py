@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,15 +50,13 @@ from xloader.demo.training import (
 from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec
 from xloader.jobs.valid.cache_files import default_cache_dir
 from xloader.show.canvas import PlotAxis, new_picture
+from xloader.show.json_values import values_by_name
 from xloader.show.map_plots import draw_map
 from xloader.show.plot_axes import axis_of
 
 if TYPE_CHECKING:
     from xloader.loader.loader import Loader
     from xloader.samples.samples import Samples
-
-
-_DPI = 150
 
 
 @dataclass(frozen=True)
@@ -96,11 +94,6 @@ def draw(panels: Panels, path: Path) -> None:
         states = {"Truth": panels.truth, "Forecast": panels.forecast}
         low, high = np.nanpercentile(np.stack(list(states.values())), [0.5, 99.5])
         _draw_row(figure, axes[0], panels, states, "viridis", (float(low), float(high)))
-        for axis, values in zip(axes[0], states.values(), strict=True):
-            if high > low and not np.isnan(values).any():
-                x, y = panels.columns.values, panels.rows.values
-                levels = np.linspace(low, high, 13)
-                axis.contour(x, y, values, levels, colors="white", linewidths=0.4)
         guesses = {"Forecast": panels.forecast, "Persistence": panels.persistence}
         errors = {
             f"{name} minus truth: RMSE {panels.rmse(guess):.3g} {panels.units}".rstrip(): guess
@@ -109,12 +102,10 @@ def draw(panels: Panels, path: Path) -> None:
         }
         edge = float(np.nanpercentile(np.abs(panels.persistence - panels.truth), 99.5)) or 1.0
         _draw_row(figure, axes[1], panels, errors, "RdBu_r", (-edge, edge))
-        for axis in axes[1]:
-            axis.set_xlabel(panels.columns.label)
-        for axis in axes[:, 0]:
-            axis.set_ylabel(panels.rows.label)
+        figure.supxlabel(panels.columns.label)
+        figure.supylabel(panels.rows.label)
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=_DPI, format="png")
+        figure.savefig(path, dpi=150, format="png")
 
 
 def _draw_row(
@@ -178,14 +169,11 @@ class DemoResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The results by name, in types that JSON can hold but for those of the report."""
-        training = self.training
-        return {
-            "scores": [asdict(score) for score in self.scores],
-            "training": {each.name: getattr(training, each.name) for each in fields(training)},
-            "speed": {**asdict(self.speed), "gb_per_second": self.speed.gb_per_second},
-            "plain": {**asdict(self.plain), "gb_per_second": self.plain.gb_per_second},
-            "picture": str(self.picture.resolve()),
+        speeds = {
+            name: values_by_name(speed, "gb_per_second")
+            for name, speed in (("speed", self.speed), ("plain", self.plain))
         }
+        return values_by_name(self) | speeds | {"picture": self.picture.resolve()}
 
 
 def run_demo(options: DemoOptions) -> DemoResult:
@@ -229,9 +217,9 @@ class _Demo:
     options: DemoOptions
 
     @cached_property
-    def rows(self) -> NDArray[np.float64]:
-        """Weight of each row of a map."""
-        return row_weights(self.dataset, self.task.space_dims[0])
+    def weights(self) -> NDArray[np.float64]:
+        """Weight of each point of each channel."""
+        return loss_weights(row_weights(self.dataset, self.task.space_dims[0]), self.climate)
 
     @property
     def lead(self) -> str:
@@ -290,7 +278,7 @@ class _Demo:
                 net,
                 loader,
                 calendar=self.calendar(slice(self.task.num_train)),
-                weights=loss_weights(self.rows, self.climate),
+                weights=self.weights,
                 spread=spread,
                 steps=self.options.steps,
                 seconds=self.options.seconds,
@@ -310,7 +298,7 @@ class _Demo:
             loader,
             calendar=self.calendar(slice(task.num_train, None)),
             climate=climate,
-            weights=loss_weights(self.rows, climate),
+            weights=self.weights,
             example_index=task.num_test_samples // 2,
             seconds=max(30.0, self.options.seconds / 2),
         )
@@ -334,11 +322,7 @@ class _Demo:
         with self.loader(samples) as loader:
             speed = measure_speed(loader, seconds=max(options.plain_seconds, 1.0))
         plain = measure_plain(
-            self.dataset,
-            self.task,
-            batch_size=options.batch_size,
-            seed=options.seed,
-            seconds=options.plain_seconds,
+            self.dataset, self.task, options.batch_size, options.seed, options.plain_seconds
         )
         for name, result in (("xloader", speed), ("DataLoader(shuffle=True) over isel", plain)):
             cut = f"cut off after {result.seconds:.0f} s"
@@ -371,7 +355,7 @@ class _Demo:
             truth=shown(example.truth),
             forecast=shown(example.forecast),
             persistence=shown(example.persistence),
-            weights=mask * self.rows[:, None],
+            weights=self.weights[0],
             rows=axis_of(row_dim, row_dim, dataset),
             columns=axis_of(column_dim, column_dim, dataset),
         )
@@ -431,7 +415,7 @@ class Speed:
 
 
 def measure_plain(
-    dataset: xr.Dataset, task: ForecastTask, *, batch_size: int, seed: int, seconds: float
+    dataset: xr.Dataset, task: ForecastTask, batch_size: int, seed: int, seconds: float
 ) -> Speed:
     """Time torch's own ``DataLoader(shuffle=True)`` over a `PlainDataset`, without a model."""
     loader = DataLoader(
@@ -446,9 +430,7 @@ def measure_plain(
 def measure_speed(loader: object, *, seconds: float) -> Speed:
     """Time the batches of one epoch of a loader, without a model."""
     begin = time.perf_counter()
-    num_batches = num_bytes = 0
-    elapsed = 0.0
-    is_whole = True
+    num_batches, num_bytes, elapsed, is_whole = 0, 0, 1e-9, True
     for inputs, targets in loader:  # type: ignore[attr-defined]
         num_batches += 1
         num_bytes += inputs.nbytes + targets.nbytes
@@ -456,4 +438,4 @@ def measure_speed(loader: object, *, seconds: float) -> Speed:
         if elapsed > seconds:
             is_whole = False
             break
-    return Speed(num_batches, num_bytes, max(elapsed, 1e-9), is_whole)
+    return Speed(num_batches, num_bytes, elapsed, is_whole)

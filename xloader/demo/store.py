@@ -99,24 +99,17 @@ def write_waves(
 def _write_coordinates(group: zarr.Group, spec: WaveSpec) -> None:
     """Write time, lat and lon, each in one chunk."""
     hours = 6 * np.arange(spec.num_steps, dtype=np.int64)
-    time_attrs = {
-        "standard_name": "time",
-        "units": "hours since 2000-01-01 00:00:00",
-        "calendar": "proleptic_gregorian",
-    }
-    lat_attrs = {"standard_name": "latitude", "units": "degrees_north"}
-    lon_attrs = {"standard_name": "longitude", "units": "degrees_east"}
-    for name, values, attrs in (
-        ("time", hours, time_attrs),
-        ("lat", spec.lats, lat_attrs),
-        ("lon", spec.lons, lon_attrs),
+    for name, values, standard_name, units in (
+        ("time", hours, "time", "hours since 2000-01-01 00:00:00"),
+        ("lat", spec.lats, "latitude", "degrees_north"),
+        ("lon", spec.lons, "longitude", "degrees_east"),
     ):
         group.create_array(
             name,
             data=values,
             chunks=values.shape,
             dimension_names=(name,),
-            attributes=dict(attrs),
+            attributes={"standard_name": standard_name, "units": units},
         )
 
 

@@ -191,20 +191,14 @@ class TrainingResult:
         """Number of batches of the last epoch if it was cut off, else 0."""
         return self.num_steps % self.epoch_size
 
-    @property
-    def is_out_of_time(self) -> bool:
-        """Whether training stopped at the time limit, before all steps were done."""
-        return self.num_steps < self.num_asked
-
     def describe(self) -> str:
         """Summary in one or two sentences: steps, time, epochs, and whether time ran out."""
         epochs = show_count(self.num_epochs, "whole epoch")
         if self.num_cut:
             epochs += f", and {self.num_cut} of the {self.epoch_size} batches of an unfinished one"
-        text = (
-            f"Trained {self.num_steps} of {self.num_asked} steps in {self.seconds:.0f} s: {epochs}"
-        )
-        if self.is_out_of_time:
+        steps = f"{self.num_steps} of {self.num_asked} steps"
+        text = f"Trained {steps} in {self.seconds:.0f} s: {epochs}"
+        if self.num_steps < self.num_asked:
             text += (
                 "\nTime ran out. After all its steps, the network would make smaller errors than "
                 "those below: pass more --seconds"

@@ -10,6 +10,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -95,19 +96,16 @@ def _open_others(
     failed: XloaderError,
 ) -> tuple[Source | None, dict[str, str]]:
     """Open the arrays that are not broken, if need be without one more, which is then at fault."""
-    for culprit in ("", *(name for name in arrays.names if name not in broken)):
-        hidden = {*broken, culprit} - {""}
+    reason = f"it cannot be read: {failed.what}"
+    for culprit in (None, *(name for name in arrays.names if name not in broken)):
+        hidden = broken if culprit is None else broken | {culprit: reason}
         left = [name for name in names if name not in hidden]
         if not hidden or (names and not left):
             continue
-        store = HidingStore(arrays.store, {f"{arrays.prefix}{name}" for name in hidden})
-        try:
+        store = HidingStore(arrays.store, [f"{arrays.prefix}{name}" for name in hidden])
+        with suppress(XloaderError):
             # Consolidated metadata would still list what is hidden.
-            source = _open(store, left, group=group, consolidated=False)
-        except XloaderError:
-            continue
-        reason = {culprit: f"it cannot be read: {failed.what}"} if culprit else {}
-        return source, broken | reason
+            return _open(store, left, group=group, consolidated=False), hidden
     if not broken:
         raise failed
     return None, broken
@@ -135,71 +133,48 @@ class _Arrays:
 
     def find_broken(self, *, is_open: bool) -> dict[str, str]:
         """Find the arrays that are broken, and why."""
-        broken = self._group_fault()
-        for name in self.names:
-            document, reason = self._document(name)
-            if document is not None:
-                reason = self._differs(name, document.get("shape"))
-                if not reason and not is_open:
-                    reason = self._why_not(name)
-            if reason:
-                broken[name] = reason
-        return broken | self._conflicts()
+        faults = {name: self._fault_of(name, is_open) for name in self.names}
+        broken = {name: fault for name, fault in faults.items() if fault}
+        return self._group_fault() | broken | self._conflicts()
 
-    def _differs(self, name: str, shape: object) -> str:
-        """How the shape of an array differs from that in consolidated metadata, in words."""
+    def _fault_of(self, name: str, is_open: bool) -> str:
+        """The fault of an array in words; empty if it is well or a group."""
+        last, document, fault = self._read(f"{name}/zarr.json", f"{name}/.zarray")
         copy = self._consolidated.get(name)
-        if copy is None or copy.get("shape") == shape:
+        if not last:
+            if copy is not None:
+                return "its zarr.json or .zarray is gone; consolidated metadata still describe it"
+            return self._fault_of_folder(name)
+        if fault or document.get("node_type", "array") != "array":
+            return fault
+        if copy is not None and copy.get("shape") != document.get("shape"):
+            shapes = [
+                str(metadata.get("shape")).replace("[", "(").replace("]", ")")
+                for metadata in (copy, document)
+            ]
+            return f"consolidated metadata say shape {shapes[0]}, its own metadata {shapes[1]}"
+        return "" if is_open else self._why_not(name)
+
+    def _fault_of_folder(self, name: str) -> str:
+        """The fault of a folder that no metadata document makes an array."""
+        begin = f"{self.prefix}{name}/"
+        keys = [key.removeprefix(begin) for key in list_keys(self.store, begin, _FEW) or ()]
+        has_metadata = any(key.rpartition("/")[2] in METADATA for key in keys)
+        if has_metadata or not any(map(CHUNK_KEY.fullmatch, keys)):
             return ""
-        shapes = [
-            f"({', '.join(map(str, sizes))})" if isinstance(sizes, list) else str(sizes)
-            for sizes in (copy.get("shape"), shape)
-        ]
-        return f"consolidated metadata say shape {shapes[0]}, its own metadata {shapes[1]}"
+        return "a folder of chunks without zarr.json or .zarray: nothing can read it"
 
     def _group_fault(self) -> dict[str, str]:
         """The fault of the group's own document, by the document's name; empty if it is well."""
-        for last, needed in GROUP_DOCUMENTS.items():
-            text = self._get(last)
-            if text is None:
-                continue
-            try:
-                document = json.loads(text)
-            except ValueError as error:
-                return {last: f"the group's own {last} is not JSON ({error})"}
-            entries = document if isinstance(document, dict) else {}
-            lacking = [f'"{k}": {json.dumps(v)}' for k, v in needed.items() if entries.get(k) != v]
-            if lacking:
-                fault = f"the group's own {last} lacks {' and '.join(lacking)}"
-                return {last: f"{fault}, so that other tools may not open the group"}
-            break
-        return {}
-
-    def _document(self, name: str) -> tuple[dict[str, Any] | None, str]:
-        """The metadata document of an array, or why there is none; neither for a group."""
-        for last in ("zarr.json", ".zarray"):
-            text = self._get(f"{name}/{last}")
-            if text is None:
-                continue
-            try:
-                document = json.loads(text)
-            except ValueError as error:
-                return None, f"{last} is not JSON ({error})"
-            if not isinstance(document, dict):
-                return None, f"{last} is not an object of JSON"
-            is_array = last == ".zarray" or document.get("node_type") == "array"
-            return (document, "") if is_array else (None, "")
-        if name in self._consolidated:
-            return None, "its zarr.json or .zarray is gone; consolidated metadata still describe it"
-        if self._get(f"{name}/.zgroup") is not None:
-            return None, ""
-        begin = f"{self.prefix}{name}/"
-        keys = [key.removeprefix(begin) for key in list_keys(self.store, begin, _FEW) or ()]
-        has_chunks = any(CHUNK_KEY.fullmatch(key) for key in keys)
-        has_arrays = any(key.rpartition("/")[2] in METADATA for key in keys)
-        if has_chunks and not has_arrays:
-            return None, "a folder of chunks without zarr.json or .zarray: nothing can read it"
-        return None, ""
+        last, document, fault = self._read(*GROUP_DOCUMENTS)
+        if fault:
+            return {last: f"the group's own {fault}"}
+        needed = GROUP_DOCUMENTS.get(last, {})
+        lacking = [f'"{k}": {json.dumps(v)}' for k, v in needed.items() if document.get(k) != v]
+        if not lacking:
+            return {}
+        fault = f"the group's own {last} lacks {' and '.join(lacking)}"
+        return {last: f"{fault}, so that other tools may not open the group"}
 
     def _why_not(self, name: str) -> str:
         """Why an array cannot be opened by itself; else an empty text, and its sizes are kept."""
@@ -223,40 +198,51 @@ class _Arrays:
 
     def _conflicts(self) -> dict[str, str]:
         """The arrays that have another number of elements along a dimension than most others."""
-        broken = {}
+        broken: dict[str, str] = {}
         for dim in dict.fromkeys(dim for sizes in self._sizes.values() for dim in sizes):
             of_array = {name: sizes[dim] for name, sizes in self._sizes.items() if dim in sizes}
-            votes: Counter[int] = Counter()
-            for name, size in of_array.items():
-                # The labels of a dimension know best, where votes are equal.
-                votes[size] += 2 + (name == dim)
-            common = votes.most_common(1)[0][0]
-            for name, size in of_array.items():
-                if size != common:
-                    broken[name] = (
-                        f"it has {size:,} elements along {dim!r}, where the others have {common:,}"
-                    )
+            votes = Counter(of_array.values())
+            # The labels of a dimension know best, where votes are equal.
+            common = max(votes, key=lambda size: (votes[size], size == of_array.get(dim)))
+            broken |= {
+                name: f"it has {size:,} elements along {dim!r}, where the others have {common:,}"
+                for name, size in of_array.items()
+                if size != common
+            }
         return broken
 
     def _read_consolidated(self) -> dict[str, dict[str, Any]]:
         """The documents of arrays in consolidated metadata, by the name of the array."""
+        _, top, _ = self._read("zarr.json")
+        _, older, _ = self._read(".zmetadata")
         try:
-            top = json.loads(self._get("zarr.json") or "{}")
-            held = (top.get("consolidated_metadata") or {}).get("metadata") or {}
-            if not held:
-                older = json.loads(self._get(".zmetadata") or "{}").get("metadata") or {}
-                ends = "/.zarray"
-                held = {k.removesuffix(ends): v for k, v in older.items() if k.endswith(ends)}
-        except (ValueError, AttributeError):
+            held = (top.get("consolidated_metadata") or older).get("metadata") or {}
+            # What lies further down belongs to other groups, or is an attribute.
+            return {
+                name: document
+                for key, document in held.items()
+                if "/" not in (name := key.removesuffix("/.zarray"))
+                and name not in METADATA
+                and document.get("node_type", "array") == "array"
+            }
+        except AttributeError:
             return {}
-        # Arrays of groups further down belong to these.
-        return {
-            name: document
-            for name, document in held.items()
-            if isinstance(document, dict)
-            and "/" not in name
-            and document.get("node_type", "array") == "array"
-        }
+
+    def _read(self, *keys: str) -> tuple[str, dict[str, Any], str]:
+        """The first document that is there: its name, its entries, and why it has none."""
+        for key in keys:
+            text = self._get(key)
+            if text is None:
+                continue
+            last = key.rpartition("/")[2]
+            try:
+                document = json.loads(text)
+            except ValueError as error:
+                return last, {}, f"{last} is not JSON ({error})"
+            if isinstance(document, dict):
+                return last, document, ""
+            return last, {}, f"{last} is not an object of JSON"
+        return "", {}, ""
 
     def _get(self, key: str) -> bytes | None:
         """The bytes of an object of the group; None if there is none, or it cannot be read."""

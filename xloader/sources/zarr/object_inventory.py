@@ -17,6 +17,7 @@ from zarr.abc.store import Store
 
 from xloader.errors import XloaderError
 from xloader.sources import zarr_adapter
+from xloader.sources.chunk_sizes import spans_of
 from xloader.sources.retries import current
 from xloader.sources.stores.stored_objects import CHUNK_KEY, ObjectInventory
 from xloader.sources.zarr.stored_grid import StoredGrid
@@ -63,9 +64,7 @@ def take_inventory(
         absent=tuple(absent[:_NUM_NAMED]),
         num_beyond=len(beyond),
         beyond=tuple(beyond[:_NUM_NAMED]),
-        empty=()
-        if sizes is None
-        else tuple(k for k, n in zip(present, sizes, strict=True) if not n),
+        empty=tuple(key for key, size in zip(present, sizes or (), strict=False) if not size),
         nbytes=None if sizes is None else sum(sizes),
     )
 
@@ -127,44 +126,23 @@ def stored_share(
 
     None if the store does not tell sizes without reading, or has none of these objects.
     """
-    inner = _telling_sizes(store)
-    if inner is None:
+    inner, counts = _telling_sizes(store), grid.object_counts
+    last = math.prod(counts) - 1
+    if inner is None or last < 0:
         return None
     stored = decoded = 0
-    for chunk in _chunks_across(grid):
-        key = key_of(chunk)
+    for place in sorted({place * last // (_MOST_OBJECTS - 1) for place in range(_MOST_OBJECTS)}):
+        index = tuple(map(int, np.unravel_index(place, counts)))
+        key = key_of(grid.first_chunk(index) if grid.is_sharded else index)
         try:
-            nbytes = current().ask(key, partial(_size_of, inner, key))
+            stored += current().ask(key, partial(_size_of, inner, key))
         except (XloaderError, OSError):
             continue
-        stored += nbytes
-        decoded += itemsize * _num_elements(grid, chunk)
+        spans = zip(spans_of(grid.object_sizes, index, grid.shape), grid.shape, strict=True)
+        # The last object may reach past the end.
+        decoded += itemsize * math.prod(min(end, size) - begin for (begin, end), size in spans)
     return stored / decoded if decoded else None
 
 
 def _size_of(store: Store, key: str) -> int:
     return int(zarr_adapter.sync(store.getsize(key)))
-
-
-def _chunks_across(grid: StoredGrid) -> list[tuple[int, ...]]:
-    """The first chunks of a few objects, spread over the array."""
-    counts = grid.object_counts
-    total = math.prod(counts)
-    places = sorted({place * (total - 1) // (_MOST_OBJECTS - 1) for place in range(_MOST_OBJECTS)})
-    objects = [tuple(map(int, np.unravel_index(place, counts))) for place in places if total]
-    return [grid.first_chunk(index) if grid.is_sharded else index for index in objects]
-
-
-def _num_elements(grid: StoredGrid, chunk: tuple[int, ...]) -> int:
-    """Elements of the object that a chunk is the first of, within the array."""
-    if not grid.is_sharded:
-        return math.prod(grid.shape_of(chunk))
-    shard = grid.object_of(chunk)
-    sizes = (
-        along if isinstance(along, int) else along[index]
-        for along, index in zip(grid.object_sizes, shard, strict=True)
-    )
-    begins = grid.origin_of(chunk)
-    return math.prod(
-        min(size, end - begin) for size, end, begin in zip(sizes, grid.shape, begins, strict=True)
-    )
