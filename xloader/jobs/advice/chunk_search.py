@@ -15,13 +15,7 @@ from xloader.jobs.advice.chunk_shapes import (
     diverse_shapes,
     neighbour_shapes,
 )
-from xloader.jobs.advice.chunk_trials import (
-    ChunkTrials,
-    amplification_of,
-    choose,
-    kinds_of,
-    value_of,
-)
+from xloader.jobs.advice.chunk_trials import ChunkTrials, choose, kinds_of, value_of
 from xloader.jobs.advice.read_speed import ReadSpeed, measure_speed
 from xloader.jobs.materialize.target_arrays import Sizes
 from xloader.recipe.recipe import Recipe
@@ -52,12 +46,10 @@ def find_advice(
     trials = ChunkTrials(recipe, options, speed)
     current = trials.current()
     tried = _search(trials, current.chunks)
-    limit = options.plan.max_amplification
-    chosen = choose(
-        current, [proposal for proposal in tried if amplification_of(proposal) <= limit]
-    )
+    if not tried and current.explanation is None:
+        raise trials.least_error()
     # Where the memory is small, each chunk may have to be read more often than allowed.
-    chosen = chosen or choose(current, tried)
+    chosen = choose(current, trials.within_limit(tried)) or choose(current, tried)
     return Advice(current, tuple(chosen), trials.speed, trials.num_plans)
 
 
@@ -65,18 +57,13 @@ def _search(trials: ChunkTrials, today: Shape) -> list[ChunkProposal]:
     """Plan for promising shapes. Of many samples out of more windows, only for a few of them."""
     recipe = trials.recipe
     if recipe.subset is None or recipe.slab is not None or recipe.num_ids < _MANY_IDS:
-        tried = _search_all(trials, today)
-    else:
-        # Each plan for so many ids takes seconds, and for all windows a fraction of one.
-        scouts = ChunkTrials(replace(recipe, subset=None), trials.options, trials.speed)
-        scouted = _search_all(scouts, today)
-        limit = trials.options.plan.max_amplification
-        fitting = [proposal for proposal in scouted if amplification_of(proposal) <= limit]
-        tried = trials.propose([proposal.chunks for proposal in kinds_of(fitting or scouted)])
-        trials.num_plans += scouts.num_plans
-    if not tried:
-        trials.raise_if_none()
-    return tried
+        return _search_all(trials, today)
+    # Each plan for so many ids takes seconds, and for all windows a fraction of one.
+    scouts = ChunkTrials(replace(recipe, subset=None), trials.options, trials.speed)
+    scouted = _search_all(scouts, today)
+    trials.num_plans += scouts.num_plans
+    chosen = kinds_of(trials.within_limit(scouted) or scouted)
+    return trials.propose([proposal.chunks for proposal in chosen])
 
 
 def _search_all(trials: ChunkTrials, today: Shape) -> list[ChunkProposal]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +22,12 @@ from xloader.errors import (
 from xloader.jobs.advice.chunk_advice import ChunkProposal
 from xloader.jobs.advice.chunk_shapes import MEDIUM_NBYTES, ChunkedPart, Shape, shard_shape
 from xloader.jobs.advice.read_speed import ReadSpeed
-from xloader.jobs.advice.target_recipe import chunked_part, recipe_in_chunks, taken_variables
+from xloader.jobs.advice.target_recipe import (
+    chunked_part,
+    recipe_in_chunks,
+    stored_variables,
+    taken_variables,
+)
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.epoch import Remainder
 from xloader.planning.explain import mixing_on
@@ -33,80 +38,7 @@ from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.selection import as_selection
 from xloader.sources.base import Variable
-from xloader.sources.chunk_sizes import Sizes
 from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
-
-
-@dataclass(frozen=True)
-class StoredSizes:
-    """How the variables of some samples are stored today.
-
-    `stored_share`: stored bytes for each decoded byte; None if not known of some variable.
-    `num_objects`: objects that hold this part; None if not known.
-    """
-
-    stored_share: float | None
-    nbytes: int | None
-    num_objects: int | None
-    shards: dict[str, int] | None
-
-
-def stored_sizes(recipe: Recipe) -> StoredSizes:
-    """Look up how the variables of some samples are stored. No chunk is read."""
-    recipe = recipe.planned
-    stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
-    objects_by_name = {v.name: stored_objects_of(recipe.source, v.name) for v in stored}
-    decoded = {v.name: _covered(recipe, v) * v.stored_dtype.itemsize for v in stored}
-    nbytes = 0.0
-    num_objects = 0
-    has_sizes = has_objects = True
-    for variable in stored:
-        objects = objects_by_name[variable.name]
-        if objects is None or objects.stored_share is None:
-            has_sizes = False
-        else:
-            nbytes += objects.stored_share * decoded[variable.name]
-        if objects is None:
-            has_objects = False
-        else:
-            num_objects += _num_objects(recipe, variable, objects)
-    total = sum(decoded.values())
-    largest = max(stored, key=lambda v: decoded[v.name])
-    objects = objects_by_name[largest.name]
-    return StoredSizes(
-        nbytes / total if has_sizes and total else None,
-        round(nbytes) if has_sizes else None,
-        num_objects if has_objects else None,
-        None if objects is None or objects.shards is None else _shards(recipe, largest, objects),
-    )
-
-
-def _covered(recipe: Recipe, variable: Variable) -> int:
-    """Elements of a variable that are selected."""
-    return math.prod(axis.size for axis in recipe.axes_of(variable.name))
-
-
-def _num_objects(recipe: Recipe, variable: Variable, objects: StoredObjects) -> int:
-    axes = recipe.axes_of(variable.name)
-    if objects.shards is None:
-        return math.prod(axis.num_blocks for axis in axes)
-    # The last shard may reach beyond the array.
-    wholes = (size if isinstance(size, int) else max(size) for size in objects.shards)
-    # In stored order, as an order of chunks may come back to a shard that it has left.
-    return math.prod(
-        Axis(axis.stored_size, size, as_selection(np.sort(axis.selection))).num_blocks
-        for axis, size in zip(axes, wholes, strict=True)
-    )
-
-
-def _shards(recipe: Recipe, variable: Variable, objects: StoredObjects) -> dict[str, int]:
-    assert objects.shards is not None
-    return {
-        dim: size if isinstance(size, int) else max(size)
-        for dim, size in zip(variable.dims, objects.shards, strict=True)
-        if dim in recipe.dims_of(variable.name)
-    }
-
 
 _CLEARLY_FASTER = 1.15
 """Writing terabytes anew pays only for a clear gain. Speeds are estimates, good to about this."""
@@ -191,11 +123,6 @@ def share_of(proposal: ChunkProposal) -> float:
     return 1.0 if proposal.mixing_share is None else proposal.mixing_share
 
 
-def amplification_of(proposal: ChunkProposal) -> float:
-    """Reads for each distinct chunk needed; 1 if nothing is read."""
-    return proposal.read_amplification or 1.0
-
-
 def _num_reads(proposal: ChunkProposal) -> int:
     return 0 if proposal.explanation is None else proposal.explanation.num_reads
 
@@ -224,7 +151,6 @@ class ChunkTrials:
         self.num_plans = 0
         self.failed: list[Shape] = []
         self._errors: list[OptionError] = []
-        self._is_today_refused = False
 
     @cached_property
     def part(self) -> ChunkedPart:
@@ -235,8 +161,30 @@ class ChunkTrials:
         return chunked_part(self.recipe, footprint.num_samples, options.global_batch, max(pool, 1))
 
     @cached_property
-    def _stored(self) -> StoredSizes:
-        return stored_sizes(self.recipe)
+    def _today(self) -> ChunkProposal:
+        """Today's chunks, without a prediction. No chunk is read."""
+        recipe, sizes = self.recipe.planned, self.part.sizes
+        stored = sorted(stored_variables(recipe), key=lambda v: -_nbytes_of(recipe, v))
+        pairs = [(variable, stored_objects_of(recipe.source, variable.name)) for variable in stored]
+        chunks: dict[str, int] = {}
+        for variable in stored:
+            for dim, size in zip(variable.dims, variable.chunks, strict=True):
+                chunks.setdefault(dim, int(np.max(size)))
+        shards = None
+        largest, objects = pairs[0]
+        if objects is not None and objects.shards is not None:
+            along = zip(largest.dims, objects.shards, strict=True)
+            shards = {dim: int(np.max(size)) for dim, size in along if dim in sizes}
+        return ChunkProposal(
+            kind="today",
+            chunks={dim: max(min(chunks[dim], size), 1) for dim, size in sizes.items()},
+            shards=shards,
+            explanation=None,
+            chunk_nbytes=self._footprint.max_chunk_nbytes,
+            batch_chunks=_batch_chunks(self._footprint, self.options.global_batch),
+            nbytes=_known_sum([_stored_nbytes(recipe, *pair) for pair in pairs]),
+            num_objects=_known_sum([_num_objects(recipe, *pair) for pair in pairs]),
+        )
 
     @cached_property
     def _regions(self) -> Footprint:
@@ -256,29 +204,17 @@ class ChunkTrials:
 
     def current(self) -> ChunkProposal:
         """Today's chunks. If the memory is too small for them, the proposal says so."""
-        stored, part = self._stored, self.part
-        proposal = ChunkProposal(
-            kind="today",
-            chunks=_chunks_today(self.recipe, part),
-            shards=stored.shards,
-            explanation=None,
-            chunk_nbytes=self._footprint.max_chunk_nbytes,
-            batch_chunks=_batch_chunks(self._footprint, self.options.global_batch),
-            nbytes=stored.nbytes,
-            num_objects=stored.num_objects,
-        )
         try:
-            return self._predicted(proposal, RankPlan(self.recipe, self.options), is_today=True)
+            return self._predicted(self._today, RankPlan(self.recipe, self.options))
         except EmptySamplesError:
             raise
         except OptionError as error:
-            self._is_today_refused = True
             self._errors.append(error)
             if not isinstance(error, MemoryBudgetError):
-                return replace(proposal, problem=error.what)
+                return replace(self._today, problem=error.what)
             least = error.minimum_nbytes
             problem = f"the memory is too small for these chunks, which need {show_memory(least)}"
-            return replace(proposal, problem=problem, minimum_nbytes=least)
+            return replace(self._today, problem=problem, minimum_nbytes=least)
 
     def propose(self, shapes: Sequence[Shape]) -> list[ChunkProposal]:
         """Plan for some shapes of chunks, each in shards. Shapes without a plan are left out."""
@@ -291,7 +227,7 @@ class ChunkTrials:
             recipe = recipe_in_chunks(self.recipe, chunks, shards)
             try:
                 rank_plan = RankPlan(recipe, self.options)
-                ratio = self.speed.stored_share or self._stored.stored_share
+                share = self.speed.stored_share
                 proposal = ChunkProposal(
                     kind="",
                     chunks=chunks,
@@ -299,7 +235,8 @@ class ChunkTrials:
                     explanation=None,
                     chunk_nbytes=rank_plan.footprint.max_chunk_nbytes,
                     batch_chunks=_batch_chunks(rank_plan.footprint, self.options.global_batch),
-                    nbytes=None if ratio is None else round(ratio * self.part.nbytes),
+                    # Without a measurement, values compress as well as they do today.
+                    nbytes=round(share * self.part.nbytes) if share else self._today.nbytes,
                     num_objects=self.part.num_chunks(shards or chunks),
                 )
                 proposals.append(self._predicted(proposal, rank_plan))
@@ -307,6 +244,11 @@ class ChunkTrials:
                 self.failed.append(chunks)
                 self._errors.append(error)
         return proposals
+
+    def within_limit(self, proposals: Sequence[ChunkProposal]) -> list[ChunkProposal]:
+        """Those that read each chunk no more often than allowed."""
+        limit = self.options.plan.max_amplification
+        return [p for p in proposals if (p.read_amplification or 1.0) <= limit]
 
     def is_ideal(self, proposal: ChunkProposal) -> bool:
         """Whether no other chunks can be clearly better, so that the search may end."""
@@ -323,16 +265,12 @@ class ChunkTrials:
             and overhead <= 0.1 * self.speed.read_ns * explanation.read_nbytes
         )
 
-    def raise_if_none(self) -> None:
-        """If there is no plan for today's chunks either, raise the error that asks for least."""
-        if not self._is_today_refused:
-            return
+    def least_error(self) -> OptionError:
+        """Where no chunks could be planned for, the error that asks for least memory."""
         budgets = [error for error in self._errors if isinstance(error, MemoryBudgetError)]
-        raise min(budgets, key=lambda error: error.minimum_nbytes, default=self._errors[0])
+        return min(budgets, key=lambda error: error.minimum_nbytes, default=self._errors[0])
 
-    def _predicted(
-        self, proposal: ChunkProposal, rank_plan: RankPlan, *, is_today: bool = False
-    ) -> ChunkProposal:
+    def _predicted(self, proposal: ChunkProposal, rank_plan: RankPlan) -> ChunkProposal:
         left = rank_plan.remainder(0, 0)
         expected = rank_plan.explain(left)
         share = None
@@ -349,7 +287,7 @@ class ChunkTrials:
             _rows_of(self.recipe, self._layouts),
             proposal.chunk_nbytes,
             is_waiting=any(map(source.is_waiting, names)),
-            is_today=is_today,
+            is_today=proposal.kind == "today",
             is_through_xarray=any(map(source.is_through_xarray, names)),
         )
         return replace(
@@ -361,19 +299,37 @@ class ChunkTrials:
         )
 
 
-def _chunks_today(recipe: Recipe, part: ChunkedPart) -> dict[str, int]:
-    """The largest chunk along each dimension, of the variable with most bytes that has it."""
-    chunks_by_dim: dict[str, Sizes] = {}
-    stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
-    for variable in sorted(stored, key=lambda v: -int(np.prod(v.shape)) * v.stored_dtype.itemsize):
-        for dim, chunks in zip(variable.dims, variable.chunks, strict=True):
-            chunks_by_dim.setdefault(dim, chunks)
-    return {
-        dim: max(
-            min(max(chunk) if isinstance(chunk := chunks_by_dim[dim], tuple) else chunk, size), 1
-        )
-        for dim, size in part.sizes.items()
-    }
+def _known_sum(numbers: Sequence[int | None]) -> int | None:
+    """The sum; None if one of the numbers is not known."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+def _nbytes_of(recipe: Recipe, variable: Variable) -> int:
+    """Decoded bytes of the part of a variable that is selected."""
+    sizes = [axis.size for axis in recipe.axes_of(variable.name)]
+    return math.prod(sizes) * variable.stored_dtype.itemsize
+
+
+def _stored_nbytes(recipe: Recipe, variable: Variable, objects: StoredObjects | None) -> int | None:
+    """Stored bytes of the same part, estimated from a few objects; None if not known."""
+    share = None if objects is None else objects.stored_share
+    return None if share is None else round(share * _nbytes_of(recipe, variable))
+
+
+def _num_objects(recipe: Recipe, variable: Variable, objects: StoredObjects | None) -> int | None:
+    """Objects that hold this part; None if not known."""
+    if objects is None:
+        return None
+    axes = recipe.axes_of(variable.name)
+    if objects.shards is None:
+        return math.prod(axis.num_blocks for axis in axes)
+    # The last shard may reach beyond the array. In stored order, as an order of chunks may come
+    # back to a shard that it has left.
+    return math.prod(
+        Axis(axis.stored_size, int(np.max(size)), as_selection(np.sort(axis.selection))).num_blocks
+        for axis, size in zip(axes, objects.shards, strict=True)
+    )
 
 
 def _rows_of(recipe: Recipe, layouts: Sequence[FieldLayout]) -> int:

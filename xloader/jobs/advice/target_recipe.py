@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Never
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -89,11 +89,15 @@ class RechunkedSource(Described):
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Refuse to read."""
-        self._refuse()
+        raise UnsupportedDataError(
+            "these chunks are only described, and not stored",
+            given=self._name,
+            remedy="write them with samples.materialize(target)",
+        )
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """Refuse to read."""
-        self._refuse()
+        return self.fetch([])
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """None: there is no store that could change."""
@@ -111,18 +115,16 @@ class RechunkedSource(Described):
         """How a variable would be read, in words."""
         return "not stored yet"
 
-    def _refuse(self) -> Never:
-        raise UnsupportedDataError(
-            "these chunks are only described, and not stored",
-            given=self._name,
-            remedy="write them with samples.materialize(target)",
-        )
-
 
 def taken_variables(recipe: Recipe) -> list[Variable]:
     """The variables that some field takes, in the order of the recipe."""
     taken = {name for field in recipe.gathered_fields for name in field.variables}
     return [recipe.variable(name) for name in recipe.variables if name in taken]
+
+
+def stored_variables(recipe: Recipe) -> list[Variable]:
+    """Those of them that a copy would store: all but the computed ones."""
+    return [variable for variable in taken_variables(recipe) if not variable.is_computed]
 
 
 def recipe_in_chunks(
@@ -153,7 +155,7 @@ def chunked_part(
     """The variables that a copy would store, and what samples take of them."""
     recipe = recipe.planned
     windows = recipe.require_windows()
-    stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
+    stored = stored_variables(recipe)
     dims_of = {variable.name: recipe.dims_of(variable.name) for variable in stored}
     dims = []
     # Dimensions come in the order of the variable that has the most of them.
