@@ -6,22 +6,17 @@ import dataclasses
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import xarray as xr
 
-from xloader.core.axis import ElementList
 from xloader.errors import UnsupportedDataError
 from xloader.jobs.advice.chunk_shapes import ChunkedDim, ChunkedPart, ChunkedVariable
-from xloader.recipe.recipe import Recipe
+from xloader.recipe.recipe import Kept, Recipe
+from xloader.recipe.selection import select_coords
 from xloader.sources.arrays import catalog
 from xloader.sources.base import INDEX_ROW_NBYTES, Described, Fetched, Read, Source, Variable
 from xloader.sources.chunk_sizes import num_chunks
 from xloader.sources.store_watch import Watch
-
-Elements = range | tuple[int, ...] | ElementList
-"""Elements that are kept of a dimension."""
 
 
 class RechunkedSource(Described):
@@ -31,7 +26,7 @@ class RechunkedSource(Described):
         self,
         base: Source,
         variables: Sequence[str],
-        kept: Mapping[str, int | Elements],
+        kept: Mapping[str, Kept],
         chunks: Mapping[str, int],
         shards: Mapping[str, int] | None = None,
     ) -> None:
@@ -74,13 +69,7 @@ class RechunkedSource(Described):
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates of the part that is kept; see `Source.coordinates`."""
-        coords = self._base.coordinates(is_indexed=is_indexed)
-        indexers: dict[str, Any] = {
-            dim: kept if isinstance(kept, int) else np.asarray(kept, np.int64)
-            for dim, kept in self._kept.items()
-            if dim in coords.dims
-        }
-        return coords.isel(indexers)
+        return select_coords(self._base.coordinates(is_indexed=is_indexed), self._kept.items())
 
     @property
     def notes(self) -> tuple[str, ...]:
