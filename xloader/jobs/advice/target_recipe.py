@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Never
 
 import xarray as xr
 
@@ -14,7 +15,7 @@ from xloader.jobs.advice.chunk_shapes import ChunkedDim, ChunkedPart, ChunkedVar
 from xloader.recipe.recipe import Kept, Recipe
 from xloader.recipe.selection import select_coords
 from xloader.sources.arrays import catalog
-from xloader.sources.base import INDEX_ROW_NBYTES, Described, Fetched, Read, Source, Variable
+from xloader.sources.base import INDEX_ROW_NBYTES, Described, Read, Source, Variable
 from xloader.sources.chunk_sizes import num_chunks
 from xloader.sources.store_watch import Watch
 
@@ -76,7 +77,7 @@ class RechunkedSource(Described):
         """The notes of the source as it is stored today; see `Source.notes`."""
         return self._base.notes
 
-    def fetch(self, reads: Sequence[Read]) -> Fetched:
+    def fetch(self, reads: Sequence[Read]) -> Never:
         """Refuse to read."""
         raise UnsupportedDataError(
             "these chunks are only described, and not stored",
@@ -86,7 +87,7 @@ class RechunkedSource(Described):
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """Refuse to read."""
-        return self.fetch([])
+        self.fetch([])
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """None: there is no store that could change."""
