@@ -131,8 +131,22 @@ def test_the_table_and_the_dict(compared):
         ({"memory": ["lots"]}, "number of bytes"),
         ({"max_amplification": [0.5]}, "max_amplification"),
         ({"batchsize": 3}, "no option 'batchsize'"),
+        (
+            {"max_amplification": 2.0, "plan": xloader.PlanRules(max_amplification=1.5)},
+            "another bound of amplification",
+        ),
     ],
 )
 def test_bad_options_are_errors(samples, options, words):
     with pytest.raises(OptionError, match=words):
         samples.compare_plans(**options)
+
+
+def test_the_bound_of_the_plan_is_the_one_to_plan_for(samples):
+    rules = xloader.PlanRules(max_amplification=1.5, lanes=2)
+    compared = samples.compare_plans(memory="1MiB", batch_size=8, plan=rules)
+    (plan,) = compared.plans
+    assert plan.max_amplification == 1.5
+    assert plan.explanation.lanes == 2
+    both = samples.compare_plans(memory="1MiB", max_amplification=1.5, batch_size=8, plan=rules)
+    assert both == compared

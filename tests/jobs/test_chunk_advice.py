@@ -25,10 +25,10 @@ from xloader.errors import (
     UnsupportedDataError,
     XloaderError,
 )
-from xloader.jobs.advice import chunk_search, chunk_shapes, chunk_trials
+from xloader.jobs.advice import chunk_search, chunk_shapes
+from xloader.jobs.advice import chunk_search as chunk_trials
 from xloader.jobs.advice.chunk_advice import ChunkProposal
-from xloader.jobs.advice.chunk_search import find_advice
-from xloader.jobs.advice.chunk_trials import ChunkTrials
+from xloader.jobs.advice.chunk_search import ChunkTrials, find_advice
 from xloader.jobs.advice.read_speed import ReadSpeed
 from xloader.jobs.advice.target_recipe import RechunkedSource, recipe_in_chunks, taken_variables
 from xloader.loader.planned_loader import PlannedLoader

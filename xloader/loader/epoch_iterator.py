@@ -159,12 +159,3 @@ class EpochIterator:
         self._close = weakref.finalize(self, epoch_run.run.close)
         # At exit the run closes itself, earlier: the store's event loop must still be running.
         self._close.atexit = False
-
-
-def closed_loader() -> ClosedError:
-    """The error where a closed loader is used."""
-    return ClosedError(
-        "the loader is closed",
-        remedy="make a new loader; to go on in the middle of the epoch, "
-        "new.load_state_dict(closed.state_dict())",
-    )

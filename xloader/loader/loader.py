@@ -16,16 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from xloader.core.messages import names_function
 from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World
-from xloader.errors import OptionError, printable
+from xloader.errors import ClosedError, OptionError, printable
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.row_list import Rows
-from xloader.loader.epoch_iterator import (
-    EpochIterator,
-    EpochRun,
-    StepProgress,
-    StepRun,
-    closed_loader,
-)
+from xloader.loader.epoch_iterator import EpochIterator, EpochRun, StepProgress, StepRun
 from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.loader.reports.progress import NOTHING_YET, BarCounts, make_bar
 
@@ -390,6 +384,13 @@ class Loader(ABC):
         >>> round(found.ratio, 1), round(found.effective_batch_size, 1), found.num_reads
         (4.0, 1.0, 1)
         """
+        self._check_open()
+        number = self.epoch if epoch is None else epoch
+        return self._measure_variance(variable, num_batches, number)
+
+    def _measure_variance(
+        self, variable: str | None, num_batches: int, epoch: int
+    ) -> BatchVariance:
         raise OptionError(
             "batch_variance compares the batches of one set of samples with its full shuffle",
             given=self._in_words(),
@@ -517,7 +518,11 @@ class Loader(ABC):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise closed_loader()
+            raise ClosedError(
+                "the loader is closed",
+                remedy="make a new loader; to go on in the middle of the epoch, "
+                "new.load_state_dict(closed.state_dict())",
+            )
 
     def _begin(self) -> EpochRun:
         """Stop the run under way, and make the next one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
@@ -107,16 +107,13 @@ class PlannedLoader(Loader):
         """Number of samples of an epoch, over all ranks."""
         return self._resolver.rank_plan.num_samples
 
-    def batch_variance(
-        self, variable: str | None = None, num_batches: int = 64, *, epoch: int | None = None
+    def _measure_variance(
+        self, variable: str | None, num_batches: int, epoch: int
     ) -> BatchVariance:
-        """Measure as `Loader.batch_variance` describes it."""
         from xloader.loader.variance_measurement import measure_batch_variance
 
-        self._check_open()
-        number = self.epoch if epoch is None else epoch
         rank_plan = self._resolver.settle()
-        return measure_batch_variance(rank_plan, number, variable, num_batches, PlannedLoader)
+        return measure_batch_variance(rank_plan, epoch, variable, num_batches, PlannedLoader)
 
     def _preview(
         self, start: Position, num_rows: int, channel: str | Sequence[str] | None, name: str | None
@@ -136,7 +133,7 @@ class PlannedLoader(Loader):
         if scope == "rank":
             expected = self._expected(start)
         else:
-            expected = explain_ranks(rank_plan, self._left(start), scope)
+            expected = explain_ranks(rank_plan, self._left(start))
         refusal = refusal_of(self._device_path)
         noted = rank_plan.with_notes(expected, self._packed_fields, refusal)
         more = processes_note(self.recipe, rank_plan.options), rank_note(rank_plan.options, scope)
@@ -246,13 +243,9 @@ class PlannedLoader(Loader):
         if engine is None or engine.rank_plan is not rank_plan:
             if engine is not None:
                 engine.clear()
-            engine = Engine(
-                rank_plan,
-                self._packed_fields,
-                self._device_path,
-                self._hand_over,
-                self._sample_names,
-            )
+            options = rank_plan.options.for_process()
+            finishing = Finishing(self.recipe, options, self._packed_fields, self._sample_names)
+            engine = Engine(rank_plan, finishing, self._device_path, self._hand_over)
             self._carried = engine
         return engine
 
@@ -279,32 +272,27 @@ class PlannedLoader(Loader):
         return Batch(arrays, delivery.arrays, ids, delivery.is_padding, origin)
 
 
+@dataclass(eq=False)
 class Engine:
     """Makes the runs of a loader, one at a time, which use the same memory.
 
     Worker processes are started at the first run.
     """
 
-    def __init__(
-        self,
-        rank_plan: RankPlan,
-        packed_fields: Sequence[PackedField],
-        device_path: DevicePath | None,
-        hand_over: Callable[[Any], Any],
-        sample_names: SampleNames | None = None,
-    ) -> None:
-        self.rank_plan = rank_plan
-        options = rank_plan.options.for_process()
-        self._finishing = Finishing(rank_plan.recipe, options, tuple(packed_fields), sample_names)
-        self._device_path = device_path
-        self._hand_over = hand_over
-        self._team: ProcessTeam | None = None
+    rank_plan: RankPlan
+    finishing: Finishing
+    device_path: DevicePath | None
+    hand_over: HandOver
+    _team: ProcessTeam | None = None
+
+    def __post_init__(self) -> None:
+        options = self.finishing.options
         self._job_factory = JobFactory(
-            rank_plan,
-            self._finishing,
+            self.rank_plan,
+            self.finishing,
             num_ready=options.prefetch,
             num_cores=options.num_threads,
-            device_path=device_path,
+            device_path=self.device_path,
         )
 
     @property
@@ -330,7 +318,7 @@ class Engine:
     def refresh(self) -> None:
         """Start with new memory and processes where those there are cannot be used any more."""
         if self._team is not None:
-            has_lost_slots = self._device_path is not None and self._device_path.has_lost_slots
+            has_lost_slots = self.device_path is not None and self.device_path.has_lost_slots
             if has_lost_slots or self._job_factory.is_spoilt or not self._team.is_usable:
                 self.clear()
         if self._job_factory.is_foreign:
@@ -341,8 +329,8 @@ class Engine:
         self._job_factory.clear()
         if self._team is not None:
             self._end_team()
-            if self._device_path is not None:
-                self._device_path.unpin_slots()
+            if self.device_path is not None:
+                self.device_path.unpin_slots()
             self._team = None
             self._job_factory.use(None, None)
 
@@ -350,12 +338,12 @@ class Engine:
         """Start the processes, and let the device read their memory by itself."""
         from xloader.loader.processes.process_team import ProcessTeam
 
-        rank_plan, path = self.rank_plan, self._device_path
+        rank_plan, path = self.rank_plan, self.device_path
         # The batch that the user holds is on the device, if there is one.
         num_held = 0 if path is not None and path.copies_batches else 1
         num_slots = min(rank_plan.options.prefetch + 1 + num_held, max(rank_plan.num_steps, 1))
         num_rows, room_nbytes = rank_plan.slot_rows, rank_plan.room_nbytes
-        team = ProcessTeam(self._finishing, self._hand_over, num_rows, room_nbytes, num_slots)
+        team = ProcessTeam(self.finishing, self.hand_over, num_rows, room_nbytes, num_slots)
         try:
             if path is not None:
                 path.pin_slots(team.memory.buffer, num_slots)

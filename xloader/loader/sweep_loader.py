@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -38,21 +37,6 @@ def make_sweep_loader(
     rows = batch_size
     if rows is None:
         rows = _num_rows(recipe, options.memory_nbytes)
-    try:
-        return _cheapest(make, recipe, rows, options, sample_names)
-    except MemoryBudgetError:
-        if batch_size is not None or rows == 1:
-            raise
-        return _cheapest(make, recipe, 1, options, sample_names)
-
-
-def _cheapest(
-    make: Callable[..., LoaderT],
-    recipe: Recipe,
-    rows: int,
-    options: LoaderOptions,
-    sample_names: SampleNames | None,
-) -> LoaderT:
     sweep_options = LoaderOptions(
         batch_size=rows,
         seed=options.seed,
@@ -63,10 +47,20 @@ def _cheapest(
         on_nan="ignore",
         plan=PlanRules(max_amplification=1.0),
     )
-    ascending, shuffled = (
-        make(recipe, replace(sweep_options, shuffle=shuffle), np.asarray, sample_names=sample_names)
-        for shuffle in (False, True)
-    )
+    try:
+        ascending, shuffled = (
+            make(
+                recipe,
+                replace(sweep_options, shuffle=shuffle),
+                np.asarray,
+                sample_names=sample_names,
+            )
+            for shuffle in (False, True)
+        )
+    except MemoryBudgetError:
+        if batch_size is not None or rows == 1:
+            raise
+        return make_sweep_loader(make, recipe, options, sample_names, batch_size=1)
     # Ids that ascend are kinder to caches, so they win where both read the same chunks.
     if shuffled.explain().num_reads < ascending.explain().num_reads:
         ascending.close()
@@ -78,6 +72,6 @@ def _cheapest(
 def _num_rows(recipe: Recipe, memory_nbytes: int) -> int:
     """Number of samples in a batch, so that batches take a small part of the memory."""
     outputs = make_outputs(recipe, make_layouts(recipe))
-    sample_nbytes = sum(math.prod(out.shape) * out.dtype.itemsize for out in outputs)
+    sample_nbytes = sum(out.nbytes for out in outputs)
     fitting = memory_nbytes // (_BATCH_SHARE * max(sample_nbytes, 1))
     return max(min(_MOST_ROWS, fitting, recipe.num_ids), 1)

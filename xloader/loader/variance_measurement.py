@@ -279,21 +279,17 @@ def measure_batch_variance(
         sums_nbytes=sums_nbytes,
         num_expected_reads=expected.num_reads,
         variables={
-            series.name: _figures(effect, size)
+            series.name: VariableVariance(
+                effect.ratio,
+                effect.standard_error,
+                effective_size(size, effect.ratio),
+                effect.num_elements,
+                effect.num_left_out,
+            )
             for series, effect in zip(variables, effects, strict=True)
         },
         num_reads=report.num_reads,
         read_nbytes=report.read_nbytes,
-    )
-
-
-def _figures(effect: DesignEffect, batch_size: int) -> VariableVariance:
-    return VariableVariance(
-        effect.ratio,
-        effect.standard_error,
-        effective_size(batch_size, effect.ratio),
-        effect.num_elements,
-        effect.num_left_out,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from xloader.core.axis import Ints
 from xloader.core.boxes import Boxes
@@ -42,6 +42,12 @@ class Epoch:
     drop_last: bool = False
     spread_is_fixed: bool = False
     cut: Cohorts | None = None
+    first_step: ClassVar[int] = 0
+
+    @property
+    def whole(self) -> Epoch:
+        """The epoch itself, as `Remainder.whole`."""
+        return self
 
     @property
     def num_steps(self) -> int:
@@ -325,6 +331,10 @@ class Remainder:
             left = replace(left, num_steps=self.part.end_step, end=self.part.end)
         padded = (numbers for numbers in self.processes if left.has_padding_only(numbers))
         return replace(left, made_again=frozenset(chain.from_iterable(padded)))
+
+    def without_lanes(self) -> Remainder:
+        """Copy without the sub-lanes made so far, as `Epoch.without_lanes`."""
+        return replace(self, whole=self.whole.without_lanes())
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
         """The rest of some sub-lanes, by their numbers in `sublanes`."""

@@ -284,12 +284,10 @@ def _peak_nbytes(
 
 def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
     """The figures of an epoch that are the same for every rank, such as the mixing."""
-    if isinstance(epoch, Remainder):
-        # Batches of the rest mix like those of the whole epoch.
-        epoch = epoch.whole
-    plan, footprint = epoch.plan, epoch.footprint
+    # Batches of the rest mix like those of the whole epoch.
+    plan, footprint = epoch.plan, epoch.whole.footprint
     return {
-        "mixing": mixing_on(epoch, footprint),
+        "mixing": mixing_on(epoch.whole, footprint),
         "full_mixing": full_mixing(footprint, plan.global_batch),
         "num_dropped_windows": footprint.windows.num_dropped,
         "dropped_windows": footprint.windows.dropped,

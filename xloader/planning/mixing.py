@@ -114,10 +114,7 @@ def full_mixing(footprint: Footprint, batch_size: int) -> float:
         regions = Regions(footprint).of(cohorts.boxes(used).lo)
         _, region = np.unique(regions, return_inverse=True)
         counts = np.bincount(region, cohorts.counts_of(used)).astype(np.int64)
-        sizes, repeats = np.unique(counts, return_counts=True)
-        return _expected_regions(
-            sizes.tolist(), repeats.tolist(), footprint.num_samples, batch_size
-        )
+        return _expected_regions(_repeats(counts), footprint.num_samples, batch_size)
     kinds: list[list[tuple[int, int]]] = []
     windows, merged = footprint.windows, region_dim(footprint)
     for d, (first, count) in enumerate(
@@ -131,34 +128,31 @@ def full_mixing(footprint: Footprint, batch_size: int) -> float:
             # Windows that begin before the first element, or that wrap before the first one that
             # they need, belong to the first regions.
             every = Regions(footprint).along(d, np.arange(count))
-            sizes, repeats = np.unique(np.unique(every, return_counts=True)[1], return_counts=True)
-            kinds.append(list(zip(sizes.tolist(), repeats.tolist(), strict=True)))
+            kinds.append(_repeats(np.unique(every, return_counts=True)[1]))
             continue
         edges = axis.edges[:-1]
         if d == merged:
             chunks = np.arange(axis.num_blocks) + axis.stored_chunk(0)
             edges = edges[np.diff(chunks // REGION_CHUNKS, prepend=-1) > 0]
         begins = windows.num_before(d, edges - first)
-        sizes, repeats = np.unique(np.diff(np.append(begins, count)), return_counts=True)
-        kinds.append(list(zip(sizes.tolist(), repeats.tolist(), strict=True)))
-    combinations = list(itertools.product(*kinds))
-    return _expected_regions(
-        [math.prod(size for size, _ in combination) for combination in combinations],
-        [math.prod(repeat for _, repeat in combination) for combination in combinations],
-        footprint.num_samples,
-        batch_size,
-    )
+        kinds.append(_repeats(np.diff(np.append(begins, count))))
+    products = [
+        (math.prod(size for size, _ in combination), math.prod(num for _, num in combination))
+        for combination in itertools.product(*kinds)
+    ]
+    return _expected_regions(products, footprint.num_samples, batch_size)
 
 
-def _expected_regions(
-    sizes: list[int], repeats: list[int], num_samples: int, batch_size: int
-) -> float:
-    """Expected number of regions in a batch."""
+def _repeats(sizes: Ints) -> list[tuple[int, int]]:
+    """The distinct sizes, each with the number of times that it occurs."""
+    distinct, counts = np.unique(sizes, return_counts=True)
+    return list(zip(distinct.tolist(), counts.tolist(), strict=True))
+
+
+def _expected_regions(regions: list[tuple[int, int]], num_samples: int, batch_size: int) -> float:
+    """Expected number of regions in a batch, given their sizes and how many have each."""
     num_draws = min(batch_size, num_samples)
-    return sum(
-        repeat * _chance_of_one(size, num_samples, num_draws)
-        for size, repeat in zip(sizes, repeats, strict=True)
-    )
+    return sum(num * _chance_of_one(size, num_samples, num_draws) for size, num in regions)
 
 
 def measure_mixing(

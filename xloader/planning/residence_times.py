@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -43,7 +43,7 @@ class TimesMaker:
     @classmethod
     def of(cls, epoch: Epoch | Remainder, processes: Sequence[Sequence[int]]) -> TimesMaker:
         """The maker of an epoch's times."""
-        return cls(_forgetful(epoch), processes, weakref.ref(epoch))
+        return cls(epoch.without_lanes(), processes, weakref.ref(epoch))
 
     def __call__(self) -> ResidenceTimes:
         """The times, found now."""
@@ -63,14 +63,7 @@ class TimesMaker:
 
     def _epoch(self) -> Epoch | Remainder:
         made = self.made()
-        return _forgetful(self.epoch) if made is None else made
-
-
-def _forgetful(epoch: Epoch | Remainder) -> Epoch | Remainder:
-    """The same epoch, without anything that was computed of it."""
-    if isinstance(epoch, Remainder):
-        return replace(epoch, whole=epoch.whole.without_lanes())
-    return epoch.without_lanes()
+        return self.epoch.without_lanes() if made is None else made
 
 
 def residence_times(
@@ -81,7 +74,7 @@ def residence_times(
     sizes = [group.num_blocks * group.most_read_nbytes for group in footprint.groups]
     index = sizes.index(max(sizes))
     group = footprint.groups[index]
-    first = epoch.first_step if isinstance(epoch, Remainder) else 0
+    first = epoch.first_step
     end = first + epoch.num_steps
     lanes, blocks, loads, drops = [], [], [], []
     numbers = [number for process in processes for number in process]
@@ -135,7 +128,7 @@ def _samples_before(order: AnyOrder) -> NDArray[np.float64]:
 
 def _regions(epoch: Epoch | Remainder) -> tuple[Ints, Ints]:
     """Steps of some global batches, and the number of regions that each draws from."""
-    whole = epoch.whole if isinstance(epoch, Remainder) else epoch
+    whole, first = epoch.whole, epoch.first_step
     sublanes, footprint = whole.sublanes, whole.footprint
     orders = [lane.order for lane in whole.lanes(sublanes.of_one_batch)]
     share = whole.plan.lane_share
@@ -143,7 +136,6 @@ def _regions(epoch: Epoch | Remainder) -> tuple[Ints, Ints]:
     num_spots = int(np.clip(_MOST_ACTIVE // active, _FEWEST_SPOTS, _NUM_SPOTS))
     numbers, counts = batch_regions(footprint, orders, share, _MOST_SAMPLES, num_spots)
     steps = numbers * sublanes.workers
-    first = epoch.first_step if isinstance(epoch, Remainder) else 0
     is_left = (steps >= first) & (steps < first + epoch.num_steps)
     return steps[is_left], counts[is_left]
 

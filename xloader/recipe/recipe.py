@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -50,10 +50,8 @@ Offsets = range | tuple[int, ...] | int
 class Transform(Protocol):
     """The interface that a recipe needs of a transform of whole batches."""
 
-    @property
-    def is_in_place(self) -> bool:
-        """Whether the gathered arrays themselves are changed, with names and shapes kept."""
-        return False
+    is_in_place: ClassVar[bool] = False
+    """Whether the gathered arrays themselves are changed, with names and shapes kept."""
 
     def describe(self) -> str:
         """Describe the transform in one line of text, which is the same in every process."""

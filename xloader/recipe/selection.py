@@ -7,7 +7,7 @@ one has kept.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,18 @@ def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept],
         chosen[dim] = take(dim, kept, indexer)
         _require_one_visit(recipe, dim, chosen[dim], indexer)
     return tuple(chosen.items())
+
+
+def select_coords(coords: xr.Dataset, selection: Iterable[tuple[str, Kept]]) -> xr.Dataset:
+    """Coordinates of the elements that a selection keeps."""
+    indexers: dict[str, Any] = {}
+    for dim, kept in selection:
+        if dim in coords.dims and isinstance(kept, range):
+            # It ascends, and a slice of labels is not copied.
+            indexers[dim] = slice(kept.start, kept.stop, kept.step)
+        elif dim in coords.dims:
+            indexers[dim] = kept if isinstance(kept, int) else np.asarray(kept, np.int64)
+    return coords.isel(indexers)
 
 
 def sel(

@@ -233,11 +233,13 @@ def count_coverage(
         )
     positions = PositionCounts.of(windows, recipe.subset)
     # Where an epoch takes a part of the samples, the next epochs take the others.
-    share = 1.0 if recipe.num_taken is None else recipe.num_taken / positions.total
+    num_samples = positions.total if recipe.num_taken is None else recipe.num_taken
+    # Whole numbers stay whole where all samples are taken.
+    share = 1 if num_samples == positions.total else num_samples / positions.total
     offsets = [_offsets_along(chosen, number) for number in range(len(windows.dims))]
     coords = coords_of(recipe)
     counts = {
-        dim: _labelled(_along(windows, number, stretches, sums) * _scale(share), (dim,), coords)
+        dim: _labelled(_along(windows, number, stretches, sums) * share, (dim,), coords)
         for number, (dim, stretches, sums) in enumerate(
             zip(windows.dims, offsets, positions.lines, strict=True)
         )
@@ -246,15 +248,9 @@ def count_coverage(
     grid = None
     if len(windows.dims) > 1 and np.prod(windows.dim_sizes[-2:]) <= _MOST_CELLS:
         grid_counts = _count_grid(windows, chosen, positions)
-        grid = _labelled(grid_counts * _scale(share), windows.dims[-2:], coords)
+        grid = _labelled(grid_counts * share, windows.dims[-2:], coords)
     names = tuple(layout.name for layout in chosen)
-    num_samples = positions.total if recipe.num_taken is None else recipe.num_taken
     return Coverage(num_samples, counts, grid, names)
-
-
-def _scale(share: float) -> float | int:
-    """A factor that keeps whole numbers where all samples are taken."""
-    return 1 if share == 1.0 else share
 
 
 def _labelled(counts: Counts, dims: tuple[str, ...], coords: xr.Coordinates) -> xr.DataArray:

@@ -301,12 +301,18 @@ def _require_alike(sets: Mapping[str, Samples]) -> None:
                 remedy="name the fields of each set, with inputs, targets or field",
             )
         for field in first.fields:
-            for what, look in (
-                ("shape", _shape_of),
-                ("dtype", lambda samples, field: samples.dtypes[field]),
-                ("classes", _classes_of),
-            ):
-                _require_same(what, look, field, (first_name, first), (name, second))
+            for what, look in _LOOKS.items():
+                expected, given = look(first, field), look(second, field)
+                # Dimensions may have other names, such as lat and latitude.
+                is_shape = what == "shape" and first.shapes[field] == second.shapes[field]
+                if expected != given and not is_shape:
+                    raise OptionError(
+                        f"the field {field!r} has another {what} in the set {name!r} than in "
+                        f"{first_name!r}",
+                        given=f"{first_name!r} with {expected}; {name!r} with {given}",
+                        allowed=f"the same {what} in all sets",
+                        remedy=_REMEDIES[what].format(expected),
+                    )
 
 
 def _shape_of(samples: Samples, field: str) -> str:
@@ -320,33 +326,18 @@ def _classes_of(samples: Samples, field: str) -> tuple[str, ...] | None:
     return next((c.classes for c in samples.recipe.label_columns if c.name == field), None)
 
 
-def _require_same(
-    what: str,
-    look: Callable[[Samples, str], Any],
-    field: str,
-    first: tuple[str, Samples],
-    second: tuple[str, Samples],
-) -> None:
-    expected, given = look(first[1], field), look(second[1], field)
-    is_same = expected == given
-    if what == "shape":
-        # Dimensions may have other names, such as lat and latitude.
-        is_same = first[1].shapes[field] == second[1].shapes[field]
-    if is_same:
-        return
-    remedies = {
-        "shape": "choose the same sizes, with sel, window, inputs and targets, or change one "
-        "with .map(...)",
-        "dtype": f'convert one, for example with .map(lambda ds: ds.astype("{expected}"))',
-        "classes": "give the columns of both tables the same categories, with "
-        "pandas.Categorical(values, categories=[...]), or both roots the same class folders",
-    }
-    raise OptionError(
-        f"the field {field!r} has another {what} in the set {second[0]!r} than in {first[0]!r}",
-        given=f"{first[0]!r} with {expected}; {second[0]!r} with {given}",
-        allowed=f"the same {what} in all sets",
-        remedy=remedies[what],
-    )
+_LOOKS: dict[str, Callable[[Samples, str], Any]] = {
+    "shape": _shape_of,
+    "dtype": lambda samples, field: samples.dtypes[field],
+    "classes": _classes_of,
+}
+_REMEDIES = {
+    "shape": "choose the same sizes, with sel, window, inputs and targets, or change one "
+    "with .map(...)",
+    "dtype": 'convert one, for example with .map(lambda ds: ds.astype("{}"))',
+    "classes": "give the columns of both tables the same categories, with "
+    "pandas.Categorical(values, categories=[...]), or both roots the same class folders",
+}
 
 
 def _refuse_device_options(options: LoaderOptions) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from xloader.core.option_checks import MOST, check_choice, check_whole, is_numbe
 from xloader.core.options import (
     LoaderKeywords,
     LoaderOptions,
+    PlanRules,
     make_options,
     refuse_unknown,
 )
@@ -33,6 +33,10 @@ from xloader.transforms.outputs import make_outputs
 if TYPE_CHECKING:
     from xloader.planning.explain import Explanation
     from xloader.planning.plan_comparison import PlanComparison
+
+
+_USUAL_BOUNDS = (1.05, 2.0, 4.0)
+"""Reads a chunk that plans are compared for, unless the user says otherwise."""
 
 
 def make_loader(recipe: Recipe, options: LoaderOptions) -> PlannedLoader:
@@ -90,29 +94,44 @@ def explain(
         )
     if order is None:
         return _loader(recipe, chosen).explain()
-    if cache is None:
-        from xloader.planning.explain_order import explain_order
+    from xloader.planning.explain_order import explain_cached, explain_order
 
+    ids = normal_ids(recipe.num_ids, np.asarray(order))
+    layouts, output_dtype = make_layouts(recipe), chosen.on_device.dtype
+    if cache is None:
         loader = _loader(recipe, chosen)
-        ids = normal_ids(recipe.num_ids, np.asarray(order))
         explanation = explain_order(loader.footprint, loader.plan, ids, loader.explain())
     else:
-        explanation = _explain_cached(recipe, order, chosen, max(num_workers, 1))
-    layouts, output_dtype = make_layouts(recipe), chosen.on_device.dtype
+        # Workers read the order through caches, batch by batch.
+        footprint = make_footprint(recipe, layouts)
+        explanation = explain_cached(
+            footprint,
+            layouts,
+            ids,
+            {name: recipe.source.path_of(name) for name in footprint.variables},
+            memory_nbytes=chosen.memory_nbytes,
+            batch_size=chosen.batch_size,
+            prefetch=chosen.prefetch,
+            num_workers=max(num_workers, 1),
+        )
     return with_notes(explanation, recipe, layouts, output_dtype, memory_note(chosen))
 
 
 def compare_plans(
     recipe: Recipe,
     memory: Sequence[int | str] | int | str,
-    max_amplification: Sequence[float] | float,
+    max_amplification: Sequence[float] | float | None,
     options: Mapping[str, Any],
 ) -> PlanComparison:
     """Plan for several memories and bounds of amplification; see `Samples.compare_plans`."""
     from xloader.planning.plan_comparison import ComparedPlan, PlanComparison, mark_front
 
+    given = make_options(**{"output": "numpy", **options})
     sizes = [memory] if isinstance(memory, int | str) else list(memory)
+    bound, usual = given.plan.max_amplification, PlanRules.max_amplification
     bounds: Any = max_amplification
+    if bounds is None:
+        bounds = _USUAL_BOUNDS if bound == usual else bound
     bounds = [bounds] if is_number(bounds) else [*bounds]
     for name, values in (("memory", sizes), ("max_amplification", bounds)):
         if not values:
@@ -121,39 +140,24 @@ def compare_plans(
                 given=f"{name}=[]",
                 remedy=f"pass one value or more, or leave {name}= out for the usual ones",
             )
-    given = make_options(**{"output": "numpy", **options})
+    if bound not in (usual, *bounds):
+        raise OptionError(
+            "the plan has another bound of amplification than those to plan for",
+            given=f"plan=PlanRules(max_amplification={bound:g}), max_amplification={bounds}",
+            remedy="give it in one of the two",
+        )
     plans = []
     for nbytes in sorted({parse_nbytes(size) for size in sizes}):
-        for bound in dict.fromkeys(bounds):
-            rules = replace(given.plan, max_amplification=bound)
+        for most in dict.fromkeys(bounds):
+            rules = replace(given.plan, max_amplification=most)
             chosen = replace(given, memory=nbytes, plan=rules)
             try:
                 cost = _loader(recipe, chosen).explain()
             except MemoryBudgetError as error:
-                plans.append(ComparedPlan(nbytes, bound, None, error.minimum_nbytes))
+                plans.append(ComparedPlan(nbytes, most, None, error.minimum_nbytes))
             else:
-                plans.append(ComparedPlan(nbytes, bound, cost))
+                plans.append(ComparedPlan(nbytes, most, cost))
     return PlanComparison(mark_front(plans))
-
-
-def _explain_cached(
-    recipe: Recipe, order: ArrayLike, options: LoaderOptions, num_workers: int
-) -> Explanation:
-    """Predict the cost of an order that workers read through caches, batch by batch."""
-    from xloader.planning.explain_order import explain_cached
-
-    layouts = make_layouts(recipe)
-    footprint = make_footprint(recipe, layouts)
-    return explain_cached(
-        footprint,
-        layouts,
-        normal_ids(recipe.num_ids, np.asarray(order)),
-        {name: recipe.source.path_of(name) for name in footprint.variables},
-        memory_nbytes=options.memory_nbytes,
-        batch_size=options.batch_size,
-        prefetch=options.prefetch,
-        num_workers=num_workers,
-    )
 
 
 def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> PlannedLoader:
@@ -168,7 +172,7 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> PlannedLoa
             remedy="call it before .weighted, and draw samples with torch's WeightedRandomSampler",
         )
     outputs = make_outputs(recipe, make_layouts(recipe))
-    sample_nbytes = sum(math.prod(out.shape) * out.dtype.itemsize for out in outputs)
+    sample_nbytes = sum(out.nbytes for out in outputs)
     whole_nbytes = recipe.num_ids * sample_nbytes
     left = max(memory_nbytes - whole_nbytes, 1)
     rows = min(max(left // (16 * max(sample_nbytes, 1)), 1), 256)

@@ -90,13 +90,11 @@ class Rollout(Loader):
         """The plan of the next epoch."""
         return self._aligned().plan
 
-    def batch_variance(
-        self, variable: str | None = None, num_batches: int = 64, *, epoch: int | None = None
+    def _measure_variance(
+        self, variable: str | None, num_batches: int, epoch: int
     ) -> BatchVariance:
-        """Measure the next epoch, or another one of the same samples."""
-        self._check_open()
-        number = self.epoch if epoch is None else epoch
-        return self._aligned().batch_variance(variable, num_batches, epoch=number)
+        # Of the next epoch, or of another one of the same samples.
+        return self._aligned()._measure_variance(variable, num_batches, epoch)
 
     def _prepare(self) -> EpochRun:
         loader = self._aligned()

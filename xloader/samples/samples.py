@@ -1907,7 +1907,7 @@ class Samples(RecordedMethods):
         self,
         *,
         memory: Sequence[int | str] | int | str = ("256MiB", "512MiB", "1GiB", "2GiB", "4GiB"),
-        max_amplification: Sequence[float] | float = (1.05, 2.0, 4.0),
+        max_amplification: Sequence[float] | float | None = None,
         **options: Any,
     ) -> PlanComparison:
         """Plan an epoch for several memories and bounds of amplification. No value is read.
@@ -1920,8 +1920,9 @@ class Samples(RecordedMethods):
         ----------
         memory : sequence of (int or str)
             Memories to plan for, as :meth:`loader` takes them.
-        max_amplification : sequence of float
-            Bounds of the mean number of reads a chunk to plan for.
+        max_amplification : sequence of float, optional
+            Bounds of the mean number of reads a chunk to plan for; by default that of ``plan=``, or
+            1.05, 2 and 4.
         **options
             Other options of :meth:`loader`, the same for all plans.
 

@@ -116,15 +116,7 @@ def plot(
 
 def coords_of(recipe: Recipe) -> xr.Coordinates:
     """The source's coordinates, as selected; see `Samples.coords`."""
-    coords = recipe.source.coordinates()
-    indexers: dict[str, Any] = {}
-    for dim, kept in recipe.selection:
-        if dim in coords.dims:
-            if isinstance(kept, range):
-                indexers[dim] = slice(kept.start, kept.stop, kept.step)
-            else:
-                indexers[dim] = kept if isinstance(kept, int) else list(kept)
-    return coords.isel(indexers).coords
+    return selection.select_coords(recipe.source.coordinates(), recipe.selection).coords
 
 
 def positions_of(recipe: Recipe, ids: Ints) -> xr.Dataset:

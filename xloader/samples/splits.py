@@ -127,22 +127,20 @@ def split_windows(
             "None)}",
         )
     grid: PartGrid
+    parts = request.parts or {}
     if request.along:
         names, grid = labelled_parts(recipe, request.along)
     elif request.blocks is not None:
-        assert request.parts is not None
         edges = _chunk_edges(recipe, request.blocks)
-        names, grid = block_parts(recipe, request.parts, request.blocks, edges, request.seed)
+        names, grid = block_parts(recipe, parts, request.blocks, edges, request.seed)
     elif request.groups is not None:
-        assert request.parts is not None
         dim, groups = _groups(recipe, request.groups)
-        names, owners = group_parts(request.parts, groups, request.seed)
+        names, owners = group_parts(parts, groups, request.seed)
         if dim is None:
             return names, _apart(recipe, owners, request.gap)
         grid = line_grid(recipe, dim, owners)
     else:
-        assert request.parts is not None
-        names, grid = labelled_parts(recipe, _regions_by_dim(recipe, request.parts))
+        names, grid = labelled_parts(recipe, _regions_by_dim(parts))
     return names, _parts_of(recipe, grid, request.gap)
 
 
@@ -189,7 +187,7 @@ def _gaps(recipe: Recipe, grid: PartGrid, gap: Gap | str) -> tuple[int, ...]:
     return tuple(num_elements(recipe, "gap", dim, by_dim.get(dim, 0), least=0) for dim in dims)
 
 
-def _regions_by_dim(recipe: Recipe, parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _regions_by_dim(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Regions by dimension and then by part; a dimension that a region leaves out is whole."""
     for name, region in parts.items():
         if not isinstance(region, Mapping) or not region:

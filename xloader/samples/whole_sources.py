@@ -77,10 +77,8 @@ def merged_source(
             )
         for name in names:
             find(name, there, "variable")
-        sources = [_only(source, names) for source in sources if set(names) & set(source.variables)]
+        # Each with those of its variables that are named, in the order of the names.
+        kept = [{v: v for v in names if v in source.variables} for source in sources]
+        pairs = zip(sources, kept, strict=True)
+        sources = [one_source([SourceView(source, taken)]) for source, taken in pairs if taken]
     return sources[0] if len(sources) == 1 else merge_sources(sources, names)
-
-
-def _only(source: Source, names: Sequence[str]) -> Source:
-    """A source with only some of its variables, in the order of the names."""
-    return one_source([SourceView(source, {v: v for v in names if v in source.variables})])

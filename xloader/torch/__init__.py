@@ -9,13 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xloader.loader.batches.row_list import Rows
-    from xloader.tensors.collate import PadCollate, collate
-    from xloader.torch.chunk_sampler import ChunkSampler
-    from xloader.torch.dataloader import batch_of, data_loader
-    from xloader.torch.in_memory import tensor_dataset
-    from xloader.torch.iterable_dataset import IterableDataset
-    from xloader.torch.map_dataset import MapDataset
+    from xloader.loader.batches.row_list import Rows as Rows
+    from xloader.tensors.collate import PadCollate as PadCollate
+    from xloader.tensors.collate import collate as collate
+    from xloader.torch.chunk_sampler import ChunkSampler as ChunkSampler
+    from xloader.torch.dataloader import batch_of as batch_of
+    from xloader.torch.dataloader import data_loader as data_loader
+    from xloader.torch.iterable_dataset import IterableDataset as IterableDataset
+    from xloader.torch.map_dataset import MapDataset as MapDataset
+    from xloader.torch.map_dataset import tensor_dataset as tensor_dataset
 
 _HOMES = {
     "ChunkSampler": "xloader.torch.chunk_sampler",
@@ -26,20 +28,10 @@ _HOMES = {
     "batch_of": "xloader.torch.dataloader",
     "collate": "xloader.tensors.collate",
     "data_loader": "xloader.torch.dataloader",
-    "tensor_dataset": "xloader.torch.in_memory",
+    "tensor_dataset": "xloader.torch.map_dataset",
 }
 
-__all__ = [
-    "ChunkSampler",
-    "IterableDataset",
-    "MapDataset",
-    "PadCollate",
-    "Rows",
-    "batch_of",
-    "collate",
-    "data_loader",
-    "tensor_dataset",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
@@ -53,4 +45,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return list(__all__)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Unpack
 
 import torch
@@ -22,7 +23,6 @@ from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.loader.ranks.state import Saver, another_option, read_state
 from xloader.planning.explain import Explanation
-from xloader.sources.arrays.dask_cluster import compute_synchronously
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.chunk_sampler import check_options
@@ -119,6 +119,7 @@ def _shared(size: int) -> torch.Tensor:
     return numbers
 
 
+@dataclass(eq=False)
 class WorkerPass(Iterator[Any]):
     """Iterator over one worker's batches of an epoch, in one process.
 
@@ -127,36 +128,29 @@ class WorkerPass(Iterator[Any]):
     parts: process 0 makes the steps of the worker whose turn it is.
     """
 
-    def __init__(
-        self,
-        rank_plan: RankPlan,
-        cursor: SharedCursor,
-        process: Process,
-        open_steps: Callable[[Position, int], Iterator[Any]],
-        *,
-        is_single: bool,
-    ) -> None:
-        self._rank_plan = rank_plan
-        self._num_steps = rank_plan.num_steps
-        self._saver = Saver(rank_plan)
-        self._cursor = cursor
-        self._process = process
-        self._open_steps = open_steps
-        self._is_single = is_single
-        self._start: Position | None = None
-        self._position: Position | None = None
-        self._steps: Iterator[Any] = iter(())
-        self._rows: Iterator[Any] = iter(())
+    rank_plan: RankPlan
+    cursor: SharedCursor
+    process: Process
+    open_steps: Callable[[Position, int], Iterator[Any]]
+    is_single: bool
+    _start: Position | None = None
+    _position: Position | None = None
+    _steps: Iterator[Any] = field(default_factory=lambda: iter(()))
+    _rows: Iterator[Any] = field(default_factory=lambda: iter(()))
+
+    @cached_property
+    def _saver(self) -> Saver:
+        return Saver(self.rank_plan)
 
     @property
     def position(self) -> Position:
         """The position of this process, after the batches or samples that were taken from it."""
-        start = self._cursor.start(self._process)
-        return self._position or self._start or self._after(start, self._process.number)
+        start = self.cursor.start(self.process)
+        return self._position or self._start or self._after(start, self.process.number)
 
     def __next__(self) -> Any:
         position = self._position or self._begin()
-        if not self._is_single:
+        if not self.is_single:
             rows = next(self._steps)
             self._position = self._next(position)
             return rows
@@ -175,45 +169,45 @@ class WorkerPass(Iterator[Any]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the position of a saved state. Nothing is read."""
-        position, plan, seed = read_state(state, self._rank_plan)
-        options = self._rank_plan.options
+        position, plan, seed = read_state(state, self.rank_plan)
+        options = self.rank_plan.options
         if seed != options.seed:
             raise another_option("seed", options.seed, seed, f"pass seed={seed}")
-        if plan != self._rank_plan.plan:
+        if plan != self.rank_plan.plan:
             allowed = "the options with which the state was saved"
             remedy = "pass the same memory, batch_size, prefetch_factor and other options"
             raise another_option("plan", "options that lead to another plan", allowed, remedy)
-        if position.row and not self._is_single:
+        if position.row and not self.is_single:
             given = f"a state within batch {position.step}, and a dataset of whole batches"
             raise another_option("batch_size", given, "batch_size=None", "pass batch_size=None")
-        self._cursor.repeats.clear()
+        self.cursor.repeats.clear()
         self._start, self._position = position, None
         self._steps, self._rows = iter(()), iter(())
 
     def _begin(self) -> Position:
         # Only at the first batch: trainers ask for an iterator before they set the epoch.
         position = self._position = self.position
-        if not self._process.number:
+        if not self.process.number:
             # A DataLoader asks each worker for so many batches before it delivers one.
-            is_worker = self._process.iteration != -1
-            self._cursor.repeats.begin(position, is_worker * self._rank_plan.options.prefetch)
-        self._cursor.begin(self._process)
-        if position.step < self._num_steps:
-            self._steps = self._open_steps(position, position.step % self._rank_plan.plan.workers)
+            is_worker = self.process.iteration != -1
+            self.cursor.repeats.begin(position, is_worker * self.rank_plan.options.prefetch)
+        self.cursor.begin(self.process)
+        if position.step < self.rank_plan.num_steps:
+            self._steps = self.open_steps(position, position.step % self.rank_plan.plan.workers)
         if position.row:
             self._rows = iter(next(self._steps)[position.row :])
         return position
 
     def _next(self, position: Position) -> Position:
         """The position after a step that this process has given, which is counted."""
-        if not self._process.number:
-            self._cursor.repeats.count()
+        if not self.process.number:
+            self.cursor.repeats.count()
         return self._after(position)
 
     def _after(self, position: Position, num_steps: int | None = None) -> Position:
         """The position some steps after another one; by default, this process's next step."""
-        more = self._rank_plan.plan.workers if num_steps is None else num_steps
-        return Position(position.epoch, min(position.step + more, self._num_steps))
+        more = self.rank_plan.plan.workers if num_steps is None else num_steps
+        return Position(position.epoch, min(position.step + more, self.rank_plan.num_steps))
 
 
 _UNBATCHED_SIZE = 32
@@ -411,8 +405,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             collate_by_default(default_convert, collate)
         set_up_worker()
         info = get_worker_info()
-        if info is not None:
-            compute_synchronously()
         num_workers = 0 if info is None else info.num_workers
         if num_workers > MOST_WORKERS:
             raise OptionError("too many workers", given=num_workers, allowed=f"<= {MOST_WORKERS}")
@@ -420,9 +412,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         rank_plan = self._rank_plan(num_workers)
         if info is None or info.id == 0:
             rank_plan.warn_if_empty()
-        return WorkerPass(
-            rank_plan, self._cursor, Process.of(info), self._open_steps, is_single=is_single
-        )
+        return WorkerPass(rank_plan, self._cursor, Process.of(info), self._open_steps, is_single)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise refuse_state("IterableDataset", name, "call dataset.resume(epoch, step)")

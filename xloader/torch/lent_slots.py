@@ -47,6 +47,7 @@ from xloader.engine.shared_slots import SharedMemory
 from xloader.engine.slot_layout import ALIGNMENT, SlotLayout
 from xloader.errors import WorkersError
 from xloader.loader.ranks.rank_plan import RankPlan
+from xloader.sources.stores.per_process import PerProcess
 
 HEADER_NBYTES: Final = ALIGNMENT
 KEY_NBYTES: Final = 8
@@ -165,14 +166,8 @@ class Lender:
     """Finds the slot that an array of this process lies in."""
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
         self._slots: weakref.WeakValueDictionary[bytes, LentSlot] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
-
-    @property
-    def is_here(self) -> bool:
-        """Whether this is the process that made the lender, and no fork of it."""
-        return os.getpid() == self._pid
 
     def add(self, slot: LentSlot) -> None:
         """Add a slot. It is forgotten when nothing else refers to it."""
@@ -191,7 +186,7 @@ class Lender:
         Loan or None
             None if the array lies in no slot: a copy must be sent.
         """
-        if not (self.is_here and array.size):
+        if not array.size:
             return None
         address, nbytes = address_of(array), extent_of(array)
         # Two threads may send at the same time. Slots may be added meanwhile.
@@ -349,13 +344,7 @@ class Borrower:
     """
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
         self._known: list[weakref.ref[BorrowedSlots]] = []
-
-    @property
-    def is_here(self) -> bool:
-        """Whether this is the process that made the borrower, and no fork of it."""
-        return os.getpid() == self._pid
 
     def borrow(self, loan: Loan, holder: object | None = None) -> Buffer:
         """The memory of a loan, as an array of bytes. The loan ends when the array is dropped.
@@ -427,8 +416,9 @@ MORE_SLOTS: Final = 1
 and the next one. Without that slot, PyTorch would copy one batch in ten, which takes twice the
 memory of a slot."""
 
-_lender = Lender()
-_borrower = Borrower()
+_lender = PerProcess(Lender, "memory to lend", is_remade=True)
+_borrower = PerProcess(Borrower, "memory that is lent", is_remade=True)
+"""A fork has copied the slots of its parent, and begins with none."""
 
 
 def memory_to_lend(rank_plan: RankPlan) -> MakeMemory | None:
@@ -436,15 +426,12 @@ def memory_to_lend(rank_plan: RankPlan) -> MakeMemory | None:
 
     It has `MORE_SLOTS` slots more than the plan counts batches of a worker.
     """
-    global _lender
     if get_worker_info() is None:
         return None
-    if not _lender.is_here:
-        _lender = Lender()
     ForkingPickler.register(torch.Tensor, _reduce)
     budget, workers = rank_plan.plan.budget, rank_plan.plan.workers
     num_slots = min(budget.num_batches + MORE_SLOTS, -(-rank_plan.num_steps // workers))
-    return partial(LentBatches, lender=_lender, num_slots=max(num_slots, 1))
+    return partial(LentBatches, lender=_lender.get(), num_slots=max(num_slots, 1))
 
 
 def _reduce(tensor: torch.Tensor) -> Any:
@@ -452,7 +439,7 @@ def _reduce(tensor: torch.Tensor) -> Any:
     with contextlib.suppress(TypeError, RuntimeError):
         is_bfloat16 = tensor.dtype == torch.bfloat16
         array: NDArray[Any] = (tensor.view(torch.int16) if is_bfloat16 else tensor).numpy()
-        loan = _lender.lend(array)
+        loan = _lender.get().lend(array)
         if loan is not None:
             return _rebuild, (loan, array.shape, array.strides, array.dtype, tensor.dtype)
     return _rebuild_copy, reduce_tensor(tensor)  # type: ignore[no-untyped-call]
@@ -469,20 +456,12 @@ def _rebuild(
     caller = sys._getframe(1)
     is_queue = caller.f_globals.get("__name__") == "multiprocessing.queues"
     queue = caller.f_locals.get("self") if is_queue else None
-    array = np.ndarray(shape, dtype, _borrower_here().borrow(loan, queue), 0, strides)
+    array = np.ndarray(shape, dtype, _borrower.get().borrow(loan, queue), 0, strides)
     tensor = torch.from_numpy(array)
     return tensor if tensor.dtype == torch_dtype else tensor.view(torch_dtype)
 
 
 def _rebuild_copy(rebuild: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     # Where the user keeps many batches, only copies come until slots are given back.
-    _borrower_here().give_back()
+    _borrower.get().give_back()
     return rebuild(*args)
-
-
-def _borrower_here() -> Borrower:
-    global _borrower
-    if not _borrower.is_here:
-        # A fork has copied the slots of the parent's workers.
-        _borrower = Borrower()
-    return _borrower

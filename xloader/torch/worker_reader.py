@@ -29,7 +29,6 @@ from xloader.loader.ranks.job_factory import JobFactory
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
-from xloader.sources.arrays.dask_cluster import compute_synchronously
 from xloader.torch.lent_slots import memory_to_lend
 from xloader.torch.sampler_passes import PlanTag, StepTag
 from xloader.torch.worker_setup import set_up_worker
@@ -139,8 +138,6 @@ class WorkerReader:
         self._pid = os.getpid()
         set_up_worker()
         info = get_worker_info()
-        if info is not None:
-            compute_synchronously()
         self._num_workers = 1 if info is None else info.num_workers
         self._is_first = info is None or info.id == 0
         self._plan_tag: PlanTag | None = None

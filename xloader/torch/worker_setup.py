@@ -28,6 +28,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from xloader.engine.shared_slots import SharedMemory
+from xloader.sources.arrays.dask_cluster import compute_synchronously
 
 
 @contextmanager
@@ -158,6 +159,8 @@ def set_up_worker() -> None:
     if info is None:
         return
     end_in_time()
+    # Functions of the user may compute with dask.
+    compute_synchronously()
     ForkingPickler.register(torch.UntypedStorage, _reduce)
     default_collate_fn_map[torch.Tensor] = _stack
     queue = variables_of_worker().get("data_queue")

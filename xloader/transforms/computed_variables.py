@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -200,7 +200,7 @@ def _describe(
     sizes: dict[str, int] = {}
     for argument in formula.arguments:
         sizes.update({str(dim): n for dim, n in labels[argument.coordinate].sizes.items()})
-    grid = _chunks_of_dims(source)
+    grid = chunks_of_dims(source.variables.values())
     dims = sorted(sizes, key=lambda dim: list(grid).index(dim) if dim in grid else len(grid))
     variable = Variable(
         name,
@@ -220,12 +220,12 @@ def _describe(
     return replace(variable, attrs=dict(compute(formula, variable, first).attrs))
 
 
-def _chunks_of_dims(source: Source) -> dict[str, Sizes]:
+def chunks_of_dims(variables: Iterable[Variable]) -> dict[str, Sizes]:
     """The chunks along each dimension, in the stored variable with most bytes that has it.
 
     Dimensions come in the order in which these variables have them.
     """
-    stored = [variable for variable in source.variables.values() if not variable.is_computed]
+    stored = [variable for variable in variables if not variable.is_computed]
     stored.sort(key=lambda v: -int(np.prod(v.shape, dtype=np.float64)) * v.stored_dtype.itemsize)
     grid: dict[str, Sizes] = {}
     for variable in stored:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,8 @@ BLOCK_SIZE = 2**18
 class Fillna(Transform):
     """The transform that replaces every NaN by a number, in place."""
 
+    is_in_place: ClassVar[bool] = True
     values: tuple[tuple[str | None, float], ...]
-
-    @property
-    def is_in_place(self) -> bool:
-        """Always True."""
-        return True
 
     def describe(self) -> str:
         """The numbers by variable, as text."""

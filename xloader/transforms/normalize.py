@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,16 +106,12 @@ class PartNumbers:
 class Normalize(Transform):
     """The transform that subtracts a mean and divides by a standard deviation."""
 
+    is_in_place: ClassVar[bool] = True
     tables: tuple[tuple[str, tuple[str, ...], Table, Table], ...]
 
     def __reduce__(self) -> tuple[object, ...]:
         # Cached values are left out.
         return Normalize, (self.tables,)
-
-    @property
-    def is_in_place(self) -> bool:
-        """Always True."""
-        return True
 
     def describe(self) -> str:
         """The variables, what their numbers vary along by a clock, and a hash of the numbers."""

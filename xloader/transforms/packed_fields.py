@@ -177,12 +177,9 @@ def _packed_field(recipe: Recipe, layout: FieldLayout) -> PackedField | None:
     ((stored_dtype, seen_dtype),) = stored
     if stored_dtype.kind not in "iuf" or stored_dtype.itemsize >= layout.dtype.itemsize:
         return None
-    numbers = []
-    for part in layout.variables:
-        part_numbers = _numbers(recipe, part)
-        if part_numbers is None:
-            return None
-        numbers.append(part_numbers)
+    numbers = [n for part in layout.variables if (n := _numbers(recipe, part)) is not None]
+    if len(numbers) < len(layout.variables):
+        return None
     sizes = [part_numbers.missing.size for part_numbers in numbers]
     rows = zip_longest(*(part_numbers.fills for part_numbers in numbers), fillvalue=math.nan)
     return PackedField(

@@ -157,9 +157,8 @@ class Rng:
         number_dtype = np.dtype(dtype)
         if number_dtype == np.float32:
             # A float32 has 24 bits of precision: more bits would sometimes round up to 1.
-            share = (self._bits(shape, name) >> np.uint64(40)).astype(
-                number_dtype
-            ) * number_dtype.type(2**-24)
+            bits = self._bits(shape, name) >> np.uint64(40)
+            share = bits.astype(number_dtype) * number_dtype.type(2**-24)
         elif number_dtype == np.float64:
             share = _unit(self._bits(shape, name))
         else:

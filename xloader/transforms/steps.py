@@ -132,15 +132,13 @@ class Map(_DatasetStep):
         # Listed beforehand, as the function may change the Dataset that it is given.
         names = list(frame.data_vars)
         if self.per == "batch":
-            result = self._call(frame, *([] if rng is None else [rng]))
+            result = self._call(frame, rng)
         else:
             samples, windowed = unstack_samples(frame)
-            more: list[tuple[Rng, ...]] = [()] * len(samples)
-            if rng is not None:
-                more = [(sample_rng,) for sample_rng in rng.split()]
+            rngs = [None] * len(samples) if rng is None else rng.split()
             called = [
-                self._call(sample, *sample_rng)
-                for sample, sample_rng in zip(samples, more, strict=True)
+                self._call(sample, sample_rng)
+                for sample, sample_rng in zip(samples, rngs, strict=True)
             ]
             result = stack_samples(called, windowed)
         kept = [name for name in names if name in result.data_vars]
@@ -149,8 +147,8 @@ class Map(_DatasetStep):
             return result
         return result[order].assign_coords(result.coords)
 
-    def _call(self, frame: xr.Dataset, *rng: Rng) -> xr.Dataset:
-        result = self.fn(frame, *rng)
+    def _call(self, frame: xr.Dataset, rng: Rng | None) -> xr.Dataset:
+        result = self.fn(frame) if rng is None else self.fn(frame, rng)
         if not isinstance(result, xr.Dataset):
             raise OptionError(
                 f"the function {_name_of(self.fn)} did not return a Dataset",

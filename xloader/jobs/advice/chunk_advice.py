@@ -103,16 +103,17 @@ class ChunkProposal:
         if self.explanation is None:
             return f"{begin}, and {touched}, but {self.problem}."
         times = f"{self.explanation.read_amplification:.2f}"
-        reads = ("once" if times == "1.00" else f"{times} times") + " in an epoch"
-        if self.is_resident:
-            reads = f"{reads.removesuffix(' in an epoch')}, and then stays in memory"
+        often = "once" if times == "1.00" else f"{times} times"
+        reads = f"each is read {often} in an epoch"
+        if not self.explanation.num_reads:
+            reads = "and nothing is read"
+        elif self.is_resident:
+            reads = f"each is read {often}, and then stays in memory"
         mixing = ""
         if self.mixing_share is not None:
-            mixing = f", and batches draw from {self.mixing_share:.0%} as many places as those of "
-            mixing += "a full shuffle"
-        if not self.explanation.num_reads:
-            return f"{begin}, {touched}, and nothing is read{mixing}."
-        return f"{begin}, {touched}, each is read {reads}{mixing}."
+            share = f"{self.mixing_share:.0%}"
+            mixing = f", and batches draw from {share} as many places as those of a full shuffle"
+        return f"{begin}, {touched}, {reads}{mixing}."
 
     def cells(self) -> dict[str, str]:
         """The figures as texts, by the heading of their row."""

@@ -12,7 +12,7 @@ from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 
 from xloader.core.options import LoaderOptions
-from xloader.jobs.advice.target_recipe import taken_variables
+from xloader.jobs.advice.target_recipe import stored_variables
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
 from xloader.sources.base import Read, Variable
@@ -141,8 +141,9 @@ _LEVEL: Final = 0
 
 def measure_speed(recipe: Recipe) -> ReadSpeed:
     """Read up to four chunks of the variable with most bytes, and encode their values anew."""
-    stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
-    largest = max(stored, key=lambda v: math.prod(v.shape) * v.stored_dtype.itemsize)
+    largest = max(
+        stored_variables(recipe), key=lambda v: math.prod(v.shape) * v.stored_dtype.itemsize
+    )
     values, seconds = _read_some(recipe, largest)
     nbytes = sum(array.nbytes for array in values)
     plain = np.concatenate([array.ravel() for array in values])

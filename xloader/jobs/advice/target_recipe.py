@@ -6,22 +6,18 @@ import dataclasses
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Never
+from typing import Never
 
-import numpy as np
 import xarray as xr
 
-from xloader.core.axis import ElementList
 from xloader.errors import UnsupportedDataError
 from xloader.jobs.advice.chunk_shapes import ChunkedDim, ChunkedPart, ChunkedVariable
-from xloader.recipe.recipe import Recipe
+from xloader.recipe.recipe import Kept, Recipe
+from xloader.recipe.selection import select_coords
 from xloader.sources.arrays import catalog
-from xloader.sources.base import INDEX_ROW_NBYTES, Described, Fetched, Read, Source, Variable
+from xloader.sources.base import INDEX_ROW_NBYTES, Described, Read, Source, Variable
 from xloader.sources.chunk_sizes import num_chunks
 from xloader.sources.store_watch import Watch
-
-Elements = range | tuple[int, ...] | ElementList
-"""Elements that are kept of a dimension."""
 
 
 class RechunkedSource(Described):
@@ -31,7 +27,7 @@ class RechunkedSource(Described):
         self,
         base: Source,
         variables: Sequence[str],
-        kept: Mapping[str, int | Elements],
+        kept: Mapping[str, Kept],
         chunks: Mapping[str, int],
         shards: Mapping[str, int] | None = None,
     ) -> None:
@@ -74,26 +70,24 @@ class RechunkedSource(Described):
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates of the part that is kept; see `Source.coordinates`."""
-        coords = self._base.coordinates(is_indexed=is_indexed)
-        indexers: dict[str, Any] = {
-            dim: kept if isinstance(kept, int) else np.asarray(kept, np.int64)
-            for dim, kept in self._kept.items()
-            if dim in coords.dims
-        }
-        return coords.isel(indexers)
+        return select_coords(self._base.coordinates(is_indexed=is_indexed), self._kept.items())
 
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of the source as it is stored today; see `Source.notes`."""
         return self._base.notes
 
-    def fetch(self, reads: Sequence[Read]) -> Fetched:
+    def fetch(self, reads: Sequence[Read]) -> Never:
         """Refuse to read."""
-        self._refuse()
+        raise UnsupportedDataError(
+            "these chunks are only described, and not stored",
+            given=self._name,
+            remedy="write them with samples.materialize(target)",
+        )
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """Refuse to read."""
-        self._refuse()
+        self.fetch([])
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """None: there is no store that could change."""
@@ -111,18 +105,16 @@ class RechunkedSource(Described):
         """How a variable would be read, in words."""
         return "not stored yet"
 
-    def _refuse(self) -> Never:
-        raise UnsupportedDataError(
-            "these chunks are only described, and not stored",
-            given=self._name,
-            remedy="write them with samples.materialize(target)",
-        )
-
 
 def taken_variables(recipe: Recipe) -> list[Variable]:
     """The variables that some field takes, in the order of the recipe."""
     taken = {name for field in recipe.gathered_fields for name in field.variables}
     return [recipe.variable(name) for name in recipe.variables if name in taken]
+
+
+def stored_variables(recipe: Recipe) -> list[Variable]:
+    """Those of them that a copy would store: all but the computed ones."""
+    return [variable for variable in taken_variables(recipe) if not variable.is_computed]
 
 
 def recipe_in_chunks(
@@ -153,7 +145,7 @@ def chunked_part(
     """The variables that a copy would store, and what samples take of them."""
     recipe = recipe.planned
     windows = recipe.require_windows()
-    stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
+    stored = stored_variables(recipe)
     dims_of = {variable.name: recipe.dims_of(variable.name) for variable in stored}
     dims = []
     # Dimensions come in the order of the variable that has the most of them.

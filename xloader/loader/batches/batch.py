@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -429,19 +430,15 @@ def _look(array: Any) -> str:
 
 
 def _in_torch(pytree: Any, node: type[Any]) -> None:
-    def with_keys(batch: Any) -> Any:
-        return _keyed(batch, pytree.GetAttrKey), batch.names
-
+    keyed = partial(_keyed, pytree.GetAttrKey)
     pytree.register_pytree_node(
-        node, _parts, lambda arrays, _: node(arrays), flatten_with_keys_fn=with_keys
+        node, _parts, lambda arrays, _: node(arrays), flatten_with_keys_fn=keyed
     )
 
 
 def _in_jax(tree_util: Any, node: type[Any]) -> None:
-    def with_keys(batch: Any) -> Any:
-        return _keyed(batch, tree_util.GetAttrKey), batch.names
-
-    tree_util.register_pytree_with_keys(node, with_keys, lambda _, arrays: node(arrays), _parts)
+    keyed = partial(_keyed, tree_util.GetAttrKey)
+    tree_util.register_pytree_with_keys(node, keyed, lambda _, arrays: node(arrays), _parts)
 
 
 def _in_optree(optree: Any, node: type[Any]) -> None:
@@ -454,9 +451,10 @@ def _parts(batch: Any) -> tuple[tuple[Any, ...], tuple[str, ...]]:
     return tuple(batch), batch.names
 
 
-def _keyed(batch: Any, key: Callable[[str], Any]) -> list[tuple[Any, Any]]:
-    """The arrays, each with a key of its name, by which errors of a library call it."""
-    return [(key(name), array) for name, array in zip(batch.names, batch, strict=True)]
+def _keyed(key: Callable[[str], Any], batch: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    """As `_parts`, each array with a key of its name, by which errors of a library call it."""
+    pairs = [(key(name), array) for name, array in zip(batch.names, batch, strict=True)]
+    return pairs, batch.names
 
 
 _LIBRARIES = {"torch.utils._pytree": _in_torch, "jax.tree_util": _in_jax, "optree": _in_optree}

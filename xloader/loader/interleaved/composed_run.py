@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,16 +40,14 @@ MakeStack = Callable[[int], RowStack]
 """Makes the place for a batch of so many rows."""
 
 
+@dataclass(eq=False)
 class HostRows:
     """Puts batches together in reused memory of this process."""
 
-    def __init__(
-        self, names: Sequence[str], hand_over: Callable[[NDArray[Any]], Any], batch_size: int
-    ) -> None:
-        self.names = names
-        self.hand_over = hand_over
-        self._batch_size = batch_size
-        self._pool: BatchPool | None = None
+    names: Sequence[str]
+    hand_over: Callable[[NDArray[Any]], Any]
+    batch_size: int
+    _pool: BatchPool | None = None
 
     def __call__(self, num_rows: int) -> RowStack:
         """The place for a batch of so many rows."""
@@ -57,82 +55,74 @@ class HostRows:
 
     def take(self, like: Batch, num_rows: int) -> list[NDArray[Any]]:
         """Uninitialised arrays of so many rows, of the fields of a batch."""
-        size = self._batch_size
+        size = self.batch_size
         kinds = [ArrayKind((size, *like[n].shape[1:]), like[n].dtype) for n in self.names]
         if self._pool is None:
             self._pool = BatchPool(kinds, NUM_HELD)
         return [array[:num_rows] for array in self._pool.take(kinds)]
 
 
+@dataclass(eq=False)
 class _HostStack:
-    def __init__(self, owner: HostRows, num_rows: int) -> None:
-        self._owner = owner
-        self._num_rows = num_rows
-        self._arrays: list[NDArray[Any]] = []
+    owner: HostRows
+    num_rows: int
+    gathered: list[NDArray[Any]] = field(default_factory=list)
 
     def put(self, batch: Batch, rows: slice, at: int) -> None:
-        if not self._arrays:
-            self._arrays = self._owner.take(batch, self._num_rows)
-        for name, array in zip(self._owner.names, self._arrays, strict=True):
+        if not self.gathered:
+            self.gathered = self.owner.take(batch, self.num_rows)
+        for name, array in zip(self.owner.names, self.gathered, strict=True):
             array[at : at + rows.stop - rows.start] = batch[name][rows]
 
     def arrays(self) -> list[Any]:
-        return [self._owner.hand_over(array) for array in self._arrays]
+        return [self.owner.hand_over(array) for array in self.gathered]
 
 
-class DeviceRows:
-    """Puts batches together where they are, such as on a GPU."""
+@dataclass(frozen=True, eq=False)
+class DeviceStack:
+    """Puts a batch together where its rows are, such as on a GPU."""
 
-    def __init__(self, names: Sequence[str], join: Callable[[Sequence[Any]], Any]) -> None:
-        self._names = names
-        self._join = join
-
-    def __call__(self, num_rows: int) -> RowStack:
-        """The place for a batch of so many rows."""
-        return _DeviceStack(self._names, self._join)
-
-
-class _DeviceStack:
-    def __init__(self, names: Sequence[str], join: Callable[[Sequence[Any]], Any]) -> None:
-        self._names = names
-        self._join = join
-        self._pieces: list[tuple[int, dict[str, Any]]] = []
+    names: Sequence[str]
+    join: Callable[[Sequence[Any]], Any]
+    pieces: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
 
     def put(self, batch: Batch, rows: slice, at: int) -> None:
-        self._pieces.append((at, {name: batch[name][rows] for name in self._names}))
+        """Add some rows of a set's batch, from row ``at`` of the composed one on."""
+        self.pieces.append((at, {name: batch[name][rows] for name in self.names}))
 
     def arrays(self) -> list[Any]:
-        self._pieces.sort(key=lambda piece: piece[0])
-        return [self._join([piece[name] for _, piece in self._pieces]) for name in self._names]
+        """The fields of the composed batch, once all rows were added."""
+        self.pieces.sort(key=lambda piece: piece[0])
+        return [self.join([piece[name] for _, piece in self.pieces]) for name in self.names]
 
 
+@dataclass(eq=False)
 class SetFeed:
     """The batches of one set, in order. It holds one of them at a time.
 
     `batches`: the batches of its own loader; None if the set has given all its rows.
     """
 
-    def __init__(self, name: str, batches: Iterator[Batch] | None, first: int) -> None:
-        self.name = name
-        self._batches = batches
-        self._next = first
-        self._held: Batch | None = None
+    name: str
+    batches: Iterator[Batch] | None
+    next: int
+    held: Batch | None = None
 
     def batch(self, number: int) -> Batch:
         """The batch of that number. Numbers must ascend."""
-        while self._held is None or self._next <= number:
-            assert self._batches is not None
+        while self.held is None or self.next <= number:
+            assert self.batches is not None
             # Dropped first, so that its memory is free for the batches to come.
-            self._held = None
-            self._held = next(self._batches)
-            self._next += 1
-        return self._held
+            self.held = None
+            self.held = next(self.batches)
+            self.next += 1
+        return self.held
 
     def close(self) -> None:
         """Stop the making of batches."""
-        self._held = None
-        if self._batches is not None:
-            self._batches.close()  # type: ignore[attr-defined]
+        self.held = None
+        if self.batches is not None:
+            self.batches.close()  # type: ignore[attr-defined]
 
 
 class ComposedRun:

@@ -24,14 +24,15 @@ from numpy.typing import NDArray
 from xloader.core.cores import usable_cores
 from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World, find_world
-from xloader.errors import OptionError, StateError
+from xloader.errors import StateError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.epoch_iterator import EpochRun
 from xloader.loader.interleaved.composed_run import (
     NUM_HELD,
     ComposedRun,
-    DeviceRows,
+    DeviceStack,
     HostRows,
+    MakeStack,
     SetFeed,
 )
 from xloader.loader.interleaved.sample_sets import Interleaving, SampleSets
@@ -39,7 +40,7 @@ from xloader.loader.interleaved.set_loaders import SetLoaders
 from xloader.loader.loader import Loader
 from xloader.loader.planned_loader import PlannedLoader
 from xloader.loader.ranks.cursor import Position
-from xloader.loader.ranks.rank_resolver import process_group
+from xloader.loader.ranks.rank_resolver import try_early
 from xloader.loader.ranks.state import VERSION, another_option, check_form, sign, unusable_state
 from xloader.loader.reports.advice import too_short
 from xloader.loader.reports.explain_notes import memory_note
@@ -77,16 +78,14 @@ def read_parts(
     state: object, interleaving: Interleaving, names: Sequence[str]
 ) -> tuple[Position, dict[str, Any]]:
     """Check that a loader can continue from a state, but for the states of its sets."""
-    if not isinstance(state, Mapping) or "version" not in state:
-        raise unusable_state("it is not a state of xloader", type(state).__name__)
-    if "interleave" not in state:
+    if isinstance(state, Mapping) and "version" in state and "interleave" not in state:
         raise StateError(
             "this is the state of a loader of one set",
             given=f"a state with the keys {', '.join(map(str, state))}",
             allowed="a value of state_dict() of a loader that xloader.interleave made",
             remedy="load it into the loader of that set",
         )
-    check_form(state, _KEYS, ("epoch", "step"))
+    state = check_form(state, _KEYS, ("epoch", "step"))
     _check_same(state["interleave"], _describe(interleaving, names))
     if state["step"] > interleaving.num_steps:
         raise unusable_state(
@@ -162,21 +161,9 @@ class InterleavedLoader(Loader):
         self._hand_over = hand_over
         self._join = join
         self._is_settled = False
-        self._rows: HostRows | DeviceRows | None = None
-        self._made: SetLoaders | None = None
+        self._rows: MakeStack | None = None
         # As for a loader of one set: errors come at once, unless a later rank may resolve them.
-        may_change = options.world is None and process_group() is None
-        try:
-            settled = options.settled()
-        except OptionError:
-            if not may_change:
-                raise
-            return
-        try:
-            self._made = self._make(settled)
-        except OptionError:
-            if not may_change or options.plan.lanes is None:
-                raise
+        self._made = try_early(options, self._make)
 
     def __len__(self) -> int:
         """Number of batches of an epoch on this rank."""
@@ -193,12 +180,11 @@ class InterleavedLoader(Loader):
 
     def _save(self, position: Position) -> dict[str, Any]:
         made = self._settle()
-        interleaving = made.interleaving
-        set_states = {}
-        for index, (name, loader) in enumerate(made.loaders.items()):
-            first = interleaving.begin(index, position.step) or 0
-            set_states[name] = loader._save(Position(position.epoch, first))
-        return make_state(position, interleaving, set_states)
+        set_states = {
+            name: made.loaders[name]._save(start or Position(position.epoch))
+            for name, start in made.starts(position).items()
+        }
+        return make_state(position, made.interleaving, set_states)
 
     def _load(self, state: Mapping[str, Any]) -> None:
         made = self._settle()
@@ -221,11 +207,11 @@ class InterleavedLoader(Loader):
     def _explain(self, start: Position, scope: Literal["rank", "world"]) -> Explanation:
         made = self._settle()
         interleaving = made.interleaving
-        sets: dict[str, Explanation] = {}
-        for index, (name, loader) in enumerate(made.loaders.items()):
-            first = interleaving.begin(index, start.step)
-            if first is not None:
-                sets[name] = loader._explain(Position(start.epoch, first), scope)
+        sets = {
+            name: made.loaders[name]._explain(at, scope)
+            for name, at in made.starts(start).items()
+            if at is not None
+        }
         num_ranks = interleaving.world_size if scope == "world" else 1
         num_left = interleaving.num_rows - interleaving.rows_before(start.step)
         num_steps = interleaving.num_steps - start.step
@@ -247,9 +233,9 @@ class InterleavedLoader(Loader):
     ) -> Picture:
         made = self._settle()
         loader = find_set(made.loaders, name, "loader.preview")
-        first = made.interleaving.begin([*made.loaders.values()].index(loader), start.step)
+        at = dict(zip(made.loaders.values(), made.starts(start).values(), strict=True))[loader]
         # After its last batch, a loader says itself that nothing is left.
-        position = Position(start.epoch, len(loader) if first is None else first)
+        position = at or Position(start.epoch, len(loader))
         return loader._preview(position, num_rows, channel, None)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -314,21 +300,21 @@ class InterleavedLoader(Loader):
         made, start = self._settle(), self._cursor.start
         interleaving = made.interleaving
         feeds, at_work = [], {}
-        for index, (name, loader) in enumerate(made.loaders.items()):
-            first = interleaving.begin(index, start.step)
-            batches = None
-            if first is not None:
-                loader.move_to(Position(start.epoch, first))
-                batches, at_work[name] = iter(loader), loader
-            feeds.append(SetFeed(name, batches, first or 0))
+        for name, at in made.starts(start).items():
+            if at is None:
+                feeds.append(SetFeed(name, None, 0))
+                continue
+            loader = at_work[name] = made.loaders[name]
+            loader.move_to(at)
+            feeds.append(SetFeed(name, iter(loader), at.step))
         names = tuple(out.name for out in self.sets.outputs)
         if self._rows is None:
             size = self.options.batch_size
-            self._rows = (
-                HostRows(names, self._hand_over, size)
-                if self._join is None
-                else DeviceRows(names, self._join)
-            )
+            if self._join is None:
+                self._rows = HostRows(names, self._hand_over, size)
+            else:
+                join = self._join
+                self._rows = lambda _: DeviceStack(names, join)
         run = ComposedRun(interleaving, feeds, self._rows, names, start.step)
         progress = ComposedProgress(at_work, made.shares(self.sets), made.composed_nbytes)
         return EpochRun(run, progress, start, interleaving.num_steps, num_again=0)

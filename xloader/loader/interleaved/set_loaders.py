@@ -16,6 +16,7 @@ from xloader.errors import MemoryBudgetError
 from xloader.loader.interleaved.composed_run import NUM_HELD
 from xloader.loader.interleaved.sample_sets import Interleaving, SampleSet, SampleSets, taking
 from xloader.loader.planned_loader import PlannedLoader
+from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.make_plan import make_budget
 from xloader.recipe.demands import make_footprint
@@ -89,6 +90,14 @@ class SetLoaders:
             loaders[name] = make_loader(recipe, loader_options)
             loaders[name].label = f"set {name!r}, with {show_nbytes(nbytes)} of the memory: "
         return cls(settled.ranks, interleaving, loaders, composed)
+
+    def starts(self, position: Position) -> dict[str, Position | None]:
+        """Where each set's own loader goes on from a position; None if it has given all rows."""
+        begins = [self.interleaving.begin(i, position.step) for i in range(len(self.loaders))]
+        return {
+            name: None if step is None else Position(position.epoch, step)
+            for name, step in zip(self.loaders, begins, strict=True)
+        }
 
     def shares(self, sets: SampleSets) -> dict[str, SetShare]:
         """The part of each set in an epoch."""

@@ -236,26 +236,26 @@ class ProcessTeam:
         )
 
 
+@dataclass(frozen=True, eq=False)
 class TeamFinisher(Finisher):
     """Has the processes of a team finish the batches of an epoch."""
 
-    def __init__(self, team: ProcessTeam, local: BatchFinish, epoch: int) -> None:
-        self._team = team
-        self._local = local
-        self._epoch = epoch
+    team: ProcessTeam
+    local: BatchFinish
+    epoch: int
 
     def is_needed(self, index: int) -> bool:
         """Whether there is something to do for a batch."""
-        return self._team.collates or self._local.is_needed(index)
+        return self.team.collates or self.local.is_needed(index)
 
     def apply(self, batch: OpenBatch, ids: Ints) -> None:
         """Have a process finish a batch."""
         step, times = batch.step, batch.step.occurrences_in(len(ids))
-        finished = self._team.finish(
+        finished = self.team.finish(
             FinishBatch(
-                self._epoch,
+                self.epoch,
                 step.index,
-                self._team.slot_of(batch),
+                self.team.slot_of(batch),
                 ids,
                 batch.is_padding(len(ids)),
                 times,
@@ -271,7 +271,7 @@ class TeamFinisher(Finisher):
 
     def give_up(self) -> bool:
         """End the processes: one may not answer, as the run does not end."""
-        self._team.close(is_stuck=True)
+        self.team.close(is_stuck=True)
         return True
 
 

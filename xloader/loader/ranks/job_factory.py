@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from xloader.errors import MemoryBudgetError
 from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.ranks.finishing import Finishing
 from xloader.loader.ranks.rank_plan import RankPlan
-from xloader.planning.epoch import Epoch, Lane, Remainder
+from xloader.planning.epoch import Epoch, Remainder
 from xloader.planning.mixing import Regions
 
 if TYPE_CHECKING:
@@ -53,14 +53,12 @@ def name_chunks(
     return tuple(sorted(chunks))
 
 
-def explain_ranks(
-    rank_plan: RankPlan, left: Epoch | Remainder, scope: Literal["world"]
-) -> Explanation:
+def explain_ranks(rank_plan: RankPlan, left: Epoch | Remainder) -> Explanation:
     """Predict what all ranks together will read, with the chunks that several of them read."""
     from xloader.planning.explain import shared_blocks
 
-    expected = rank_plan.explain(left, scope)
-    blocks = shared_blocks(left, rank_plan.processes(scope))
+    expected = rank_plan.explain(left, "world")
+    blocks = shared_blocks(left, rank_plan.processes("world"))
     return replace(expected, shared_chunks=name_chunks(rank_plan, blocks))
 
 
@@ -127,29 +125,6 @@ class JobFactory:
             self._blocks.drop()
         self.renew()
 
-    def run(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> Run:
-        """Make the run of this process's part of an epoch."""
-        return Run(self._job(epoch, numbers))
-
-    def _lanes(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> tuple[list[Lane], int]:
-        """The lanes of a part of an epoch, and the most bytes of their blocks at a time."""
-        if self.is_spoilt:
-            self.renew()
-        plan, lanes = self.rank_plan.plan, epoch.lanes(numbers)
-        peak = sum(lane.schedule.peak_nbytes for lane in lanes)
-        if peak > self._pool_nbytes and not plan.is_resident:
-            # Plans prevent this. If one did not, the run would wait for room forever.
-            raise MemoryBudgetError(
-                f"epoch {epoch.epoch} needs more chunks at a time than its plan has room for",
-                given=f"{peak} bytes of chunks",
-                minimum_nbytes=plan.budget.minimum_nbytes(peak),
-            )
-        return lanes, peak
-
-    @property
-    def _pool_nbytes(self) -> int:
-        return self.rank_plan.plan.pool_nbytes(len(self.rank_plan.sublanes()))
-
     @cached_property
     def _tables(self) -> Tables:
         # Any memory shows how fields lie in a batch; that of a device would be pinned for it.
@@ -157,11 +132,22 @@ class JobFactory:
         plan, source = self.rank_plan.plan, self.rank_plan.recipe.source
         return Tables(parts, source, is_resident=plan.is_resident)
 
-    def _job(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> Job:
-        """Make the job for this process's part of an epoch."""
-        lanes, peak = self._lanes(epoch, numbers)
+    def run(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> Run:
+        """Make the run of this process's part of an epoch."""
+        if self.is_spoilt:
+            self.renew()
         rank_plan, tables, most = self.rank_plan, self._tables, self._in_flight_nbytes
-        plan, options = rank_plan.plan, rank_plan.options
+        plan, options, lanes = rank_plan.plan, rank_plan.options, epoch.lanes(numbers)
+        pool_nbytes = plan.pool_nbytes(len(rank_plan.sublanes()))
+        # The most bytes of blocks at a time.
+        peak = sum(lane.schedule.peak_nbytes for lane in lanes)
+        if peak > pool_nbytes and not plan.is_resident:
+            # Plans prevent this. If one did not, the run would wait for room forever.
+            raise MemoryBudgetError(
+                f"epoch {epoch.epoch} needs more chunks at a time than its plan has room for",
+                given=f"{peak} bytes of chunks",
+                minimum_nbytes=plan.budget.minimum_nbytes(peak),
+            )
         num_threads = count_threads(rank_plan.footprint, most, self._num_cores)
         chunk_nbytes = rank_plan.footprint.max_chunk_nbytes
         num_spare = 0
@@ -179,7 +165,7 @@ class JobFactory:
         parts = self._parts(fields)
         num_known = 2 * (MOST_REQUESTS if parts.reader.is_waiting else num_threads)
         if self._blocks is None:
-            self._blocks = make_blocks(parts, tables, self._pool_nbytes)
+            self._blocks = make_blocks(parts, tables, pool_nbytes)
         blocks = self._blocks
         scratch_nbytes = tables.scratch_nbytes(chunk_nbytes, self._num_cores)
         outbox = None if self._device_path is None else self._device_path.outbox()
@@ -218,7 +204,7 @@ class JobFactory:
             # Some wait for a process, while others make segments and read.
             num_hands += num_ahead + 1
             finisher = self._make_finisher(finish, epoch.epoch)
-        return Job(
+        job = Job(
             program=program,
             parts=parts,
             tables=tables,
@@ -233,6 +219,7 @@ class JobFactory:
             outbox=outbox,
             most_fetched_nbytes=most - scratch_nbytes,
         )
+        return Run(job)
 
     def _parts(self, fields: Fields) -> EngineParts:
         """The parts that read and copy, for batches in some memory."""

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from xloader.core.messages import warn_caller
 from xloader.core.options import LoaderOptions
@@ -79,7 +79,9 @@ class RankPlan:
         self._left: Remainder | None = None
         self._has_warned = False
         self._check_samples()
-        self.plan = plan or self._make_plan(options, workers)
+        self.plan = plan or make_plan(
+            self.planned_footprint, self._planned_layouts, options, workers
+        )
         self._check_padding()
 
     def resumed(self, plan: Plan, seed: int) -> RankPlan:
@@ -236,7 +238,7 @@ class RankPlan:
         noted = explain_notes.with_notes(
             expected, recipe, layouts, output_dtype, *notes, packed_fields=packed_fields
         )
-        noted = dataclasses.replace(noted, threads=explain_notes.threads_in_words(self.options))
+        changes: dict[str, Any] = {"threads": explain_notes.threads_in_words(self.options)}
         # On the processor itself nothing crosses.
         if device is not None and (packed_fields or str(device) != "cpu"):
             outputs = make_outputs(recipe, layouts)
@@ -246,15 +248,13 @@ class RankPlan:
             way = explain_notes.pinning_in_words(
                 self.options.processes, recipe.is_mapped, pinning_refusal
             )
-            transfer += f", {way}" if way else ""
-            noted = dataclasses.replace(noted, transfer=transfer)
+            changes["transfer"] = f"{transfer}, {way}" if way else transfer
         as_stored = {field.name for field in packed_fields}
         unpacked = tuple(layout for layout in layouts if layout.name not in as_stored)
         normalized = ", ".join(sorted(normalized_packings(recipe, unpacked)))
-        if not normalized:
-            return noted
-        gather = f"{noted.gather}; {normalized} normalised while unpacked"
-        return dataclasses.replace(noted, gather=gather)
+        if normalized:
+            changes["gather"] = f"{noted.gather}; {normalized} normalised while unpacked"
+        return dataclasses.replace(noted, **changes)
 
     def warn_if_empty(self) -> None:
         """Warn once if an epoch has no batch, because ``drop_last`` leaves all samples out."""
@@ -310,9 +310,6 @@ class RankPlan:
         larger = RankPlan(self.recipe, options, self.plan.workers)
         # As explain() would tell it, with the reads of each worker process.
         return larger.plan, larger.explain(larger.epoch(0))
-
-    def _make_plan(self, options: LoaderOptions, workers: int) -> Plan:
-        return make_plan(self.planned_footprint, self._planned_layouts, options, workers)
 
     def _sublanes(self, rank: int, worker: int) -> range:
         lanes, workers = self._lanes_of(rank), self.plan.workers

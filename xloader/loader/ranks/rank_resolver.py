@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World, find_world
@@ -31,6 +31,32 @@ _OPTIONS: Final = ("batch_size", "memory", "prefetch", "shuffle")
 """Options that the plan depends on, besides its rules and the samples."""
 
 
+PlanT = TypeVar("PlanT")
+
+
+def try_early(options: LoaderOptions, make: Callable[[LoaderOptions], PlanT]) -> PlanT | None:
+    """Make something for the ranks that are known by now, so that wrong options are errors at once.
+
+    None where the options are wrong, but may be right once this process knows its rank.
+    """
+    may_change = options.world is None and process_group() is None
+    try:
+        settled = options.settled()
+    except OptionError:
+        # Until there is a process group, Lightning sets only half of the rank's variables, and
+        # whether the options are valid may depend on the number of ranks.
+        if may_change:
+            return None
+        raise
+    try:
+        return make(settled)
+    except OptionError:
+        # With lanes, the memory of batches depends on the number of ranks.
+        if may_change and options.plan.lanes is not None:
+            return None
+        raise
+
+
 class RankResolver:
     """The rank plan of this process. Its rank may become known only after this object is made."""
 
@@ -38,28 +64,13 @@ class RankResolver:
         self.options = options
         self._recipe = recipe
         self._num_workers = num_workers
-        self._planned: RankPlan | None = None
         self._settled: RankPlan | None = None
         self._saver: Saver | None = None
         self._has_begun = False
         # Which one of the loaders that begin this is, and how many states it has loaded since.
         self._number: int | None = None
         self._num_loads = 0
-        may_change = options.world is None and process_group() is None
-        try:
-            settled = options.settled()
-        except OptionError:
-            # Until there is a process group, Lightning sets only half of the rank's variables, and
-            # whether the options are valid may depend on the number of ranks.
-            if not may_change:
-                raise
-            return
-        try:
-            self._planned = RankPlan(recipe, settled, num_workers)
-        except OptionError:
-            # With lanes, the memory of batches depends on the number of ranks.
-            if not may_change or options.plan.lanes is None:
-                raise
+        self._planned = try_early(options, lambda known: RankPlan(recipe, known, num_workers))
 
     @property
     def planned(self) -> RankPlan | None:
@@ -136,7 +147,17 @@ class RankResolver:
         world_size = rank_plan.options.ranks.world_size
         if group is not None and self.options.world is None and world_size > 1:
             self._compare(rank_plan, position, group)
-        _tell_share(rank_plan, expected)
+        if world_size > 1:
+            lanes, num_lanes = rank_plan.lanes, rank_plan.plan.pace.lanes
+            _LOG.info(
+                "rank %d of %d: lanes %d to %d of %d, %d reads of chunks an epoch",
+                rank_plan.options.ranks.rank,
+                world_size,
+                lanes[0],
+                lanes[-1],
+                num_lanes,
+                expected.num_reads,
+            )
         self._has_begun = True
 
     def _compare(self, rank_plan: RankPlan, position: Position, group: Any) -> None:
@@ -160,21 +181,6 @@ class RankResolver:
             # Some stores keep no values, such as that of a dry run: nothing to compare with.
             return
         _require_same(rank_plan.options.ranks, json.loads(text), first)
-
-
-def _tell_share(rank_plan: RankPlan, expected: Explanation) -> None:
-    """Log the lanes and the number of reads of this rank."""
-    world, lanes = rank_plan.options.ranks, rank_plan.lanes
-    if world.world_size > 1:
-        _LOG.info(
-            "rank %d of %d: lanes %d to %d of %d, %d reads of chunks an epoch",
-            world.rank,
-            world.world_size,
-            lanes[0],
-            lanes[-1],
-            rank_plan.plan.pace.lanes,
-            expected.num_reads,
-        )
 
 
 def _require_same(world: World, intent: dict[str, Any], first: dict[str, Any]) -> None:

@@ -14,6 +14,8 @@ import copy
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -94,24 +96,24 @@ class Saved(NamedTuple):
     seed: int
 
 
+@dataclass(frozen=True, eq=False)
 class Saver:
     """Maker of the states of one rank plan. It computes the parts common to all of them once."""
 
-    def __init__(self, rank_plan: RankPlan) -> None:
-        self._rank_plan = rank_plan
-        self._fixed: dict[str, Any] | None = None
+    rank_plan: RankPlan
+
+    @cached_property
+    def _fixed(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "seed": self.rank_plan.options.seed,
+            "drop_last": self.rank_plan.options.drop_last,
+            "samples": describe_samples(self.rank_plan.recipe.planned),
+            "plan": self.rank_plan.plan.to_dict(),
+        }
 
     def save(self, position: Position) -> dict[str, Any]:
         """Make the state at a position."""
-        if self._fixed is None:
-            rank_plan = self._rank_plan
-            self._fixed = {
-                "version": VERSION,
-                "seed": rank_plan.options.seed,
-                "drop_last": rank_plan.options.drop_last,
-                "samples": describe_samples(rank_plan.recipe.planned),
-                "plan": rank_plan.plan.to_dict(),
-            }
         state = {"epoch": position.epoch, "step": position.step, "row": position.row}
         return sign({**copy.deepcopy(self._fixed), **state})
 
@@ -156,9 +158,7 @@ def read_state(state: object, rank_plan: RankPlan) -> Saved:
 
 def _check_shape(state: object) -> dict[str, Any]:
     """Check the form of a state and the types of its values, but for its plan."""
-    if not isinstance(state, Mapping) or "version" not in state:
-        raise _no_state(state)
-    check_form(state, _KEYS, ("epoch", "step", "row"))
+    state = check_form(state, _KEYS, ("epoch", "step", "row"))
     is_well_formed = (
         type(state["seed"]) is int
         and -(2**63) <= state["seed"] < 2**64
@@ -167,12 +167,14 @@ def _check_shape(state: object) -> dict[str, Any]:
         and all(type(text) is str for pair in state["samples"].items() for text in pair)
     )
     if not is_well_formed:
-        raise unusable_state("its values are not of the right types", repr(dict(state))[:500])
-    return dict(state)
+        raise unusable_state("its values are not of the right types", repr(state)[:500])
+    return state
 
 
-def check_form(state: Mapping[Any, Any], keys: Sequence[str], counts: Sequence[str]) -> None:
+def check_form(state: object, keys: Sequence[str], counts: Sequence[str]) -> dict[str, Any]:
     """Check the version, the keys, the numbers and the checksum of a state of any loader."""
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise _no_state(state)
     if state["version"] != VERSION:
         raise StateError(
             "the state was saved by another version of xloader",
@@ -192,11 +194,16 @@ def check_form(state: Mapping[Any, Any], keys: Sequence[str], counts: Sequence[s
         is_whole = False
     if not is_whole:
         raise unusable_state("it was changed after it was saved", "another checksum")
+    return dict(state)
 
 
 def _no_state(given: object) -> StateError:
     mapping: Mapping[Any, Any] = given if isinstance(given, Mapping) else {}
-    inner = [name for name, value in mapping.items() if _is_state(value)]
+    inner = [
+        name
+        for name, value in mapping.items()
+        if isinstance(value, Mapping) and {"version", "check", "plan"} <= value.keys()
+    ]
     if not inner:
         return unusable_state("it is not a state of xloader", type(given).__name__)
     return StateError(
@@ -205,10 +212,6 @@ def _no_state(given: object) -> StateError:
         allowed=_FROM_STATE_DICT,
         remedy=f"pass the value of the key {inner[0]!r}",
     )
-
-
-def _is_state(value: object) -> bool:
-    return isinstance(value, Mapping) and {"version", "check", "plan"} <= value.keys()
 
 
 def _as_of_today(plan: Any) -> Any:

@@ -159,28 +159,26 @@ class BatchVariance(FigureTable):
         if self.num_reads != self.num_expected_reads:
             reads += f" ({self.num_expected_reads:,} expected)"
         reads += f", {show_nbytes(self.read_nbytes)} decoded"
+        ratio, size = self._found_in_words()
         return [
-            ("ratio", self._ratio_in_words()),
-            ("effective batch", self._size_in_words()),
+            ("ratio", ratio),
+            ("effective batch", size),
             ("batches", f"{batches}, {show_count(self.batch_size, 'sample')} each"),
             ("reads", f"{reads}, for {show_count(self.num_samples, 'sample')}"),
             ("memory", f"{show_nbytes(self.sums_nbytes)} of sums"),
         ]
 
-    def _ratio_in_words(self) -> str:
+    def _found_in_words(self) -> tuple[str, str]:
+        """The ratio, and the effective size."""
         if not math.isfinite(self.ratio):
-            return "none: no variable varies"
+            return "none: no variable varies", "none"
         error = f" +- {self.standard_error:.2f}" if math.isfinite(self.standard_error) else ""
         mean = f", mean of {len(self.variables)} variables" if len(self.variables) > 1 else ""
-        return f"{self.ratio:.2f}{error} times the variance of a full shuffle's batch means{mean}"
-
-    def _size_in_words(self) -> str:
-        if not math.isfinite(self.ratio):
-            return "none"
+        words = f"{self.ratio:.2f}{error} times the variance of a full shuffle's batch means{mean}"
         if not self.ratio:
-            return "no limit: the means of batches are equal"
+            return words, "no limit: the means of batches are equal"
         worth = show_count(round(self.effective_batch_size, 1), "sample")
-        return f"{worth} drawn at random are worth as much as a batch of {self.batch_size:,}"
+        return words, f"{worth} drawn at random are worth as much as a batch of {self.batch_size:,}"
 
     def _sections(self) -> list[TitledTable]:
         rows = [[name, *variance.cells()] for name, variance in self.variables.items()]

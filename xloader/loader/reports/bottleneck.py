@@ -178,7 +178,7 @@ class EpochEffort:
     def busiest_stage(self) -> str:
         """The stage on which the threads spend most time."""
         busy = self.busy_seconds
-        return max(busy, key=lambda stage: busy[stage])
+        return max(busy, key=busy.__getitem__)
 
     @property
     def is_ahead(self) -> bool:

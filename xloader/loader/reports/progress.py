@@ -16,7 +16,7 @@ from xloader.engine.batches import Delivery
 from xloader.engine.tally import Tally
 from xloader.loader.batches.device_path import DevicePath, refusal_of
 from xloader.loader.reports.advice import advise, show_rate
-from xloader.loader.reports.bottleneck import EpochEffort, EpochSeries, SeriesRecorder
+from xloader.loader.reports.bottleneck import EpochEffort, SeriesRecorder
 from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
 from xloader.planning.plan import Budget
@@ -148,13 +148,10 @@ class EpochProgress:
         # The schedule of the epoch would take memory for as long as a report is kept.
         planned = replace(expected, _times=None)
         figures = {**of_plan, **counted, **estimated, **measured}
-        return Report(**figures, _expected=planned, _series=self._series())
-
-    def _series(self) -> EpochSeries | None:
-        if not self.num_steps:
-            return None
-        seconds = self.end - self.begin
-        return self.recorder.series(seconds, self.delivered_nbytes, self.tally)
+        series = None
+        if self.num_steps:
+            series = self.recorder.series(effort.seconds, self.delivered_nbytes, tally)
+        return Report(**figures, _expected=planned, _series=series)
 
     def _effort(self) -> EpochEffort:
         expected, tally = self.expected, self.tally

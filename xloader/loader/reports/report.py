@@ -254,15 +254,17 @@ class Report(Figures):
         requests = (
             f"{show_count(self.num_requests, 'request')}, {self.requests_per_second:,.0f} a second"
         )
+        seconds = max(self.seconds, 1e-9)
+        delivered, waited = show_nbytes(self.delivered_nbytes), f"{self.wait_seconds:.2f}"
         compared = set() if self._expected is None else set(_COMPARED_ROWS)
         if self.num_samples and not self.num_reads:
             # The row says why nothing was read.
             compared.discard("reads")
         rows = [
             *(row for row in super()._rows() if row[0] not in compared),
-            self._delivered_row,
+            ("delivered", f"{delivered} in {self.seconds:.2f} s, {self._speed(seconds)}"),
             ("decoded", f"{decoded}; {requests}"),
-            self._waited_row,
+            ("waited", f"{waited} s, {self.wait_seconds / seconds:.0%} of the time"),
             ("threads", self._busy()),
             ("cores", f"{self.cores_busy:.1f} of {self.num_cores} busy, training included"),
         ]
@@ -274,7 +276,7 @@ class Report(Figures):
             rows.append(("ahead", f"{show_count(self.num_ahead, 'fetch')} of {each:.1f} ms"))
         if self.bottleneck != "consumer":
             # Elsewhere the advice says it.
-            could = self._speed(self.least_seconds or max(self.seconds, 1e-9))
+            could = self._speed(self.least_seconds or seconds)
             rows.append(("headroom", f"{could}: {self.headroom:.1f} times as fast"))
         rows.append(("bottleneck", f"{self.bottleneck}. {self.advice}"))
         if self.pinning_refusal:
@@ -284,16 +286,6 @@ class Report(Figures):
 
     def _speed(self, seconds: float) -> str:
         return show_speed(self.delivered_nbytes / seconds, self.num_samples / seconds)
-
-    @property
-    def _delivered_row(self) -> tuple[str, str]:
-        size, speed = show_nbytes(self.delivered_nbytes), self._speed(max(self.seconds, 1e-9))
-        return "delivered", f"{size} in {self.seconds:.2f} s, {speed}"
-
-    @property
-    def _waited_row(self) -> tuple[str, str]:
-        share = self.wait_seconds / max(self.seconds, 1e-9)
-        return "waited", f"{self.wait_seconds:.2f} s, {share:.0%} of the time"
 
     def _fault_rows(self, where_skipped: str = "") -> list[tuple[str, str]]:
         retries = f"{self.num_retries:,} of {self.num_requests:,} requests repeated a failed one"
