@@ -33,7 +33,7 @@ from xloader.errors import (
     TargetError,
     UnsupportedDataError,
 )
-from xloader.jobs.statistics import stats_job, stats_merge, stats_parts, stats_sweep
+from xloader.jobs.statistics import stats_job, stats_parts, stats_sweep
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, truncate, write_store
 
 KINDS: list[dict[str, Any]] = [
@@ -235,7 +235,7 @@ def test_a_result_that_cannot_be_written_loses_nothing(
         patch.setattr(xr.Dataset, "to_netcdf", fail)
         with pytest.raises(SourceAccessError, match="HDF error"):
             samples.stats(path=path)
-        patch.setattr(stats_merge, "_LEAST_FREE", 1 << 62)
+        patch.setattr(stats_parts, "_LEAST_FREE", 1 << 62)
         with pytest.raises(StoreFullError, match="no room"):
             samples.stats(path=path)
     store.reset()
