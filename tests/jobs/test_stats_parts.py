@@ -425,3 +425,14 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert (folder / "thesis.tex").exists()
     with pytest.raises(OptionError):
         samples.stats(path=tmp_path / "stats.parts")
+
+
+def test_a_folder_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    samples = samples_of(write_data())
+    path = tmp_path / "stats.nc"
+    samples.stats(path=path, part=(0, 2))
+    form = tmp_path / "stats.nc.parts/form/stats.json"
+    form.write_text(form.read_text("utf-8").replace('"version": 2', '"version": 1'), "utf-8")
+    with pytest.raises(StateError, match=r"stats\.nc\.parts holds .* this version of xloader"):
+        samples.stats(path=path)
+    xr.testing.assert_identical(samples.stats(path=path, overwrite=True), samples.stats())

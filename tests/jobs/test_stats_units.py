@@ -42,7 +42,7 @@ def units_of(job: StatsJob, sizes: UnitSizes) -> list[StatsUnit]:
 def compute(job: StatsJob, units: list[StatsUnit]) -> tuple[xr.Dataset, int]:
     """The result of all units, each as a worker computes it, and the number of reads."""
     result = StatsResult(job.template)
-    trees = StatsTrees(job.template, result.put)
+    trees = StatsTrees(job.forms, result.put)
     work = job, 1 << 20
     num_reads = 0
     for unit in units:

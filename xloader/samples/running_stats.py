@@ -511,11 +511,11 @@ def _numbers(name: str, array: Any) -> NDArray[Any]:
 
 
 def _moments_of(arrays: Mapping[str, Any]) -> Moments:
-    made = {
+    made: dict[str, Any] = {
         name: np.asarray(values, np.int64 if name == "count" else np.float64)
         for name, values in arrays.items()
     }
-    moments = Moments.of_arrays(made)
+    moments = Moments(**made)
     if len({values.shape for values in made.values()}) != 1:
         raise ValueError("arrays of several shapes")
     return moments

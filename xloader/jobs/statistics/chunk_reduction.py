@@ -31,6 +31,9 @@ from xloader.jobs.statistics.quantile_sketch import QuantileSketch
 from xloader.jobs.statistics.stats_options import LeadPairs
 from xloader.recipe.recipe import Recipe
 
+Deltas = Sequence[tuple[int, Flags]]
+"""How many blocks later elements lie beyond earlier ones, and for which blocks that is."""
+
 
 @dataclass(frozen=True, eq=False)
 class ChunkOrder:
@@ -57,7 +60,7 @@ class ChunkOrder:
         kept: tuple[int, ...],
         needed: Ints,
         clock: int | None = None,
-        deltas: Sequence[tuple[int, Ints]] = (),
+        deltas: Deltas = (),
     ) -> ChunkOrder:
         """Order the chunks of a variable.
 
@@ -135,7 +138,7 @@ def _ravel(index: list[Ints], sizes: list[int], num: int) -> Ints:
 
 
 def _pairs(
-    chunks: Ints, along: Ints, grid: tuple[int, ...], clock: int, deltas: Sequence[tuple[int, Ints]]
+    chunks: Ints, along: Ints, grid: tuple[int, ...], clock: int, deltas: Deltas
 ) -> tuple[Ints, Ints]:
     """The places of the chunks of each pair that holds differences."""
     stride = math.prod(grid[clock + 1 :])
@@ -306,8 +309,8 @@ class LeadPieces:
         later = [pairs.partner[at] for pairs, at in zip(self.leads, earlier, strict=True)]
         return np.concatenate(earlier), np.concatenate(later)
 
-    def deltas(self) -> list[tuple[int, Ints]]:
-        """How many blocks later elements lie beyond earlier ones, and for which blocks that is."""
+    def deltas(self) -> Deltas:
+        """How far apart the elements of pairs lie, in blocks."""
         block, later_block = map(self.axis.block_of, self._pairs)
         deltas = []
         for delta in np.unique(later_block - block).tolist():

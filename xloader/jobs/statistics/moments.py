@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial, reduce
 from io import BytesIO
@@ -159,24 +159,11 @@ class Moments:
 
     def merge(self, other: Moments) -> Moments:
         """The moments of the elements of both, by the rule of Chan, Golub and LeVeque."""
-        weight = self.weight + other.weight
-        if np.minimum.reduce(self.weight, axis=None, initial=np.inf) > 0 and (
-            np.minimum.reduce(other.weight, axis=None, initial=np.inf) > 0
-        ):
-            mean, m2 = self._merged(other, weight)
-        else:
-            with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-                share = np.where(weight > 0, other.weight / weight, 0.0)
-                delta = other.mean - self.mean
-                mean = self._merged_mean(other, delta, share)
-                m2 = self.m2 + other.m2 + delta * delta * (self.weight * share)
-            # Then the moments of nothing change no bit, and infinities do not become NaN by them.
-            lacks, alone = self.weight == 0, other.weight == 0
-            mean = np.where(lacks, other.mean, np.where(alone, self.mean, mean))
-            m2 = np.where(lacks, other.m2, np.where(alone, self.m2, m2))
+        weight = np.asarray(self.weight + other.weight)
+        mean, m2 = self._merged(other, weight)
         return Moments(
             np.asarray(self.count + other.count),
-            np.asarray(weight),
+            weight,
             mean,
             m2,
             np.asarray(np.minimum(self.min, other.min)),
@@ -186,36 +173,31 @@ class Moments:
     def _merged(
         self, other: Moments, weight: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Mean and squares of both, where both have elements everywhere."""
-        with np.errstate(invalid="ignore", over="ignore"):
+        """Mean and squares of both."""
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             share = np.asarray(other.weight / weight)
             delta = np.asarray(other.mean - self.mean)
-            mean = self._merged_mean(other, delta, share)
+            mean = np.asarray(self.mean + delta * share)
+            if not math.isfinite(np.add.reduce(mean, axis=None)):
+                # The difference from an infinite mean says nothing; the sum keeps its sign.
+                is_finite = np.isfinite(self.mean) & np.isfinite(other.mean)
+                mean = np.where(is_finite, mean, self.mean + other.mean)
             delta *= delta
             share *= self.weight
             delta *= share
-            delta += self.m2
-            delta += other.m2
-        return mean, delta
-
-    def _merged_mean(
-        self, other: Moments, delta: NDArray[np.float64], share: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        mean = np.asarray(self.mean + delta * share)
-        if not math.isfinite(np.add.reduce(mean, axis=None)):
-            # The difference from an infinite mean says nothing; the sum keeps its sign.
-            is_finite = np.isfinite(self.mean) & np.isfinite(other.mean)
-            mean = np.where(is_finite, mean, self.mean + other.mean)
-        return mean
+            if all(np.minimum.reduce(m.weight, axis=None, initial=1.0) > 0 for m in (self, other)):
+                delta += self.m2
+                delta += other.m2
+                return mean, delta
+            delta += self.m2 + other.m2
+        # The moments of nothing change no bit, and infinities do not become NaN by them.
+        lacks, alone = self.weight == 0, other.weight == 0
+        mean = np.where(lacks, other.mean, np.where(alone, self.mean, mean))
+        return mean, np.where(lacks, other.m2, np.where(alone, self.m2, delta))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by name, for a file."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The moments whose arrays were kept in a file."""
-        return cls(*(arrays[field.name] for field in fields(cls)))
 
     @classmethod
     def joined(
@@ -385,7 +367,7 @@ class LabelledMoments:
 
     rows: Ints
     moments: Moments
-    sketches: NDArray[np.object_] | None = None
+    sketches: NDArray[Any] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -399,11 +381,11 @@ class LabelledMoments:
     def merge(self, other: LabelledMoments) -> LabelledMoments:
         """The moments of the elements of both, by label."""
         rows, first, second = self.rows, self, other
-        if not np.array_equal(self.rows, other.rows):
+        if self.rows is not other.rows and not np.array_equal(self.rows, other.rows):
             rows = np.union1d(self.rows, other.rows)
             first, second = self.spread(rows), other.spread(rows)
-        sketches = None
-        if first.sketches is not None:
+        sketches: Any = None
+        if first.sketches is not None and second.sketches is not None:
             sketches = _merge_sketches(first.sketches, second.sketches)
         return LabelledMoments(rows, first.moments.merge(second.moments), sketches)
 

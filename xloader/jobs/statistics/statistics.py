@@ -110,13 +110,13 @@ class _StatsRun:
 
     def in_memory(self) -> xr.Dataset | PartialStats:
         """The statistics of all pieces, or those of a part."""
-        template, wanted = self.job.template, self._share(self.pieces)
+        job, template, wanted = self.job, self.job.template, self._share(self.pieces)
         if self.part is None:
             result = StatsResult(template)
-            self._compute(StatsTrees(template, result.put), wanted, template.nbytes)
+            self._compute(StatsTrees(job.forms, result.put), wanted, template.nbytes)
             return result.dataset()
-        trees = StatsTrees(template)
-        num_reads = self._compute(trees, wanted, self.job.memory.nodes_nbytes(wanted))
+        trees = StatsTrees(job.forms)
+        num_reads = self._compute(trees, wanted, job.memory.nodes_nbytes(wanted))
         return PartialStats(self.part, num_reads, template, trees.drain())
 
     def in_files(self, target: Path, *, overwrite: bool) -> xr.Dataset | PartialStats:
@@ -137,7 +137,7 @@ class _StatsRun:
             parts = open_stats_parts(target, template, overwrite=overwrite)
             wanted = self._share(template.pieces_without(parts.nodes()[0]))
             flush_nbytes = job.memory.flush_nbytes
-            trees = StatsTrees(template, None, parts, flush_nbytes)
+            trees = StatsTrees(job.forms, None, parts, flush_nbytes)
             kept = min(2 * flush_nbytes, job.memory.nodes_nbytes(self.pieces))
             least = _WRITE_RATIO * template.nbytes * (self.part is None)
             num_reads = self._compute(trees, wanted, kept, least, flush_nbytes)

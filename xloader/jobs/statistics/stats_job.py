@@ -24,7 +24,13 @@ from xloader.jobs.statistics.chunk_reduction import (
     LeadPieces,
     needed_chunks,
 )
-from xloader.jobs.statistics.stats_options import Dims, Lead, StatsOptions, parse_stats_options
+from xloader.jobs.statistics.stats_options import (
+    Dims,
+    Lead,
+    StatsOptions,
+    parse_stats_options,
+    selected,
+)
 from xloader.jobs.statistics.stats_parts import StatsTemplate, VariableForm
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout, make_layouts
@@ -148,7 +154,6 @@ def template_of(
     recipe: Recipe, options: StatsOptions, forms: tuple[VariableForm, ...]
 ) -> StatsTemplate:
     """The form of a result, with its coordinates."""
-    _check_names(recipe, options, forms)
     named = {**json.loads(options.to_json()), "variables": [form.name for form in forms]}
     attrs = {FINGERPRINT: recipe.source.fingerprint, GRID: grids_of(recipe)}
     attrs[OPTIONS] = json.dumps(named)
@@ -170,44 +175,41 @@ def template_of(
             "samples": samples,
             "options": hashlib.sha256(chosen.encode()).hexdigest(),
         },
-        _labels_of(recipe, options, {dim for form in forms for dim in form.dims}),
+        _labels_of(recipe, options, forms),
     )
 
 
-def _check_names(recipe: Recipe, options: StatsOptions, forms: tuple[VariableForm, ...]) -> None:
-    """Refuse names in the data that the result needs for its own dimensions."""
-    added = {"stat", *filter(None, [options.by]), *(["lead"] if options.leads else [])}
+def _labels_of(
+    recipe: Recipe, options: StatsOptions, forms: tuple[VariableForm, ...]
+) -> xr.Dataset:
+    """The coordinates of the result, but those of ``stat``."""
     kept = {dim for form in forms for dim in form.dims}
-    coords = {
-        str(name)
-        for name, coord in recipe.source.coordinates(is_indexed=False).coords.items()
+    # Without indexes, so that the labels of time are not read for nothing.
+    source = recipe.source.coordinates(is_indexed=False)
+    chosen = {
+        str(name): coord
+        for name, coord in source.coords.items()
         if coord.dims and set(map(str, coord.dims)) <= kept
     }
-    if clash := sorted(added & (kept | coords | {form.name for form in forms})):
+    added: dict[str, Any] = {}
+    if options.labels is not None:
+        added[options.by] = _as_objects(options.labels)
+    if options.leads:
+        added["lead"] = np.array([pairs.label for pairs in options.leads])
+    names = {*kept, *chosen, *(form.name for form in forms)}
+    if clash := sorted(names & {"stat", *added}):
         raise OptionError(
             "the statistics have dimensions of their own, whose names the data has, too",
             given=", ".join(map(repr, clash)),
             remedy=f'rename it: ds.rename({clash[0]}="my_{clash[0]}")',
         )
-
-
-def _labels_of(recipe: Recipe, options: StatsOptions, kept: set[str]) -> xr.Dataset:
-    """The coordinates of the result, but those of ``stat``."""
-    # Without indexes, so that the labels of time are not read for nothing.
-    source = recipe.source.coordinates(is_indexed=False)
-    coords: dict[str, Any] = {}
-    for name, coord in source.coords.items():
+    coords = {
+        name: (coord.dims, _as_objects(np.asarray(selected(recipe, coord).values)), coord.attrs)
+        for name, coord in chosen.items()
         # The levels of an index of several are coordinates of their own; files cannot hold it.
-        is_plain = getattr(source.indexes.get(name), "nlevels", 1) == 1
-        if coord.dims and set(map(str, coord.dims)) <= kept and is_plain:
-            places = {dim: np.asarray(recipe.kept_of(str(dim)), np.int64) for dim in coord.dims}
-            values = np.asarray(coord.variable.isel(places).values)
-            coords[str(name)] = (coord.dims, _as_objects(values), coord.attrs)
-    if options.labels is not None:
-        coords[options.by] = _as_objects(options.labels)
-    if options.leads:
-        coords["lead"] = np.array([pairs.label for pairs in options.leads])
-    return xr.Dataset(coords=coords)
+        if getattr(source.indexes.get(name), "nlevels", 1) == 1
+    }
+    return xr.Dataset(coords={**coords, **added})
 
 
 def _as_objects(labels: NDArray[Any]) -> NDArray[Any]:
@@ -333,9 +335,14 @@ class StatsJob:
         return jobs
 
     @cached_property
+    def forms(self) -> tuple[VariableForm, ...]:
+        """The form of the statistics of each variable."""
+        return tuple(job.form for job in self.jobs)
+
+    @cached_property
     def template(self) -> StatsTemplate:
         """The form of the result."""
-        return template_of(self.recipe, self.options, tuple(job.form for job in self.jobs))
+        return template_of(self.recipe, self.options, self.forms)
 
     @cached_property
     def memory(self) -> StatsMemory:

@@ -68,12 +68,16 @@ def find_time_dim(recipe: Recipe, option: str, *, only_times: bool = True) -> st
     return dims[0]
 
 
+def selected(recipe: Recipe, coord: xr.DataArray) -> xr.Variable:
+    """The selected part of a coordinate."""
+    places = {dim: np.asarray(recipe.kept_of(str(dim)), np.int64) for dim in coord.dims}
+    return coord.variable.isel(places)
+
+
 def labels_of(recipe: Recipe, dim: str) -> NDArray[Any] | None:
     """The selected labels of a dimension; None without any."""
     coords = recipe.source.coordinates(is_indexed=False)
-    if dim not in coords.coords:
-        return None
-    return np.asarray(coords[dim].values)[np.asarray(recipe.kept_of(dim), np.int64)]
+    return np.asarray(selected(recipe, coords[dim]).values) if dim in coords.coords else None
 
 
 def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPairs, ...]:
@@ -198,12 +202,11 @@ def parse_weights(recipe: Recipe, variables: list[str], weights: Any) -> Element
 def _areas(recipe: Recipe) -> ElementWeights:
     coords = recipe.source.coordinates(is_indexed=False)
     lat = coords[find_coordinate(coords, "lat")]
-    kept = {str(dim): recipe.kept_of(str(dim)) for dim in lat.dims}
-    lat = lat.isel({dim: n if isinstance(n, int) else list(n) for dim, n in kept.items()})
-    values = np.asarray(lat.values, np.float64)
+    part = selected(recipe, lat)
+    values = np.asarray(part.values, np.float64)
     angles = values if is_in_radians(lat) else np.deg2rad(values)
     # Rounded latitudes of the poles may lie a little beyond them.
-    return ElementWeights(tuple(map(str, lat.dims)), np.maximum(np.cos(angles), 0.0), "area")
+    return ElementWeights(tuple(map(str, part.dims)), np.maximum(np.cos(angles), 0.0), "area")
 
 
 Dims = str | Iterable[Hashable] | EllipsisType | None

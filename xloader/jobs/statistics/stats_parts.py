@@ -348,20 +348,18 @@ def _is_within(tree: Tree, node: Node, nodes: Mapping[tuple[Tree, Node], Path]) 
 def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) -> StatsParts:
     """Open the partial statistics of a target, which are begun if there are none."""
     folder = stats_folder(target)
-    if not (folder / FORM_FILE).exists():
-        if folder.exists() and not overwrite:
-            _check_is_ours(folder)
-        _make(folder, template)
     try:
+        if not (folder / FORM_FILE).exists():
+            _check_is_ours(folder)
+            _make(folder, template)
         parts = StatsParts(folder)
-        differing = template.differing(parts.template)
-        if not differing:
-            return parts
-        raise StateError(
-            f"{folder} holds statistics of another job",
-            given=f"a job with other {', '.join(differing)}",
-            remedy="call it as before, choose another path, or pass overwrite=True to begin anew",
-        )
+        if differing := template.differing(parts.template):
+            raise StateError(
+                f"{folder} holds statistics of another job",
+                given=f"a job with other {', '.join(differing)}",
+                remedy="call it as before, choose another path, or begin anew with overwrite=True",
+            )
+        return parts
     except StateError:
         if not overwrite:
             raise
@@ -372,11 +370,11 @@ def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) 
 
 def _check_is_ours(folder: Path) -> None:
     """Refuse a folder that holds something else, such as the predictions of a mosaic."""
-    strange = [path.name for path in folder.iterdir() if path.suffix != ".partial"]
+    strange = sorted(path.name for path in folder.glob("*") if path.suffix != ".partial")
     if strange:
         raise StateError(
             f"{folder} holds something else than partial statistics",
-            given=", ".join(sorted(strange)[:3]),
+            given=", ".join(strange[:3]),
             remedy="choose another path, or remove the folder",
         )
 
@@ -433,12 +431,12 @@ class StatsTrees:
 
     def __init__(
         self,
-        template: StatsTemplate,
+        forms: tuple[VariableForm, ...],
         finished: Callable[[int, int, LabelledMoments], None] | None = None,
         parts: StatsParts | None = None,
         flush_nbytes: int = 0,
     ) -> None:
-        self._forms = template.variables
+        self._forms = forms
         self._finished = finished
         self._parts = parts
         self._flush_nbytes = flush_nbytes
@@ -528,7 +526,7 @@ def _merge(
             remedy="run the parts that were not run or were killed, and merge again",
         )
     result = StatsResult(template)
-    trees = StatsTrees(template, result.put)
+    trees = StatsTrees(template.variables, result.put)
     for tree, node, value in values:
         trees.add(tree, node, value)
     return result.dataset()

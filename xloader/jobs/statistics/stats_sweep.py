@@ -7,7 +7,6 @@ task on a cluster sweeps one of them; the trees here merge what comes.
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -111,7 +110,7 @@ class StatsSweep:
         assert job.clock is not None
         ends = [int(order.first[piece]), int(order.second[piece])]
         begin, end = order.blocks(np.array(ends))[:, job.clock].tolist()
-        pair = [elements, elements]
+        earlier = later = elements
         if ends[0] != ends[1]:
             key, side = (job.number, piece), ends.index(at)
             with self._lock:
@@ -123,9 +122,9 @@ class StatsSweep:
                     if partner is None:
                         self._waiting[key] = slab
                         return None
-            pair[1 - side] = partner
+            earlier, later = (elements, partner) if side == 0 else (partner, elements)
         return job.leads.reduce(
-            *pair, job.clock, (begin, end), order.kept, has_sketches=has_sketches
+            earlier, later, job.clock, (begin, end), order.kept, has_sketches=has_sketches
         )
 
 
@@ -322,16 +321,13 @@ def num_chunks(order: ChunkOrder, pieces: PieceRange) -> int:
 
 def num_subtrees(begin: int, end: int, num_leaves: int) -> int:
     """Number of the largest complete subtrees that cover some leaves of a `MergeTree`."""
-    height = (num_leaves - 1).bit_length()
     if end >= num_leaves:
         # The last leaf goes up alone, as if there were more of them.
-        end = 1 << height
-    count = 0
-    while begin < end:
-        most = height if begin == 0 else (begin & -begin).bit_length() - 1
-        begin += 1 << min(most, int(math.log2(end - begin)))
-        count += 1
-    return count
+        end = 1 << (num_leaves - 1).bit_length()
+    # Subtrees grow up to the roundest number between the ends, and shrink after it.
+    level = (begin ^ end).bit_length() - 1
+    middle = end >> level << level
+    return (middle - begin).bit_count() + (end - middle).bit_count()
 
 
 _finding_chunks = threading.Lock()
@@ -344,10 +340,10 @@ def compute_unit(shared: tuple[StatsJob, int], unit: StatsUnit) -> tuple[Nodes, 
     """
     job, most_nbytes = shared
     with _finding_chunks:
-        wanted = [np.zeros(variable.order.num_pieces, np.bool_) for variable in job.jobs]
+        wanted = [np.zeros(sum(form.leaves), np.bool_) for form in job.forms]
     for number, begin, end in unit:
         wanted[number][begin:end] = True
-    trees = StatsTrees(job.template)
+    trees = StatsTrees(job.forms)
     sweep = StatsSweep(job, most_nbytes, 1)
     sweep.run(wanted, trees, lambda _: None)
     return trees.drain(), sweep.num_reads
