@@ -236,7 +236,7 @@ class StatsOptions:
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """What `parse_stats_options` takes to make the same options. It takes few bytes."""
+        """Arguments of `parse_stats_options` for the same options, in few bytes."""
         weights: Any = self.weights
         if weights is not None:
             is_area = weights.text == "area"
