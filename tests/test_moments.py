@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from xloader.errors import OptionError
 from xloader.jobs.statistics.moments import LabelledMoments, Moments
 from xloader.jobs.statistics.stats_parts import MergeTree
 
@@ -121,7 +120,6 @@ def test_the_tree_gives_the_same_bits_in_any_order_and_division(num, random, num
     for part in parts:
         for node, value in part.nodes.items():
             whole.add_node(node, value)
-    assert whole.missing() == []
     for name, array in whole.result().arrays().items():
         assert array.tobytes() == plain.result().arrays()[name].tobytes()
     assert_allclose(whole.result().mean, values.mean(), rtol=1e-9)
@@ -133,20 +131,6 @@ def test_few_nodes_are_kept():
         tree.add(leaf, 1)
         assert len(tree.nodes) <= 10
     assert tree.result() == 1000
-
-
-def test_a_leaf_is_merged_once():
-    tree = MergeTree(5, lambda a, b: a + b)
-    for leaf in (0, 1, 4):
-        tree.add(leaf, 1)
-    assert tree.missing() == [(2, 4)]
-    for node in [(0, 0), (1, 0), (2, 0), (0, 4), (3, 0), (0, 5), (0, -1)]:
-        with pytest.raises(OptionError, match="cannot be merged"):
-            tree.add_node(node, 1)
-    with pytest.raises(OptionError, match="2 of 5 missing"):
-        tree.result()
-    tree.add_node((1, 1), 7)
-    assert tree.result() == 10
 
 
 def test_labelled_moments_are_merged_label_by_label() -> None:

@@ -33,7 +33,7 @@ from xloader.errors import (
     TargetError,
     UnsupportedDataError,
 )
-from xloader.jobs.statistics import stats_job, stats_merge, stats_parts, stats_sweep
+from xloader.jobs.statistics import stats_job, stats_parts, stats_sweep
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, truncate, write_store
 
 KINDS: list[dict[str, Any]] = [
@@ -235,7 +235,7 @@ def test_a_result_that_cannot_be_written_loses_nothing(
         patch.setattr(xr.Dataset, "to_netcdf", fail)
         with pytest.raises(SourceAccessError, match="HDF error"):
             samples.stats(path=path)
-        patch.setattr(stats_merge, "_LEAST_FREE", 1 << 62)
+        patch.setattr(stats_parts, "_LEAST_FREE", 1 << 62)
         with pytest.raises(StoreFullError, match="no room"):
             samples.stats(path=path)
     store.reset()
@@ -425,3 +425,14 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert (folder / "thesis.tex").exists()
     with pytest.raises(OptionError):
         samples.stats(path=tmp_path / "stats.parts")
+
+
+def test_a_folder_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    samples = samples_of(write_data())
+    path = tmp_path / "stats.nc"
+    samples.stats(path=path, part=(0, 2))
+    form = tmp_path / "stats.nc.parts/form/stats.json"
+    form.write_text(form.read_text("utf-8").replace('"version": 2', '"version": 1'), "utf-8")
+    with pytest.raises(StateError, match=r"stats\.nc\.parts holds .* this version of xloader"):
+        samples.stats(path=path)
+    xr.testing.assert_identical(samples.stats(path=path, overwrite=True), samples.stats())

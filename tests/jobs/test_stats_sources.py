@@ -13,7 +13,7 @@ import xarray as xr
 import xloader
 from xloader.errors import OptionError
 from xloader.jobs.statistics.chunk_reduction import LeadPieces
-from xloader.jobs.statistics.label_pairs import find_pairs
+from xloader.jobs.statistics.stats_options import find_pairs
 from xloader.testing import CountingStore, write_store
 
 

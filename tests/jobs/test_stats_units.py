@@ -16,19 +16,17 @@ from hypothesis import strategies as st
 import xloader
 from tests.cases import Case, cases
 from xloader.jobs.statistics.stats_job import StatsJob
-from xloader.jobs.statistics.stats_parts import MergeTree, StatsTrees
-from xloader.jobs.statistics.stats_sweep import chunks_of
-from xloader.jobs.statistics.stats_tasks import (
+from xloader.jobs.statistics.stats_parts import MergeTree, StatsResult, StatsTrees
+from xloader.jobs.statistics.stats_sweep import (
     StatsUnit,
-    StatsWork,
     UnitSizes,
+    chunks_of,
     compute_unit,
     cut_units,
     num_chunks,
     num_nodes,
     num_subtrees,
 )
-from xloader.jobs.statistics.stats_template import StatsResult
 from xloader.testing import SourceRecorder, write_store
 
 
@@ -44,8 +42,8 @@ def units_of(job: StatsJob, sizes: UnitSizes) -> list[StatsUnit]:
 def compute(job: StatsJob, units: list[StatsUnit]) -> tuple[xr.Dataset, int]:
     """The result of all units, each as a worker computes it, and the number of reads."""
     result = StatsResult(job.template)
-    trees = StatsTrees(job.orders, result.put)
-    work = StatsWork(job.recipe, StatsWork.of(job).settings, 1 << 20)
+    trees = StatsTrees(job.forms, result.put)
+    work = job, 1 << 20
     num_reads = 0
     for unit in units:
         unit_nodes, unit_reads = pickle.loads(pickle.dumps(compute_unit(work, unit)))

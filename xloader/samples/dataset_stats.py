@@ -10,8 +10,7 @@ import xarray as xr
 
 from xloader.core.options import lists_options_of
 from xloader.errors import OptionError, UnsupportedDataError
-from xloader.jobs.statistics.stats_merge import has_stats, merge_parts, merge_stats
-from xloader.jobs.statistics.stats_parts import PartialStats
+from xloader.jobs.statistics.stats_parts import PartialStats, has_stats, merge_parts, merge_stats
 from xloader.mosaic.merged_boxes import MosaicSummary
 from xloader.mosaic.merged_store import merge_store
 from xloader.samples.samples import Samples, open

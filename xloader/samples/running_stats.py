@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from xloader.core.messages import show_count
 from xloader.errors import OptionError, StateError, UnsupportedDataError, XloaderError
-from xloader.jobs.statistics.moments import Moments
-from xloader.jobs.statistics.stats_template import STATISTICS, moments_table
+from xloader.jobs.statistics.moments import STATISTICS, Moments, moments_table
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import as_numpy
 from xloader.recipe.layout import FieldPart, make_layouts
@@ -389,9 +388,8 @@ class RunningStats:
             )
         if len(known) == 1 and not known[0].shape:
             return known[0]
-        tables = [moments.arrays() for moments in known]
-        return Moments.of_arrays(
-            {name: np.concatenate([t[name].reshape(-1) for t in tables]) for name in tables[0]}
+        return Moments.joined(
+            known, lambda arrays: np.concatenate([array.reshape(-1) for array in arrays])
         )
 
     def __repr__(self) -> str:
@@ -513,11 +511,11 @@ def _numbers(name: str, array: Any) -> NDArray[Any]:
 
 
 def _moments_of(arrays: Mapping[str, Any]) -> Moments:
-    made = {
+    made: dict[str, Any] = {
         name: np.asarray(values, np.int64 if name == "count" else np.float64)
         for name, values in arrays.items()
     }
-    moments = Moments.of_arrays(made)
+    moments = Moments(**made)
     if len({values.shape for values in made.values()}) != 1:
         raise ValueError("arrays of several shapes")
     return moments

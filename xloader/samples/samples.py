@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from xloader.jobs.advice.chunk_advice import Advice, ChunkProposal
     from xloader.jobs.materialize.materialized import Materialized
     from xloader.jobs.materialize.target_arrays import Sizes
-    from xloader.jobs.statistics.label_pairs import Lead
-    from xloader.jobs.statistics.stats_options import Clock, Dims
+    from xloader.jobs.statistics.stats_options import Clock, Dims, Lead
     from xloader.jobs.valid.sample_mask import SampleMask
     from xloader.loader.batches.batch import Batch
     from xloader.loader.loader import Loader

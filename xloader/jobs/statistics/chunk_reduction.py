@@ -15,7 +15,7 @@ of chunks of which one holds the earlier and one the later elements::
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -26,10 +26,13 @@ from numpy.typing import NDArray
 from xloader.core.axis import Axis, Ints
 from xloader.core.footprint import Footprint
 from xloader.jobs.covered_elements import Flags, mask_of
-from xloader.jobs.statistics.label_pairs import LeadPairs
 from xloader.jobs.statistics.moments import LabelledMoments, Moments, side_by_side
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
+from xloader.jobs.statistics.stats_options import LeadPairs
 from xloader.recipe.recipe import Recipe
+
+Deltas = Sequence[tuple[int, Flags]]
+"""How many blocks later elements lie beyond earlier ones, and for which blocks that is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +60,7 @@ class ChunkOrder:
         kept: tuple[int, ...],
         needed: Ints,
         clock: int | None = None,
-        deltas: Sequence[tuple[int, Ints]] = (),
+        deltas: Deltas = (),
     ) -> ChunkOrder:
         """Order the chunks of a variable.
 
@@ -135,7 +138,7 @@ def _ravel(index: list[Ints], sizes: list[int], num: int) -> Ints:
 
 
 def _pairs(
-    chunks: Ints, along: Ints, grid: tuple[int, ...], clock: int, deltas: Sequence[tuple[int, Ints]]
+    chunks: Ints, along: Ints, grid: tuple[int, ...], clock: int, deltas: Deltas
 ) -> tuple[Ints, Ints]:
     """The places of the chunks of each pair that holds differences."""
     stride = math.prod(grid[clock + 1 :])
@@ -161,22 +164,16 @@ def needed_chunks(recipe: Recipe, footprint: Footprint | None, variable: str) ->
     """
     dims = recipe.variable(variable).dims
     grid = tuple(axis.num_blocks for axis in recipe.axes_of(variable))
-    if footprint is None:
+    if footprint is None or not dims:
         return np.arange(math.prod(grid), dtype=np.int64)
     windowed = footprint.windows.dims
     (group,) = (g for g in footprint.groups if variable in [d.variable for d in g.demands])
     index = np.unravel_index(footprint.needed(group), group.shape)
-    numbers = np.zeros(1, np.int64)
-    offsets = np.zeros(len(index[0]), np.int64)
-    stride = math.prod(grid)
-    for dim, size in zip(dims, grid, strict=True):
-        stride //= size
-        if dim in windowed:
-            offsets = offsets + index[windowed.index(dim)] * stride
-        else:
-            more = np.arange(size, dtype=np.int64) * stride
-            numbers = (numbers[:, None] + more).reshape(-1)
-    return np.unique(offsets[:, None] + numbers)
+    others = [np.arange(n) for dim, n in zip(dims, grid, strict=True) if dim not in windowed]
+    # All blocks along the other dimensions, for each needed combination along the windowed ones.
+    places, *along = np.ix_(np.arange(len(index[0])), *others)
+    blocks = [index[windowed.index(d)][places] if d in windowed else along.pop(0) for d in dims]
+    return np.unique(np.ravel_multi_index(tuple(blocks), grid)).astype(np.int64)
 
 
 _ONE_ROW = np.zeros(1, np.int64)
@@ -188,7 +185,8 @@ Taken = slice | Ints
 class ChunkElements:
     """Values of a chunk, and which of them count.
 
-    `lines`: per axis, the elements that count; None for all.
+    `lines`: per axis, the elements that count; None for all. `begin`: place in the chunk, along
+    time, of the first ones.
     """
 
     values: NDArray[Any]
@@ -196,11 +194,7 @@ class ChunkElements:
     flags: Flags | None = None
     weights: NDArray[np.float64] | None = None
     rows: Ints | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of values and flags."""
-        return self.values.nbytes + (0 if self.flags is None else self.flags.nbytes)
+    begin: int = 0
 
     def take(self, axis: int, part: Taken, *, has_rows: bool = False) -> ChunkElements:
         """Some elements along an axis."""
@@ -215,11 +209,6 @@ class ChunkElements:
             weights = weights[at]
         rows = self.rows[part] if self.rows is not None and has_rows else self.rows
         return ChunkElements(self.values[at], tuple(lines), flags, weights, rows)
-
-    def copy(self) -> ChunkElements:
-        """The same elements in memory of their own, so that the chunk can be forgotten."""
-        flags = None if self.flags is None else np.array(self.flags)
-        return replace(self, values=np.array(self.values), flags=flags)
 
     def minus(self, earlier: ChunkElements) -> ChunkElements:
         """The differences from earlier elements, which count if both do."""
@@ -258,41 +247,42 @@ def reduce_elements(
             for row in rows
         ]
     axes = tuple(axis for axis in range(elements.values.ndim) if axis not in kept)
-    moments = [Moments.of(p.values, axes, mask_of(p.lines, p.flags), p.weights) for p in parts]
-    sketches = tuple(s for part in parts for s in _sketches(part, kept)) if has_sketches else ()
-    return LabelledMoments(rows, _stack(moments, elements.values.shape, kept), sketches)
-
-
-def _stack(moments: list[Moments], shape: tuple[int, ...], kept: tuple[int, ...]) -> Moments:
-    """The moments of several labels, along a new axis that comes first."""
-    if len(moments) == 1:
+    shape = tuple(elements.values.shape[axis] for axis in kept)
+    several = [Moments.of(p.values, axes, mask_of(p.lines, p.flags), p.weights) for p in parts]
+    sketches = None
+    if has_sketches:
+        sketches = np.empty((len(parts), *shape), object)
+        for number, part in enumerate(parts):
+            for cell in np.ndindex(shape):
+                sketches[(number, *cell)] = _sketch_of(part, kept, cell)
+    if len(several) == 1:
         # Views are made faster than stacks, which counts for small chunks.
-        return Moments.of_arrays({name: a[None] for name, a in moments[0].arrays().items()})
-    if not moments:
-        return Moments.empty((0, *(shape[axis] for axis in kept)))
-    arrays = [m.arrays() for m in moments]
-    return Moments.of_arrays({name: np.stack([a[name] for a in arrays]) for name in arrays[0]})
+        moments = Moments.joined(several, lambda arrays: arrays[0][None])
+    elif several:
+        moments = Moments.joined(several, np.stack)
+    else:
+        moments = Moments.empty((0, *shape))
+    return LabelledMoments(rows, moments, sketches)
 
 
-def _sketches(elements: ChunkElements, kept: tuple[int, ...]) -> Iterator[QuantileSketch]:
-    """A sketch for each kept element, in C order."""
-    values, weights = elements.values, elements.weights
+def _sketch_of(
+    elements: ChunkElements, kept: tuple[int, ...], cell: tuple[int, ...]
+) -> QuantileSketch:
+    """The sketch of one kept element."""
+    shape = elements.values.shape
+    at: list[Any] = [slice(None)] * len(shape)
+    for axis, place in zip(kept, cell, strict=True):
+        at[axis] = place
+    # With the ellipsis, a single element stays an array.
+    index = (*at, ...)
+    values, weights = elements.values[index], elements.weights
+    if weights is not None:
+        weights = np.broadcast_to(weights, shape)[index]
     valid = mask_of(elements.lines, elements.flags)
     if valid is not None:
-        valid = np.broadcast_to(valid, values.shape)
-    if weights is not None:
-        weights = np.broadcast_to(weights, values.shape)
-    for index in np.ndindex(*(values.shape[axis] for axis in kept)):
-        at: list[Any] = [slice(None)] * values.ndim
-        for axis, place in zip(kept, index, strict=True):
-            at[axis] = place
-        # With the ellipsis, a single element stays an array.
-        cell = (*at, ...)
-        cell_values, heavy = values[cell], None if weights is None else weights[cell]
-        if valid is not None:
-            cell_values = cell_values[valid[cell]]
-            heavy = None if heavy is None else heavy[valid[cell]]
-        yield QuantileSketch.of(cell_values, heavy)
+        valid = np.broadcast_to(valid, shape)[index]
+        values, weights = values[valid], None if weights is None else weights[valid]
+    return QuantileSketch.of(values, weights)
 
 
 def run_of(places: Ints) -> Taken:
@@ -312,17 +302,22 @@ class LeadPieces:
     leads: tuple[LeadPairs, ...]
     axis: Axis
 
-    def deltas(self) -> list[tuple[int, Ints]]:
-        """How many blocks later elements lie beyond earlier ones, and for which blocks that is."""
-        occurring: dict[int, Ints] = {}
-        for pairs in self.leads:
-            earlier = np.flatnonzero(pairs.partner >= 0)
-            block = self.axis.block_of(earlier)
-            delta = self.axis.block_of(pairs.partner[earlier]) - block
-            for distance in np.unique(delta).tolist():
-                occurs = occurring.setdefault(distance, np.zeros(self.axis.num_blocks, np.bool_))
-                occurs[block[delta == distance]] = True
-        return sorted(occurring.items())
+    @cached_property
+    def _pairs(self) -> tuple[Ints, Ints]:
+        """The earlier and the later elements of all pairs."""
+        earlier = [np.flatnonzero(pairs.partner >= 0) for pairs in self.leads]
+        later = [pairs.partner[at] for pairs, at in zip(self.leads, earlier, strict=True)]
+        return np.concatenate(earlier), np.concatenate(later)
+
+    def deltas(self) -> Deltas:
+        """How far apart the elements of pairs lie, in blocks."""
+        block, later_block = map(self.axis.block_of, self._pairs)
+        deltas = []
+        for delta in np.unique(later_block - block).tolist():
+            occurs = np.zeros(self.axis.num_blocks, np.bool_)
+            occurs[block[later_block - block == delta]] = True
+            deltas.append((delta, occurs))
+        return deltas
 
     def places(self, first: int, second: int) -> list[tuple[Ints, Ints]]:
         """For each lead, the places of earlier and later elements within two blocks."""
@@ -337,35 +332,34 @@ class LeadPieces:
 
     def longest_slab(self) -> int:
         """Most elements along time of a chunk that wait for another one."""
-        edges = self.axis.edges
-        ends: dict[tuple[int, int], tuple[Ints, Ints]] = {}
-        for pairs in self.leads:
-            earlier = np.flatnonzero(pairs.partner >= 0)
-            both = earlier, pairs.partner[earlier]
-            block, later_block = self.axis.block_of(both[0]), self.axis.block_of(both[1])
-            for delta in np.unique(later_block - block).tolist():
-                at = later_block - block == delta
-                for side, begins in enumerate((edges[block], edges[later_block])):
-                    place = (both[side] - begins)[at]
-                    # Per block of the earlier elements: first and last element that waits.
-                    none = np.full(self.axis.num_blocks, 1 << 60)
-                    lo, hi = ends.setdefault((delta, side), (none, -none))
-                    np.minimum.at(lo, block[at], place)
-                    np.maximum.at(hi, block[at], place)
-        return max((int((hi - lo).max()) + 1 for (d, _), (lo, hi) in ends.items() if d), default=0)
+        blocks = [self.axis.block_of(elements) for elements in self._pairs]
+        is_apart = blocks[0] != blocks[1]
+        keys = blocks[0] * self.axis.num_blocks + blocks[1]
+        _, piece = np.unique(keys[is_apart], return_inverse=True)
+        longest = 0
+        for elements, block in zip(self._pairs, blocks, strict=True):
+            places = (elements - self.axis.edges[block])[is_apart]
+            first = np.full(len(places), self.axis.size)
+            last = np.zeros(len(places), np.int64)
+            np.minimum.at(first, piece, places)
+            np.maximum.at(last, piece, places)
+            longest = max(longest, int((last - first).max(initial=-1)) + 1)
+        return longest
 
     def slab(
         self, elements: ChunkElements, clock: int, piece: tuple[int, int], side: int
-    ) -> WaitingElements:
-        """The elements of a chunk that wait for another chunk."""
+    ) -> ChunkElements:
+        """The elements of a chunk that wait for another chunk, in memory of their own."""
         taken = np.concatenate([pair[side] for pair in self.places(*piece)])
         lo, hi = int(taken.min()), int(taken.max()) + 1
-        return WaitingElements(elements.take(clock, slice(lo, hi), has_rows=True).copy(), lo)
+        part = elements.take(clock, slice(lo, hi), has_rows=True)
+        flags = None if part.flags is None else np.array(part.flags)
+        return replace(part, values=np.array(part.values), flags=flags, begin=lo)
 
     def reduce(
         self,
-        earlier: WaitingElements,
-        later: WaitingElements,
+        earlier: ChunkElements,
+        later: ChunkElements,
         clock: int,
         piece: tuple[int, int],
         kept: tuple[int, ...],
@@ -375,17 +369,9 @@ class LeadPieces:
         """The statistics of the differences between two chunks, for each lead."""
         statistics = []
         for pairs, (firsts, seconds) in zip(self.leads, self.places(*piece), strict=True):
-            first = earlier.elements.take(clock, run_of(firsts - earlier.begin), has_rows=True)
+            first = earlier.take(clock, run_of(firsts - earlier.begin), has_rows=True)
             if pairs.steps:
-                second = later.elements.take(clock, run_of(seconds - later.begin), has_rows=True)
+                second = later.take(clock, run_of(seconds - later.begin), has_rows=True)
                 first = second.minus(first)
             statistics.append(reduce_elements(first, kept, clock, has_sketches=has_sketches))
         return side_by_side(statistics)
-
-
-@dataclass(frozen=True, eq=False)
-class WaitingElements:
-    """Elements of a chunk from some place along time on."""
-
-    elements: ChunkElements
-    begin: int

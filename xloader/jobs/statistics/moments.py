@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial, reduce
+from io import BytesIO
 from typing import Any, Final, Self
 
 import numpy as np
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
 from xloader.sources.zarr.plain_decoding import Scratch
+
+STATISTICS: Final = ("count", "mean", "std", "min", "max")
+"""The statistics that are always made, in order."""
 
 _PIECE_SIZE: Final = 1 << 16
 """Elements that are centred at a time. As float64 they stay in a core's cache."""
@@ -155,24 +159,11 @@ class Moments:
 
     def merge(self, other: Moments) -> Moments:
         """The moments of the elements of both, by the rule of Chan, Golub and LeVeque."""
-        weight = self.weight + other.weight
-        if np.minimum.reduce(self.weight, axis=None, initial=np.inf) > 0 and (
-            np.minimum.reduce(other.weight, axis=None, initial=np.inf) > 0
-        ):
-            mean, m2 = self._merged(other, weight)
-        else:
-            with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-                share = np.where(weight > 0, other.weight / weight, 0.0)
-                delta = other.mean - self.mean
-                mean = self._merged_mean(other, delta, share)
-                m2 = self.m2 + other.m2 + delta * delta * (self.weight * share)
-            # Then the moments of nothing change no bit, and infinities do not become NaN by them.
-            lacks, alone = self.weight == 0, other.weight == 0
-            mean = np.where(lacks, other.mean, np.where(alone, self.mean, mean))
-            m2 = np.where(lacks, other.m2, np.where(alone, self.m2, m2))
+        weight = np.asarray(self.weight + other.weight)
+        mean, m2 = self._merged(other, weight)
         return Moments(
             np.asarray(self.count + other.count),
-            np.asarray(weight),
+            weight,
             mean,
             m2,
             np.asarray(np.minimum(self.min, other.min)),
@@ -182,36 +173,54 @@ class Moments:
     def _merged(
         self, other: Moments, weight: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Mean and squares of both, where both have elements everywhere."""
-        with np.errstate(invalid="ignore", over="ignore"):
+        """Mean and squares of both."""
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             share = np.asarray(other.weight / weight)
             delta = np.asarray(other.mean - self.mean)
-            mean = self._merged_mean(other, delta, share)
+            mean = np.asarray(self.mean + delta * share)
+            if not math.isfinite(np.add.reduce(mean, axis=None)):
+                # The difference from an infinite mean says nothing; the sum keeps its sign.
+                is_finite = np.isfinite(self.mean) & np.isfinite(other.mean)
+                mean = np.where(is_finite, mean, self.mean + other.mean)
             delta *= delta
             share *= self.weight
             delta *= share
-            delta += self.m2
-            delta += other.m2
-        return mean, delta
-
-    def _merged_mean(
-        self, other: Moments, delta: NDArray[np.float64], share: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        mean = np.asarray(self.mean + delta * share)
-        if not math.isfinite(np.add.reduce(mean, axis=None)):
-            # The difference from an infinite mean says nothing; the sum keeps its sign.
-            is_finite = np.isfinite(self.mean) & np.isfinite(other.mean)
-            mean = np.where(is_finite, mean, self.mean + other.mean)
-        return mean
+            if all(np.minimum.reduce(m.weight, axis=None, initial=1.0) > 0 for m in (self, other)):
+                delta += self.m2
+                delta += other.m2
+                return mean, delta
+            delta += self.m2 + other.m2
+        # The moments of nothing change no bit, and infinities do not become NaN by them.
+        lacks, alone = self.weight == 0, other.weight == 0
+        mean = np.where(lacks, other.mean, np.where(alone, self.mean, mean))
+        return mean, np.where(lacks, other.m2, np.where(alone, self.m2, delta))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by name, for a file."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The moments whose arrays were kept in a file."""
-        return cls(*(arrays[field.name] for field in fields(cls)))
+    def joined(
+        cls, parts: Iterable[Moments], join: Callable[[Sequence[NDArray[Any]]], NDArray[Any]]
+    ) -> Self:
+        """The moments of several places, whose arrays a function joins to one."""
+        tables = (part.arrays().values() for part in parts)
+        return cls(*map(join, zip(*tables, strict=True)))
+
+
+def moments_table(moments: Moments) -> NDArray[np.float64]:
+    """The `STATISTICS` of moments, along a new first axis; NaN where there is no value."""
+    is_there = moments.count > 0
+    return np.stack(
+        [
+            moments.count.astype(np.float64),
+            # Elements whose weights are all 0 have no mean, but a least and a greatest.
+            np.where(moments.weight > 0, moments.mean, np.nan),
+            moments.std,
+            np.where(is_there, moments.min, np.nan),
+            np.where(is_there, moments.max, np.nan),
+        ]
+    )
 
 
 def _split(values: NDArray[Any], kept: tuple[int, ...]) -> NDArray[Any]:
@@ -345,115 +354,87 @@ def _of_block(
         return count, weight, mean, np.add.reduce(centred, axis=0), least, greatest
 
 
+_merge_sketches: Final = np.frompyfunc(QuantileSketch.merge, 2, 1)
+
+
 @dataclass(frozen=True, eq=False)
 class LabelledMoments:
     """Moments, and perhaps sketches, for each label that occurs.
 
-    `rows`: numbers of the labels that occur, ascending. `sketches`: one for each number of the
-    moments, in C order; none if quantiles are not asked for.
+    `rows`: numbers of the labels that occur, ascending. `sketches`: an array of the shape of the
+    moments; None if quantiles are not asked for.
     """
 
     rows: Ints
     moments: Moments
-    sketches: tuple[QuantileSketch, ...] = ()
+    sketches: NDArray[Any] | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the numbers."""
-        return self.rows.nbytes + self.moments.nbytes + sum(s.nbytes for s in self.sketches)
+        return self.rows.nbytes + self.moments.nbytes + sum(s.nbytes for s in self._flat)
+
+    @property
+    def _flat(self) -> list[QuantileSketch]:
+        return [] if self.sketches is None else self.sketches.reshape(-1).tolist()
 
     def merge(self, other: LabelledMoments) -> LabelledMoments:
         """The moments of the elements of both, by label."""
-        if self.rows is other.rows or np.array_equal(self.rows, other.rows):
-            rows, first, second = self.rows, self, other
-        else:
+        rows, first, second = self.rows, self, other
+        if self.rows is not other.rows and not np.array_equal(self.rows, other.rows):
             rows = np.union1d(self.rows, other.rows)
-            has_sketches = bool(self.sketches or other.sketches)
-            first = self.spread(rows, has_sketches=has_sketches)
-            second = other.spread(rows, has_sketches=has_sketches)
-        pairs = zip(first.sketches, second.sketches, strict=True)
-        sketches = tuple(left.merge(right) for left, right in pairs)
+            first, second = self.spread(rows), other.spread(rows)
+        sketches: Any = None
+        if first.sketches is not None and second.sketches is not None:
+            sketches = _merge_sketches(first.sketches, second.sketches)
         return LabelledMoments(rows, first.moments.merge(second.moments), sketches)
 
-    def spread(self, rows: Ints, *, has_sketches: bool) -> LabelledMoments:
+    def spread(self, rows: Ints) -> LabelledMoments:
         """The same moments among more labels, which have no elements.
 
         `rows`: numbers of the labels, ascending, among them those of this object.
         """
         if len(rows) == len(self.rows):
             return self
-        cells = self.moments.shape[1:]
+        shape = (len(rows), *self.moments.shape[1:])
         at = np.searchsorted(rows, self.rows)
-        moments = Moments.empty((len(rows), *cells))
-        for field in fields(moments):
-            getattr(moments, field.name)[at] = getattr(self.moments, field.name)
-        if not has_sketches:
-            return LabelledMoments(rows, moments)
-        num = math.prod(cells)
-        sketches = [QuantileSketch.empty()] * (len(rows) * num)
-        for row, place in enumerate(at.tolist()):
-            sketches[place * num : (place + 1) * num] = self.sketches[row * num : (row + 1) * num]
-        return LabelledMoments(rows, moments, tuple(sketches))
+        moments, sketches = Moments.empty(shape), None
+        for name, array in moments.arrays().items():
+            array[at] = getattr(self.moments, name)
+        if self.sketches is not None:
+            sketches = np.full(shape, QuantileSketch.empty(), object)
+            sketches[at] = self.sketches
+        return LabelledMoments(rows, moments, sketches)
 
     def to_bytes(self) -> bytes:
         """The numbers as bytes, the same on every machine."""
-        cells = self.moments.shape[1:]
-        arrays = self.moments.arrays()
-        texts = [sketch.to_bytes() for sketch in self.sketches]
-        head = [len(self.rows), len(cells), *cells, len(texts), *map(len, texts)]
-        parts = [
-            struct.pack(f"<q{len(head)}q", len(head), *head),
-            self.rows.astype("<i8").tobytes(),
-        ]
-        parts += [
-            array.astype("<i8" if name == "count" else "<f8").tobytes()
-            for name, array in arrays.items()
-        ]
-        return b"".join([*parts, *texts])
+        texts = [sketch.to_bytes() for sketch in self._flat]
+        # Without a shape there are no sketches.
+        lengths = np.zeros((), np.int64)
+        if self.sketches is not None:
+            lengths = np.array(list(map(len, texts)), np.int64).reshape(self.sketches.shape)
+        file = BytesIO()
+        for array in (self.rows, np.stack(list(self.moments.arrays().values())), lengths):
+            np.save(file, array)
+        return b"".join([file.getvalue(), *texts])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LabelledMoments:
         """The object that `to_bytes` wrote."""
-        (length,) = struct.unpack_from("<q", data)
-        head = struct.unpack_from(f"<{length}q", data, 8)
-        cells = head[2 : 2 + head[1]]
-        lengths = head[3 + head[1] :]
-        shape = (head[0], *cells)
-        at = 8 * (1 + length)
-        rows = np.frombuffer(data, "<i8", head[0], at).astype(np.int64)
-        at += rows.nbytes
-        arrays = {}
-        for field in fields(Moments):
-            dtype = np.int64 if field.name == "count" else np.float64
-            little = np.dtype(dtype).newbyteorder("<")
-            numbers = np.frombuffer(data, little, math.prod(shape), at)
-            arrays[field.name] = numbers.astype(dtype).reshape(shape)
-            at += numbers.nbytes
-        sketches = []
-        for nbytes in lengths:
-            sketches.append(QuantileSketch.from_bytes(data[at : at + nbytes]))
-            at += nbytes
-        return cls(rows, Moments.of_arrays(arrays), tuple(sketches))
+        file = BytesIO(data)
+        rows, numbers, lengths = (np.load(file) for _ in range(3))
+        moments, sketches = Moments(numbers[0].astype(np.int64), *numbers[1:]), None
+        if lengths.ndim:
+            sketches = np.empty(lengths.shape, object)
+            for at, length in np.ndenumerate(lengths):
+                sketches[at] = QuantileSketch.from_bytes(file.read(int(length)))
+        return cls(rows, moments, sketches)
 
 
 def side_by_side(parts: list[LabelledMoments]) -> LabelledMoments:
     """Moments of several quantities, along a new axis of cells that comes first."""
-    rows = parts[0].rows
-    for part in parts[1:]:
-        rows = np.union1d(rows, part.rows)
-    has_sketches = any(part.sketches for part in parts)
-    spread = [part.spread(rows, has_sketches=has_sketches) for part in parts]
-    arrays = {
-        field.name: np.stack([getattr(part.moments, field.name) for part in spread], axis=1)
-        for field in fields(Moments)
-    }
-    sketches: tuple[QuantileSketch, ...] = ()
-    if has_sketches:
-        num = math.prod(spread[0].moments.shape[1:])
-        sketches = tuple(
-            sketch
-            for row in range(len(rows))
-            for part in spread
-            for sketch in part.sketches[row * num : (row + 1) * num]
-        )
-    return LabelledMoments(rows, Moments.of_arrays(arrays), sketches)
+    rows = reduce(np.union1d, [part.rows for part in parts])
+    spread = [part.spread(rows) for part in parts]
+    sketches = [part.sketches for part in spread if part.sketches is not None]
+    moments = Moments.joined([part.moments for part in spread], partial(np.stack, axis=1))
+    return LabelledMoments(rows, moments, np.stack(sketches, axis=1) if sketches else None)

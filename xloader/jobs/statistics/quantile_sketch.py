@@ -197,6 +197,11 @@ def _refuse_infinite(ordered: NDArray[Any]) -> None:
         )
 
 
+def quantile_label(quantile: float) -> str:
+    """The label of a quantile along ``stat``, such as ``"q0.99"``."""
+    return f"q{quantile:.15g}"
+
+
 def not_a_quantile(given: object) -> OptionError:
     """The error for a number beyond 0 and 1."""
     return OptionError(

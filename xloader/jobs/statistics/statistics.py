@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from xloader.cluster.cluster_tasks import ClusterTasks, find_cluster
 from xloader.core.cores import usable_cores
@@ -19,24 +17,17 @@ from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import check_part, check_threads
 from xloader.errors import OptionError, StateError, StatisticsWarning
 from xloader.jobs.progress_bar import ProgressBar, is_shown
-from xloader.jobs.statistics.label_pairs import Lead
-from xloader.jobs.statistics.stats_job import StatsJob
-from xloader.jobs.statistics.stats_merge import (
-    finished_stats,
-    merge_stored,
-    target_path,
-    write_target,
-)
-from xloader.jobs.statistics.stats_options import Dims
+from xloader.jobs.statistics.stats_job import Pieces, StatsJob
 from xloader.jobs.statistics.stats_parts import (
     PartialStats,
-    StatsParts,
+    StatsResult,
     StatsTrees,
+    finished_stats,
     open_stats_parts,
+    target_path,
+    write_merged,
 )
-from xloader.jobs.statistics.stats_sweep import Pieces, StatsSweep
-from xloader.jobs.statistics.stats_tasks import StatsOnCluster, StatsWork
-from xloader.jobs.statistics.stats_template import StatsResult
+from xloader.jobs.statistics.stats_sweep import StatsOnCluster, StatsSweep
 from xloader.recipe.recipe import Recipe
 from xloader.sources.stores.write_places import check_apart, check_replaceable, check_stored_names
 
@@ -44,18 +35,9 @@ _WRITE_RATIO: Final = 3
 """How many times its bytes a result takes while it is written."""
 
 
-Compute = Callable[..., int]
-"""`_compute` for one job: ``compute(trees, wanted, kept_nbytes)``."""
-
-
 def compute_stats(
     recipe: Recipe,
     *,
-    dim: Dims = None,
-    by: str | None = None,
-    quantiles: Iterable[float] = (),
-    leads: Lead | Iterable[Lead] = (),
-    weights: str | xr.DataArray | None = None,
     memory: int | str = "2GiB",
     threads: int | None = None,
     progress: bool | None = None,
@@ -63,11 +45,15 @@ def compute_stats(
     part: tuple[int, int] | None = None,
     overwrite: bool = False,
     client: Any = None,
+    **options: Any,
 ) -> xr.Dataset | PartialStats:
-    """Compute the statistics of the elements that samples need; see `Samples.stats`."""
+    """Compute the statistics of the elements that samples need; see `Samples.stats`.
+
+    `options`: those that decide which statistics, see `StatsJob`.
+    """
     num_threads = check_threads(threads) or usable_cores()
     memory_nbytes = parse_nbytes(memory)
-    own_part = None if part is None else check_part(part)
+    checked_part = None if part is None else check_part(part)
     is_shown(progress)
     target = None if path is None else target_path(path)
     if target is not None:
@@ -75,53 +61,21 @@ def compute_stats(
         if overwrite:
             check_replaceable(target)
     # All ranks of a group must get the same numbers, so the whole of a slab counts.
-    job = StatsJob(recipe.planned, dim, by, quantiles, leads, weights)
-    tasks = _find_tasks(client, job, own_part)
-    compute = partial(_compute, job, memory_nbytes, num_threads, tasks, progress)
+    job = StatsJob(recipe.planned, **options)
+    # Wrong options are refused before workers are looked for.
+    pieces = job.all_pieces()
+    tasks = _find_tasks(client, job, checked_part)
+    run = _StatsRun(job, pieces, memory_nbytes, num_threads, tasks, progress, checked_part)
     if target is None:
-        return _in_memory(job, compute, own_part)
+        return run.in_memory()
     _check_names(job)
-    return _in_files(job, compute, own_part, target, overwrite=overwrite)
-
-
-def _compute(
-    job: StatsJob,
-    memory_nbytes: int,
-    num_threads: int,
-    tasks: ClusterTasks | None,
-    progress: bool | None,
-    trees: StatsTrees,
-    wanted: Pieces,
-    kept_nbytes: int,
-    least_nbytes: int = 0,
-    *,
-    flush_nbytes: int | None = None,
-) -> int:
-    """Compute the statistics of some pieces; the number of chunks read.
-
-    `flush_nbytes`: bytes after which they are written; None if they stay in memory.
-    """
-    way: StatsSweep | StatsOnCluster
-    if tasks is None:
-        kept_nbytes += job.memory.under_way_nbytes
-        most_nbytes = job.memory.most_read_nbytes(memory_nbytes, kept_nbytes, least_nbytes)
-        way = job.sweep(job.jobs, most_nbytes, num_threads, flush_nbytes)
-    else:
-        way, is_flushed = StatsOnCluster(job, tasks, wanted), flush_nbytes is not None
-        way.check_memory(memory_nbytes, kept_nbytes, least_nbytes, is_flushed=is_flushed)
-    with ProgressBar("Statistics", way.num_chunks(wanted), progress) as bar:
-        try:
-            way.run(wanted, trees, bar.advance)
-        finally:
-            # Also after an error: what has been computed need not be computed again.
-            trees.flush(is_last=True)
-    return way.num_reads
+    return run.in_files(target, overwrite=overwrite)
 
 
 def _find_tasks(client: Any, job: StatsJob, part: tuple[int, int] | None) -> ClusterTasks | None:
     """The cluster on which the job runs, if it does not run in this process."""
     if part is None:
-        return find_cluster(client, StatsWork.of(job))
+        return find_cluster(client, job)
     if client is not None and client is not False:
         raise OptionError(
             "a part of the statistics is computed by one process, without a cluster",
@@ -129,49 +83,6 @@ def _find_tasks(client: Any, job: StatsJob, part: tuple[int, int] | None) -> Clu
             remedy="leave part out: the cluster divides the work itself",
         )
     return None
-
-
-def _in_memory(
-    job: StatsJob, compute: Compute, part: tuple[int, int] | None
-) -> xr.Dataset | PartialStats:
-    """The statistics of all pieces, or those of a part."""
-    if part is None:
-        result = StatsResult(job.template)
-        compute(StatsTrees(job.orders, result.put), job.all_pieces(), job.template.nbytes)
-        return result.dataset()
-    trees = StatsTrees(job.orders)
-    wanted = [_share(pieces, part) for pieces in job.all_pieces()]
-    num_reads = compute(trees, wanted, job.memory.nodes_nbytes(wanted))
-    return PartialStats(part, num_reads, job.template, trees.drain())
-
-
-def _in_files(
-    job: StatsJob, compute: Compute, part: tuple[int, int] | None, target: Path, *, overwrite: bool
-) -> xr.Dataset | PartialStats:
-    """The statistics of the pieces that no file beside the target has yet."""
-    finished = None if overwrite else _finished(job, target)
-    if finished is not None and part is None:
-        return finished
-    num_reads = 0
-    try:
-        if finished is None:
-            parts = open_stats_parts(target, job.template, overwrite=overwrite)
-            wanted = _missing(job, parts)
-            if part is not None:
-                wanted = [_share(pieces, part) for pieces in wanted]
-            flush_nbytes = job.memory.flush_nbytes
-            trees = StatsTrees(job.orders, None, parts, flush_nbytes)
-            kept = min(2 * flush_nbytes, job.memory.nodes_nbytes(job.all_pieces()))
-            least = _WRITE_RATIO * job.template.nbytes * (part is None)
-            num_reads = compute(trees, wanted, kept, least, flush_nbytes=flush_nbytes)
-        if part is not None:
-            return PartialStats(part, num_reads, job.template, {}, str(target))
-        return write_target(target, merge_stored(target), overwrite=overwrite)
-    except (StateError, OSError):
-        if overwrite or not target.exists():
-            raise
-        # An equal job that was faster has removed the parts.
-        return _in_files(job, compute, part, target, overwrite=False)
 
 
 def _check_names(job: StatsJob) -> None:
@@ -185,36 +96,95 @@ def _check_names(job: StatsJob) -> None:
         )
 
 
-def _finished(job: StatsJob, target: Path) -> xr.Dataset | None:
-    """The result of the job if it lies at the target already, with a warning."""
-    result = finished_stats(target, job.template.key)
-    if result is not None:
-        # Fingerprints do not look at values.
-        warn_caller(
-            f"the result of this job lies at {target} already, and is returned as it is. If "
-            "values in the data have changed since, pass overwrite=True",
-            StatisticsWarning,
-        )
-    return result
+@dataclass(frozen=True, eq=False)
+class _StatsRun:
+    """A job with all its pieces, and how it is computed."""
 
+    job: StatsJob
+    pieces: Pieces
+    memory_nbytes: int
+    num_threads: int
+    tasks: ClusterTasks | None
+    progress: bool | None
+    part: tuple[int, int] | None
 
-def _share(pieces: NDArray[np.bool_], part: tuple[int, int]) -> NDArray[np.bool_]:
-    """The pieces that one part of the job computes."""
-    number, count = part
-    chosen = np.zeros_like(pieces)
-    size = len(pieces)
-    chosen[size * number // count : size * (number + 1) // count] = True
-    return chosen & pieces
+    def in_memory(self) -> xr.Dataset | PartialStats:
+        """The statistics of all pieces, or those of a part."""
+        job, template, wanted = self.job, self.job.template, self._share(self.pieces)
+        if self.part is None:
+            result = StatsResult(template)
+            self._compute(StatsTrees(job.forms, result.put), wanted, template.nbytes)
+            return result.dataset()
+        trees = StatsTrees(job.forms)
+        num_reads = self._compute(trees, wanted, job.memory.nodes_nbytes(wanted))
+        return PartialStats(self.part, num_reads, template, trees.drain())
 
+    def in_files(self, target: Path, *, overwrite: bool) -> xr.Dataset | PartialStats:
+        """The statistics of the pieces that no file beside the target has yet."""
+        job, template = self.job, self.job.template
+        finished = None if overwrite else finished_stats(target, template.key)
+        if finished is not None:
+            # Fingerprints do not look at values.
+            warn_caller(
+                f"the result of this job lies at {target} already, and is returned as it is. If "
+                "values in the data have changed since, pass overwrite=True",
+                StatisticsWarning,
+            )
+            if self.part is None:
+                return finished
+            return PartialStats(self.part, 0, template, {}, str(target))
+        try:
+            parts = open_stats_parts(target, template, overwrite=overwrite)
+            wanted = self._share(template.pieces_without(parts.nodes()[0]))
+            flush_nbytes = job.memory.flush_nbytes
+            trees = StatsTrees(job.forms, None, parts, flush_nbytes)
+            kept = min(2 * flush_nbytes, job.memory.nodes_nbytes(self.pieces))
+            least = _WRITE_RATIO * template.nbytes * (self.part is None)
+            num_reads = self._compute(trees, wanted, kept, least, flush_nbytes)
+            if self.part is not None:
+                return PartialStats(self.part, num_reads, template, {}, str(target))
+            return write_merged(target, overwrite=overwrite)
+        except (StateError, OSError):
+            if overwrite or not target.exists():
+                raise
+            # An equal job that was faster has removed the parts.
+            return self.in_files(target, overwrite=False)
 
-def _missing(job: StatsJob, parts: StatsParts) -> list[NDArray[np.bool_]]:
-    """Per variable, the pieces that no file holds."""
-    pieces = job.all_pieces()
-    for node in parts.nodes():
-        variable, tree = node.tree
-        order = job.jobs[variable].order
-        begin, end = order.edges[tree : tree + 2].tolist()
-        level, index = node.node
-        last = min(begin + ((index + 1) << level), end)
-        pieces[variable][begin + (index << level) : last] = False
-    return pieces
+    def _share(self, pieces: Pieces) -> Pieces:
+        """Of some pieces of each variable, those that this part of the job computes."""
+        number, count = self.part or (0, 1)
+        shares = []
+        for several in pieces:
+            chosen, size = np.zeros_like(several), len(several)
+            chosen[size * number // count : size * (number + 1) // count] = True
+            shares.append(chosen & several)
+        return shares
+
+    def _compute(
+        self,
+        trees: StatsTrees,
+        wanted: Pieces,
+        kept_nbytes: int,
+        least_nbytes: int = 0,
+        flush_nbytes: int | None = None,
+    ) -> int:
+        """Compute the statistics of some pieces; the number of chunks read.
+
+        `flush_nbytes`: bytes after which they are written; None if they stay in memory.
+        """
+        way: StatsSweep | StatsOnCluster
+        if self.tasks is None:
+            memory = self.job.memory
+            kept_nbytes += memory.under_way_nbytes
+            most_nbytes = memory.most_read_nbytes(self.memory_nbytes, kept_nbytes, least_nbytes)
+            way = StatsSweep(self.job, most_nbytes, self.num_threads, flush_nbytes)
+        else:
+            way, is_flushed = StatsOnCluster(self.job, self.tasks, wanted), flush_nbytes is not None
+            way.check_memory(self.memory_nbytes, kept_nbytes, least_nbytes, is_flushed=is_flushed)
+        with ProgressBar("Statistics", way.num_chunks(wanted), self.progress) as bar:
+            try:
+                way.run(wanted, trees, bar.advance)
+            finally:
+                # Also after an error: what has been computed need not be computed again.
+                trees.flush(is_last=True)
+        return way.num_reads

@@ -6,9 +6,9 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import xarray as xr
@@ -16,45 +16,144 @@ from numpy.typing import NDArray
 
 from xloader.core.footprint import Footprint, Group
 from xloader.errors import EmptySamplesError, MemoryBudgetError, OptionError
-from xloader.jobs.chunk_sweep import group_of, whole_recipe
+from xloader.jobs.chunk_sweep import ChunkValues, group_of, whole_recipe
 from xloader.jobs.covered_elements import CoveredElements
-from xloader.jobs.statistics.chunk_reduction import ChunkOrder, LeadPieces, needed_chunks
-from xloader.jobs.statistics.label_pairs import Lead
+from xloader.jobs.statistics.chunk_reduction import (
+    ChunkElements,
+    ChunkOrder,
+    LeadPieces,
+    needed_chunks,
+)
 from xloader.jobs.statistics.stats_options import (
     Dims,
+    Lead,
     StatsOptions,
-    channel_dims,
     parse_stats_options,
+    selected,
 )
-from xloader.jobs.statistics.stats_sweep import StatsSweep, VariableJob, waiting_nbytes
-from xloader.jobs.statistics.stats_template import StatsTemplate, VariableForm
+from xloader.jobs.statistics.stats_parts import StatsTemplate, VariableForm
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
+from xloader.sources.base import Variable
 from xloader.transforms.statistics_forms import CLOCK_DIM, FINGERPRINT, GRID, OPTIONS, grids_of
 
+_MOMENTS_ITEMSIZE: Final = 48
+_SKETCH_NBYTES: Final = 12_000
+"""Bytes of the moments of a cell, and of a sketch."""
 
-def form_of(job: VariableJob) -> VariableForm:
-    """The form of the statistics of a variable."""
-    order, stored = job.order, job.stored.attrs
-    attrs = {key: str(stored[key]) for key in ("units", "long_name") if key in stored}
-    return VariableForm(
-        job.stored.name,
-        tuple(job.stored.dims[axis] for axis in order.kept),
-        tuple(tuple(order.axes[axis].edges.tolist()) for axis in order.kept),
-        tuple(order.places.tolist()),
-        tuple(np.diff(order.edges).tolist()),
-        job.clock is not None and bool(job.options.by),
-        job.leads is not None,
-        attrs,
-    )
+_WORK_ITEMSIZE: Final = 10
+_WEIGHTED_ITEMSIZE: Final = 26
+"""Bytes for each element of a chunk at work, beside its values: with and without weights."""
+
+Pieces = Sequence[NDArray[np.bool_]]
+"""For each variable, whether each of its pieces is meant."""
+
+
+@dataclass(frozen=True, eq=False)
+class VariableJob:
+    """The work on one variable."""
+
+    number: int
+    stored: Variable
+    group: Group
+    order: ChunkOrder
+    covered: CoveredElements
+    clock: int | None
+    leads: LeadPieces | None
+    options: StatsOptions
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Decoded bytes of its largest chunk; at least 1."""
+        (demand,) = self.group.demands
+        return max(demand.max_chunk_nbytes, 1)
+
+    @property
+    def node_nbytes(self) -> int:
+        """Most bytes of the statistics of one place of the kept dimensions."""
+        cells = math.prod(self.order.axes[axis].max_read_size for axis in self.order.kept)
+        if self.clock is not None and self.options.labels is not None:
+            cells *= len(self.options.labels)
+        if self.leads is not None:
+            cells *= len(self.options.leads)
+        return cells * (_MOMENTS_ITEMSIZE + _SKETCH_NBYTES * bool(self.options.quantiles))
+
+    @property
+    def leaf_nbytes(self) -> int:
+        """Most bytes of the statistics of one piece, which has few labels."""
+        if self.clock is None or self.options.labels is None:
+            return self.node_nbytes
+        num = len(self.options.labels)
+        return self.node_nbytes // num * min(num, self.order.axes[self.clock].max_read_size)
+
+    @property
+    def tree_nbytes(self) -> int:
+        """Most bytes of the subtrees of one place that wait for siblings, and of the whole."""
+        num = int(np.diff(self.order.edges).max(initial=1))
+        return self.node_nbytes * (min(num, num.bit_length() + 1) + 1)
+
+    @property
+    def waiting_nbytes(self) -> int:
+        """Most bytes of values that wait for chunks with their later partners."""
+        if self.leads is None or not self.order.most_open():
+            return 0
+        axes = self.order.axes
+        cross = math.prod(axis.max_read_size for at, axis in enumerate(axes) if at != self.clock)
+        each = self.leads.longest_slab() * cross * (self.stored.dtype.itemsize + 1)
+        return each * (self.order.most_open() + 1)
+
+    @property
+    def work_nbytes(self) -> int:
+        """Bytes that a thread takes for the largest chunk, and for merging its statistics."""
+        itemsize, options = self.stored.stored_dtype.itemsize, self.options
+        unpacked = 0 if self.stored.packing is None else self.stored.dtype.itemsize
+        extra = _WORK_ITEMSIZE if options.weights is None else _WEIGHTED_ITEMSIZE
+        if self.leads is not None or self.order.kept or options.quantiles:
+            extra += _WEIGHTED_ITEMSIZE
+        if options.quantiles and options.weights is not None:
+            extra += _WEIGHTED_ITEMSIZE
+        num_elements = -(-self.chunk_nbytes // itemsize)
+        merging = 2 * self.leaf_nbytes + self.node_nbytes
+        return (2 * itemsize + unpacked + extra) * num_elements + merging
+
+    @property
+    def form(self) -> VariableForm:
+        """The form of its statistics."""
+        order, attrs = self.order, self.stored.attrs
+        return VariableForm(
+            self.stored.name,
+            tuple(self.stored.dims[axis] for axis in order.kept),
+            tuple(tuple(order.axes[axis].edges.tolist()) for axis in order.kept),
+            tuple(order.places.tolist()),
+            tuple(np.diff(order.edges).tolist()),
+            self.clock is not None and bool(self.options.by),
+            self.leads is not None,
+            {key: str(attrs[key]) for key in ("units", "long_name") if key in attrs},
+        )
+
+    def elements(self, chunk: ChunkValues) -> ChunkElements:
+        """The elements of a chunk that count, with their weights and labels."""
+        values = chunk.values
+        cover = self.covered.of_box(chunk.begins, values.shape)
+        if self.stored.packing is not None:
+            values = self.stored.packing.unpack(values)
+        dims, options = self.stored.dims, self.options
+        parts = {
+            dim: slice(begin, begin + size)
+            for dim, begin, size in zip(dims, chunk.begins, values.shape, strict=True)
+        }
+        weights = None if options.weights is None else options.weights.along(dims, parts)
+        rows = None
+        if self.clock is not None and options.rows is not None:
+            rows = options.rows[parts[dims[self.clock]]]
+        return ChunkElements(values, cover.lines, cover.flags, weights, rows)
 
 
 def template_of(
     recipe: Recipe, options: StatsOptions, forms: tuple[VariableForm, ...]
 ) -> StatsTemplate:
     """The form of a result, with its coordinates."""
-    _check_names(recipe, options, forms)
     named = {**json.loads(options.to_json()), "variables": [form.name for form in forms]}
     attrs = {FINGERPRINT: recipe.source.fingerprint, GRID: grids_of(recipe)}
     attrs[OPTIONS] = json.dumps(named)
@@ -76,62 +175,51 @@ def template_of(
             "samples": samples,
             "options": hashlib.sha256(chosen.encode()).hexdigest(),
         },
-        _labels_of(recipe, options, {dim for form in forms for dim in form.dims}),
+        _labels_of(recipe, options, forms),
     )
 
 
-def _check_names(recipe: Recipe, options: StatsOptions, forms: tuple[VariableForm, ...]) -> None:
-    """Refuse names in the data that the result needs for its own dimensions."""
-    added = {"stat", *filter(None, [options.by]), *(["lead"] if options.leads else [])}
+def _labels_of(
+    recipe: Recipe, options: StatsOptions, forms: tuple[VariableForm, ...]
+) -> xr.Dataset:
+    """The coordinates of the result, but those of ``stat``."""
     kept = {dim for form in forms for dim in form.dims}
-    coords = {
-        str(name)
-        for name, coord in recipe.source.coordinates(is_indexed=False).coords.items()
+    # Without indexes, so that the labels of time are not read for nothing.
+    source = recipe.source.coordinates(is_indexed=False)
+    chosen = {
+        str(name): coord
+        for name, coord in source.coords.items()
         if coord.dims and set(map(str, coord.dims)) <= kept
     }
-    if clash := sorted(added & (kept | coords | {form.name for form in forms})):
+    added: dict[str, Any] = {}
+    if options.labels is not None:
+        added[options.by] = _as_objects(options.labels)
+    if options.leads:
+        added["lead"] = np.array([pairs.label for pairs in options.leads])
+    names = {*kept, *chosen, *(form.name for form in forms)}
+    if clash := sorted(names & {"stat", *added}):
         raise OptionError(
             "the statistics have dimensions of their own, whose names the data has, too",
             given=", ".join(map(repr, clash)),
             remedy=f'rename it: ds.rename({clash[0]}="my_{clash[0]}")',
         )
+    coords = {
+        name: (coord.dims, _as_objects(np.asarray(selected(recipe, coord).values)), coord.attrs)
+        for name, coord in chosen.items()
+        # The levels of an index of several are coordinates of their own; files cannot hold it.
+        if getattr(source.indexes.get(name), "nlevels", 1) == 1
+    }
+    return xr.Dataset(coords={**coords, **added})
 
 
-def _labels_of(recipe: Recipe, options: StatsOptions, kept: set[str]) -> xr.Dataset:
-    """The coordinates of the result, but those of ``stat``."""
-    # Without indexes, so that the labels of time are not read for nothing.
-    source = recipe.source.coordinates(is_indexed=False)
-    coords = xr.Dataset()
-    for name, coord in source.coords.items():
-        if not coord.dims or not set(map(str, coord.dims)) <= kept:
-            continue
-        places = {dim: np.asarray(recipe.kept_of(str(dim)), np.int64) for dim in coord.dims}
-        if getattr(source.indexes.get(name), "nlevels", 1) > 1:
-            # Its levels are coordinates of their own, and files cannot hold it.
-            continue
-        chosen = coord.variable.isel(places)
-        values = np.asarray(chosen.values)
-        if values.dtype.kind == "U":
-            values = values.astype(object)
-        coords = coords.assign_coords({str(name): (coord.dims, values, coord.attrs)})
-    if options.labels is not None:
-        labels = options.labels
-        coords = coords.assign_coords(
-            {options.by: labels.astype(object) if labels.dtype.kind == "U" else labels}
-        )
-    if options.leads:
-        values = np.array([pairs.label for pairs in options.leads])
-        coords = coords.assign_coords(lead=values)
-    return coords
+def _as_objects(labels: NDArray[Any]) -> NDArray[Any]:
+    """Labels that files can hold: texts as objects."""
+    return labels.astype(object) if labels.dtype.kind == "U" else labels
 
 
 _FLUSH_NBYTES: Final = 1 << 26
 _FLUSH_NODES: Final = 16
 """Statistics are written when they take so many bytes or nodes."""
-
-_WORK_ITEMSIZE: Final = 10
-_WEIGHTED_ITEMSIZE: Final = 26
-"""Bytes for each element of a chunk at work, beside its values: with and without weights."""
 
 
 class StatsMemory:
@@ -144,12 +232,12 @@ class StatsMemory:
         self._jobs = jobs
         most = max(job.node_nbytes for job in jobs)
         self.flush_nbytes = min(_FLUSH_NBYTES, _FLUSH_NODES * most)
-        self.work_nbytes = max(map(_work_nbytes, jobs))
+        self.work_nbytes = max(job.work_nbytes for job in jobs)
         self.tree_nbytes = max(job.tree_nbytes for job in jobs)
-        self.under_way_nbytes = max(job.tree_nbytes + waiting_nbytes(job) for job in jobs)
+        self.under_way_nbytes = max(job.tree_nbytes + job.waiting_nbytes for job in jobs)
         self.max_chunk_nbytes = max(job.chunk_nbytes for job in jobs)
 
-    def nodes_nbytes(self, wanted: Sequence[NDArray[np.bool_]]) -> int:
+    def nodes_nbytes(self, wanted: Pieces) -> int:
         """Bytes of the statistics of some pieces of each variable, merged as far as they go."""
         nbytes = 0
         for job, pieces in zip(self._jobs, wanted, strict=True):
@@ -165,118 +253,105 @@ class StatsMemory:
 
 def check_memory(memory_nbytes: int, least_nbytes: int, num_shares: int = 1) -> None:
     """Refuse a memory that is too small."""
-    if least_nbytes <= memory_nbytes:
-        return
-    raise MemoryBudgetError(
-        "the memory is too small for the statistics under way, the result and one chunk at work",
-        given=f"memory={memory_nbytes} bytes",
-        minimum_nbytes=least_nbytes,
-        remedy="keep fewer dimensions, labels or quantiles",
-        num_sharing=num_shares,
-    )
-
-
-def _work_nbytes(job: VariableJob) -> int:
-    """Bytes that a thread takes for the largest chunk, and for merging its statistics."""
-    itemsize, options = job.stored.stored_dtype.itemsize, job.options
-    unpacked = 0 if job.stored.packing is None else job.stored.dtype.itemsize
-    extra = _WORK_ITEMSIZE if options.weights is None else _WEIGHTED_ITEMSIZE
-    if job.leads is not None or job.order.kept or options.quantiles:
-        extra += _WEIGHTED_ITEMSIZE
-    if options.quantiles and options.weights is not None:
-        extra += _WEIGHTED_ITEMSIZE
-    num_elements = -(-job.chunk_nbytes // itemsize)
-    return (2 * itemsize + unpacked + extra) * num_elements + 2 * job.leaf_nbytes + job.node_nbytes
-
-
-class StatsJob:
-    """The chunks that are read for the statistics of a recipe, and the form of the result."""
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        dim: Dims,
-        by: str | None,
-        quantiles: Iterable[float],
-        leads: Lead | Iterable[Lead],
-        weights: str | xr.DataArray | None,
-    ) -> None:
-        self.recipe = recipe
-        layouts = () if recipe.windows is None else make_layouts(recipe)
-        names = _variables(recipe, layouts)
-        options = parse_stats_options(
-            recipe, names, dim=dim, by=by, quantiles=quantiles, leads=leads, weights=weights
+    if least_nbytes > memory_nbytes:
+        raise MemoryBudgetError(
+            "the memory is too small for the statistics under way, the result and a chunk at work",
+            given=f"memory={memory_nbytes} bytes",
+            minimum_nbytes=least_nbytes,
+            remedy="keep fewer dimensions, labels or quantiles",
+            num_sharing=num_shares,
         )
-        self.options = options
-        self._whole = whole_recipe(recipe, names)
-        groups = [group_of(self._whole, name) for name in names]
-        self._reading = Footprint(self._whole.require_windows(), tuple(groups))
-        needed = None if recipe.windows is None else make_footprint(recipe, layouts)
-        self.jobs = [
-            self._job(number, name, group, needed, layouts)
-            for number, (name, group) in enumerate(zip(names, groups, strict=True))
-        ]
 
-    def _job(
-        self,
-        number: int,
-        name: str,
-        group: Group,
-        needed: Footprint | None,
-        layouts: tuple[FieldLayout, ...],
-    ) -> VariableJob:
-        """The work on one variable."""
+
+@dataclass(frozen=True, eq=False)
+class StatsJob:
+    """The chunks that are read for the statistics of a recipe, and the form of the result.
+
+    It pickles as the recipe and the options. Each worker of a cluster finds the chunks once.
+    """
+
+    recipe: Recipe
+    dim: Dims = None
+    by: str | None = None
+    quantiles: Iterable[float] = ()
+    leads: Lead | Iterable[Lead] = ()
+    weights: str | xr.DataArray | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return StatsJob, (self.recipe, *self.options.settings)
+
+    @cached_property
+    def _layouts(self) -> tuple[FieldLayout, ...]:
+        return () if self.recipe.windows is None else make_layouts(self.recipe)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return _variables(self.recipe, self._layouts)
+
+    @cached_property
+    def options(self) -> StatsOptions:
+        """The options, checked."""
+        return parse_stats_options(
+            self.recipe, self._names, self.dim, self.by, self.quantiles, self.leads, self.weights
+        )
+
+    @cached_property
+    def whole(self) -> Recipe:
+        """One window over all elements of the variables."""
+        return whole_recipe(self.recipe, self._names)
+
+    @cached_property
+    def reading(self) -> Footprint:
+        """The chunks of the variables."""
+        groups = tuple(group_of(self.whole, name) for name in self._names)
+        return Footprint(self.whole.require_windows(), groups)
+
+    @cached_property
+    def jobs(self) -> list[VariableJob]:
+        """The work on each variable."""
         recipe, options = self.recipe, self.options
-        stored, axes = recipe.variable(name), recipe.axes_of(name)
-        kept_dims = options.kept_dims(recipe, channel_dims(recipe, layouts, name), name)
-        kept = tuple(axis for axis, dim in enumerate(stored.dims) if dim in kept_dims)
-        time_dim = options.time_dim
-        clock = stored.dims.index(time_dim) if time_dim in stored.dims else None
-        if clock is not None and clock in kept:
-            raise OptionError(
-                f"the statistics of {name!r} keep its dimension of time",
-                given=f"{time_dim!r}, which becomes channels",
-                remedy="leave by and leads out, or pass dim=...",
-            )
-        pieces = None
-        if options.leads and clock is not None:
-            pieces = LeadPieces(options.leads, axes[clock])
-        chunks = needed_chunks(recipe, needed, name)
-        deltas = () if pieces is None else pieces.deltas()
-        order = ChunkOrder.of(name, axes, kept, chunks, clock, deltas)
-        covered = CoveredElements(recipe, layouts, name)
-        return VariableJob(number, stored, group, order, covered, clock, pieces, options)
+        needed = None if recipe.windows is None else make_footprint(recipe, self._layouts)
+        jobs = []
+        for number, (name, group) in enumerate(zip(self._names, self.reading.groups, strict=True)):
+            stored, axes = recipe.variable(name), recipe.axes_of(name)
+            kept_dims = options.kept_dims(recipe, self._layouts, name)
+            kept = tuple(axis for axis, dim in enumerate(stored.dims) if dim in kept_dims)
+            time_dim = options.time_dim
+            clock = stored.dims.index(time_dim) if time_dim in stored.dims else None
+            if clock is not None and clock in kept:
+                raise OptionError(
+                    f"the statistics of {name!r} keep its dimension of time",
+                    given=f"{time_dim!r}, which becomes channels",
+                    remedy="leave by and leads out, or pass dim=...",
+                )
+            pieces = None
+            if options.leads and clock is not None:
+                pieces = LeadPieces(options.leads, axes[clock])
+            chunks = needed_chunks(recipe, needed, name)
+            deltas = () if pieces is None else pieces.deltas()
+            order = ChunkOrder.of(name, axes, kept, chunks, clock, deltas)
+            covered = CoveredElements(recipe, self._layouts, name)
+            jobs.append(VariableJob(number, stored, group, order, covered, clock, pieces, options))
+        return jobs
 
-    def all_pieces(self) -> list[NDArray[np.bool_]]:
-        """Per variable, all of its pieces."""
-        return [np.ones(job.order.num_pieces, np.bool_) for job in self.jobs]
-
-    @property
-    def orders(self) -> list[ChunkOrder]:
-        """The pieces of each variable."""
-        return [job.order for job in self.jobs]
+    @cached_property
+    def forms(self) -> tuple[VariableForm, ...]:
+        """The form of the statistics of each variable."""
+        return tuple(job.form for job in self.jobs)
 
     @cached_property
     def template(self) -> StatsTemplate:
         """The form of the result."""
-        return template_of(self.recipe, self.options, tuple(map(form_of, self.jobs)))
+        return template_of(self.recipe, self.options, self.forms)
 
     @cached_property
     def memory(self) -> StatsMemory:
         """The memory that it takes."""
         return StatsMemory(self.jobs)
 
-    def sweep(
-        self,
-        jobs: list[VariableJob],
-        most_nbytes: int,
-        num_threads: int,
-        most_done_nbytes: int | None = None,
-    ) -> StatsSweep:
-        """The sweep of some variables."""
-        return StatsSweep(
-            self._whole, self._reading, jobs, most_nbytes, num_threads, most_done_nbytes
-        )
+    def all_pieces(self) -> Pieces:
+        """Per variable, all of its pieces."""
+        return [np.ones(job.order.num_pieces, np.bool_) for job in self.jobs]
 
 
 def _variables(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> list[str]:

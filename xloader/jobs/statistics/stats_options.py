@@ -1,10 +1,10 @@
-"""The options of statistics, checked, and the weights of elements."""
+"""The options of statistics, checked: the weights of elements, labels of time, pairs by lead."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import EllipsisType
@@ -16,30 +16,142 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.option_checks import check_choice, is_number
-from xloader.errors import OptionError
+from xloader.errors import OptionError, UnknownNameError
 from xloader.forcings.calendar import CLOCKS, clock_rows
-from xloader.forcings.coordinates import find_coordinate, is_in_radians
-from xloader.jobs.statistics.label_pairs import (
-    Lead,
-    LeadPairs,
-    find_pairs,
-    find_time_dim,
-    labels_of,
-)
-from xloader.jobs.statistics.quantile_sketch import not_a_quantile
-from xloader.jobs.statistics.stats_template import quantile_label
+from xloader.forcings.coordinates import ROLES, find_coordinate, holds_times, is_in_radians
+from xloader.jobs.statistics.quantile_sketch import not_a_quantile, quantile_label
 from xloader.jobs.wanted_elements import check_fits, cut_along
-from xloader.recipe.label_steps import is_duration
+from xloader.recipe.label_steps import (
+    Duration,
+    LabelSteps,
+    find_steps,
+    is_duration,
+    months_of,
+    num_elements,
+)
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe, find
+
+Lead = int | Duration
+
+_TOLERANCE: Final = 1e-3
+"""The part of a step by which a label may lie beside the common step, as rounded labels do."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeadPairs:
+    """For each element along a dimension, the element that comes a lead later."""
+
+    steps: int
+    label: int | np.timedelta64
+    partner: Ints
+
+
+def find_time_dim(recipe: Recipe, option: str, *, only_times: bool = True) -> str:
+    """The dimension of the samples whose labels are times."""
+    coords = recipe.source.coordinates(is_indexed=False)
+    dims = [dim for dim in recipe.dim_sizes if dim in coords.coords and _are_times(coords[dim])]
+    if not dims and not only_times:
+        dims = [dim for dim in recipe.dim_sizes if dim.lower() in ROLES["time"].names]
+    if len(dims) > 1:
+        raise OptionError(
+            f"several dimensions have times as labels, so {option} is not clear",
+            given=", ".join(map(repr, dims)),
+            remedy="take the variables of one of them at a time",
+        )
+    if not dims:
+        raise UnknownNameError(
+            f"no dimension has times as labels, which {option} needs",
+            given=f"dimensions {list(recipe.dim_sizes)}",
+            remedy=f"open the data with its time coordinate decoded, or leave {option} out",
+        )
+    return dims[0]
+
+
+def selected(recipe: Recipe, coord: xr.DataArray) -> xr.Variable:
+    """The selected part of a coordinate."""
+    places = {dim: np.asarray(recipe.kept_of(str(dim)), np.int64) for dim in coord.dims}
+    return coord.variable.isel(places)
+
+
+def labels_of(recipe: Recipe, dim: str) -> NDArray[Any] | None:
+    """The selected labels of a dimension; None without any."""
+    coords = recipe.source.coordinates(is_indexed=False)
+    return np.asarray(selected(recipe, coords[dim]).values) if dim in coords.coords else None
+
+
+def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPairs, ...]:
+    """Find the pairs of elements whose labels differ by each of several leads.
+
+    The labels are read once.
+    """
+    counts = [num_elements(recipe, "lead", dim, lead, least=0) for lead in leads]
+    if len(set(counts)) < len(counts):
+        raise OptionError(
+            "a lead comes twice", given=list(leads), remedy="leave out the second one"
+        )
+    size = recipe.dim_sizes[dim]
+    labels = labels_of(recipe, dim)
+    steps = find_steps(recipe, dim) if labels is not None else None
+    span = np.nan
+    if labels is None or size < 2:
+        since = np.arange(size, dtype=np.float64)
+    elif steps is None or not steps.is_regular:
+        raise OptionError(
+            f"the labels of {dim!r} have no common step, so a lead in steps is not clear",
+            given=", ".join(map(repr, leads)),
+            remedy="select the part of the labels that does",
+        )
+    else:
+        since = _steps_since_first(labels, steps)
+        span = abs(steps.span) if steps.is_time else np.nan
+    order = np.argsort(since, kind="stable")
+    ordered = since[order]
+    pairs = []
+    for lead, count in zip(leads, counts, strict=True):
+        partner = np.arange(size)
+        if count:
+            at = np.minimum(np.searchsorted(ordered, since + (count - _TOLERANCE)), size - 1)
+            partner = np.where(np.abs(ordered[at] - since - count) < _TOLERANCE, order[at], -1)
+        if not (partner >= 0).any():
+            raise OptionError(
+                f"no two labels of {dim!r} differ by a lead",
+                given=repr(lead),
+                remedy="pass a shorter lead, or select more of the dimension",
+            )
+        label: int | np.timedelta64 = count
+        if not np.isnan(span):
+            label = np.timedelta64(round(span * count), "us").astype("m8[ns]")
+        pairs.append(LeadPairs(count, label, partner))
+    return tuple(pairs)
+
+
+def _steps_since_first(labels: NDArray[Any], steps: LabelSteps) -> NDArray[np.float64]:
+    """How many common steps each label is later than the first one."""
+    if steps.months and np.isnan(steps.span):
+        months = months_of(labels)
+        return np.asarray((months - months[0]) / steps.months, np.float64)
+    if steps.is_time:
+        spans = labels - labels[0]
+        if labels.dtype == object:
+            spans = spans.astype("m8[us]")
+        since = spans / np.timedelta64(1, "us")
+    else:
+        since = labels.astype(np.float64) - float(labels[0])
+    return np.asarray(since / abs(steps.span), np.float64)
+
+
+def _are_times(coord: Any) -> bool:
+    return coord.dims == (coord.name,) and coord.size > 0 and holds_times(coord)
 
 
 @dataclass(frozen=True, eq=False)
 class ElementWeights:
-    """A weight for each selected element along some dimensions."""
+    """A weight for each selected element along some dimensions. `text`: "area" or "array"."""
 
     dims: tuple[str, ...]
     values: NDArray[np.float64]
+    text: str
 
     def along(self, dims: tuple[str, ...], parts: dict[str, slice]) -> NDArray[np.float64] | None:
         """The weights of a box of elements, to be broadcast; None if the dimensions lack some."""
@@ -64,7 +176,7 @@ def parse_weights(recipe: Recipe, variables: list[str], weights: Any) -> Element
     elif isinstance(weights, xr.DataArray) and weights.dtype.kind in "biuf":
         check_fits(recipe, weights, "weights")
         dims = tuple(map(str, weights.dims))
-        parsed = ElementWeights(dims, np.asarray(weights.values, np.float64))
+        parsed = ElementWeights(dims, np.asarray(weights.values, np.float64), "array")
     else:
         raise OptionError(
             "weights are neither 'area' nor an array of numbers",
@@ -90,12 +202,11 @@ def parse_weights(recipe: Recipe, variables: list[str], weights: Any) -> Element
 def _areas(recipe: Recipe) -> ElementWeights:
     coords = recipe.source.coordinates(is_indexed=False)
     lat = coords[find_coordinate(coords, "lat")]
-    kept = {str(dim): recipe.kept_of(str(dim)) for dim in lat.dims}
-    lat = lat.isel({dim: n if isinstance(n, int) else list(n) for dim, n in kept.items()})
-    values = np.asarray(lat.values, np.float64)
+    part = selected(recipe, lat)
+    values = np.asarray(part.values, np.float64)
     angles = values if is_in_radians(lat) else np.deg2rad(values)
     # Rounded latitudes of the poles may lie a little beyond them.
-    return ElementWeights(tuple(map(str, lat.dims)), np.maximum(np.cos(angles), 0.0))
+    return ElementWeights(tuple(map(str, part.dims)), np.maximum(np.cos(angles), 0.0), "area")
 
 
 Dims = str | Iterable[Hashable] | EllipsisType | None
@@ -122,36 +233,49 @@ class StatsOptions:
     quantiles: tuple[float, ...] = ()
     leads: tuple[LeadPairs, ...] = ()
     weights: ElementWeights | None = None
-    weights_text: str = ""
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """Arguments of `parse_stats_options` for the same options, in few bytes."""
+        weights: Any = self.weights
+        if weights is not None:
+            is_area = weights.text == "area"
+            weights = "area" if is_area else xr.DataArray(weights.values, dims=weights.dims)
+        leads = [pairs.steps for pairs in self.leads]
+        return self.dim, self.by or None, self.quantiles, leads, weights
 
     def to_json(self) -> str:
         """The options in short, as JSON."""
-        options: dict[str, object] = {
-            "dim": list(self.dim or ()),
-            "by": self.by,
-            "quantiles": list(self.quantiles),
-            "leads": [pairs.steps for pairs in self.leads],
-            "weights": self.weights_text,
-        }
-        return json.dumps({key: value for key, value in options.items() if value})
+        names = ("dim", "by", "quantiles", "leads", "weights")
+        options = dict(zip(names, self.settings, strict=True))
+        options["weights"] = self.weights and self.weights.text
+        return json.dumps({name: value for name, value in options.items() if value})
 
-    def kept_dims(self, recipe: Recipe, channels: set[str], variable: str) -> tuple[str, ...]:
-        """The dimensions of a variable that its statistics keep."""
+    def kept_dims(
+        self, recipe: Recipe, layouts: tuple[FieldLayout, ...], variable: str
+    ) -> tuple[str, ...]:
+        """The dimensions of a variable that its statistics keep: by default, its channels."""
         dims = recipe.dims_of(variable)
-        if self.dim is None:
-            return tuple(dim for dim in dims if dim in channels)
-        return tuple(dim for dim in dims if dim not in self.dim)
+        if self.dim is not None:
+            return tuple(dim for dim in dims if dim not in self.dim)
+        has_channels = any(
+            part.variable == variable
+            for layout in layouts
+            if layout.channels is not None
+            for part in layout.parts
+        )
+        channels = recipe.channel_dims(variable) if has_channels else ()
+        return tuple(dim for dim in dims if dim in channels)
 
 
 def parse_stats_options(
     recipe: Recipe,
     variables: list[str],
-    *,
-    dim: Dims = None,
-    by: str | None = None,
-    quantiles: Iterable[float] = (),
-    leads: Lead | Iterable[Lead] = (),
-    weights: str | xr.DataArray | None = None,
+    dim: Dims,
+    by: str | None,
+    quantiles: Iterable[float],
+    leads: Lead | Iterable[Lead],
+    weights: str | xr.DataArray | None,
 ) -> StatsOptions:
     """Check the options of `Samples.stats`."""
     reduced = _parse_dim(recipe, variables, dim)
@@ -173,7 +297,6 @@ def parse_stats_options(
             given=f"dim={list(reduced)}",
             remedy=f"add {time_dim!r} to dim",
         )
-    text = "" if weights is None else weights if isinstance(weights, str) else "array"
     return StatsOptions(
         reduced,
         by or "",
@@ -183,7 +306,6 @@ def parse_stats_options(
         _parse_quantiles(quantiles),
         pairs,
         parse_weights(recipe, variables, weights),
-        text,
     )
 
 
@@ -229,16 +351,3 @@ def _parse_leads(leads: Lead | Iterable[Lead]) -> list[Lead]:
             "there are too many leads", given=len(given), allowed=f"up to {_MOST_LEADS}"
         )
     return given
-
-
-def channel_dims(recipe: Recipe, layouts: tuple[FieldLayout, ...], variable: str) -> set[str]:
-    """The dimensions of a variable that become channels in some field."""
-    if recipe.windows is None:
-        return set()
-    has_channels = any(
-        part.variable == variable
-        for layout in layouts
-        if layout.channels is not None
-        for part in layout.parts
-    )
-    return set(recipe.channel_dims(variable)) if has_channels else set()

@@ -1,21 +1,19 @@
-r"""Partial statistics in files, from which a job that was killed goes on.
+r"""The form of statistics, and partial ones in memory and in files, merged in a fixed order.
 
 Beside the result ``stats.nc`` lies a folder until the job is done::
 
     stats.nc.parts/
         form/stats.json               the form of the result
         form/labels.zarr/             its coordinates
-        nodes/3f2a9c51-000000.nodes   the statistics of some chunks, merged as far as they go
+        nodes/3f2a9c51-000000.nodes   a zip file: the statistics of some chunks, partly merged
         nodes/...
 
 Files are added, and none is changed. So a process that is killed leaves whole files only, and parts
 of a job on several machines do not meet.
 
-Merges numbered parts in a fixed order, whatever the order in which they come.
-
-The parts are the leaves of a binary tree, and each node merges its two children. The tree depends
-on the number of leaves alone. So the bits of the result depend neither on the order, nor on the
-number of threads, nor on how the leaves are divided among processes::
+What is merged are numbered leaves of a binary tree, and each node merges its two children. The tree
+depends on the number of leaves alone. So the bits of the result depend neither on the order, nor on
+the number of threads, nor on how the leaves are divided among processes::
 
     level 2                     0
                         /                \
@@ -28,145 +26,236 @@ Two siblings are merged as soon as both are there. What is kept is few complete 
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
+import math
+import os
+import shutil
 import threading
 import time
 import uuid
-import zlib
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
+from zipfile import ZipFile, ZipInfo
 
+import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from xloader.core.messages import show_count
-from xloader.errors import OptionError, StateError
-from xloader.jobs.statistics.chunk_reduction import ChunkOrder
-from xloader.jobs.statistics.moments import LabelledMoments
-from xloader.jobs.statistics.stats_template import StatsTemplate
-from xloader.sources.stores.write_places import remove_folder, whole_file, whole_folder, writing
+from xloader.errors import OptionError, SourceNotFoundError, StateError, TargetError
+from xloader.jobs.statistics.moments import STATISTICS, LabelledMoments, moments_table
+from xloader.jobs.statistics.quantile_sketch import quantile_label
+from xloader.sources.stores.ordinary_files import local_path
+from xloader.sources.stores.write_places import (
+    check_replaceable,
+    remove_folder,
+    remove_partial,
+    replace_folder,
+    whole_file,
+    whole_folder,
+    writing,
+)
 
 T = TypeVar("T")
 
 Node = tuple[int, int]
 """Level and index: a node covers the leaves ``index << level`` to ``(index + 1) << level``."""
 
+Tree = tuple[int, int]
+"""Number of a variable, and of one of its trees."""
+
+Nodes = Mapping[Tree, Mapping[Node, LabelledMoments]]
+"""The statistics of complete subtrees."""
+
+JOB: Final = "xloader_job"
+"""Attribute of statistics: the key of the job, by which the same job knows its result again."""
+
+_VERSION: Final = 2
+
+
+@dataclass(frozen=True)
+class VariableForm:
+    """The form of the statistics of one variable: kept dimensions, and the leaves of each tree."""
+
+    name: str
+    dims: tuple[str, ...]
+    edges: tuple[tuple[int, ...], ...]
+    places: tuple[int, ...]
+    leaves: tuple[int, ...]
+    has_clock: bool
+    has_leads: bool
+    attrs: Mapping[str, str]
+
+    def box(self, tree: int) -> tuple[slice, ...]:
+        """The kept elements of a tree."""
+        grid = tuple(len(edges) - 1 for edges in self.edges)
+        index = np.unravel_index(self.places[tree], grid) if grid else ()
+        pairs = zip(self.edges, map(int, index), strict=True)
+        return tuple(slice(edges[at], edges[at + 1]) for edges, at in pairs)
+
+
+@dataclass(frozen=True)
+class StatsTemplate:
+    """The form of a result of statistics. It holds no values, and can be written as JSON."""
+
+    variables: tuple[VariableForm, ...]
+    clock: str
+    num_rows: int
+    num_leads: int
+    quantiles: tuple[float, ...]
+    attrs: Mapping[str, str]
+    fingerprint: Mapping[str, str]
+    labels: xr.Dataset = field(compare=False, repr=False, default_factory=xr.Dataset)
+
+    @property
+    def stats(self) -> tuple[str, ...]:
+        """Names of the statistics, as labels of the dimension ``stat``."""
+        return (*STATISTICS, *map(quantile_label, self.quantiles))
+
+    @property
+    def num_leaves(self) -> int:
+        """Number of pieces of all variables."""
+        return sum(sum(form.leaves) for form in self.variables)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the result."""
+        return sum(8 * math.prod(self.sizes_of(form).values()) for form in self.variables)
+
+    def sizes_of(self, form: VariableForm) -> dict[str, int]:
+        """Dimensions of the statistics of a variable, with their sizes."""
+        sizes = {"stat": len(self.stats)}
+        if form.has_clock:
+            sizes[self.clock] = self.num_rows
+        if form.has_leads:
+            sizes["lead"] = self.num_leads
+        return sizes | {dim: edges[-1] for dim, edges in zip(form.dims, form.edges, strict=True)}
+
+    def pieces_without(self, nodes: Iterable[tuple[Tree, Node]]) -> list[NDArray[np.bool_]]:
+        """Per variable, the pieces that lie in none of some subtrees."""
+        edges = [np.cumsum([0, *form.leaves]).tolist() for form in self.variables]
+        pieces = [np.ones(along[-1], np.bool_) for along in edges]
+        for (variable, tree), (level, index) in nodes:
+            begin, end = edges[variable][tree : tree + 2]
+            last = min(begin + ((index + 1) << level), end)
+            pieces[variable][begin + (index << level) : last] = False
+        return pieces
+
+    def to_json(self) -> str:
+        """All but the coordinates, as JSON."""
+        return json.dumps({"version": _VERSION, **vars(self), "labels": None}, default=vars)
+
+    @classmethod
+    def from_json(cls, text: str, labels: xr.Dataset) -> StatsTemplate:
+        """The template that `to_json` wrote."""
+        facts = json.loads(text, object_hook=_with_tuples)
+        if facts.pop("version") != _VERSION:
+            raise ValueError("it was written by another version")
+        forms = tuple(VariableForm(**form) for form in facts.pop("variables"))
+        return cls(forms, **{**facts, "labels": labels})
+
+    def differing(self, other: StatsTemplate) -> list[str]:
+        """In what another job differs: its data, samples or options."""
+        theirs = other.fingerprint
+        return [name for name, digest in self.fingerprint.items() if theirs.get(name) != digest]
+
+    @property
+    def key(self) -> str:
+        """Text that differs for other data, samples or options."""
+        return hashlib.sha256(json.dumps(dict(self.fingerprint)).encode()).hexdigest()[:16]
+
+
+def _with_tuples(facts: dict[str, Any]) -> dict[str, Any]:
+    return {key: _as_tuple(value) for key, value in facts.items()}
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+
+
+class StatsResult:
+    """The arrays of a result, into which the statistics of trees are put."""
+
+    def __init__(self, template: StatsTemplate) -> None:
+        self._template = template
+        self._arrays = []
+        for form in template.variables:
+            values = np.full(tuple(template.sizes_of(form).values()), np.nan)
+            values[0] = 0.0
+            self._arrays.append(values)
+
+    def put(self, variable: int, tree: int, value: LabelledMoments) -> None:
+        """Put the statistics of a tree, of the variable of that number, in their place."""
+        form, quantiles = self._template.variables[variable], self._template.quantiles
+        table = moments_table(value.moments)
+        if value.sketches is not None:
+            rows = [sketch.quantile(np.array(quantiles)) for sketch in value.sketches.flat]
+            estimates = np.array(rows).reshape(*value.sketches.shape, len(quantiles))
+            table = np.concatenate([table, np.moveaxis(estimates, -1, 0)])
+        place: tuple[Any, ...] = (..., *form.box(tree))
+        view = self._arrays[variable][place]
+        if form.has_clock:
+            view[:, value.rows] = table
+        else:
+            view[...] = table[:, 0]
+
+    def dataset(self) -> xr.Dataset:
+        """The result."""
+        template = self._template
+        values = {
+            form.name: (tuple(template.sizes_of(form)), array, dict(form.attrs))
+            for form, array in zip(template.variables, self._arrays, strict=True)
+        }
+        coords = {"stat": np.array(template.stats, object), **template.labels.coords}
+        return xr.Dataset(values, coords, {**template.attrs, JOB: template.key})
+
 
 class MergeTree(Generic[T]):
-    """A tree that merges numbered leaves."""
+    """A tree that merges numbered leaves, each of which comes once, on any thread."""
 
     def __init__(self, num_leaves: int, merge: Callable[[T, T], T]) -> None:
         assert num_leaves > 0
         self.num_leaves = num_leaves
         self._merge = merge
+        self._lock = threading.Lock()
         self.nodes: dict[Node, T] = {}
 
-    def add(self, leaf: int, value: T) -> None:
-        """Add the value of a leaf."""
-        self.add_node((0, leaf), value)
+    def add(self, leaf: int, value: T) -> bool:
+        """Add the value of a leaf, as `add_node`."""
+        return self.add_node((0, leaf), value)
 
-    def add_node(self, node: Node, value: T) -> None:
-        """Add the value of a complete subtree, as `nodes` of another tree gives it."""
+    def add_node(self, node: Node, value: T) -> bool:
+        """Add the value of a complete subtree; whether it was the last one that was missing."""
         level, index = node
-        if not 0 <= index < self._num_nodes(level) or self._overlaps(node):
-            raise OptionError(
-                "this part cannot be merged",
-                given=f"leaves {index << level} to {(index + 1) << level}",
-                remedy="merge each part once, of the same job",
-            )
-        while (merger := self.offer(node, value)) is not None:
-            node, first, second = merger
-            value = self._merge(first, second)
-
-    def offer(self, node: Node, value: T) -> tuple[Node, T, T] | None:
-        """Put a value in its place; or, if its sibling is there, take that for a merger.
-
-        Threads call it one at a time, and merge meanwhile. It does not check whether leaves come
-        twice.
-        """
-        level, index = node
-        while self._num_nodes(level) > 1:
-            sibling = index ^ 1
-            if sibling < self._num_nodes(level):
-                sibling_value = self.nodes.pop((level, sibling), None)
-                if sibling_value is None:
-                    break
-                pair = (value, sibling_value) if index < sibling else (sibling_value, value)
-                return (level + 1, index >> 1), *pair
+        while True:
+            with self._lock:
+                sibling = None
+                while 1 << level < self.num_leaves:
+                    if (index ^ 1) << level < self.num_leaves:
+                        sibling = self.nodes.pop((level, index ^ 1), None)
+                        break
+                    level, index = level + 1, index >> 1
+                if sibling is None:
+                    self.nodes[level, index] = value
+                    return 1 << level >= self.num_leaves
+            # Without the lock: moments of many cells take a while.
+            pair = (sibling, value) if index & 1 else (value, sibling)
+            value = self._merge(*pair)
             level, index = level + 1, index >> 1
-        self.nodes[level, index] = value
-        return None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether no leaf is missing."""
-        return (
-            len(self.nodes) == 1 and (self.num_leaves - 1).bit_length() == next(iter(self.nodes))[0]
-        )
-
-    def missing(self) -> list[tuple[int, int]]:
-        """The leaves that are missing, as half-open intervals, ascending."""
-        gaps, at = [], 0
-        for level, index in sorted(self.nodes, key=lambda node: node[1] << node[0]):
-            begin = index << level
-            if begin > at:
-                gaps.append((at, begin))
-            at = min((index + 1) << level, self.num_leaves)
-        if at < self.num_leaves:
-            gaps.append((at, self.num_leaves))
-        return gaps
 
     def result(self) -> T:
         """The merger of all leaves."""
-        missing = self.missing()
-        if missing:
-            raise OptionError(
-                "parts of the job are missing",
-                given=f"{sum(end - begin for begin, end in missing)} of {self.num_leaves} missing",
-                remedy="run the parts that are missing, and merge again",
-            )
         (value,) = self.nodes.values()
         return value
-
-    def _num_nodes(self, level: int) -> int:
-        return -(-self.num_leaves >> level)
-
-    def _overlaps(self, node: Node) -> bool:
-        """Whether a leaf of the node is there already."""
-        level, index = node
-        above = ((level + up, index >> up) for up in range(self.num_leaves.bit_length() + 1))
-        if any(ancestor in self.nodes for ancestor in above):
-            return True
-        begin, end = index << level, (index + 1) << level
-        return any(begin <= number << up < end for up, number in self.nodes)
 
 
 FORM_FILE: Final = Path("form", "stats.json")
 _LABELS: Final = Path("form", "labels.zarr")
-_MOST_HEAD: Final = 1 << 12
-_PIECE_NBYTES: Final = 1 << 20
-
-Tree = tuple[int, int]
-"""Number of a variable, and of one of its trees."""
-
-
-@dataclass(frozen=True)
-class StoredNode:
-    """The statistics of a complete subtree, in a file."""
-
-    tree: Tree
-    node: Node
-    path: Path
-    offset: int
-    nbytes: int
-
-    def load(self) -> LabelledMoments:
-        """Read it."""
-        # An equal job that was faster may have removed it.
-        with writing(self.path.parent), open(self.path, "rb") as file:
-            file.seek(self.offset)
-            return LabelledMoments.from_bytes(file.read(self.nbytes))
 
 
 def stats_folder(target: Path) -> Path:
@@ -192,103 +281,85 @@ class StatsParts:
         # Files of one run never meet those of another.
         self._token = uuid.uuid4().hex[:8]
         self._num_files = 0
+        self._mark = json.dumps({"key": self.template.key}).encode()
 
     def add(self, nodes: dict[Tree, dict[Node, LabelledMoments]]) -> None:
-        """Write the statistics of some subtrees as a file, and empty the dicts.
-
-        The file appears at one stroke.
-        """
-        entries, bodies = [], []
-        for tree in sorted(nodes):
-            for node in sorted(nodes[tree]):
-                # Taken out, so that they are not in memory twice.
-                body = nodes[tree].pop(node).to_bytes()
-                entries.append([*tree, *node, len(body)])
-                bodies.append(body)
-        if not entries:
+        """Write the statistics of some subtrees as a file at one stroke, and empty the dicts."""
+        if not any(nodes.values()):
             return
-        index = json.dumps(entries).encode()
-        crc = zlib.crc32(index)
-        for body in bodies:
-            crc = zlib.crc32(body, crc)
-        head = {
-            "key": self.template.key,
-            "index": len(index),
-            "nbytes": len(index) + sum(map(len, bodies)),
-            "crc32": crc,
-        }
         path = self.folder / "nodes" / f"{self._token}-{self._num_files:06d}.nodes"
         with writing(self.folder):
             path.parent.mkdir(exist_ok=True)
-            with whole_file(path) as file:
-                file.write(json.dumps(head).encode() + b"\n" + index)
-                for body in bodies:
-                    file.write(body)
+            with whole_file(path) as file, ZipFile(file, "w") as archive:
+                archive.comment = self._mark
+                for tree in sorted(nodes):
+                    for node in sorted(nodes[tree]):
+                        name = "-".join(map(str, (*tree, *node)))
+                        # Taken out, so that they are not in memory twice.
+                        archive.writestr(ZipInfo(name), nodes[tree].pop(node).to_bytes())
         self._num_files += 1
 
-    def nodes(self) -> list[StoredNode]:
-        """All subtrees in whole files, each leaf in one of them only.
+    def nodes(self) -> tuple[dict[tuple[Tree, Node], Path], list[Path]]:
+        """The file of each subtree, each leaf in one of them only; and the damaged files.
 
         A subtree that lies in a larger one was computed by two runs at a time, with the same bits;
         it is left out.
         """
-        nodes: dict[tuple[Tree, Node], StoredNode] = {}
+        paths: dict[tuple[Tree, Node], Path] = {}
+        damaged = []
         for path in sorted((self.folder / "nodes").glob("*.nodes")):
-            for node in _nodes_of(path, self.template.key):
-                nodes.setdefault((node.tree, node.node), node)
-        return [node for key, node in nodes.items() if not _is_within(*key, nodes)]
+            try:
+                with ZipFile(path) as archive:
+                    if archive.comment != self._mark or archive.testzip():
+                        raise ValueError(path.name)
+                    for name in archive.namelist():
+                        variable, tree, level, index = map(int, name.split("-"))
+                        paths.setdefault(((variable, tree), (level, index)), path)
+            except Exception:
+                # Damaged bytes can make a reader of zip files raise nearly anything.
+                damaged.append(path)
+        kept = {key: path for key, path in sorted(paths.items()) if not _is_within(*key, paths)}
+        return kept, damaged
 
-    def damaged(self) -> list[Path]:
-        """Files that cannot be read, and so do not count."""
-        paths = sorted((self.folder / "nodes").glob("*.nodes"))
-        return [path for path in paths if not _nodes_of(path, self.template.key)]
+    def merged(self) -> xr.Dataset:
+        """The result of all files."""
+        nodes, damaged = self.nodes()
+        note = f"; {len(damaged)} files are damaged, such as {damaged[0].name}" if damaged else ""
+        files: dict[Path, list[tuple[Tree, Node]]] = {}
+        for key, path in nodes.items():
+            files.setdefault(path, []).append(key)
+
+        def values() -> Iterable[tuple[Tree, Node, LabelledMoments]]:
+            for path, keys in files.items():
+                # An equal job that was faster may have removed it.
+                with writing(path.parent), ZipFile(path) as archive:
+                    for tree, node in keys:
+                        data = archive.read("-".join(map(str, (*tree, *node))))
+                        yield tree, node, LabelledMoments.from_bytes(data)
+
+        return _merge(self.template, nodes, values(), note)
 
 
-def _is_within(tree: Tree, node: Node, nodes: dict[tuple[Tree, Node], StoredNode]) -> bool:
+def _is_within(tree: Tree, node: Node, nodes: Mapping[tuple[Tree, Node], Path]) -> bool:
     level, index = node
     return any((tree, (level + up, index >> up)) in nodes for up in range(1, 64 - level))
-
-
-def _nodes_of(path: Path, key: str) -> list[StoredNode]:
-    """The subtrees of a file; none if it is damaged or belongs to another job."""
-    try:
-        with open(path, "rb") as file:
-            line = file.readline(_MOST_HEAD)
-            head = json.loads(line)
-            if head["key"] != key or path.stat().st_size != len(line) + head["nbytes"]:
-                return []
-            index = file.read(head["index"])
-            crc = zlib.crc32(index)
-            while piece := file.read(_PIECE_NBYTES):
-                crc = zlib.crc32(piece, crc)
-            if crc != head["crc32"]:
-                return []
-            nodes, at = [], len(line) + len(index)
-            for variable, tree, level, number, nbytes in json.loads(index):
-                nodes.append(StoredNode((variable, tree), (level, number), path, at, nbytes))
-                at += nbytes
-            return nodes
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
 
 
 def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) -> StatsParts:
     """Open the partial statistics of a target, which are begun if there are none."""
     folder = stats_folder(target)
-    if not (folder / FORM_FILE).exists():
-        if folder.exists() and any(folder.iterdir()) and not overwrite:
-            _check_is_ours(folder)
-        _make(folder, template)
     try:
+        if not (folder / FORM_FILE).exists():
+            _check_is_ours(folder)
+            _make(folder, template)
         parts = StatsParts(folder)
-        differing = template.differing(parts.template)
-        if not differing:
-            return parts
-        raise StateError(
-            f"{folder} holds statistics of another job",
-            given=f"a job with other {', '.join(differing)}",
-            remedy="call it as before, choose another path, or pass overwrite=True to begin anew",
-        )
+        if differing := template.differing(parts.template):
+            raise StateError(
+                f"{folder} holds statistics of another job",
+                given=f"a job with other {', '.join(differing)}",
+                remedy="call it as before, choose another path, or begin anew with overwrite=True",
+            )
+        return parts
     except StateError:
         if not overwrite:
             raise
@@ -299,11 +370,11 @@ def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) 
 
 def _check_is_ours(folder: Path) -> None:
     """Refuse a folder that holds something else, such as the predictions of a mosaic."""
-    strange = [path.name for path in folder.iterdir() if path.suffix != ".partial"]
+    strange = sorted(path.name for path in folder.glob("*") if path.suffix != ".partial")
     if strange:
         raise StateError(
             f"{folder} holds something else than partial statistics",
-            given=", ".join(sorted(strange)[:3]),
+            given=", ".join(strange[:3]),
             remedy="choose another path, or remove the folder",
         )
 
@@ -351,23 +422,21 @@ class PartialStats:
 _FLUSH_SECONDS: Final = 10.0
 """Statistics are written after so much time, or when they take too many bytes."""
 
-Nodes = dict[Tree, dict[Node, LabelledMoments]]
-"""The statistics of complete subtrees."""
-
-Finished = Callable[[int, int, LabelledMoments], None]
-
 
 class StatsTrees:
-    """The trees of all variables. Any thread may add to them."""
+    """The trees of all variables. Any thread may add to them.
+
+    `finished`: takes the statistics of each tree that is complete; None to keep them.
+    """
 
     def __init__(
         self,
-        orders: list[ChunkOrder],
-        finished: Finished | None = None,
+        forms: tuple[VariableForm, ...],
+        finished: Callable[[int, int, LabelledMoments], None] | None = None,
         parts: StatsParts | None = None,
         flush_nbytes: int = 0,
     ) -> None:
-        self._orders = orders
+        self._forms = forms
         self._finished = finished
         self._parts = parts
         self._flush_nbytes = flush_nbytes
@@ -375,49 +444,215 @@ class StatsTrees:
         self._lock = threading.Lock()
         self._trees: dict[Tree, MergeTree[LabelledMoments]] = {}
 
-    def add_piece(self, variable: int, piece: int, value: LabelledMoments) -> None:
-        """Add the statistics of a piece of a variable."""
-        order = self._orders[variable]
-        tree = order.tree_of(piece)
-        self.add((variable, tree), (0, piece - int(order.edges[tree])), value)
-
     def add(self, key: Tree, node: Node, value: LabelledMoments) -> None:
         """Add the statistics of a subtree of a tree."""
         with self._lock:
             tree = self._trees.get(key)
             if tree is None:
-                num_leaves = self._orders[key[0]].num_leaves(key[1])
+                num_leaves = self._forms[key[0]].leaves[key[1]]
                 tree = self._trees[key] = MergeTree(num_leaves, LabelledMoments.merge)
-        while True:
+        if tree.add_node(node, value) and self._finished is not None:
+            self._finished(*key, tree.result())
             with self._lock:
-                merger = tree.offer(node, value)
-                if merger is None:
-                    if self._finished is not None and tree.is_complete:
-                        self._finished(*key, tree.result())
-                        del self._trees[key]
-                    return
-            # Without the lock: moments of many cells take a while.
-            node, first, second = merger
-            value = first.merge(second)
+                del self._trees[key]
 
-    def drain(self) -> Nodes:
+    def drain(self) -> dict[Tree, dict[Node, LabelledMoments]]:
         """The subtrees that were made since the last call, which are forgotten here."""
         with self._lock:
             nodes = {tree: dict(merged.nodes) for tree, merged in self._trees.items()}
             self._trees.clear()
         return nodes
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the subtrees that are kept."""
-        with self._lock:
-            return sum(v.nbytes for tree in self._trees.values() for v in tree.nodes.values())
-
     def flush(self, *, is_last: bool = False) -> None:
         """Write the subtrees, if they go to files, and it is time. No thread may be at work."""
         if self._parts is None:
             return
+        nbytes = sum(v.nbytes for tree in self._trees.values() for v in tree.nodes.values())
         is_late = time.monotonic() - self._flushed > _FLUSH_SECONDS
-        if is_late or is_last or self.nbytes > self._flush_nbytes:
+        if is_late or is_last or nbytes > self._flush_nbytes:
             self._parts.add(self.drain())
             self._flushed = time.monotonic()
+
+
+def merge_parts(parts: Sequence[PartialStats]) -> xr.Dataset:
+    """The result of parts in memory."""
+    first = parts[0]
+    if any(part.path for part in parts):
+        raise StateError(
+            "these parts were written to files",
+            given=", ".join(sorted({part.path for part in parts if part.path})),
+            remedy="pass the path instead: xloader.merge(path)",
+        )
+    for part in parts:
+        differing = ", ".join(first.template.differing(part.template))
+        given = f"parts with other {differing}" if differing else ""
+        if not given and part.part[1] != first.part[1]:
+            given = f"parts of {first.part[1]} and of {part.part[1]}"
+        if given:
+            raise StateError(
+                "the parts are of different jobs",
+                given=given,
+                remedy="run all parts with the same samples and options",
+            )
+    count, numbers = first.part[1], sorted(part.part[0] for part in parts)
+    if numbers != list(range(count)):
+        is_missing = set(range(count)) - set(numbers)
+        raise StateError(
+            "parts are missing" if is_missing else "a part comes twice",
+            given=f"parts {numbers} of {count}",
+            remedy="run all parts, and pass each of them once",
+        )
+    nodes = [
+        (tree, node, value)
+        for part in parts
+        for tree, values in part.nodes.items()
+        for node, value in values.items()
+    ]
+    return _merge(first.template, [(tree, node) for tree, node, _ in nodes], nodes)
+
+
+def _merge(
+    template: StatsTemplate,
+    nodes: Iterable[tuple[Tree, Node]],
+    values: Iterable[tuple[Tree, Node, LabelledMoments]],
+    note: str = "",
+) -> xr.Dataset:
+    """The result of some subtrees, one value after the other."""
+    num_missing = sum(int(pieces.sum()) for pieces in template.pieces_without(nodes))
+    if num_missing:
+        raise StateError(
+            "statistics of some chunks are missing",
+            given=f"{num_missing} of {template.num_leaves} missing{note}",
+            remedy="run the parts that were not run or were killed, and merge again",
+        )
+    result = StatsResult(template)
+    trees = StatsTrees(template.variables, result.put)
+    for tree, node, value in values:
+        trees.add(tree, node, value)
+    return result.dataset()
+
+
+_LEAST_FREE: Final = 1 << 20
+"""Bytes for what a file holds beside its values."""
+
+
+def target_path(path: str | os.PathLike[str]) -> Path:
+    """Check the path of a result."""
+    is_path = isinstance(path, str | os.PathLike)
+    target = Path(local_path(path)).expanduser() if is_path else Path()
+    if not is_path or "://" in local_path(path) or target.suffix not in (".nc", ".zarr"):
+        raise OptionError(
+            "the path of statistics is not a local path of a netCDF file or a Zarr store",
+            given=repr(path),
+            remedy='pass path="stats.nc" or "stats.zarr", or leave it out and write the result',
+        )
+    return target
+
+
+def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
+    """The result of the same job, if it lies at a target already; None where nothing lies.
+
+    `key`: the key of the job; None for that of the partial statistics beside the target, if any.
+    """
+    if not target.exists():
+        return None
+    result = _stored_stats(target)
+    folder = stats_folder(target)
+    key_of_parts = StatsParts(folder).template.key if _has_parts(target) else None
+    if key is None:
+        key = key_of_parts
+    if result is None or key not in (None, result.attrs[JOB]):
+        others = "statistics of other data, samples or options"
+        raise TargetError(
+            f"something lies at {target} already",
+            given="something else than statistics" if result is None else others,
+            remedy="open it with xarray, choose another path, or pass overwrite=True",
+        )
+    if key_of_parts == key or not folder.exists():
+        # The job was killed after its result was whole.
+        remove_folder(folder)
+    return result
+
+
+def _stored_stats(target: Path) -> xr.Dataset | None:
+    """Statistics in a file, as they were before they were written; None if it holds others."""
+    options: dict[str, Any] = (
+        {"engine": "zarr", "consolidated": False} if target.suffix == ".zarr" else {}
+    )
+    try:
+        with xr.open_dataset(target, decode_timedelta=True, **options) as stored:
+            return stored.load().drop_encoding() if JOB in stored.attrs else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def has_stats(path: str | os.PathLike[str]) -> bool:
+    """Whether statistics lie at a path, or partial ones beside it."""
+    target = Path(local_path(path)).expanduser()
+    # The root of a file system has no name, and no folder beside it.
+    if target.name and _has_parts(target):
+        return True
+    return target.suffix in (".nc", ".zarr") and _stored_stats(target) is not None
+
+
+def _has_parts(target: Path) -> bool:
+    """Whether partial statistics lie beside a target."""
+    return (stats_folder(target) / FORM_FILE).is_file()
+
+
+def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> xr.Dataset:
+    """Merge the partial statistics beside a target, and write the target.
+
+    If that was done before, the result is read.
+    """
+    path = target_path(target)
+    if not overwrite and (finished := finished_stats(path, None)) is not None:
+        return finished
+    if not _has_parts(path):
+        raise SourceNotFoundError(
+            f"{path} has no partial statistics to merge",
+            given=f"nothing in {stats_folder(path)}",
+            remedy="pass the path that was passed to stats(path=..., part=...)",
+        )
+    try:
+        return write_merged(path, overwrite=overwrite)
+    except (StateError, OSError):
+        if overwrite or not path.exists():
+            raise
+        # Another process was faster, and has removed the parts.
+        return merge_stats(path)
+
+
+def write_merged(target: Path, *, overwrite: bool) -> xr.Dataset:
+    """Merge the files beside a target, write the result at one stroke, and remove the files."""
+    folder = stats_folder(target)
+    result = StatsParts(folder).merged()
+    # In the folder that is removed afterwards, so that a killed process leaves nothing else. The
+    # suffix tells xarray which format it is.
+    partial = folder / f"{uuid.uuid4().hex[:8]}.partial{target.suffix}"
+    with writing(target.parent):
+        try:
+            if target.suffix == ".nc":
+                result.to_netcdf(partial)
+            else:
+                with warnings.catch_warnings():
+                    # zarr says that the dtype of the labels, and metadata in one place, are not in
+                    # the format.
+                    warnings.simplefilter("ignore")
+                    result.to_zarr(partial, zarr_format=3, consolidated=True)
+            if overwrite and target.is_dir():
+                check_replaceable(target)
+                # Another process may have removed it meanwhile, and zarr makes folders anew.
+                os.stat(folder / FORM_FILE)
+                replace_folder(partial, target)
+            else:
+                os.replace(partial, target)
+        except (OSError, RuntimeError) as error:
+            remove_partial(partial)
+            if isinstance(error, OSError):
+                raise
+            # The netCDF library does not tell a full disk from other failures.
+            is_full = shutil.disk_usage(target.parent).free < result.nbytes + _LEAST_FREE
+            raise OSError(errno.ENOSPC if is_full else errno.EIO, str(error)) from error
+    remove_folder(folder)
+    return result

@@ -1,167 +1,103 @@
-"""The sweep of statistics: each chunk is read once, on threads, and merged in a fixed order."""
+"""The sweep of statistics: each chunk is read once, and merged in a fixed order.
+
+`StatsSweep` reads on threads of this process. `StatsOnCluster` cuts the pieces into units, and each
+task on a cluster sweeps one of them; the trees here merge what comes.
+"""
 
 from __future__ import annotations
 
-import math
+import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.cluster.cluster_tasks import MOST_UNITS, ClusterTasks
 from xloader.core.axis import Ints
-from xloader.core.footprint import Footprint, Group
 from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
-from xloader.jobs.covered_elements import CoveredElements
-from xloader.jobs.statistics.chunk_reduction import (
-    ChunkElements,
-    ChunkOrder,
-    LeadPieces,
-    WaitingElements,
-    reduce_elements,
-)
+from xloader.jobs.statistics.chunk_reduction import ChunkElements, ChunkOrder, reduce_elements
 from xloader.jobs.statistics.moments import LabelledMoments
-from xloader.jobs.statistics.stats_options import StatsOptions
-from xloader.jobs.statistics.stats_parts import StatsTrees
-from xloader.recipe.recipe import Recipe
-from xloader.sources.base import Variable
+from xloader.jobs.statistics.stats_job import Pieces, StatsJob, VariableJob, check_memory
+from xloader.jobs.statistics.stats_parts import Nodes, StatsTrees
+from xloader.sources.base import SmallKey, Source
 
 _WAVE_NBYTES: Final = 1 << 29
 _WAVE_CHUNKS: Final = 1 << 12
 """Decoded bytes and number of chunks that are asked for at a time."""
 
-_MOMENTS_ITEMSIZE: Final = 48
-_SKETCH_NBYTES: Final = 12_000
-"""Bytes of the moments of a cell, and of a sketch."""
-
-Pieces = Sequence[NDArray[np.bool_]]
-"""For each variable, whether each of its pieces is meant."""
-
-
-@dataclass(frozen=True, eq=False)
-class VariableJob:
-    """The work on one variable."""
-
-    number: int
-    stored: Variable
-    group: Group
-    order: ChunkOrder
-    covered: CoveredElements
-    clock: int | None
-    leads: LeadPieces | None
-    options: StatsOptions
-
-    @property
-    def chunk_nbytes(self) -> int:
-        """Decoded bytes of its largest chunk; at least 1."""
-        (demand,) = self.group.demands
-        return max(demand.max_chunk_nbytes, 1)
-
-    @property
-    def node_nbytes(self) -> int:
-        """Most bytes of the statistics of one place of the kept dimensions."""
-        cells = math.prod(self.order.axes[axis].max_read_size for axis in self.order.kept)
-        if self.clock is not None and self.options.labels is not None:
-            cells *= len(self.options.labels)
-        if self.leads is not None:
-            cells *= len(self.options.leads)
-        return cells * (_MOMENTS_ITEMSIZE + _SKETCH_NBYTES * bool(self.options.quantiles))
-
-    @property
-    def leaf_nbytes(self) -> int:
-        """Most bytes of the statistics of one piece, which has few labels."""
-        if self.clock is None or self.options.labels is None:
-            return self.node_nbytes
-        num = len(self.options.labels)
-        return self.node_nbytes // num * min(num, self.order.axes[self.clock].max_read_size)
-
-    @property
-    def tree_nbytes(self) -> int:
-        """Most bytes of the subtrees of one place that wait for siblings, and of the whole."""
-        num = int(np.diff(self.order.edges).max(initial=1))
-        return self.node_nbytes * (min(num, num.bit_length() + 1) + 1)
-
-    def elements(self, chunk: ChunkValues) -> ChunkElements:
-        """The elements of a chunk that count, with their weights and labels."""
-        values = chunk.values
-        cover = self.covered.of_box(chunk.begins, values.shape)
-        if self.stored.packing is not None:
-            values = self.stored.packing.unpack(values)
-        dims, options = self.stored.dims, self.options
-        parts = {
-            dim: slice(begin, begin + size)
-            for dim, begin, size in zip(dims, chunk.begins, values.shape, strict=True)
-        }
-        weights = None if options.weights is None else options.weights.along(dims, parts)
-        rows = None
-        if self.clock is not None and options.rows is not None:
-            rows = options.rows[parts[dims[self.clock]]]
-        return ChunkElements(values, cover.lines, cover.flags, weights, rows)
-
 
 class StatsSweep:
-    """Reads chunks on threads of this process, and adds their statistics to trees."""
+    """Reads chunks on threads of this process, and adds their statistics to trees.
+
+    `most_done_nbytes`: bytes after which statistics are written; None if they stay in memory.
+    """
 
     def __init__(
         self,
-        recipe: Recipe,
-        footprint: Footprint,
-        jobs: list[VariableJob],
+        job: StatsJob,
         most_nbytes: int,
         num_threads: int,
         most_done_nbytes: int | None = None,
     ) -> None:
-        self._jobs = jobs
+        self._jobs = job.jobs
         self._most_done_nbytes = most_done_nbytes
-        self._sweep = (recipe, footprint, most_nbytes, num_threads)
+        self._windowed = job.reading.windows.dims
+        self._sweep = ChunkSweep(job.whole, job.reading, most_nbytes, num_threads)
         self._lock = threading.Lock()
-        self._waiting: dict[tuple[int, int], tuple[int, WaitingElements]] = {}
-        self.num_reads = 0
+        self._waiting: dict[tuple[int, int], ChunkElements] = {}
+
+    @property
+    def num_reads(self) -> int:
+        """Number of chunks that were read."""
+        return self._sweep.num_reads
 
     def num_chunks(self, wanted: Pieces) -> int:
         """Number of chunks that are read for some pieces of each variable."""
         pairs = zip(self._jobs, wanted, strict=True)
         return sum(len(chunks_of(job.order, pieces)) for job, pieces in pairs)
 
-    def run(self, wanted: Pieces, trees: StatsTrees, advance: Callable[[], None]) -> None:
+    def run(self, wanted: Pieces, trees: StatsTrees, advance: Callable[[int], None]) -> None:
         """Read all chunks of some pieces.
 
         `advance`: is called for each chunk that is done, on any thread.
         """
-        with ChunkSweep(*self._sweep) as sweep:
+        with self._sweep:
             for job, pieces in zip(self._jobs, wanted, strict=True):
-                self._run_variable(sweep, job, pieces, trees, advance)
-            self.num_reads = sweep.num_reads
+                self._run_variable(job, pieces, trees, advance)
 
     def _run_variable(
         self,
-        sweep: ChunkSweep,
         job: VariableJob,
         wanted: NDArray[np.bool_],
         trees: StatsTrees,
-        advance: Callable[[], None],
+        advance: Callable[[int], None],
     ) -> None:
+        order = job.order
+
         def use(place_of: dict[tuple[int, ...], int], chunk: ChunkValues) -> None:
             elements, at = job.elements(chunk), place_of[chunk.begins]
-            for piece in job.order.pieces_of(at):
+            for piece in order.pieces_of(at):
                 value = self._reduce(job, piece, at, elements) if wanted[piece] else None
                 if value is not None:
-                    trees.add_piece(job.number, piece, value)
-            advance()
+                    tree = order.tree_of(piece)
+                    leaf = piece - int(order.edges[tree])
+                    trees.add((job.number, tree), (0, leaf), value)
+            advance(1)
 
-        stored, axes = job.stored.dims, job.order.axes
-        windowed = self._sweep[1].windows.dims
-        places = [stored.index(dim) if dim in stored else None for dim in windowed]
-        for wave in _waves(job, chunks_of(job.order, wanted), self._most_done_nbytes):
-            blocks = job.order.blocks(wave)
-            begins = [axis.edges[blocks[:, n]].tolist() for n, axis in enumerate(axes)]
+        dims = job.stored.dims
+        places = [dims.index(dim) if dim in dims else None for dim in self._windowed]
+        for wave in _waves(job, chunks_of(order, wanted), self._most_done_nbytes):
+            blocks = order.blocks(wave)
+            begins = [axis.edges[blocks[:, n]].tolist() for n, axis in enumerate(order.axes)]
             rows = zip(*begins, strict=True) if begins else [()] * len(wave)
             at = dict(zip(rows, wave.tolist(), strict=True))
             read = [tuple(0 if n is None else row[n] for n in places) for row in blocks.tolist()]
-            sweep.do(sweep.read(job.group, read, partial(use, at)))
+            self._sweep.do(self._sweep.read(job.group, read, partial(use, at)))
             trees.flush()
 
     def _reduce(
@@ -172,32 +108,24 @@ class StatsSweep:
         if job.leads is None:
             return reduce_elements(elements, order.kept, job.clock, has_sketches=has_sketches)
         assert job.clock is not None
-        ends = int(order.first[piece]), int(order.second[piece])
-        along = order.blocks(np.array(ends))[:, job.clock].tolist()
-        reduce = partial(
-            job.leads.reduce,
-            clock=job.clock,
-            piece=tuple(along),
-            kept=order.kept,
-            has_sketches=has_sketches,
-        )
-        if ends[0] == ends[1]:
-            whole = WaitingElements(elements, 0)
-            return reduce(whole, whole)
-        key = job.number, piece
-        side = ends.index(at)
-        with self._lock:
-            waiting = self._waiting.pop(key, None)
-        if waiting is None:
-            slab = job.leads.slab(elements, job.clock, tuple(along), side)
+        ends = [int(order.first[piece]), int(order.second[piece])]
+        begin, end = order.blocks(np.array(ends))[:, job.clock].tolist()
+        earlier = later = elements
+        if ends[0] != ends[1]:
+            key, side = (job.number, piece), ends.index(at)
             with self._lock:
-                waiting = self._waiting.pop(key, None)
-                if waiting is None:
-                    self._waiting[key] = side, slab
-                    return None
-        pair = [WaitingElements(elements, 0), WaitingElements(elements, 0)]
-        pair[waiting[0]] = waiting[1]
-        return reduce(*pair)
+                partner = self._waiting.pop(key, None)
+            if partner is None:
+                slab = job.leads.slab(elements, job.clock, (begin, end), side)
+                with self._lock:
+                    partner = self._waiting.pop(key, None)
+                    if partner is None:
+                        self._waiting[key] = slab
+                        return None
+            earlier, later = (elements, partner) if side == 0 else (partner, elements)
+        return job.leads.reduce(
+            earlier, later, job.clock, (begin, end), order.kept, has_sketches=has_sketches
+        )
 
 
 def chunks_of(order: ChunkOrder, wanted: NDArray[np.bool_]) -> Ints:
@@ -219,13 +147,266 @@ def _waves(job: VariableJob, places: Ints, most_done_nbytes: int | None) -> Iter
         yield places[begin : begin + each]
 
 
-def waiting_nbytes(job: VariableJob) -> int:
-    """Most bytes of values that wait for chunks with their later partners."""
-    if job.leads is None or not job.order.most_open():
-        return 0
-    assert job.clock is not None
-    cross = math.prod(
-        axis.max_read_size for at, axis in enumerate(job.order.axes) if at != job.clock
-    )
-    each = job.leads.longest_slab() * cross * (job.stored.dtype.itemsize + 1)
-    return each * (job.order.most_open() + 1)
+_CLEAN_NBYTES: Final = 1 << 31
+"""Most decoded bytes of a unit that goes on so that no chunk is read twice."""
+
+_RESULT_NBYTES: Final = 1 << 24
+"""Most bytes of the statistics of a unit, as they go through the scheduler."""
+
+_END_LEVEL: Final = 64
+"""The level of the end of a tree, which is above that of any subtree."""
+
+
+class PieceRange(NamedTuple):
+    """Some pieces of a variable that follow each other."""
+
+    variable: int
+    begin: int
+    end: int
+
+
+StatsUnit = tuple[PieceRange, ...]
+"""The ranges whose statistics one task computes."""
+
+
+@dataclass(frozen=True)
+class UnitSizes:
+    """How large units are."""
+
+    unit_nbytes: int
+    clean_nbytes: int
+    result_nbytes: int
+
+    @classmethod
+    def of(
+        cls, unit_nbytes: int, total_nbytes: int, num_threads: int, result_nbytes: int
+    ) -> UnitSizes:
+        """The sizes for a job."""
+        clean_nbytes = min(total_nbytes // num_threads, _CLEAN_NBYTES)
+        return cls(unit_nbytes, max(unit_nbytes, clean_nbytes), result_nbytes)
+
+
+def cut_units(
+    source: Source, jobs: list[VariableJob], wanted: Pieces, sizes: UnitSizes
+) -> list[StatsUnit]:
+    """Cut pieces into units, in order."""
+    units: list[StatsUnit] = []
+    last: list[PieceRange] = []
+    read_nbytes = result_nbytes = 0
+    for job, pieces in zip(jobs, wanted, strict=True):
+        for ranges, chunks_nbytes in _stretches(source, job, pieces, sizes):
+            nodes_nbytes = job.node_nbytes * sum(num_nodes(job.order, span)[0] for span in ranges)
+            read_nbytes += chunks_nbytes
+            result_nbytes += nodes_nbytes
+            # Small variables share a unit.
+            if last and (read_nbytes > sizes.unit_nbytes or result_nbytes > sizes.result_nbytes):
+                units.append(tuple(last))
+                last, read_nbytes, result_nbytes = [], chunks_nbytes, nodes_nbytes
+            last += ranges
+    return [*units, tuple(last)] if last else units
+
+
+def _stretches(
+    source: Source, job: VariableJob, wanted: NDArray[np.bool_], sizes: UnitSizes
+) -> Iterator[tuple[list[PieceRange], int]]:
+    """The ranges of a variable between two cuts, and the decoded bytes of their chunks."""
+    order, chunks = job.order, chunks_of(job.order, wanted)
+    num = len(chunks)
+    each = max(sizes.unit_nbytes // job.chunk_nbytes, 1)
+    most = max(sizes.clean_nbytes // job.chunk_nbytes, each)
+    most_trees = max(sizes.result_nbytes // job.node_nbytes, 1)
+    # For each needed chunk before which may be cut: the first piece behind the cut, the chunks and
+    # shards that both sides would read, and the level of the largest subtree that may begin there.
+    pieces = np.searchsorted(order.first, np.append(chunks, len(order.chunks)))
+    twice, shards = _pairs_across(order, chunks, wanted), _shards_across(source, job, chunks)
+    trees = np.searchsorted(order.edges, pieces, side="right") - 1
+    leaf = pieces - order.edges[trees]
+    levels = np.where(leaf == 0, _END_LEVEL, np.log2(np.maximum(leaf & -leaf, 1))).astype(np.int64)
+    begin = 0
+    while begin < num:
+        # The first chunk of the tree that a unit's result has no room for.
+        tree, limit = int(trees[begin]) + most_trees, num
+        if tree < len(order.edges) - 1:
+            limit = int(np.searchsorted(chunks, order.first[order.edges[tree]]))
+            limit = max(limit, begin + 1)
+        end = last = min(begin + each, limit)
+        if last < num:
+            cuts = np.arange(min(begin + (each + 1) // 2, last), last + 1)
+            rank = np.lexsort((-cuts, -levels[cuts], shards[cuts] > 0, twice[cuts]))
+            end = int(cuts[rank[0]])
+            later = slice(last + 1, min(begin + most, limit) + 1)
+            if twice[end] or shards[end]:
+                is_clean = (twice[later] == 0) & (shards[later] == 0)
+                if not is_clean.any() and twice[end]:
+                    is_clean = twice[later] == 0
+                if is_clean.any():
+                    end = last + 1 + int(np.argmax(is_clean))
+        lo, hi = pieces[[begin, end]].tolist()
+        edges = np.flatnonzero(np.diff(wanted[lo:hi], prepend=False, append=False)) + lo
+        if len(edges):
+            spans = edges.reshape(-1, 2).tolist()
+            ranges = [PieceRange(job.number, first, until) for first, until in spans]
+            yield ranges, (end - begin) * job.chunk_nbytes
+        begin = end
+
+
+def _pairs_across(order: ChunkOrder, chunks: Ints, wanted: NDArray[np.bool_]) -> Ints:
+    """For each cut, the pairs of chunks of which one lies on either side."""
+    if order.first is order.second:
+        return np.zeros(len(chunks) + 1, np.int64)
+    pair = np.sort([order.first[wanted], order.second[wanted]], axis=0)
+    low, high = np.searchsorted(chunks, pair)
+    return _num_open(low, high, len(chunks))
+
+
+def _shards_across(source: Source, job: VariableJob, chunks: Ints) -> Ints:
+    """For each cut, the shards that have chunks on both sides."""
+    shards = _shards(source, job.stored.name, job.order, chunks)
+    if shards is None or not len(chunks):
+        return np.zeros(len(chunks) + 1, np.int64)
+    rank = np.argsort(shards, kind="stable")
+    begins = np.flatnonzero(np.diff(shards[rank], prepend=-1))
+    return _num_open(rank[begins], rank[np.append(begins[1:], len(chunks)) - 1], len(chunks))
+
+
+def _num_open(low: Ints, high: Ints, num: int) -> Ints:
+    """For each cut before one of ``num`` chunks, the spans ``low < cut <= high``."""
+    steps = np.bincount(low + 1, minlength=num + 2) - np.bincount(high + 1, minlength=num + 2)
+    return np.asarray(np.cumsum(steps)[: num + 1], np.int64)
+
+
+def _shards(source: Source, variable: str, order: ChunkOrder, places: Ints) -> Ints | None:
+    """The number of the shard of each chunk; None if no two chunks share one."""
+    stored = [[axis.stored_chunk(n) for n in range(axis.num_blocks)] for axis in order.axes]
+    origin = [along[0] for along in stored]
+    numbers = []
+    for dim, along in enumerate(stored):
+        # Shards form a grid, so it is enough to look along each dimension.
+        keys = []
+        for chunk in along:
+            key = source.bundle_of(variable, (*origin[:dim], chunk, *origin[dim + 1 :]))
+            keys.append(key.name if isinstance(key, SmallKey) else key)
+        if any(key is None for key in keys):
+            return None
+        is_new = [before != after for before, after in itertools.pairwise(keys)]
+        numbers.append(np.cumsum([False, *is_new]))
+    if all(len(along) == along[-1] + 1 for along in numbers):
+        return None
+    index = order.blocks(places)
+    shape = tuple(int(along[-1]) + 1 for along in numbers)
+    at = tuple(along[index[:, dim]] for dim, along in enumerate(numbers))
+    return np.asarray(np.ravel_multi_index(at, shape), np.int64)
+
+
+def num_nodes(order: ChunkOrder, pieces: PieceRange) -> tuple[int, int]:
+    """Number of subtrees that a range is merged to, and of those in trees that it cuts."""
+    first, last = order.tree_of(pieces.begin), order.tree_of(pieces.end - 1)
+    count, num_open = max(last - first - 1, 0), 0
+    for tree in {first, last}:
+        edge, until = order.edges[tree : tree + 2].tolist()
+        num = num_subtrees(max(pieces.begin - edge, 0), pieces.end - edge, until - edge)
+        count += num
+        if pieces.begin > edge or pieces.end < until:
+            num_open += num
+    return count, num_open
+
+
+def num_chunks(order: ChunkOrder, pieces: PieceRange) -> int:
+    """Number of chunks that the pieces of a range need."""
+    if order.first is order.second:
+        return pieces.end - pieces.begin
+    part = slice(pieces.begin, pieces.end)
+    return len(np.union1d(order.first[part], order.second[part]))
+
+
+def num_subtrees(begin: int, end: int, num_leaves: int) -> int:
+    """Number of the largest complete subtrees that cover some leaves of a `MergeTree`."""
+    if end >= num_leaves:
+        # The last leaf goes up alone, as if there were more of them.
+        end = 1 << (num_leaves - 1).bit_length()
+    # Subtrees grow up to the roundest number between the ends, and shrink after it.
+    level = (begin ^ end).bit_length() - 1
+    middle = end >> level << level
+    return (middle - begin).bit_count() + (end - middle).bit_count()
+
+
+_finding_chunks = threading.Lock()
+
+
+def compute_unit(shared: tuple[StatsJob, int], unit: StatsUnit) -> tuple[Nodes, int]:
+    """The statistics of a unit, and the number of reads, on one thread: the task of a worker.
+
+    `shared`: the job, and the bytes of chunks that may be read at a time.
+    """
+    job, most_nbytes = shared
+    with _finding_chunks:
+        wanted = [np.zeros(sum(form.leaves), np.bool_) for form in job.forms]
+    for number, begin, end in unit:
+        wanted[number][begin:end] = True
+    trees = StatsTrees(job.forms)
+    sweep = StatsSweep(job, most_nbytes, 1)
+    sweep.run(wanted, trees, lambda _: None)
+    return trees.drain(), sweep.num_reads
+
+
+class StatsOnCluster:
+    """Computes statistics by tasks on a cluster, as `StatsSweep` does on threads."""
+
+    def __init__(self, job: StatsJob, tasks: ClusterTasks, wanted: Pieces) -> None:
+        self._job = job
+        self._tasks = tasks
+        self._most_nbytes = 0
+        total = sum(
+            len(chunks_of(variable_job.order, pieces)) * variable_job.chunk_nbytes
+            for variable_job, pieces in zip(job.jobs, wanted, strict=True)
+        )
+        # Ends of units are looked for in the upper half of this size.
+        unit_nbytes = tasks.unit_nbytes(total, MOST_UNITS // 2)
+        sizes = UnitSizes.of(unit_nbytes, total, tasks.num_threads, _RESULT_NBYTES)
+        self._units = cut_units(job.recipe.source, job.jobs, wanted, sizes)
+        self.num_reads = 0
+
+    def check_memory(
+        self, memory_nbytes: int, kept_nbytes: int, least_nbytes: int, *, is_flushed: bool
+    ) -> None:
+        """Check that the memory is enough here, and for the tasks of a worker."""
+        memory = self._job.memory
+        sizes = [self._nodes_nbytes(unit) for unit in self._units]
+        unit, cut = map(max, zip(*sizes, strict=True)) if sizes else (0, 0)
+        # Subtrees wait for the units that are computed at the same time.
+        waiting = memory.tree_nbytes + cut * min(self._tasks.most_running, len(sizes))
+        here = max(kept_nbytes + unit + waiting * (not is_flushed), least_nbytes)
+        shares, kept = self._tasks.most_threads_of_worker, unit + memory.under_way_nbytes
+        worker = shares * (kept + memory.work_nbytes)
+        check_memory(memory_nbytes, max(here, worker), shares if worker > here else 1)
+        self._most_nbytes = memory.most_read_nbytes(memory_nbytes // shares, kept)
+
+    def _nodes_nbytes(self, unit: StatsUnit) -> tuple[int, int]:
+        """Bytes of the statistics of a unit, and of those of trees that it does not complete."""
+        whole = cut = 0
+        for pieces in unit:
+            job = self._job.jobs[pieces.variable]
+            num, num_cut = num_nodes(job.order, pieces)
+            whole += num * job.node_nbytes
+            cut += num_cut * job.node_nbytes
+        return whole, cut
+
+    def num_chunks(self, wanted: Pieces) -> int:
+        """Number of chunks that the tasks read. With leads, two tasks may read the same one."""
+        return sum(map(self._num_chunks, self._units))
+
+    def _num_chunks(self, unit: StatsUnit) -> int:
+        return sum(num_chunks(self._job.jobs[pieces.variable].order, pieces) for pieces in unit)
+
+    def run(self, wanted: Pieces, trees: StatsTrees, advance: Callable[[int], None]) -> None:
+        """Compute the statistics of the pieces."""
+        shared = self._job, self._most_nbytes
+        results = self._tasks.run("computing statistics", compute_unit, shared, self._units)
+        with closing(results):
+            for unit, (nodes, num_reads) in results:
+                for tree, values in nodes.items():
+                    for node, value in values.items():
+                        trees.add(tree, node, value)
+                self.num_reads += num_reads
+                advance(self._num_chunks(unit))
+                trees.flush()
