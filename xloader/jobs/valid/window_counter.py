@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +40,7 @@ from xloader.jobs.valid.sweep_line import (
     may_hold_nan,
     sum_windows,
 )
-from xloader.jobs.wanted_elements import WantedElements, cut_along, placed_along
+from xloader.jobs.wanted_elements import MaskArgument, WantedElements, cut_along, placed_along
 from xloader.recipe.layout import FieldPart
 
 _PIECE_SIZE = 1 << 16
@@ -94,7 +93,7 @@ class WindowCounter:
         alone: tuple[int, int] | None = None,
         first: int = 0,
     ) -> None:
-        self._check, self._wanted = check, wanted
+        self.check, self.wanted = check, wanted
         self._places = check.places
         self._alone = alone or (0, self._places.shape[0])
         self._first = first
@@ -117,16 +116,16 @@ class WindowCounter:
         self.packer = BitPacker((self._alone[1] - self._alone[0]) * self._num_below)
 
     def _add_part(self, number: int, part: FieldPart) -> None:
-        recipe, name, places = self._check.recipe, part.variable, self._places
+        recipe, name, places = self.check.recipe, part.variable, self._places
         dims = recipe.dims_of(name)
         size = math.prod(side.stop - side.start for side in part.box)
         is_read = may_hold_nan(recipe, name)
         if not is_read:
-            if self._wanted is None or not set(self._wanted.dims) <= set(dims):
+            if self.wanted is None or not set(self.wanted.dims) <= set(dims):
                 # Its elements are valid in any case.
                 self._least[number] -= size
                 return
-            dims = self._wanted.dims
+            dims = self.wanted.dims
         spans = {
             axis: span
             for axis, dim in enumerate(places.dims)
@@ -139,17 +138,15 @@ class WindowCounter:
 
     def _zeros(self, *, is_static: bool) -> Counts:
         """Counts for the variables without the sweep dimension, or for no window of the others."""
-        sizes: dict[int, list[int]] = {}
+        axes: dict[int, set[int]] = {}
         for part in self._read_parts:
             if is_static == (0 not in part.spans):
-                of_field = sizes.setdefault(part.field, [int(is_static)] + [1] * self._num_inner)
-                for axis in part.spans:
-                    of_field[axis] = self._places.shape[axis] if axis else 0
-        return {field: np.zeros(of_field, self._dtype) for field, of_field in sizes.items()}
-
-    @property
-    def _num_inner(self) -> int:
-        return len(self._places.dims) - 1
+                axes.setdefault(part.field, set()).update(part.spans)
+        counts = {}
+        for field, of_field in axes.items():
+            sizes = [n if axis in of_field else 1 for axis, n in enumerate(self._places.shape)]
+            counts[field] = np.zeros([int(is_static), *sizes[1:]], self._dtype)
+        return counts
 
     def counts_nbytes(self) -> tuple[int, int]:
         """Bytes of all counts: those in any case, and those for each window along the sweep."""
@@ -159,7 +156,7 @@ class WindowCounter:
 
     def check_memory(self, memory_nbytes: int, num_tasks: int | None = None) -> None:
         """Check that the memory is enough for one chunk, and for the counts that it adds to."""
-        footprint = self._check.footprint
+        footprint = self.check.footprint
         assert footprint is not None
         at_work = math.ceil(footprint.max_chunk_nbytes * self._work_ratio)
         fixed, unit = self.counts_nbytes()
@@ -181,7 +178,7 @@ class WindowCounter:
         """Bytes at work for each decoded byte of a chunk, while its valid elements are summed."""
         ratios = []
         for variable in {part.variable for part in self._read_parts}:
-            stored = self._check.recipe.variable(variable)
+            stored = self.check.recipe.variable(variable)
             unpacked = 0 if stored.packing is None else stored.dtype.itemsize
             ratios.append(1 + (unpacked + _WORK_ITEMSIZE) / stored.stored_dtype.itemsize)
         return max(ratios)
@@ -190,7 +187,7 @@ class WindowCounter:
         self, line: BlockLine, memory_nbytes: int, num_threads: int, unit: SweepUnit | None = None
     ) -> int:
         """Read chunks and count their elements, and return the number of chunks."""
-        footprint = self._check.footprint
+        footprint = self.check.footprint
         assert footprint is not None
         fixed, unit_nbytes = self.counts_nbytes()
         half, num_along = memory_nbytes // 2, self._places.num_along
@@ -198,7 +195,7 @@ class WindowCounter:
         most_along = max((half - fixed - kept) // max(_NUM_COPIES * unit_nbytes, 1), num_along)
         most_nbytes = int(half / self._work_ratio)
         share = (0, 1) if unit is None else unit.share
-        with ChunkSweep(self._check.recipe, footprint, most_nbytes, num_threads) as sweep:
+        with ChunkSweep(self.check.recipe, footprint, most_nbytes, num_threads) as sweep:
             for wave, complete in line.waves(most_along):
                 self._reserve(int(wave.hi.max()))
                 tasks = [
@@ -213,7 +210,7 @@ class WindowCounter:
 
     def _count(self, chunk: ChunkValues) -> None:
         """Add the valid elements of a chunk to the counts of all windows that it reaches into."""
-        variable, wanted = self._check.recipe.variable(chunk.variable), self._wanted
+        variable, wanted = self.check.recipe.variable(chunk.variable), self.wanted
         values, dims = chunk.values, variable.dims
         if variable.packing is not None:
             values = variable.packing.unpack(values)
@@ -304,8 +301,8 @@ class WindowCounter:
 
     @cached_property
     def _wanted_sums(self) -> Ints:
-        assert self._wanted is not None
-        return self._along_windows(self._wanted.flags, self._wanted.dims)
+        assert self.wanted is not None
+        return self._along_windows(self.wanted.flags, self.wanted.dims)
 
     def _masked(self, part: CountedPart, begin: int, end: int) -> Ints:
         """The wanted elements of windows, of a variable that holds no NaN."""
@@ -325,6 +322,8 @@ class WindowCounter:
 
     def add_unit(self, unit: SweepUnit, counts: UnitCounts) -> None:
         """Add the counts of a unit, once those of all units before it are added."""
+        for field, static in counts.static.items():
+            self.static[field] += static
         self._add_counts(unit.first, counts.head)
         self.complete(unit.alone[0])
         for begin in range(0, counts.bits.size, _PIECE_SIZE):
@@ -342,14 +341,28 @@ class WindowCounter:
 
 
 def count_valid(
-    check: SampleCheck, wanted: WantedElements | None, memory_nbytes: int, num_threads: int
+    check: SampleCheck,
+    argument: MaskArgument | None,
+    memory_nbytes: int,
+    num_threads: int,
+    tasks: ClusterTasks | None,
 ) -> tuple[WindowBits, int]:
-    """Find the samples of which enough elements are valid, in each field."""
+    """Find the samples of which enough elements are valid, in each field; and the reads."""
+    wanted, num_reads = None, 0
+    if argument is not None:
+        if tasks is not None and isinstance(argument.mask, str):
+            wanted = tasks.call("reading the mask", argument.read, memory_nbytes, 1)
+        else:
+            wanted = argument.read(memory_nbytes, num_threads)
+        num_reads = wanted.num_reads
+        memory_nbytes -= wanted.flags.nbytes
     counter = WindowCounter(check, wanted)
-    num_reads = 0
-    if check.footprint is not None:
+    if check.footprint is not None and tasks is None:
         counter.check_memory(memory_nbytes)
-        num_reads = counter.read(check.line, memory_nbytes, num_threads)
+        num_reads += counter.read(check.line, memory_nbytes, num_threads)
+    elif check.footprint is not None and tasks is not None:
+        counter.check_memory(memory_nbytes, tasks.most_threads_of_worker)
+        num_reads += _count_units(counter, memory_nbytes, tasks)
     counter.complete(check.places.shape[0])
     return _of_samples(check, counter.packer.bits()), num_reads
 
@@ -392,38 +405,27 @@ def count_unit(task: CountTask, unit: SweepUnit) -> UnitCounts:
     )
 
 
-def count_on_cluster(
-    check: SampleCheck, wanted: WantedElements | None, memory_nbytes: int, tasks: ClusterTasks
-) -> tuple[WindowBits, int]:
-    """Find the samples of which enough elements are valid, on the workers of a cluster."""
-    if check.footprint is None:
-        return count_valid(check, wanted, memory_nbytes, 1)
-    counter, num_reads = WindowCounter(check, wanted), 0
-    counter.check_memory(memory_nbytes, tasks.most_threads_of_worker)
+def _count_units(counter: WindowCounter, memory_nbytes: int, tasks: ClusterTasks) -> int:
+    """Count on the workers of a cluster, and return the number of chunks that were read."""
+    check = counter.check
     unit_nbytes = tasks.unit_nbytes(int(check.line.sizes.sum()))
-    task_memory = tasks.task_memory(memory_nbytes)
-    run: Callable[[CountTask, list[SweepUnit]], Iterator[tuple[SweepUnit, UnitCounts]]]
-    run = partial(tasks.run, "counting valid values", count_unit)
-    static, moving = check.parts
-    units = cut_sweep(check, static, unit_nbytes, 0)
-    for _, counts in run(CountTask(check, wanted, task_memory), units) if units else ():
-        num_reads += counts.num_reads
-        for field, of_field in counts.static.items():
-            counter.static[field] += of_field
     most_border = memory_nbytes // 2 // max(counter.counts_nbytes()[1], 1)
-    units = cut_sweep(check, moving, unit_nbytes, most_border)
-    task = CountTask(check, wanted, task_memory, counter.static)
-    waiting: dict[SweepUnit, UnitCounts] = {}
-    left = iter(units)
-    ahead = next(left, None)
-    for unit, counts in run(task, units) if units else ():
-        num_reads += counts.num_reads
-        waiting[unit] = counts
-        while ahead in waiting:
-            counter.add_unit(ahead, waiting.pop(ahead))
-            ahead = next(left, None)
-    counter.complete(check.places.shape[0])
-    return _of_samples(check, counter.packer.bits()), num_reads
+    num_reads = 0
+    for is_static, line in zip((True, False), check.parts, strict=True):
+        units = cut_sweep(check, line, unit_nbytes, 0 if is_static else most_border)
+        static = None if is_static else counter.static
+        task = CountTask(check, counter.wanted, tasks.task_memory(memory_nbytes), static)
+        waiting: dict[SweepUnit, UnitCounts] = {}
+        left = iter(units)
+        ahead = next(left, None)
+        results = tasks.run("counting valid values", count_unit, task, units) if units else ()
+        for unit, counts in results:
+            num_reads += counts.num_reads
+            waiting[unit] = counts
+            while ahead in waiting:
+                counter.add_unit(ahead, waiting.pop(ahead))
+                ahead = next(left, None)
+    return num_reads
 
 
 def _of_samples(check: SampleCheck, bits: WindowBits) -> WindowBits:
