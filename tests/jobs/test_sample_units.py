@@ -57,15 +57,28 @@ def here(patch: pytest.MonkeyPatch, tasks: TasksHere) -> None:
         patch.setattr(module, "find_cluster", lambda *args, **options: tasks)
 
 
+def described(batch: Batch) -> Any:
+    """A number that depends on values, ids, order of fields and labels."""
+    values = [array.reshape(len(batch.ids), -1).astype("f8") for array in batch]
+    return sum(np.nan_to_num(own).sum(axis=1) for own in values) + 1000.0 * batch.ids
+
+
 def reads_of(case: Case) -> dict[str, int]:
     names = set(case.dataset.data_vars)
     return {key: n for key, n in case.store.reads.items() if key.split("/")[0] in names}
 
 
 @given(case=cases(has_nan=True), at_least=st.sampled_from(SHARES), data=st.data())
-def test_masks_of_units_are_those_of_threads(
+def test_masks_and_scores_of_units_are_those_of_threads(
     case: Case, at_least: float, data: st.DataObject
 ) -> None:
+    """Random cases take longer to make than to check, so that all checks share them."""
+    check_masks(case, at_least, data)
+    check_scores(case, data)
+    check_samples_of_units(case, data)
+
+
+def check_masks(case: Case, at_least: float, data: st.DataObject) -> None:
     """Wherever the sweep is cut, also within a block; and each chunk is read by one unit."""
     expected = case.samples.is_valid(at_least=at_least)
     tasks = TasksHere(
@@ -82,6 +95,31 @@ def test_masks_of_units_are_those_of_threads(
     if not case.spans.wrap and not case.spans.pad:
         assert mask.num_reads == len(reads) == expected.num_reads
     event(f"{len(reads)} chunks read")
+
+
+def check_scores(case: Case, data: st.DataObject) -> None:
+    """Bit for bit, by the ids of all samples."""
+    expected = case.samples.score(described, memory="64MiB", batch_size=5)
+    tasks = TasksHere(
+        None, data.draw(st.sampled_from([1, 100, 10**6])), data.draw(st.integers(0, 9))
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        here(patch, tasks)
+        found = case.samples.score(described, memory="64MiB", batch_size=5)
+    np.testing.assert_array_equal(found, expected)
+
+
+def check_samples_of_units(case: Case, data: st.DataObject) -> None:
+    """Units hold each sample once."""
+    recipe = case.samples.recipe
+    footprint = make_footprint(recipe, make_layouts(recipe))
+    units = cut_samples(footprint, data.draw(st.sampled_from([1, 50, 500, 10**9])), 2)
+    ids = np.concatenate([ids_of(recipe, unit) for unit in units])
+    assert np.sort(ids).tolist() == list(range(recipe.num_ids))
+    # Also where the samples of a unit are fewer than its windows.
+    for unit in units:
+        along = recipe.positions_of(ids_of(recipe, unit))[:, unit.dim]
+        assert ((unit.begin <= along) & (along < unit.end)).all()
 
 
 @given(
@@ -114,38 +152,6 @@ def test_windows_at_the_borders_of_units(
     assert mask.num_reads == -(-40 // chunk) * 2 or stride * dilation > 1
     assert both == samples.is_valid(at_least=0.75)
     event(f"{'some' if any(shares) else 'none'} valid")
-
-
-def described(batch: Batch) -> Any:
-    """A number that depends on values, ids, order of fields and labels."""
-    values = [array.reshape(len(batch.ids), -1).astype("f8") for array in batch]
-    return sum(np.nan_to_num(own).sum(axis=1) for own in values) + 1000.0 * batch.ids
-
-
-@given(case=cases(has_nan=True), data=st.data())
-def test_scores_of_units_are_those_of_threads(case: Case, data: st.DataObject) -> None:
-    """Bit for bit, by the ids of all samples."""
-    expected = case.samples.score(described, memory="64MiB", batch_size=5)
-    tasks = TasksHere(
-        None, data.draw(st.sampled_from([1, 100, 10**6])), data.draw(st.integers(0, 9))
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        here(patch, tasks)
-        found = case.samples.score(described, memory="64MiB", batch_size=5)
-    np.testing.assert_array_equal(found, expected)
-
-
-@given(case=cases(), data=st.data())
-def test_units_hold_each_sample_once(case: Case, data: st.DataObject) -> None:
-    recipe = case.samples.recipe
-    footprint = make_footprint(recipe, make_layouts(recipe))
-    units = cut_samples(footprint, data.draw(st.sampled_from([1, 50, 500, 10**9])), 2)
-    ids = np.concatenate([ids_of(recipe, unit) for unit in units])
-    assert np.sort(ids).tolist() == list(range(recipe.num_ids))
-    # Also where the samples of a unit are fewer than its windows.
-    for unit in units:
-        along = recipe.positions_of(ids_of(recipe, unit))[:, unit.dim]
-        assert ((unit.begin <= along) & (along < unit.end)).all()
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ class BoxCover:
             return other
         if self.flags is None and other.flags is None:
             pairs = list(zip(self.lines, other.lines, strict=True))
-            if sum(not np.array_equal(line, of_other) for line, of_other in pairs) <= 1:
+            if sum(not _are_equal(*pair) for pair in pairs) <= 1:
                 return BoxCover(self.shape, tuple(_either(*pair) for pair in pairs))
         first, second = self.mask(), other.mask()
         assert first is not None
@@ -110,6 +110,12 @@ def mask_of(lines: Lines, flags: Flags | None) -> Flags | None:
             along = line.reshape([-1 if d == axis else 1 for d in range(len(lines))])
             mask = along if mask is None else mask & along
     return mask
+
+
+def _are_equal(first: Flags | None, second: Flags | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return np.array_equal(first, second)
 
 
 def _unless_all(flags: Flags) -> Flags | None:
