@@ -196,14 +196,19 @@ class SampleCheck:
         return SampleCheck, tuple(getattr(self, field.name) for field in fields(self))
 
     @cached_property
-    def footprint(self) -> Footprint | None:
-        """The chunks of variables that may hold NaN, which are read; None if there are none."""
+    def read_layouts(self) -> tuple[FieldLayout, ...]:
+        """The fields with those of their variables that may hold NaN, which are read."""
         read = []
         for layout in self.layouts:
             parts = tuple(p for p in layout.parts if may_hold_nan(self.recipe, p.variable))
             if parts:
                 read.append(replace(layout, parts=parts))
-        return make_footprint(self.recipe, tuple(read)) if read else None
+        return tuple(read)
+
+    @cached_property
+    def footprint(self) -> Footprint | None:
+        """The chunks that are read; None if there are none."""
+        return make_footprint(self.recipe, self.read_layouts) if self.read_layouts else None
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
