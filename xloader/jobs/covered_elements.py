@@ -187,7 +187,7 @@ class CoveredElements:
     def _of_chosen(
         self, access: Access, begins: tuple[int, ...], shape: tuple[int, ...]
     ) -> BoxCover:
-        """What one access needs, where samples do not lie at all combinations of positions."""
+        """The elements of one access, where samples do not lie at all combinations of positions."""
         windows, places, positions = self._windows, self._places, {}
         for dim, number, span in self._spans(access):
             end = begins[dim] + shape[dim]
