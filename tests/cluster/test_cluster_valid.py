@@ -232,7 +232,7 @@ from xloader.jobs.valid import window_counter
 def killed(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 
-window_counter._add_unit = killed
+window_counter.WindowCounter.add_unit = killed
 with distributed.Client(sys.argv[1]) as client:
     make, options = CASES["straddling 2-d"]
     make(xloader.open(sys.argv[2])).is_valid(**options, cache=False)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xloader.core.windows import Windows
-from xloader.jobs.valid.sweep_line import RollingCounts, StartLine, sum_windows
+from xloader.jobs.valid.sweep_line import StartLine, sum_windows
 
 
 @given(
@@ -39,14 +39,3 @@ def test_sums_are_those_of_a_loop(
             chunk = np.stack([values[begin:end]] * 2)
             found = sum_windows(chunk, 1, begin, line.starts(lo, hi), span)
             assert found.tolist() == [sums[lo:hi]] * 2
-
-
-def test_counts_of_complete_windows_are_forgotten() -> None:
-    counts = RollingCounts((10, 2), True, np.dtype("i4"))
-    counts.reserve(4)
-    counts.add((1, 0), np.ones((3, 2), np.int32))
-    assert counts.peek(0, 4).tolist() == [[0, 0], [1, 1], [1, 1], [1, 1]]
-    counts.drop(2)
-    counts.reserve(5)
-    counts.add((3, 1), np.full((2, 1), 5, np.int32))
-    assert counts.peek(2, 5).tolist() == [[1, 1], [1, 6], [0, 5]]

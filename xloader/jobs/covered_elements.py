@@ -14,6 +14,7 @@ into the box::
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -43,6 +44,9 @@ _MOST_FLAGS: Final = 1 << 28
 Flags = NDArray[np.bool_]
 Lines = tuple[Flags | None, ...]
 """One flag for each element along each dimension; None where all elements are needed."""
+
+Access = tuple[Span | None, ...]
+"""Elements of a window that a field takes along each dimension of a variable."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +94,8 @@ class BoxCover:
             return other
         if self.flags is None and other.flags is None:
             pairs = list(zip(self.lines, other.lines, strict=True))
-            differing = [axis for axis, pair in enumerate(pairs) if not _are_equal(*pair)]
-            if len(differing) <= 1:
-                lines = [_either(*pair) for pair in pairs]
-                return BoxCover(self.shape, tuple(lines))
+            if sum(not _are_equal(*pair) for pair in pairs) <= 1:
+                return BoxCover(self.shape, tuple(_either(*pair) for pair in pairs))
         first, second = self.mask(), other.mask()
         assert first is not None
         assert second is not None
@@ -113,19 +115,19 @@ def mask_of(lines: Lines, flags: Flags | None) -> Flags | None:
 def _are_equal(first: Flags | None, second: Flags | None) -> bool:
     if first is None or second is None:
         return first is second
-    return bool(np.array_equal(first, second))
+    return np.array_equal(first, second)
 
 
-def _either(first: Flags | None, second: Flags | None) -> Flags | None:
-    if first is None or second is None:
-        return None
-    flags = first | second
+def _unless_all(flags: Flags) -> Flags | None:
     return None if flags.all() else flags
 
 
+def _either(first: Flags | None, second: Flags | None) -> Flags | None:
+    return None if first is None or second is None else _unless_all(first | second)
+
+
 def _of_flags(flags: Flags) -> BoxCover:
-    none = (None,) * flags.ndim
-    return BoxCover(flags.shape, none, None if flags.all() else flags)
+    return BoxCover(flags.shape, (None,) * flags.ndim, _unless_all(flags))
 
 
 class CoveredElements:
@@ -136,31 +138,83 @@ class CoveredElements:
     """
 
     def __init__(self, recipe: Recipe, layouts: tuple[FieldLayout, ...], variable: str) -> None:
-        dims = recipe.variable(variable).dims
-        self._uses: list[_AccessCover] = []
+        self._uses: list[tuple[Access, Lines]] = []
         if recipe.windows is None:
             return
-        windows = recipe.windows
-        parts = [part for layout in layouts for part in layout.parts if part.variable == variable]
+        windows = self._windows = recipe.windows
+        dims = recipe.variable(variable).dims
         # By dimension of the variable, its number among the windowed dimensions.
         numbers = [windows.dims.index(dim) if dim in windows.dims else None for dim in dims]
-        accesses = {
-            tuple(None if number is None else part.accesses[number] for number in numbers)
-            for part in parts
-        }
+        self._numbers = numbers
         places = _SamplePlaces.of(
             recipe, windows, tuple(sorted({n for n in numbers if n is not None}))
         )
-        self._uses = [
-            _AccessCover.of(windows, tuple(numbers), access, places)
-            for access in sorted(accesses, key=repr)
-        ]
+        self._places = places
+        accesses = {
+            tuple(None if number is None else part.accesses[number] for number in numbers)
+            for layout in layouts
+            for part in layout.parts
+            if part.variable == variable
+        }
+        for access in sorted(accesses, key=repr):
+            lines: list[Flags | None] = [None] * len(dims)
+            for dim, number, span in self._spans(access):
+                is_used = places.used[places.dims.index(number)]
+                lines[dim] = _unless_all(_elements_of(windows, number, span, is_used))
+            self._uses.append((access, tuple(lines)))
+
+    def _spans(self, access: Access) -> Iterator[tuple[int, int, Span]]:
+        """Yield dimensions of the variable, their numbers among those of the windows, and spans."""
+        for dim, (number, span) in enumerate(zip(self._numbers, access, strict=True)):
+            if number is not None and span is not None:
+                yield dim, number, span
 
     def of_box(self, begins: tuple[int, ...], shape: tuple[int, ...]) -> BoxCover:
         """The elements of a box that samples need."""
         if not self._uses:
             return BoxCover(shape, (None,) * len(shape))
-        return reduce(BoxCover.union, (use.of_box(begins, shape) for use in self._uses))
+        box = tuple(slice(b, b + size) for b, size in zip(begins, shape, strict=True))
+        covers = []
+        for access, lines in self._uses:
+            pairs = zip(lines, box, strict=True)
+            cut = [None if line is None else _unless_all(line[part]) for line, part in pairs]
+            cover = BoxCover(shape, tuple(cut))
+            if self._places.chosen is not None and not cover.is_empty:
+                cover = self._of_chosen(access, begins, shape)
+            covers.append(cover)
+        return reduce(BoxCover.union, covers)
+
+    def _of_chosen(
+        self, access: Access, begins: tuple[int, ...], shape: tuple[int, ...]
+    ) -> BoxCover:
+        """The elements of one access, where samples do not lie at all combinations of positions."""
+        windows, places, positions = self._windows, self._places, {}
+        for dim, number, span in self._spans(access):
+            end = begins[dim] + shape[dim]
+            positions[number] = _touching(windows, number, span, begins[dim], end)
+        if not all(map(len, positions.values())):
+            return _of_flags(np.zeros(shape, np.bool_))
+        flags = places.flags_at(tuple(positions[number] for number in places.dims))
+        axes = range(flags.ndim)
+        used = [np.asarray(flags.any(axis=tuple(d for d in axes if d != axis))) for axis in axes]
+        is_product = math.prod(int(line.sum()) for line in used) == int(np.count_nonzero(flags))
+        lines: list[Flags | None] = [None] * len(shape)
+        for dim, number, span in self._spans(access):
+            ranges = ElementRanges.of(windows, number, span, positions[number])
+            edges = np.arange(begins[dim], begins[dim] + shape[dim] + 1)
+            axis = places.dims.index(number)
+            if is_product:
+                lines[dim] = _unless_all(ranges.cover(used[axis], 0, edges))
+            else:
+                flags = ranges.cover(flags, axis, edges)
+        if is_product:
+            return BoxCover(shape, tuple(lines))
+        # Flags along the windowed dimensions become flags along those of the variable.
+        kept = [number for number in self._numbers if number is not None]
+        pairs = zip(self._numbers, shape, strict=True)
+        sizes = [1 if number is None else size for number, size in pairs]
+        ordered = flags.transpose([places.dims.index(number) for number in kept])
+        return _of_flags(np.broadcast_to(ordered.reshape(sizes), shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,88 +277,6 @@ def _chosen_places(recipe: Recipe, dims: tuple[int, ...], shape: tuple[int, ...]
     if flags is None:
         return smallest_of_list(size, np.unique(np.concatenate(chosen)))
     return smallest_of_bits(WindowBits.of_flags(flags))
-
-
-@dataclass(frozen=True, eq=False)
-class _AccessCover:
-    """The elements that the samples need by one access of a field.
-
-    `lines`: per dimension of the variable, the elements that any sample needs; None for all.
-    """
-
-    windows: Windows
-    numbers: tuple[int | None, ...]
-    access: tuple[Span | None, ...]
-    places: _SamplePlaces
-    lines: Lines
-
-    @classmethod
-    def of(
-        cls,
-        windows: Windows,
-        numbers: tuple[int | None, ...],
-        access: tuple[Span | None, ...],
-        places: _SamplePlaces,
-    ) -> _AccessCover:
-        lines: list[Flags | None] = []
-        for number, span in zip(numbers, access, strict=True):
-            if number is None or span is None:
-                lines.append(None)
-                continue
-            line = _elements_of(windows, number, span, places.used[places.dims.index(number)])
-            lines.append(None if line.all() else line)
-        return cls(windows, numbers, access, places, tuple(lines))
-
-    def of_box(self, begins: tuple[int, ...], shape: tuple[int, ...]) -> BoxCover:
-        """The elements of a box that the samples need by this access."""
-        lines: list[Flags | None] = []
-        for line, begin, size in zip(self.lines, begins, shape, strict=True):
-            needed = None if line is None else line[begin : begin + size]
-            lines.append(None if needed is None or needed.all() else needed)
-        whole = BoxCover(shape, tuple(lines))
-        if self.places.chosen is None or whole.is_empty:
-            return whole
-        return self._of_chosen(begins, shape)
-
-    def _of_chosen(self, begins: tuple[int, ...], shape: tuple[int, ...]) -> BoxCover:
-        """As `of_box`, where samples do not lie at all combinations of positions."""
-        windows, positions = self.windows, {}
-        for number, span, begin, size in zip(self.numbers, self.access, begins, shape, strict=True):
-            if number is not None and span is not None:
-                positions[number] = _touching(windows, number, span, begin, begin + size)
-        if not all(map(len, positions.values())):
-            return _of_flags(np.zeros(shape, np.bool_))
-        flags = self.places.flags_at(tuple(positions[number] for number in self.places.dims))
-        used: list[Flags] = [
-            np.asarray(flags.any(axis=tuple(d for d in range(flags.ndim) if d != axis)))
-            for axis in range(flags.ndim)
-        ]
-        is_product = math.prod(int(line.sum()) for line in used) == int(np.count_nonzero(flags))
-        marks: list[Flags] = used if is_product else [flags]
-        lines: list[Flags | None] = [None] * len(shape)
-        for dim, (number, span) in enumerate(zip(self.numbers, self.access, strict=True)):
-            if number is None or span is None:
-                continue
-            ranges = ElementRanges.of(windows, number, span, positions[number])
-            edges = np.arange(begins[dim], begins[dim] + shape[dim] + 1)
-            axis = self.places.dims.index(number)
-            if is_product:
-                line = ranges.cover(marks[axis], 0, edges)
-                lines[dim] = None if line.all() else line
-            else:
-                marks[0] = ranges.cover(marks[0], axis, edges)
-        if is_product:
-            return BoxCover(shape, tuple(lines))
-        return _of_flags(self._placed(marks[0], shape))
-
-    def _placed(self, marks: Flags, shape: tuple[int, ...]) -> Flags:
-        """Flags along the windowed dimensions, as flags along those of the variable."""
-        kept = [number for number in self.numbers if number is not None]
-        ordered = marks.transpose([self.places.dims.index(number) for number in kept])
-        sizes = [
-            1 if number is None else size for number, size in zip(self.numbers, shape, strict=True)
-        ]
-        return np.broadcast_to(ordered.reshape(sizes), shape)
 
 
 def _elements_of(windows: Windows, dim: int, span: Span, is_used: Flags) -> Flags:

@@ -40,14 +40,20 @@ def _unpacked(
     return WantedElements(dims, flags, num_reads)
 
 
+def placed_along(
+    values: NDArray[Any], own_dims: tuple[str, ...], dims: tuple[str, ...]
+) -> NDArray[Any]:
+    """Bring the axes of an array into the order of more dimensions, to be broadcast over them."""
+    order = sorted(range(len(own_dims)), key=lambda axis: dims.index(own_dims[axis]))
+    sizes = dict(zip(own_dims, values.shape, strict=True))
+    return values.transpose(order).reshape([sizes.get(dim, 1) for dim in dims])
+
+
 def cut_along(
     values: NDArray[Any], own_dims: tuple[str, ...], dims: tuple[str, ...], parts: dict[str, slice]
 ) -> NDArray[Any]:
     """Cut a box out of an array along some dimensions, to be broadcast over more of them."""
-    box = values[tuple(parts[dim] for dim in own_dims)]
-    order = sorted(range(len(own_dims)), key=lambda axis: dims.index(own_dims[axis]))
-    shape = [box.shape[own_dims.index(dim)] if dim in own_dims else 1 for dim in dims]
-    return box.transpose(order).reshape(shape)
+    return placed_along(values[tuple(parts[dim] for dim in own_dims)], own_dims, dims)
 
 
 @dataclass(frozen=True, eq=False)

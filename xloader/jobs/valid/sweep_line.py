@@ -1,7 +1,7 @@
 """The sweep over the chunks of a recipe: which windows count, and which chunks are read when.
 
-Blocks are sorted by the first window that each reaches into along one dimension, the *sweep*. After
-each wave of blocks, the windows before the first one of the next wave are complete.
+Blocks are sorted by the first window that each reaches into along one dimension, the *sweep*. Once
+some blocks are read, the windows before the first one of the next block are complete.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.element_ranges import Span
 from xloader.core.footprint import Footprint, Group
 from xloader.core.windows import Windows
 from xloader.jobs.valid.batch_sweep import nearest
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
-
-Span = tuple[int, int, int]
-"""Elements that a field takes of a window along a dimension: ``(first, step, count)``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,51 +79,6 @@ def sum_windows(values: Ints, axis: int, begin: int, starts: Ints, span: Span) -
     return np.moveaxis(totals, 0, axis)
 
 
-class RollingCounts:
-    """Counts for the windows under way; those of complete windows are taken out."""
-
-    def __init__(
-        self, sizes: tuple[int, ...], has_sweep: bool, dtype: np.dtype, first: int = 0
-    ) -> None:
-        self._has_sweep = has_sweep
-        self._first = first
-        self._counts = np.zeros((0, *sizes[1:]) if has_sweep else sizes, dtype)
-
-    def reserve(self, end: int) -> None:
-        """Make room for windows up to ``end`` along the first dimension."""
-        if not self._has_sweep:
-            return
-        missing = end - self._first - len(self._counts)
-        if missing > 0:
-            more = np.zeros((missing, *self._counts.shape[1:]), self._counts.dtype)
-            self._counts = np.concatenate([self._counts, more])
-
-    def add(self, begins: tuple[int, ...], counts: Ints) -> None:
-        """Add counts to a box of windows that begins at ``begins``."""
-        shifted = list(begins)
-        if self._has_sweep:
-            shifted[0] -= self._first
-        box = tuple(slice(b, b + n) for b, n in zip(shifted, counts.shape, strict=True))
-        self._counts[box] += counts
-
-    def peek(self, begin: int, end: int) -> NDArray[np.signedinteger]:
-        """The counts of windows ``begin`` to ``end`` along the first dimension, or all of them."""
-        if not self._has_sweep:
-            return self._counts
-        counts = self._counts[begin - self._first : end - self._first]
-        if len(counts) < end - begin:
-            # No chunk that is needed reaches into these windows, so no room was made for them.
-            none = np.zeros((end - begin - len(counts), *counts.shape[1:]), counts.dtype)
-            counts = np.concatenate([counts, none])
-        return counts
-
-    def drop(self, end: int) -> None:
-        """Forget the windows below ``end`` along the first dimension."""
-        if self._has_sweep and end > self._first:
-            self._counts = self._counts[end - self._first :].copy()
-            self._first = end
-
-
 _PIECE_SIZE = 1 << 20
 """Number of samples that are handled in one call."""
 
@@ -138,13 +91,14 @@ _MOST_BLOCKS = 1 << 12
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The windows whose elements are counted: all, or those at the positions of a subset.
+    """The windows whose elements are counted, along each dimension; that of the sweep is first.
 
-    `num_along`: most windows along the sweep that one block reaches into.
+    `order`: the number of each dimension among those of the windows. `num_along`: most windows
+    along the sweep that one block reaches into.
     """
 
-    dims: tuple[str, ...]
     order: tuple[int, ...]
+    dims: tuple[str, ...]
     lines: tuple[StartLine, ...]
     num_along: int
 
@@ -154,87 +108,52 @@ class Places:
         return tuple(map(len, self.lines))
 
 
-@dataclass(frozen=True)
-class Wave:
-    """Blocks that are read together."""
-
-    blocks: list[tuple[Group, list[tuple[int, ...]]]]
-    end: int
-    complete: int
-
-
 @dataclass(frozen=True, eq=False)
-class SweepLine:
-    """All blocks that are needed, by the first window along the sweep that each reaches into."""
+class BlockLine:
+    """Blocks, by the first window along the sweep that each reaches into.
+
+    `group`: index of the group of each block. `lo, hi`: the windows that it reaches into.
+    """
 
     groups: tuple[Group, ...]
     group: Ints
     block: Ints
     lo: Ints
     hi: Ints
-    num_windows: int
 
-    @classmethod
-    def of(cls, footprint: Footprint, places: Places) -> SweepLine:
-        """Sort the blocks that the samples of a footprint need."""
-        columns = []
-        dim = places.order[0]
-        for number, group in enumerate(footprint.groups):
-            blocks = footprint.needed(group)
-            lo = hi = np.zeros(len(blocks), np.int64)
-            reached = _reached(group, dim, places.lines[0])
-            if reached is not None:
-                index = np.unravel_index(blocks, group.shape)[dim]
-                lo, hi = reached[0][index], reached[1][index]
-            columns.append(np.stack([np.full(len(blocks), number), blocks, lo, hi]))
-        rows = np.concatenate(columns, axis=1)
-        rows = rows[:, np.argsort(rows[2], kind="stable")]
-        group_of, block, lo, hi = rows
-        return cls(footprint.groups, group_of, block, lo, hi, len(places.lines[0]))
+    def __len__(self) -> int:
+        return len(self.lo)
+
+    def take(self, rows: slice | NDArray[np.bool_]) -> BlockLine:
+        """Some of the blocks, in the same order."""
+        columns = (column[rows] for column in (self.group, self.block, self.lo, self.hi))
+        return BlockLine(self.groups, *columns)
 
     @cached_property
     def sizes(self) -> Ints:
         """Decoded bytes of the chunks that are read for each block."""
-        sizes = np.zeros(len(self.lo), np.int64)
+        sizes = np.zeros(len(self), np.int64)
         for number, group in enumerate(self.groups):
-            is_own = self.group == number
-            sizes[is_own] = group.read_nbytes(self.block[is_own])
+            is_of_group = self.group == number
+            sizes[is_of_group] = group.read_nbytes(self.block[is_of_group])
         return sizes
 
-    def take(self, chosen: slice | Ints) -> SweepLine:
-        """The line of some of the blocks, in the same order."""
-        return replace(
-            self,
-            group=self.group[chosen],
-            block=self.block[chosen],
-            lo=self.lo[chosen],
-            hi=self.hi[chosen],
-        )
-
-    def apart(self, places: Places) -> tuple[SweepLine, SweepLine]:
-        """The blocks without the sweep dimension, which complete no windows; and the others."""
-        lacks = np.array([group.axes[places.order[0]] is None for group in self.groups])
-        is_static = lacks[self.group]
-        static = replace(self.take(np.flatnonzero(is_static)), num_windows=0)
-        return static, self.take(np.flatnonzero(~is_static))
-
-    def waves(self, most_along: int) -> Iterator[Wave]:
-        """Yield blocks to read together, in order."""
-        begin, size = 0, len(self.lo)
-        while begin < size:
-            # Windows below the first one that this wave reaches into are complete.
+    def waves(self, most_along: int) -> Iterator[tuple[BlockLine, int | None]]:
+        """Yield blocks to read together, and the first window that later blocks reach into."""
+        begin = 0
+        while begin < len(self):
             ends = np.maximum.accumulate(self.hi[begin : begin + _MOST_BLOCKS])
             fitting = np.searchsorted(ends, self.lo[begin] + most_along, side="right")
             end = begin + max(int(fitting), 1)
-            at = slice(begin, end)
-            blocks = []
-            for number, group in enumerate(self.groups):
-                numbers = self.block[at][self.group[at] == number]
-                rows = np.stack(np.unravel_index(numbers, group.shape), axis=-1)
-                blocks.append((group, [tuple(row) for row in rows.tolist()]))
-            complete = int(self.lo[end]) if end < size else self.num_windows
-            yield Wave([pair for pair in blocks if pair[1]], int(ends[end - begin - 1]), complete)
+            yield self.take(slice(begin, end)), int(self.lo[end]) if end < len(self) else None
             begin = end
+
+    def by_group(self) -> Iterator[tuple[Group, list[tuple[int, ...]]]]:
+        """Yield the groups, each with the indices of its blocks."""
+        for number in np.unique(self.group).tolist():
+            group = self.groups[number]
+            indices = np.unravel_index(self.block[self.group == number], group.shape)
+            yield group, list(zip(*(index.tolist() for index in indices), strict=True))
 
 
 def _reached(group: Group, dim: int, line: StartLine) -> tuple[Ints, Ints] | None:
@@ -249,34 +168,6 @@ def _reached(group: Group, dim: int, line: StartLine) -> tuple[Ints, Ints] | Non
     ]
     lo = np.min([reach[0] for reach in ranges], axis=0)
     return lo, np.maximum(np.max([reach[1] for reach in ranges], axis=0), lo)
-
-
-def choose_places(
-    recipe: Recipe, layouts: tuple[FieldLayout, ...], footprint: Footprint | None
-) -> Places:
-    """The windows to count, swept along the dimension where fewest are under way."""
-    windows, subset = recipe.require_windows(), recipe.subset
-    lines = [StartLine(windows, dim) for dim in range(len(windows.dims))]
-    if subset is not None and _FEW * len(subset) < len(windows):
-        kept = [np.zeros(0, np.int64)] * len(lines)
-        for begin in range(0, len(subset), _PIECE_SIZE):
-            ids = np.arange(begin, min(begin + _PIECE_SIZE, len(subset)))
-            columns = recipe.positions_of(ids).T
-            kept = [np.union1d(old, new) for old, new in zip(kept, columns, strict=True)]
-        lines = [StartLine(windows, dim, positions) for dim, positions in enumerate(kept)]
-    accesses = [part.accesses for layout in layouts for part in layout.parts]
-    taken_dims = [[span is not None for span in access] for access in accesses]
-    costs, spans = [], []
-    for dim, line in enumerate(lines):
-        reached = [_reached(group, dim, line) for group in footprint.groups] if footprint else []
-        longest = max((int((r[1] - r[0]).max(initial=0)) for r in reached if r), default=0)
-        spans.append(longest)
-        sizes = [longest if d == dim else len(lines[d]) for d in range(len(lines))]
-        costs.append(sum(math.prod(itertools.compress(sizes, taken)) for taken in taken_dims))
-    sweep = costs.index(min(costs))
-    order = (sweep, *(dim for dim in range(len(lines)) if dim != sweep))
-    dims = tuple(windows.dims[dim] for dim in order)
-    return Places(dims, order, tuple(lines[dim] for dim in order), spans[sweep])
 
 
 def may_hold_nan(recipe: Recipe, variable: str) -> bool:
@@ -305,34 +196,74 @@ class SampleCheck:
         return SampleCheck, tuple(getattr(self, field.name) for field in fields(self))
 
     @cached_property
+    def read_layouts(self) -> tuple[FieldLayout, ...]:
+        """The fields with those of their variables that may hold NaN, which are read."""
+        read = []
+        for layout in self.layouts:
+            parts = tuple(p for p in layout.parts if may_hold_nan(self.recipe, p.variable))
+            if parts:
+                read.append(replace(layout, parts=parts))
+        return tuple(read)
+
+    @cached_property
     def footprint(self) -> Footprint | None:
-        """The chunks of variables that may hold NaN, which are read; None if there are none."""
-        recipe = self.recipe
-        read = tuple(
-            replace(
-                layout, parts=tuple(p for p in layout.parts if may_hold_nan(recipe, p.variable))
-            )
-            for layout in self.layouts
-        )
-        if not any(layout.parts for layout in read):
-            return None
-        return make_footprint(recipe, tuple(layout for layout in read if layout.parts))
+        """The chunks that are read; None if there are none."""
+        return make_footprint(self.recipe, self.read_layouts) if self.read_layouts else None
 
     @cached_property
-    def line(self) -> SweepLine:
-        """All blocks that are read, in the order of the sweep."""
-        assert self.footprint is not None
-        return SweepLine.of(self.footprint, self.places)
-
-    @cached_property
-    def parts(self) -> tuple[SweepLine, SweepLine]:
-        """The blocks of variables without the sweep dimension, and the others."""
-        return self.line.apart(self.places)
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of variables that are read."""
+        return () if self.footprint is None else self.footprint.groups
 
     @cached_property
     def places(self) -> Places:
-        """The windows that are counted."""
-        return choose_places(self.recipe, self.layouts, self.footprint)
+        """The windows to count, swept along the dimension where fewest are under way."""
+        recipe, subset = self.recipe, self.recipe.subset
+        windows = recipe.require_windows()
+        lines = [StartLine(windows, dim) for dim in range(len(windows.dims))]
+        if subset is not None and _FEW * len(subset) < len(windows):
+            kept = [np.zeros(0, np.int64)] * len(lines)
+            for begin in range(0, len(subset), _PIECE_SIZE):
+                ids = np.arange(begin, min(begin + _PIECE_SIZE, len(subset)))
+                columns = recipe.positions_of(ids).T
+                kept = [np.union1d(old, new) for old, new in zip(kept, columns, strict=True)]
+            lines = [StartLine(windows, dim, positions) for dim, positions in enumerate(kept)]
+        accesses = [part.accesses for layout in self.layouts for part in layout.parts]
+        costs, spans = [], []
+        for dim, line in enumerate(lines):
+            reached = [reach for group in self.groups if (reach := _reached(group, dim, line))]
+            spans.append(max((int((hi - lo).max(initial=0)) for lo, hi in reached), default=0))
+            sizes = [spans[dim] if d == dim else len(lines[d]) for d in range(len(lines))]
+            taken = [[n for n, span in zip(sizes, a, strict=True) if span] for a in accesses]
+            costs.append(sum(map(math.prod, taken)))
+        sweep = costs.index(min(costs))
+        order = (sweep, *(dim for dim in range(len(lines)) if dim != sweep))
+        dims = tuple(windows.dims[dim] for dim in order)
+        return Places(order, dims, tuple(lines[dim] for dim in order), spans[sweep])
+
+    @cached_property
+    def line(self) -> BlockLine:
+        """All blocks that are read, in the order of the sweep."""
+        assert self.footprint is not None
+        columns = []
+        sweep = self.places.order[0]
+        for number, group in enumerate(self.groups):
+            blocks = self.footprint.needed(group)
+            lo = hi = np.zeros(len(blocks), np.int64)
+            reached = _reached(group, sweep, self.places.lines[0])
+            if reached is not None:
+                index = np.unravel_index(blocks, group.shape)[sweep]
+                lo, hi = reached[0][index], reached[1][index]
+            columns.append(np.stack([np.full(len(blocks), number), blocks, lo, hi]))
+        rows = np.concatenate(columns, axis=1)
+        return BlockLine(self.groups, *rows[:, np.argsort(rows[2], kind="stable")])
+
+    @cached_property
+    def parts(self) -> tuple[BlockLine, BlockLine]:
+        """The blocks without the sweep dimension, which complete no windows; and the others."""
+        sweep = self.places.order[0]
+        is_static = np.array([group.axes[sweep] is None for group in self.groups])[self.line.group]
+        return self.line.take(is_static), self.line.take(~is_static)
 
 
 _ENOUGH: Final = 0.75
@@ -343,7 +274,9 @@ _ENOUGH: Final = 0.75
 class SweepUnit:
     """Blocks whose elements are counted apart.
 
-    `alone`: the windows that no other unit reaches into.
+    `first, last`: the windows that it reaches into. `alone`: those that no other unit reaches
+    into. `done`: windows below it are complete with this unit. `share`: one of some equal parts of
+    the reads of a single block.
     """
 
     begin: int
@@ -361,82 +294,74 @@ class SweepUnit:
 
 
 def cut_sweep(
-    line: SweepLine, recipe: Recipe, places: Places, most_nbytes: int, most_border: int
+    check: SampleCheck, line: BlockLine, most_nbytes: int, most_border: int
 ) -> list[SweepUnit]:
-    """Cut a sweep into units."""
-    if not len(line.lo):
+    """Cut blocks of the sweep into units; larger ones if they have too many windows in common."""
+    if not len(line):
         return []
     is_new = np.diff(line.lo, prepend=line.lo[0]) > 0
-    is_whole = is_new & ~_within_objects(line, recipe, places)
+    is_whole = is_new & ~_within_objects(check, line)
     # The blocks at which a unit may begin: the fewest, then more, then all but the first.
-    levels = [np.flatnonzero(is_whole), np.flatnonzero(is_new), np.arange(1, len(line.lo))]
+    levels = [np.flatnonzero(is_whole), np.flatnonzero(is_new), np.arange(1, len(line))]
     while True:
-        begins = _begins(line, levels, most_nbytes)
-        units = list(_units(line, begins, most_nbytes))
+        units = list(_units(line, _begins(line, levels, most_nbytes), most_nbytes))
         if len(units) == 1 or sum(unit.num_border for unit in units) <= most_border:
             return units
         most_nbytes *= 2
 
 
-def _begins(line: SweepLine, levels: list[Ints], most_nbytes: int) -> list[int]:
+def _begins(line: BlockLine, levels: list[Ints], most_nbytes: int) -> list[int]:
     """The first block of each unit, then the number of blocks."""
-    sizes = line.sizes
-    before = np.cumsum(sizes) - sizes
-    count = max(min(-(-int(sizes.sum()) // most_nbytes), len(sizes)), 1)
-    marks = np.arange(1, count) * (int(sizes.sum()) / count)
+    before = np.cumsum(line.sizes) - line.sizes
+    total = int(line.sizes.sum())
+    count = max(min(-(-total // most_nbytes), len(line)), 1)
+    marks = np.arange(1, count) * (total / count)
     cuts: Ints = np.zeros(0, np.int64)
     for at in levels:
         if len(at):
             cuts = np.unique(at[nearest(before[at], marks)])
         if len(cuts) + 1 >= _ENOUGH * count:
             break
-    return [0, *cuts.tolist(), len(sizes)]
+    return [0, *cuts.tolist(), len(line)]
 
 
-def _within_objects(line: SweepLine, recipe: Recipe, places: Places) -> NDArray[np.bool_]:
+def _within_objects(check: SampleCheck, line: BlockLine) -> NDArray[np.bool_]:
     """Whether a stored object, such as a shard, has blocks before each block and from it on."""
-    dim, name = places.order[0], places.dims[0]
-    steps = np.zeros(len(line.lo) + 1, np.int64)
-    for number, group in enumerate(line.groups):
-        axis, rows = group.axes[dim], np.flatnonzero(line.group == number)
-        if axis is None or not len(rows):
+    recipe, sweep, name = check.recipe, check.places.order[0], check.places.dims[0]
+    steps = np.zeros(len(line) + 1, np.int64)
+    for number, group in enumerate(check.groups):
+        axis, of_group = group.axes[sweep], line.take(line.group == number)
+        if axis is None:
             continue
-        along, which = np.unique(
-            np.unravel_index(line.block[rows], group.shape)[dim], return_inverse=True
-        )
+        indices = np.unravel_index(of_group.block, group.shape)[sweep]
+        along, rows = np.unique(indices, return_index=True)
+        places = np.searchsorted(line.lo, of_group.lo[rows], side="right")
         for demand in group.demands:
-            chunk = [0] * len(recipe.variable(demand.variable).dims)
-            keys: dict[object, int] = {}
-            numbers = []
+            dims = recipe.variable(demand.variable).dims
+            keys = []
             for block in along.tolist():
-                chunk[recipe.variable(demand.variable).dims.index(name)] = axis.stored_chunk(block)
-                key = recipe.source.bundle_of(demand.variable, tuple(chunk))
-                # Small chunks may be read with any others, but each is an object of its own.
-                key = block if key is None else key
-                numbers.append(keys.setdefault(key, len(keys)))
-            objects = np.array(numbers)[which]
-            firsts, lasts = np.full(len(keys), len(line.lo)), np.zeros(len(keys), np.int64)
-            np.minimum.at(firsts, objects, rows)
-            np.maximum.at(lasts, objects, rows)
-            np.add.at(steps, firsts + 1, 1)
-            np.add.at(steps, lasts + 1, -1)
+                chunk = tuple(axis.stored_chunk(block) if dim == name else 0 for dim in dims)
+                keys.append(recipe.source.bundle_of(demand.variable, chunk))
+            # Small chunks may be read with any others, but each is an object of its own.
+            is_same = [key is not None and key == after for key, after in itertools.pairwise(keys)]
+            np.add.at(steps, places[:-1][is_same], 1)
+            np.add.at(steps, places[1:][is_same], -1)
     return np.cumsum(steps)[:-1] > 0
 
 
-def _units(line: SweepLine, begins: list[int], most_nbytes: int) -> Iterator[SweepUnit]:
-    sizes = line.sizes
+def _units(line: BlockLine, begins: list[int], most_nbytes: int) -> Iterator[SweepUnit]:
     reach = np.maximum.accumulate(line.hi)
     for begin, end in itertools.pairwise(begins):
         # The first unit also has the windows that no block reaches into.
         first = int(line.lo[begin]) if begin else 0
         last = int(line.hi[begin:end].max())
-        done = int(line.lo[end]) if end < len(sizes) else line.num_windows
+        done = int(line.lo[end]) if end < len(line) else int(reach[-1])
         first_alone = max(int(reach[begin - 1]), first) if begin else 0
         alone = (first_alone, done) if first_alone < done else (first, first)
         count = 1
-        if end - begin == 1 and sizes[begin] > 1.5 * most_nbytes:
+        if end - begin == 1 and line.sizes[begin] > 1.5 * most_nbytes:
             reads = line.groups[line.group[begin]].num_reads_per_block
-            count = min(-(-int(sizes[begin]) // most_nbytes), reads)
+            count = min(-(-int(line.sizes[begin]) // most_nbytes), reads)
         if count == 1:
             yield SweepUnit(begin, end, first, last, alone, done)
             continue

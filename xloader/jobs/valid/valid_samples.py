@@ -24,8 +24,8 @@ from xloader.errors import OptionError
 from xloader.jobs.valid.batch_sweep import BatchSweep
 from xloader.jobs.valid.cache_files import Cache, CacheFile, cache_file
 from xloader.jobs.valid.sample_mask import SampleMask
-from xloader.jobs.valid.sweep_line import SampleCheck, may_hold_nan
-from xloader.jobs.valid.window_counter import WindowCounter, count_on_cluster, count_valid
+from xloader.jobs.valid.sweep_line import SampleCheck
+from xloader.jobs.valid.window_counter import WindowCounter, count_valid
 from xloader.jobs.wanted_elements import MaskArgument
 from xloader.loader.batches.batch import Batch
 from xloader.recipe.layout import FieldLayout, layout_of
@@ -62,84 +62,57 @@ def find_valid(
     if argument is not None:
         texts.append(f"mask={mask!r}" if isinstance(mask, str) else "mask=...")
     check = f"is_valid({', '.join(texts)})"
+
+    def masked(bits: WindowBits, num_reads: int = 0) -> SampleMask:
+        chosen = _without_nan(bits, columns, share)
+        return SampleMask(chosen, check, num_reads, time.monotonic() - begun)
+
     num_ids = checked.num_ids
     if not layouts:
-        bits = _without_nan(WindowBits.of_flags(np.ones(num_ids, np.bool_)), columns, share)
-        return SampleMask(bits, check, 0, time.monotonic() - begun)
-    file = _file_of(checked, layouts, share, argument, cache)
+        return masked(WindowBits.of_flags(np.ones(num_ids, np.bool_)))
+    samples = SampleCheck(checked, layouts, share)
+    file = _file_of(samples, argument, cache)
     data = None if file is None else file.load(WindowBits.words_nbytes(num_ids))
     if data is not None:
-        bits = _without_nan(WindowBits(num_ids, np.frombuffer(data, "<u8")), columns, share)
-        return SampleMask(bits, check, 0, time.monotonic() - begun)
-    if set(checked.require_windows().ends) != {"stop"}:
-        if argument is not None:
-            raise OptionError(
-                "a mask cannot be used where windows wrap or are padded",
-                remedy="leave mask= out, and mask the data first: ds.where(mask).xloader",
-            )
-        tasks = find_cluster(client, checked)
-        bits, num_reads = _count_in_batches(
-            checked, layouts, share, memory_nbytes, num_threads, tasks
-        )
-    else:
-        checks = SampleCheck(checked, layouts, share)
-        tasks = find_cluster(client, checked, beside_nbytes=partial(_sent_nbytes, checks, argument))
+        return masked(WindowBits(num_ids, np.frombuffer(data, "<u8")))
+    if set(checked.require_windows().ends) == {"stop"}:
+        sent_nbytes = partial(_sent_nbytes, samples, argument)
+        tasks = find_cluster(client, checked, beside_nbytes=sent_nbytes)
         cores = num_threads or usable_cores()
-        bits, num_reads = _count(checks, argument, memory_nbytes, cores, tasks)
+        bits, num_reads = count_valid(samples, argument, memory_nbytes, cores, tasks)
+    elif argument is None:
+        tasks = find_cluster(client, checked)
+        bits, num_reads = _count_in_batches(samples, memory_nbytes, num_threads, tasks)
+    else:
+        raise OptionError(
+            "a mask cannot be used where windows wrap or are padded",
+            remedy="leave mask= out, and mask the data first: ds.where(mask).xloader",
+        )
     if file is not None:
         file.save(bits.words.tobytes())
-    bits = _without_nan(bits, columns, share)
-    return SampleMask(bits, check, num_reads, time.monotonic() - begun)
+    return masked(bits, num_reads)
 
 
 def _sent_nbytes(check: SampleCheck, argument: MaskArgument | None) -> int:
     """Bytes that tasks get beside the samples: the mask as bits, and counts that all need."""
-    sizes = () if argument is None else tuple(check.recipe.dim_sizes[d] for d in argument.dims)
-    mask_nbytes = 0 if argument is None else math.prod(sizes) // 8
-    return mask_nbytes + WindowCounter(check).counts_nbytes()[0]
-
-
-def _count(
-    check: SampleCheck,
-    argument: MaskArgument | None,
-    memory_nbytes: int,
-    num_threads: int,
-    tasks: ClusterTasks | None,
-) -> tuple[WindowBits, int]:
-    """The valid samples where windows stay within the array, from counts; and the reads."""
-    wanted = None
-    if argument is not None and tasks is not None and isinstance(argument.mask, str):
-        wanted = tasks.call("reading the mask", argument.read, memory_nbytes, 1)
-    elif argument is not None:
-        wanted = argument.read(memory_nbytes, num_threads)
-    left = memory_nbytes - (0 if wanted is None else wanted.flags.nbytes)
-    if tasks is None:
-        bits, num_reads = count_valid(check, wanted, left, num_threads)
-    else:
-        bits, num_reads = count_on_cluster(check, wanted, left, tasks)
-    return bits, num_reads + (0 if wanted is None else wanted.num_reads)
+    nbytes = WindowCounter(check).counts_nbytes()[0]
+    if argument is None:
+        return nbytes
+    return nbytes + math.prod(check.recipe.dim_sizes[dim] for dim in argument.dims) // 8
 
 
 def _count_in_batches(
-    recipe: Recipe,
-    layouts: tuple[FieldLayout, ...],
-    at_least: float,
-    memory_nbytes: int,
-    threads: int | None,
-    tasks: ClusterTasks | None,
+    check: SampleCheck, memory_nbytes: int, threads: int | None, tasks: ClusterTasks | None
 ) -> tuple[WindowBits, int]:
     """The valid samples where windows wrap or are padded, from their values; and the reads."""
+    recipe, num_reads = check.recipe, 0
     is_valid = np.ones(recipe.num_ids, np.bool_)
-    names = {
-        layout.name
-        for layout in layouts
-        if any(may_hold_nan(recipe, part.variable) for part in layout.parts)
-    }
-    if not names:
-        return WindowBits.of_flags(is_valid), 0
-    fields = tuple(field for field in recipe.fields if field.name in names)
-    sweep = BatchSweep(replace(recipe, fields=fields), partial(_are_valid, at_least), memory_nbytes)
-    num_reads = sweep.fill(is_valid, threads, tasks)
+    names = {layout.name for layout in check.read_layouts}
+    if names:
+        fields = tuple(field for field in recipe.fields if field.name in names)
+        function = partial(_are_valid, check.at_least)
+        sweep = BatchSweep(replace(recipe, fields=fields), function, memory_nbytes)
+        num_reads = sweep.fill(is_valid, threads, tasks)
     return WindowBits.of_flags(is_valid), num_reads
 
 
@@ -220,17 +193,10 @@ def _require_use(recipe: Recipe, layouts: tuple[FieldLayout, ...], argument: Mas
         )
 
 
-def _file_of(
-    recipe: Recipe,
-    layouts: tuple[FieldLayout, ...],
-    at_least: float,
-    argument: MaskArgument | None,
-    cache: Cache,
-) -> CacheFile | None:
+def _file_of(check: SampleCheck, argument: MaskArgument | None, cache: Cache) -> CacheFile | None:
     """The file of the mask; None if it is not to be kept."""
-    names = {part.variable for layout in layouts for part in layout.parts}
-    names = {name for name in names if may_hold_nan(recipe, name)}
+    names = {part.variable for layout in check.read_layouts for part in layout.parts}
     if argument is not None and isinstance(argument.mask, str):
         names.add(argument.mask)
-    key = (at_least, "" if argument is None else argument.key)
-    return cache_file(recipe, "mask", cache, names, key)
+    key = (check.at_least, "" if argument is None else argument.key)
+    return cache_file(check.recipe, "mask", cache, names, key)
