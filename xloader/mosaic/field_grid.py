@@ -120,16 +120,10 @@ class FieldGrid:
                     starts[:, column] = offsets - self._cells_of(placing).start
         return starts
 
-    def rows_of(self, predictions: NDArray[Any]) -> list[NDArray[Any]]:
-        """The predictions by variable, along the dimensions of the mosaic.
-
-        One view for each variable, of shape ``(n, *row_shape)``.
-        """
-        pairs = zip(self.layout.variables, self.target.variables, strict=True)
-        return [
-            part.view(predictions).reshape(len(predictions), *self.target.row_shape(variable))
-            for part, variable in pairs
-        ]
+    def rows_of(self, predictions: NDArray[Any]) -> NDArray[Any]:
+        """The predictions of all variables in one row for each sample, shape (n, row_size)."""
+        rows = [part.view(predictions) for part in self.layout.variables]
+        return np.concatenate([row.reshape(len(row), -1) for row in rows], axis=1)
 
     def elements_of(self, dim: str) -> Ints:
         """The stored elements whose labels are those of the mosaic along a dimension; int64."""

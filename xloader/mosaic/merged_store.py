@@ -146,7 +146,7 @@ def _take_turn(lock: IO[bytes], target: Path) -> None:
 
 
 def _merge(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
-    damaged = parts.damaged()
+    damaged = [path for path, record in parts.files().items() if record is None]
     if damaged:
         warn_caller(
             f"{len(damaged)} files of predictions are damaged, and are left out; the first is "

@@ -270,7 +270,7 @@ class Mosaic:
             return
         if self._waiting and self._waiting[0][1].dtype != checked.dtype:
             self.flush()
-        values = checked[kept]
+        values = self._grid.rows_of(checked[kept])
         self._waiting.append((row_ids[kept], values))
         self._waiting_nbytes += values.nbytes
         self._states[row_ids[kept]] = _DONE_NOW
@@ -294,11 +294,9 @@ class Mosaic:
         self._flushed_at = time.monotonic()
         if not self._waiting:
             return
-        ids = np.concatenate([row_ids for row_ids, _ in self._waiting])
-        rows = [self._grid.rows_of(predictions) for _, predictions in self._waiting]
-        starts = self._grid.starts_of(ids)
+        ids, values = map(np.concatenate, zip(*self._waiting, strict=True))
         try:
-            self._parts.add(ids, starts, list(map(np.concatenate, zip(*rows, strict=True))))
+            self._parts.add(ids, self._grid.starts_of(ids), values)
         except SourceAccessError:
             if not self._take_merged():
                 raise

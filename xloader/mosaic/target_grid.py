@@ -33,7 +33,7 @@ COVERAGE: Final = "_coverage"
 Box = tuple[tuple[int, int], ...]
 """The cells ``[begin, end)`` along each dimension of a variable."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 @dataclass(frozen=True)
