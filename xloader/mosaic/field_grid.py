@@ -87,7 +87,18 @@ class FieldGrid:
         chunks: Mapping[str, int] | None = None,
         keep_units: bool = False,
     ) -> None:
-        _check_types(leads, chunks)
+        if chunks is not None and not isinstance(chunks, Mapping):
+            raise OptionError(
+                "chunks are not given by dimension",
+                given=repr(chunks),
+                allowed='a mapping such as {"time": 1}, or None for chunks as in the source',
+            )
+        if leads is not None and not isinstance(leads, Collection):
+            raise OptionError(
+                "leads are not names of dimensions",
+                given=repr(leads),
+                allowed='a name or several, such as ("time",), or () to blend along all dimensions',
+            )
         self._recipe = recipe
         self.layout = _layout_named(recipe, field)
         self.placings = _placings(recipe, self.layout, leads)
@@ -174,22 +185,6 @@ def _choose_chunks(
     return tuple(chunks.values())
 
 
-def _check_types(leads: object, chunks: object) -> None:
-    """Check the types of two options."""
-    if chunks is not None and not isinstance(chunks, Mapping):
-        raise OptionError(
-            "chunks are not given by dimension",
-            given=repr(chunks),
-            allowed='a mapping such as {"time": 1}, or None for chunks as in the source',
-        )
-    if leads is not None and not isinstance(leads, Collection):
-        raise OptionError(
-            "leads are not names of dimensions",
-            given=repr(leads),
-            allowed='a name or several, such as ("time",), or () to blend along all dimensions',
-        )
-
-
 def _layout_named(recipe: Recipe, field: str | None) -> FieldLayout:
     if recipe.whole is not None:
         raise OptionError(
@@ -208,20 +203,12 @@ def _layout_named(recipe: Recipe, field: str | None) -> FieldLayout:
             given=f"dimensions {layout.dims}",
             remedy="name another field: samples.mosaic(..., field=...)",
         )
-    _check_transforms(recipe, layouts, layout)
-    return layout
-
-
-def _check_transforms(
-    recipe: Recipe, layouts: tuple[FieldLayout, ...], layout: FieldLayout
-) -> None:
-    """Check that the transforms leave the shape of the field as it is."""
     if not recipe.is_mapped:
-        return
+        return layout
     output = {output.name: output for output in make_outputs(recipe, layouts)}.get(layout.name)
     # Where fields differ in a dimension, a transform sees it under the name of its field.
-    names = dim_names(layouts)
-    dims = tuple(names[layout.name, dim] for dim in layout.dims)
+    framed = dim_names(layouts)
+    dims = tuple(framed[layout.name, dim] for dim in layout.dims)
     wanted = (dims, layout.shape, layout.channels)
     if output is None or (output.dims, output.shape, output.channels) != wanted:
         raise OptionError(
@@ -232,11 +219,13 @@ def _check_transforms(
             allowed=dict(zip(layout.dims, layout.shape, strict=True)),
             remedy="make the mosaic with samples without this transform, which have the same ids",
         )
+    return layout
 
 
 def _placings(
     recipe: Recipe, layout: FieldLayout, leads: Collection[str] | None
 ) -> tuple[Placing, ...]:
+    windows = recipe.require_windows()
     elements_by_dim = dict(zip(layout.windowed, layout.elements, strict=True))
     if leads is not None:
         leads = (leads,) if isinstance(leads, str) else leads
@@ -246,7 +235,13 @@ def _placings(
     placings = []
     for number, (dim, elements) in enumerate(elements_by_dim.items()):
         if elements is None:
-            _require_one_position(recipe, layout, number)
+            if (num_windows := windows.num_positions[number]) > 1:
+                raise OptionError(
+                    f"the field {layout.name!r} lacks the dimension {dim!r}, along which there are "
+                    f"{num_windows:,} windows: all their predictions are for the same cells",
+                    given=f"dimensions {layout.dims}",
+                    remedy=f"window samples for this mosaic without {dim!r}, or name another field",
+                )
             continue
         is_lead = _is_lead(recipe, number, elements) if leads is None else dim in leads
         if not is_lead and isinstance(elements, tuple):
@@ -356,19 +351,6 @@ def _is_lead(recipe: Recipe, number: int, elements: Elements) -> bool:
     dim = recipe.require_windows().dims[number]
     labels = recipe.source.coordinates(is_indexed=False)
     return dim not in labels.variables or labels[dim].dtype.kind != "f"
-
-
-def _require_one_position(recipe: Recipe, layout: FieldLayout, number: int) -> None:
-    windows = recipe.require_windows()
-    dim = windows.dims[number]
-    if windows.num_positions[number] > 1:
-        raise OptionError(
-            f"the field {layout.name!r} lacks the dimension {dim!r}, along which there are "
-            f"{windows.num_positions[number]:,} windows: all their predictions are for the same "
-            "cells",
-            given=f"dimensions {layout.dims}",
-            remedy=f"window samples for this mosaic without {dim!r}, or name another field",
-        )
 
 
 def make_labels(recipe: Recipe, grid: FieldGrid) -> xr.Dataset:

@@ -130,7 +130,7 @@ class RecordIndex:
                     )
         order = order[is_new]
         # By place along the dimension with the most cells, because most boxes are cut there.
-        self._lead = int(np.argmax([axis.size for axis in grid.axes]))
+        self._lead = int(np.argmax([0 if axis.wraps else axis.size for axis in grid.axes]))
         order = order[np.argsort(starts[order, self._lead], kind="stable")]
         self._ids, self.starts = ids[order], starts[order]
         self.numbers, self.rows = numbers[order], rows[order]
@@ -141,31 +141,18 @@ class RecordIndex:
     def within(self, variable: GridVariable, box: Box) -> Ints:
         """Places here of the predictions that may have cells in a box, in the order of ids."""
         bounds = dict(zip(variable.dims, box, strict=True))
-        lead = self._grid.axes[self._lead]
-        hits = self._near(lead, *bounds[lead.dim])
+        lead, hits = self._grid.axes[self._lead], np.arange(len(self))
+        if not lead.wraps:
+            begin, end = bounds[lead.dim]
+            ends = begin - lead.reach + 1, end
+            hits = hits[slice(*np.searchsorted(self.starts[:, self._lead], ends))]
         for number, axis in enumerate(self._grid.axes):
-            if number != self._lead:
-                hits = hits[_touches(axis, self.starts[hits, number], *bounds[axis.dim])]
+            starts, (begin, end) = self.starts[hits, number], bounds[axis.dim]
+            is_near = (starts < end) & (starts + axis.reach > begin)
+            if axis.wraps:
+                is_near |= starts + axis.reach > begin + axis.size
+            hits = hits[is_near]
         return hits[np.argsort(self._ids[hits])]
-
-    def _near(self, axis: PlacedAxis, begin: int, end: int) -> Ints:
-        """Numbers of the predictions that may touch ``[begin, end)`` along the sorted dimension."""
-        starts = self.starts[:, self._lead]
-        turns = (0, axis.size) if axis.wraps else (0,)
-        spans = [
-            np.searchsorted(starts, [begin + turn - axis.reach + 1, end + turn]) for turn in turns
-        ]
-        if len(spans) == 2 and spans[1][0] < spans[0][1]:
-            spans = [np.array([min(spans[0][0], spans[1][0]), max(spans[0][1], spans[1][1])])]
-        return np.concatenate([np.arange(lo, hi) for lo, hi in spans])
-
-
-def _touches(axis: PlacedAxis, starts: Ints, begin: int, end: int) -> NDArray[np.bool_]:
-    """Whether windows reach over some cells ``[begin, end)``."""
-    is_near = (starts < end) & (starts + axis.reach > begin)
-    if axis.wraps:
-        is_near |= starts + axis.reach > begin + axis.size
-    return is_near
 
 
 _FIXED_NBYTES: Final = 12 << 20

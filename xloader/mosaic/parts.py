@@ -4,7 +4,7 @@ Beside the target ``forecast.zarr`` lies a folder until every sample has been wr
 
     forecast.zarr.parts/
         grid/mosaic.json              the variables, and where windows are placed
-        grid/labels.zarr/             the coordinates
+        grid/labels.zarr/             the coordinates, also of the coverage
         rank-0000/3f2a9c51-000000.records
         rank-0001/...
 
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.errors import OptionError, TargetError
-from xloader.mosaic.target_grid import GridVariable, TargetGrid
+from xloader.mosaic.target_grid import COVERAGE, GridVariable, TargetGrid
 from xloader.sources.stores.write_places import (
     check_stored_names,
     whole_file,
@@ -313,8 +313,12 @@ def _make(folder: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
         (made / GRID_FILE.name).write_text(grid.to_json(), "utf-8")
         stored = made / LABELS.name
         zarr.create_group(str(stored), zarr_format=3)
+        zarr.create_group(str(stored / COVERAGE), zarr_format=3)
         for group, coords in label_groups(grid, labels):
-            coords.to_zarr(stored, group=group or None, mode="a", zarr_format=3, consolidated=False)
+            indexes = coords.drop_vars(set(coords.coords) - set(coords.xindexes))
+            for name, part in ((group, coords), (f"{COVERAGE}/{group}", indexes)):
+                path = name.strip("/") or None
+                part.to_zarr(stored, group=path, mode="a", zarr_format=3, consolidated=False)
 
 
 def done_ids(records: Sequence[Record]) -> Ints:
