@@ -137,8 +137,10 @@ class RecordReader:
         above = (range(span.start, span.stop) for span in wanted[:axis])
         for *outer, begin in itertools.product(*above, range(along.start, along.stop, step)):
             count = min(step, along.stop - begin)
-            first = size * int(np.ravel_multi_index((*outer, begin), shape[: axis + 1]))
-            flat = self._read(number, row, self._begins[variable] + first, count * size)
+            first = 0
+            for place, length in zip((*outer, begin), shape, strict=False):
+                first = first * length + place
+            flat = self._read(number, row, self._begins[variable] + first * size, count * size)
             slab = flat.reshape(count, *below)[(slice(None), *wanted[axis + 1 :])]
             cuts = [slice(place, place + 1) for place in outer]
             piece = [*cuts, slice(begin, begin + count), *wanted[axis + 1 :]]
@@ -168,8 +170,9 @@ class RecordReader:
         if len(self._open) > _MOST_OPEN:
             self._open.pop(next(iter(self._open))).close()
         file.seek(record.offset + record.dtype.itemsize * (row * self._begins[-1] + begin))
-        flat = np.fromfile(file, record.dtype, count)
-        if len(flat) < count:
+        # `numpy.fromfile` is slower for the short rows of small windows.
+        flat = np.empty(count, record.dtype)
+        if file.readinto(flat.data.cast("B")) != flat.nbytes:
             raise EOFError(f"{record.path} became shorter while it was read")
         return flat
 

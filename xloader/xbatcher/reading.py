@@ -58,7 +58,8 @@ def make_samples(
 
     Their dimensions are in stored order.
     """
-    sizes = {**dataset.sizes, **{dim: len(kept) for dim, kept in selection}}
+    sizes = dict(dataset.sizes)
+    sizes.update((dim, len(kept)) for dim, kept in selection)
     windows = Windows(
         tuple(str(line.dim) for line in lines),
         tuple(sizes[line.dim] for line in lines),
